@@ -1,0 +1,1 @@
+"""Guaranteed generation for Hugging Face models."""

@@ -1,0 +1,34 @@
+"""How a text is judged: constraints, their algebra, and constraint files."""
+
+from guardwrap.constraints.base import All, AnyOf, Constraint, Not, Verdict
+from guardwrap.constraints.callables import Python, constraint
+from guardwrap.constraints.catalogue import catalogue
+from guardwrap.constraints.classifier import Classifier
+from guardwrap.constraints.json_schema import JSONSchema
+from guardwrap.constraints.spec import ConstraintFile, dump, json_schema, load, parse
+from guardwrap.constraints.text import Finished, Keyword, Length, Regex, TextConstraint
+from guardwrap.constraints.views import View
+
+__all__ = [
+    "All",
+    "AnyOf",
+    "Classifier",
+    "Constraint",
+    "ConstraintFile",
+    "Finished",
+    "JSONSchema",
+    "Keyword",
+    "Length",
+    "Not",
+    "Python",
+    "Regex",
+    "TextConstraint",
+    "Verdict",
+    "View",
+    "catalogue",
+    "constraint",
+    "dump",
+    "json_schema",
+    "load",
+    "parse",
+]

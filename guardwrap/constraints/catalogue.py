@@ -1,0 +1,77 @@
+"""Ready-made constraint files, found by name in a wheel and in a checkout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from guardwrap.constraints.base import All, Constraint
+from guardwrap.constraints.spec import ConstraintFile, load
+from guardwrap.errors import ConstraintError, ModelError, UnknownName
+
+__all__ = ["as_constraint_file", "catalogue", "catalogue_names"]
+
+PREFIX = "catalogue:"
+
+
+def catalogue_folder() -> Path:
+    """Return the folder of the ready-made files: package data of a wheel, or ``constraints/`` of a checkout."""
+    package = Path(__file__).parents[1]
+    for folder in (package / "_content" / "constraints", package.parent / "constraints"):
+        if folder.is_dir():
+            return folder
+    raise ModelError("the ready-made constraint files are missing; reinstall guardwrap")
+
+
+def catalogue_names() -> list[str]:
+    """Return the names of the ready-made constraint files."""
+    return sorted(path.stem for path in catalogue_folder().glob("*.yaml"))
+
+
+def catalogue(name: str) -> ConstraintFile:
+    """Return a ready-made constraint file.
+
+    Parameters
+    ----------
+    name
+        Its name, e.g. ``"no-contact-details"``.
+
+    Raises
+    ------
+    UnknownName
+        If there is none; names the nearest one.
+    """
+    if name not in catalogue_names():
+        raise UnknownName("catalogue entry", name, catalogue_names())
+    return load(catalogue_folder() / f"{name}.yaml")
+
+
+def as_constraint_file(given: object) -> ConstraintFile:
+    """Read whatever a user may give as constraints.
+
+    Parameters
+    ----------
+    given
+        A Constraint, a sequence of them (all must hold), a ConstraintFile, ``"catalogue:<name>"``, or the path of a
+        constraint file.
+
+    Raises
+    ------
+    ConstraintError
+        If it is none of these.
+    """
+    if isinstance(given, ConstraintFile):
+        return given
+    if isinstance(given, Constraint):
+        return ConstraintFile(given)
+    if isinstance(given, str) and given.startswith(PREFIX):
+        return catalogue(given.removeprefix(PREFIX))
+    if isinstance(given, str | Path):
+        return load(given)
+    if isinstance(given, Sequence) and given:
+        files = [as_constraint_file(item) for item in given]
+        return ConstraintFile(All([file.constraint for file in files])) if len(files) > 1 else files[0]
+    raise ConstraintError(
+        f"cannot make a constraint of {type(given).__name__}; give a Constraint, a list of them, "
+        "'catalogue:<name>' or the path of a constraint file"
+    )

@@ -1,0 +1,55 @@
+"""Which part of a text a constraint looks at."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import regex
+
+from guardwrap.draws import Draw
+
+__all__ = ["View", "sentences", "settled", "view"]
+
+View = Literal["completion", "full", "first_sentence", "last_sentence", "sentences", "lines"]
+"""``completion`` (the new text), ``full`` (prompt and new text), one sentence, or every sentence or line."""
+
+VIEWS: tuple[str, ...] = get_args(View)
+
+# A sentence ends at . ! ? or … with closing quotes or brackets, before white space, or at a line break. Not after
+# an initial or one of these abbreviations.
+_ABBREVIATIONS = "Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\\.g|i\\.e|cf|[A-Z]"
+_BOUNDARY = regex.compile(rf"(?<!(?<!\w)(?:{_ABBREVIATIONS})\.)(?<=[.!?…]+[\"'”’)\]]*)\s+|\s*\n\s*")
+
+
+def sentences(text: str) -> list[str]:
+    """Split a text into sentences by rule: ends at ``.``, ``!``, ``?``, ``…`` before white space, or a line break.
+
+    A boundary once seen stays where it is, however the text goes on.
+    """
+    return [sentence for sentence in _BOUNDARY.split(text) if sentence.strip()]
+
+
+def view(draw: Draw, on: str) -> list[str]:
+    """Return the parts of a draw that a constraint on this view judges; every one must hold. Never empty."""
+    text = draw.text
+    if on == "completion":
+        return [text]
+    if on == "full":
+        return [draw.prompt + text]
+    if on == "lines":
+        return [line for line in text.splitlines() if line.strip()] or [""]
+    parts = sentences(text) or [""]
+    return parts[:1] if on == "first_sentence" else parts[-1:] if on == "last_sentence" else parts
+
+
+def settled(prefix: str, on: str) -> list[str]:
+    """Return the parts of this view that no continuation of the prefix can change any more."""
+    if on == "lines":
+        # \r may still become \r\n, which changes no line's text.
+        lines = prefix.splitlines(keepends=True)
+        whole = [line.splitlines()[0] for line in lines if line != line.splitlines()[0]]
+        return [line for line in whole if line.strip()]
+    if on in ("first_sentence", "sentences"):
+        whole = sentences(prefix)[:-1]
+        return whole[:1] if on == "first_sentence" else whole
+    return []

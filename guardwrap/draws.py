@@ -1,0 +1,234 @@
+"""What is drawn and what is said about it: plain frozen data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+from guardwrap.errors import UsageError
+
+__all__ = ["Budget", "Draw", "Estimate", "Outcome", "Report", "Usage"]
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One finished attempt: a text drawn from the proposal a'.
+
+    Parameters
+    ----------
+    prompt
+        The prompt as text. For a chat it is the rendered conversation without special tokens.
+    token_ids
+        The new tokens, the end-of-sequence token included where one was drawn; shape ``[length]``.
+    text
+        The new text, decoded as the user gets it.
+    finished
+        Whether the attempt ended by itself (end-of-sequence token or stop string), not at the token limit.
+    log_proposal
+        log a'(token_ids | prompt) in nats under the settings that were sampled from, or None where unknown.
+    """
+
+    prompt: str
+    token_ids: tuple[int, ...]
+    text: str
+    finished: bool = True
+    log_proposal: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What may be spent on one prompt. None is no limit.
+
+    The first three limits do not bias what is returned: they are looked at in launch order, before an attempt
+    counts, and never end an attempt that has begun.
+
+    Parameters
+    ----------
+    max_attempts
+        Attempts. Exact, whatever the batch size.
+    max_tokens
+        Tokens over all attempts. Attempt i counts if the attempts before it took fewer than this; exact too.
+    max_seconds
+        Seconds since the prompt's first attempt, looked at before attempts are launched.
+    deadline
+        Hard limit in seconds: what is in flight is abandoned. Short texts are favoured, so the report says
+        "biased by a deadline".
+
+    Raises
+    ------
+    UsageError
+        If a limit is not a positive number.
+    """
+
+    # Read by pydantic when a constraint file is parsed.
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "strict": True}
+
+    max_attempts: int | None = 1000
+    max_tokens: int | None = None
+    max_seconds: float | None = None
+    deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_attempts", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise UsageError(f"Budget({name}={value!r}): give a whole number of at least 1, or None for no limit")
+        for name in ("max_seconds", "deadline"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+                raise UsageError(f"Budget({name}={value!r}): give seconds above 0, or None for no limit")
+
+
+class Estimate(NamedTuple):
+    """A value with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What was spent on one prompt.
+
+    Parameters
+    ----------
+    attempts
+        Attempts decided in launch order, up to the last one that was needed.
+    tokens
+        Tokens of those attempts; one that was aborted counts as far as it got.
+    seconds
+        Wall-clock seconds from the prompt's first launch to its last decision. Prompts that share a batch share
+        its time.
+    surplus_attempts, surplus_tokens
+        What was launched alongside and turned out not to be needed.
+    """
+
+    attempts: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    surplus_attempts: int = 0
+    surplus_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was asked, what it cost and what the texts were drawn from.
+
+    Parameters
+    ----------
+    drawn_from
+        In words: ``"exactly g"``, or why not.
+    sampler
+        Name of the sampler.
+    seed
+        Seed of the call. The same seed, prompts and settings give the same texts again.
+    requested, accepted
+        Texts asked for and texts accepted.
+    ended
+        ``"complete"``, or what ended the run: ``"max_attempts"``, ``"max_tokens"``, ``"max_seconds"``,
+        ``"deadline"``, ``"deterministic"``.
+    usage
+        What was spent.
+    budget
+        What could have been spent.
+    acceptance
+        Acceptance rate with its 95 % interval, or None where attempts are not independent draws.
+    rejections
+        For each part of the constraint the attempts that it was first to reject.
+    constraint
+        Digest of the constraint.
+    fallback
+        Whether the missing texts were filled with the fallback.
+    notes
+        Anything else worth knowing, one sentence each.
+    """
+
+    drawn_from: str
+    sampler: str
+    seed: int
+    requested: int
+    accepted: int
+    ended: str
+    usage: Usage
+    budget: Budget
+    acceptance: Estimate | None
+    rejections: Mapping[str, int]
+    constraint: str
+    fallback: bool = False
+    notes: tuple[str, ...] = ()
+
+    def headline(self) -> str:
+        """One line: how many texts, at what cost, and what ended it."""
+        use = self.usage
+        what = f"{self.accepted} of {self.requested} texts" if self.requested != 1 else f"{self.accepted} of 1 text"
+        line = f"{what} after {use.attempts} attempts, {use.tokens} tokens, {use.seconds:.1f} s"
+        return line if self.ended == "complete" else f"{line}: ended by {self.ended}"
+
+    def advice(self) -> str:
+        """One line: what to do when the budget was not enough."""
+        worst = max(self.rejections.items(), key=lambda item: item[1], default=None)
+        blame = f"{worst[0]!r} rejected {worst[1]} of {self.usage.attempts}; " if worst else ""
+        rate = f"acceptance rate {self.acceptance}; " if self.acceptance else ""
+        return f"{blame}{rate}raise the budget, weaken the constraint, or say in the prompt what it asks for"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain JSON types."""
+        data = dataclasses.asdict(dataclasses.replace(self, rejections=dict(self.rejections)))
+        data["acceptance"] = None if self.acceptance is None else self.acceptance._asdict()
+        data["notes"] = list(self.notes)
+        return data
+
+    def __str__(self) -> str:
+        lines = [
+            self.headline(),
+            f"  drawn from   {self.drawn_from} (sampler {self.sampler}, seed {self.seed})",
+        ]
+        if self.acceptance is not None:
+            lines.append(f"  acceptance   {self.acceptance} (95 % interval)")
+        lines += [f"  rejected by  {label}: {count}" for label, count in self.rejections.items()]
+        if self.usage.surplus_attempts:
+            lines.append(f"  surplus      {self.usage.surplus_attempts} attempts, {self.usage.surplus_tokens} tokens")
+        lines += [f"  note         {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one prompt got.
+
+    Parameters
+    ----------
+    prompt
+        The prompt as it was given: a string, a list of messages, or token ids.
+    texts
+        The accepted texts, in launch order; fewer than asked for where the budget ended first.
+    draws
+        The attempts behind ``texts``. A fallback text has none.
+    report
+        Cost and provenance.
+    """
+
+    prompt: Any
+    texts: tuple[str, ...]
+    draws: tuple[Draw, ...] = field(repr=False)
+    report: Report
+
+    @property
+    def ok(self) -> bool:
+        """Whether every text asked for was drawn; False when the budget ended first, fallback or not."""
+        return self.report.accepted >= self.report.requested
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the outcome as plain JSON types, without token ids."""
+        return {
+            "prompt": self.prompt,
+            "texts": list(self.texts),
+            "ok": self.ok,
+            "report": self.report.to_dict(),
+        }

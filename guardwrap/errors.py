@@ -1,0 +1,155 @@
+"""The error tree: everything guardwrap raises on purpose.
+
+::
+
+    GuardwrapError
+    ├── UsageError (ValueError)        a call that cannot work: unknown keyword, unsupported setting
+    │   ├── PromptError                an empty prompt, or one longer than the model's context
+    │   └── UnknownName                no such kind, sampler or catalogue entry; names the nearest one
+    ├── ConstraintError (ValueError)   a constraint that is not well formed
+    │   ├── SpecError                  the same, in a constraint file: names path and line
+    │   └── Unsatisfiable              no text can satisfy it
+    ├── ModelError                     the model or its files cannot be used
+    ├── CheckFailed                    a checker crashed, timed out or returned a non-bool
+    └── GenerationFailed               generation ended without the texts asked for
+        ├── BudgetExhausted            the budget ended first; carries the outcomes
+        └── Deterministic              greedy or beam search gave a text that violates the constraint
+
+Messages never contain generated text: a text that has not passed its constraint must not leak through an
+error message. What a checker itself raised is kept in ``CheckFailed.original``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from guardwrap.draws import Outcome
+
+__all__ = [
+    "BudgetExhausted",
+    "CheckFailed",
+    "ConstraintError",
+    "Deterministic",
+    "GenerationFailed",
+    "GuardwrapError",
+    "ModelError",
+    "PromptError",
+    "SpecError",
+    "UnknownName",
+    "Unsatisfiable",
+    "UsageError",
+    "nearest",
+]
+
+
+class GuardwrapError(Exception):
+    """Base of every error that guardwrap raises on purpose."""
+
+
+class UsageError(GuardwrapError, ValueError):
+    """A call that cannot work as written."""
+
+
+class PromptError(UsageError):
+    """A prompt that the model cannot continue: empty, or longer than the context."""
+
+
+class UnknownName(UsageError):
+    """A name that is not registered.
+
+    Parameters
+    ----------
+    what
+        What was looked up, e.g. ``"sampler"``.
+    name
+        The name that was given.
+    known
+        The names that exist.
+    """
+
+    def __init__(self, what: str, name: object, known: Iterable[str]) -> None:
+        names = sorted(known)
+        super().__init__(f"unknown {what} {name!r}{nearest(name, names)}; known: {', '.join(names)}")
+        self.name = name
+        self.known = names
+
+
+class ConstraintError(GuardwrapError, ValueError):
+    """A constraint that is not well formed."""
+
+
+class SpecError(ConstraintError):
+    """A constraint file that is not well formed; the message names the path and the line."""
+
+
+class Unsatisfiable(ConstraintError):
+    """A constraint that no text can satisfy, seen before anything was generated."""
+
+
+class ModelError(GuardwrapError):
+    """The model or its files cannot be used."""
+
+
+class CheckFailed(GuardwrapError):
+    """A checker crashed, timed out or returned something that is not a bool.
+
+    A crash is not a violation: it ends the run instead of burning the budget.
+
+    Parameters
+    ----------
+    constraint
+        Label of the constraint.
+    reason
+        What happened, without any generated text.
+    original
+        What the checker raised. Its own message may quote the text it was judging, so it is kept here and not
+        shown in the traceback.
+    """
+
+    def __init__(self, constraint: str, reason: str, original: BaseException | None = None) -> None:
+        super().__init__(f"constraint {constraint!r} {reason}")
+        self.constraint = constraint
+        self.original = original
+
+
+class GenerationFailed(GuardwrapError):
+    """Generation ended without the texts asked for.
+
+    Attributes
+    ----------
+    outcomes : tuple of Outcome
+        One outcome for each prompt, the successful ones too: nothing that was accepted is lost.
+    """
+
+    def __init__(self, message: str, outcomes: Sequence[Outcome] = ()) -> None:
+        super().__init__(message)
+        self.outcomes = tuple(outcomes)
+
+
+class BudgetExhausted(GenerationFailed):
+    """The budget ended before enough texts were accepted.
+
+    Attributes
+    ----------
+    report : Report
+        The report of the first prompt that exhausted its budget.
+    """
+
+    def __init__(self, outcomes: Sequence[Outcome]) -> None:
+        failed = [outcome for outcome in outcomes if not outcome.ok]
+        self.report = failed[0].report
+        others = f" (and {len(failed) - 1} other prompts)" if len(failed) > 1 else ""
+        super().__init__(f"{self.report.headline()}{others}; {self.report.advice()}", outcomes)
+
+
+class Deterministic(GenerationFailed):
+    """Greedy or beam search gave a text that violates the constraint; asking again would give the same text."""
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the closest known name, or nothing."""
+    close = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

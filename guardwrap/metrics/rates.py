@@ -1,0 +1,41 @@
+"""Acceptance rates."""
+
+from __future__ import annotations
+
+from scipy.stats import beta
+
+from guardwrap.draws import Estimate
+
+__all__ = ["acceptance_rate"]
+
+
+def acceptance_rate(accepted: int, attempts: int, *, stopped_on_acceptance: bool, level: float = 0.95) -> Estimate:
+    """Estimate AR = E_{a'} b with an exact interval.
+
+    Parameters
+    ----------
+    accepted, attempts
+        Counts.
+    stopped_on_acceptance
+        True when drawing stopped at the ``accepted``-th acceptance, so that the number of attempts was random
+        (inverse binomial sampling); False when the number of attempts was fixed beforehand.
+    level
+        Confidence level of the interval.
+
+    Returns
+    -------
+    Estimate
+        For a fixed number of attempts the interval of Clopper and Pearson (1934). For inverse sampling its
+        counterpart: P(N <= n) = P(Bin(n, p) >= k) and P(N >= n) = P(Bin(n - 1, p) < k), which moves the upper
+        limit; the value is the unbiased (k - 1) / (n - 1) of Haldane (1945) where it exists, else k / n.
+    """
+    if attempts == 0:
+        return Estimate(float("nan"), 0.0, 1.0)
+    tail = (1 - level) / 2
+    low = beta.ppf(tail, accepted, attempts - accepted + 1) if accepted else 0.0
+    failures = attempts - accepted + (0 if stopped_on_acceptance else 1)
+    successes = accepted + (0 if stopped_on_acceptance else 1)
+    high = beta.ppf(1 - tail, successes, failures) if failures and attempts > accepted else 1.0
+    haldane = stopped_on_acceptance and accepted >= 2
+    value = (accepted - 1) / (attempts - 1) if haldane else accepted / attempts
+    return Estimate(float(value), float(low), float(high))
