@@ -1,1 +1,87 @@
-"""Guaranteed generation for Hugging Face models."""
+"""Guaranteed generation for Hugging Face models.
+
+Every text satisfies the constraints, drawn from the model's own distribution conditioned on them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from guardwrap.constraints import (
+        Classifier,
+        Constraint,
+        Finished,
+        JSONSchema,
+        Keyword,
+        Length,
+        Regex,
+        Verdict,
+        catalogue,
+        constraint,
+    )
+    from guardwrap.draws import Budget, Draw, Estimate, Outcome, Report, Usage
+    from guardwrap.errors import BudgetExhausted, CheckFailed, GuardwrapError
+    from guardwrap.generator import Fallback, GuardedGenerator
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "BudgetExhausted": "errors",
+    "CheckFailed": "errors",
+    "GuardwrapError": "errors",
+    "Budget": "draws",
+    "Draw": "draws",
+    "Estimate": "draws",
+    "Outcome": "draws",
+    "Report": "draws",
+    "Usage": "draws",
+    "Classifier": "constraints",
+    "Constraint": "constraints",
+    "Finished": "constraints",
+    "JSONSchema": "constraints",
+    "Keyword": "constraints",
+    "Length": "constraints",
+    "Regex": "constraints",
+    "Verdict": "constraints",
+    "catalogue": "constraints",
+    "constraint": "constraints",
+    "Fallback": "generator",
+    "GuardedGenerator": "generator",
+}
+
+__all__ = [
+    "Budget",
+    "BudgetExhausted",
+    "CheckFailed",
+    "Classifier",
+    "Constraint",
+    "Draw",
+    "Estimate",
+    "Fallback",
+    "Finished",
+    "GuardedGenerator",
+    "GuardwrapError",
+    "JSONSchema",
+    "Keyword",
+    "Length",
+    "Outcome",
+    "Regex",
+    "Report",
+    "Usage",
+    "Verdict",
+    "catalogue",
+    "constraint",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when used: `import guardwrap` must not import torch.
+    if name in _WHERE:
+        return getattr(import_module(f"guardwrap.{_WHERE[name]}"), name)
+    raise AttributeError(f"module 'guardwrap' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -46,7 +46,7 @@ def catalogue(name: str) -> ConstraintFile:
     return load(catalogue_folder() / f"{name}.yaml")
 
 
-def as_constraint_file(given: object) -> ConstraintFile:
+def as_constraint_file(given: object, *, allow_code: bool = False) -> ConstraintFile:
     """Read whatever a user may give as constraints.
 
     Parameters
@@ -54,6 +54,8 @@ def as_constraint_file(given: object) -> ConstraintFile:
     given
         A Constraint, a sequence of them (all must hold), a ConstraintFile, ``"catalogue:<name>"``, or the path of a
         constraint file.
+    allow_code
+        Whether files may name Python functions.
 
     Raises
     ------
@@ -67,9 +69,9 @@ def as_constraint_file(given: object) -> ConstraintFile:
     if isinstance(given, str) and given.startswith(PREFIX):
         return catalogue(given.removeprefix(PREFIX))
     if isinstance(given, str | Path):
-        return load(given)
+        return load(given, allow_code=allow_code)
     if isinstance(given, Sequence) and given:
-        files = [as_constraint_file(item) for item in given]
+        files = [as_constraint_file(item, allow_code=allow_code) for item in given]
         return ConstraintFile(All([file.constraint for file in files])) if len(files) > 1 else files[0]
     raise ConstraintError(
         f"cannot make a constraint of {type(given).__name__}; give a Constraint, a list of them, "

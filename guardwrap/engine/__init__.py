@@ -1,0 +1,1 @@
+"""Where draws come from: the decoding loop and what surrounds it."""

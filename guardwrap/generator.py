@@ -1,0 +1,549 @@
+"""The wrapper: a pipeline or model whose every text satisfies the constraints."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+from transformers import PreTrainedModel, TextGenerationPipeline, pipeline
+from transformers.generation import GenerateDecoderOnlyOutput
+from transformers.pipelines import Pipeline
+from transformers.pipelines.text_generation import ReturnType
+from transformers.utils.chat_template_utils import Chat, is_valid_message
+
+from guardwrap.constraints.base import Constraint, run_check
+from guardwrap.constraints.catalogue import as_constraint_file
+from guardwrap.draws import Budget, Draw, Outcome
+from guardwrap.engine.decode import Decoded, Launch, decode
+from guardwrap.engine.local import load_local
+from guardwrap.engine.prefix import first_violated, grows_at_the_end, stable_prefix
+from guardwrap.engine.prepare import Settings, prepare
+from guardwrap.engine.serve import Order, Prompt, serve
+from guardwrap.errors import (
+    BudgetExhausted,
+    Deterministic,
+    ModelError,
+    PromptError,
+    UsageError,
+    nearest,
+)
+from guardwrap.samplers import Sampler, sampler_named
+
+__all__ = ["Fallback", "GuardedGenerator"]
+
+BATCH_SIZE = 32
+_ON_EXHAUSTED = ("raise", "none")
+_PUNCTUATED = "Hello , world . I don 't know ; do you ? « Oui » ( n't ) 你好 🙂 \n\n  end !"
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """What to return for a text that the budget did not suffice for. It is checked like any other text.
+
+    Parameters
+    ----------
+    text
+        The text, or a function from the prompt to it.
+    """
+
+    text: str | Callable[[Any], str]
+
+
+class GuardedGenerator:
+    r"""Wrap a pipeline or a model so that every text that comes out satisfies the constraints.
+
+    Texts are drawn from the model's own distribution, as the generation settings define it, conditioned on the
+    constraints: g(y) = a(y) b(y) / Z of the paper. With rejection sampling from the model itself this is exact.
+
+    Parameters
+    ----------
+    generator
+        A ``text-generation`` pipeline, a causal language model, a Hub id, a path, or ``"local"``, the embedded
+        default model. A model gets the pipeline's defaults in calls (sampling at temperature 0.7, 256 new tokens)
+        and its own in ``generate``.
+    constraints
+        A Constraint, a sequence of them (all must hold), ``"catalogue:<name>"``, or the path of a constraint file.
+    tokenizer
+        For a model given as an object.
+    sampler
+        Name of the sampler; None for the constraint file's, or ``"rejection"``.
+    budget
+        What may be spent on one prompt; None for the constraint file's, or ``Budget()``.
+    on_exhausted
+        What happens when the budget ends first: ``"raise"`` BudgetExhausted, return None in the place of the missing
+        texts (``"none"``), or return a ``Fallback``.
+    batch_size
+        Attempts side by side, at most; None for 32.
+    seed
+        Makes calls reproducible: the n-th call draws the same texts again. None takes a fresh one from torch's
+        global generator, as ``generate`` does. Each report has the seed of its call.
+    allow_code
+        Whether constraint files may name Python functions.
+
+    Raises
+    ------
+    UsageError
+        If the generator cannot be wrapped or a parameter is invalid.
+    ConstraintError
+        If the constraints are not well formed.
+
+    Examples
+    --------
+    ::
+
+        guarded = GuardedGenerator(pipe, ~Regex(r"\d"))
+        guarded("Write me a haiku.")  # the pipeline's own format
+    """
+
+    def __init__(
+        self,
+        generator: Any,
+        constraints: Any,
+        *,
+        tokenizer: Any = None,
+        sampler: str | Sampler | None = None,
+        budget: Budget | None = None,
+        on_exhausted: str | Fallback = "raise",
+        batch_size: int | None = None,
+        seed: int | None = None,
+        allow_code: bool = False,
+    ) -> None:
+        if not isinstance(on_exhausted, Fallback) and on_exhausted not in _ON_EXHAUSTED:
+            raise UsageError(
+                f"on_exhausted={on_exhausted!r} is not 'raise', 'none' or Fallback('a text or a function')"
+                f"{nearest(on_exhausted, _ON_EXHAUSTED)}"
+            )
+        self._allow_code = allow_code
+        file = as_constraint_file(constraints, allow_code=allow_code)
+        self._constraint = file.constraint
+        self._sampler = sampler_named(sampler or file.sampler or "rejection")
+        self._budget = budget or file.budget or Budget()
+        self._on_exhausted = on_exhausted
+        self._batch_size = _batch_size(batch_size)
+        self._seed = None if seed is None else _seed(seed)
+        self._calls = itertools.count()
+        self._pipe = _as_pipeline(generator, tokenizer)
+        self._stable: dict[str, bool] = {}
+
+    @property
+    def model(self) -> Any:
+        """The model in use."""
+        return self._pipe.model
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer in use."""
+        return self._pipe.tokenizer
+
+    @property
+    def constraint(self) -> Constraint:
+        """What every text satisfies."""
+        return self._constraint
+
+    def __call__(self, prompts: Any, **options: Any) -> Any:
+        """Generate, in the pipeline's own format.
+
+        Parameters
+        ----------
+        prompts
+            What the pipeline takes: a string, a chat (list of messages), a list of either, a generator or a dataset.
+        **options
+            ``constraints``, ``sampler``, ``budget``, ``seed`` and ``batch_size`` replace the wrapper's own for this
+            call; the rest goes to the pipeline.
+
+        Returns
+        -------
+        list of dict, list of list of dict, or iterator
+            As the pipeline returns it: a list for one prompt, a list of lists for several, an iterator for a
+            generator or dataset.
+
+        Raises
+        ------
+        BudgetExhausted
+            If the budget ended first and ``on_exhausted`` is ``"raise"``.
+        UsageError
+            If an option is unknown.
+        """
+        prompts, single, lazy = _read_prompts(prompts)
+        if lazy:
+            return self._records_lazily(prompts, options)
+        outcomes = self._collect(prompts, options)
+        self._raise_if_short(outcomes)
+        records = [self._records(outcome, options) for outcome in outcomes]
+        return records[0] if single else records
+
+    def run(self, prompts: Any, *, progress: bool | None = None, **options: Any) -> list[Outcome]:
+        """Generate and return outcomes with reports; never raises because a budget ended.
+
+        Parameters
+        ----------
+        prompts, **options
+            As in a call.
+        progress
+            Whether to show a progress bar; None shows it for several prompts on a terminal.
+        """
+        prompts, _, _ = _read_prompts(prompts)
+        if not isinstance(prompts, list):
+            prompts = list(prompts)
+        return self._collect(prompts, options, progress=progress)
+
+    def stream(self, prompts: Iterable[Any], **options: Any) -> Iterator[Outcome]:
+        """Generate lazily: outcomes in the order of the prompts, which are taken as they are needed.
+
+        Parameters
+        ----------
+        prompts, **options
+            As in a call.
+        """
+        prompts, _, _ = _read_prompts(prompts)
+        return self._outcomes(prompts, options)
+
+    def generate(self, inputs: torch.Tensor | None = None, **options: Any) -> Any:
+        """Generate, in the format of ``model.generate``.
+
+        Parameters
+        ----------
+        inputs
+            Token ids, ``[prompts, length]``; or ``input_ids=``.
+        **options
+            As in a call; ``attention_mask`` marks padding, on either side; the rest goes to ``model.generate``.
+
+        Returns
+        -------
+        torch.Tensor or GenerateDecoderOnlyOutput
+            ``[prompts × num_return_sequences, length]``: the inputs as given, then the new tokens, padded on the
+            right.
+
+        Raises
+        ------
+        BudgetExhausted
+            If the budget ended first, whatever ``on_exhausted`` says: a tensor has no place for a missing text.
+        """
+        own, rest = _split(options)
+        ids = inputs if inputs is not None else rest.pop("input_ids", None)
+        if ids is None:
+            raise UsageError("generate needs input_ids; for text call the wrapper itself")
+        ids = ids[None] if ids.dim() == 1 else ids
+        mask = rest.pop("attention_mask", None)
+        mask = _mask(ids, self.model.generation_config) if mask is None else mask.reshape(ids.shape)
+        prompts = []
+        for number, row in enumerate(_unpadded(ids, mask)):
+
+            def call(row: torch.Tensor = row, **kwargs: Any) -> Any:
+                row = row[None].to(self.model.device)
+                return self.model.generate(input_ids=row, attention_mask=torch.ones_like(row), **kwargs)
+
+            settings = prepare(self.model, call, rest, tokenizer=self.tokenizer, known=_OWN)
+            text = self.tokenizer.decode(row, skip_special_tokens=True)
+            prompts.append(Prompt(number, row.tolist(), text, settings))
+        outcomes = list(self._serve(iter(prompts), own, {"skip_special_tokens": True}))
+        self._raise_if_short(outcomes, strict=True)
+        rows = [
+            torch.cat([ids[prompt.number], torch.tensor(draw.token_ids, dtype=ids.dtype, device=ids.device)])
+            for prompt, outcome in zip(prompts, outcomes, strict=True)
+            for draw in outcome.draws
+        ]
+        pad = prompts[0].settings.pad_id
+        sequences = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
+        return GenerateDecoderOnlyOutput(sequences=sequences) if prompts[0].settings.return_dict else sequences
+
+    def _outcomes(self, prompts: Iterable[Any], options: Mapping[str, Any]) -> Iterator[Outcome]:
+        own, rest = _split(options)
+        preprocess, forward, postprocess = self._parameters(rest)
+        return self._serve(self._prepared(prompts, preprocess, forward), own, self._decoding(postprocess))
+
+    def _collect(self, prompts: Any, options: Mapping[str, Any], *, progress: bool | None = None) -> list[Outcome]:
+        outcomes = self._outcomes(prompts, options)
+        if progress or (progress is None and len(prompts) > 1):
+            from rich.console import Console
+            from rich.progress import track
+
+            console = Console(stderr=True)
+            if progress or console.is_terminal:
+                outcomes = iter(track(outcomes, "generating", total=len(prompts), console=console, transient=True))
+        return list(outcomes)
+
+    def _parameters(self, rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Return what the pipeline makes of the arguments of a call, its own from construction included."""
+        pipe = self._pipe
+        preprocess, forward, postprocess = pipe._sanitize_parameters(**rest)
+        forward = {**pipe._forward_params, **forward}
+        if "generation_config" not in forward:
+            forward = {**pipe._generate_kwargs, **forward}
+        return {**pipe._preprocess_params, **preprocess}, forward, {**pipe._postprocess_params, **postprocess}
+
+    def _prepared(
+        self, prompts: Iterable[Any], preprocess: Mapping[str, Any], forward: Mapping[str, Any]
+    ) -> Iterator[Prompt]:
+        """Tokenize prompts and resolve their settings; equal prompts under way together share one prefill."""
+        recent: OrderedDict[tuple[int, ...], Settings] = OrderedDict()
+        for number, prompt in enumerate(prompts):
+            inputs = self._pipe.preprocess(prompt, **preprocess)
+            key = tuple(inputs["input_ids"][0].tolist())
+            if not key:
+                raise PromptError(
+                    f"prompt {number} is empty, and this tokenizer adds no token to begin with; "
+                    "give it text, e.g. the tokenizer's bos_token"
+                )
+            if key not in recent:
+
+                def call(inputs: Any = inputs, **kwargs: Any) -> Any:
+                    return self._pipe.forward(dict(inputs), **kwargs)["generated_sequence"][0]
+
+                recent[key] = prepare(self.model, call, forward, tokenizer=self.tokenizer, known=_OWN)
+            recent.move_to_end(key)
+            while len(recent) > self._batch_size:
+                recent.popitem(last=False)
+            text = prompt if isinstance(prompt, str) else self.tokenizer.decode(key, skip_special_tokens=True)
+            yield Prompt(number, getattr(prompt, "messages", prompt), text, recent[key])
+
+    def _decoding(self, postprocess: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of ``tokenizer.decode`` with which the pipeline's ``postprocess`` makes the text."""
+        skip = postprocess.get("skip_special_tokens")
+        if getattr(self.tokenizer, "response_template", None):
+            skip = False
+        clean = postprocess.get("clean_up_tokenization_spaces")
+        return {"skip_special_tokens": skip is None or skip, "clean_up_tokenization_spaces": clean}
+
+    def _serve(self, prompts: Iterator[Prompt], own: Mapping[str, Any], decoding: dict[str, Any]) -> Iterator[Outcome]:
+        """Check the options of a call at once; then draw lazily."""
+        constraint, sampler, budget = self._constraint, self._sampler, self._budget
+        if own.get("constraints") is not None:
+            given = as_constraint_file(own["constraints"], allow_code=self._allow_code)
+            constraint, budget = given.constraint, given.budget or budget
+            sampler = sampler_named(given.sampler) if given.sampler else sampler
+        if own.get("sampler") is not None:
+            sampler = sampler_named(own["sampler"])
+        if own.get("budget") is not None:
+            budget = own["budget"]
+        if not isinstance(budget, Budget):
+            raise UsageError(f"budget must be a Budget, not {type(budget).__name__}; e.g. Budget(max_attempts=100)")
+        seed = _seed(own["seed"]) if own.get("seed") is not None else self._next_seed()
+        size = self._batch_size if own.get("batch_size") is None else _batch_size(own["batch_size"])
+
+        def text_of(ids: Sequence[int]) -> str:
+            text: str = self.tokenizer.decode(ids, **decoding)
+            return text
+
+        def watch(ids: Sequence[int]) -> str | None:
+            return first_violated(constraint, stable_prefix(text_of, ids))
+
+        stable = self._is_stable(text_of, decoding)
+        notes = () if stable else ("no early abort: this tokenizer rewrites text that it has already decoded",)
+        order = Order(constraint, sampler, budget, seed, size, notes)
+
+        def draw(wave: list[Launch]) -> list[Decoded]:
+            return decode(self.model, wave, watch if stable else None)
+
+        outcomes = serve(prompts, order, decode=draw, text_of=text_of)
+        return (self._completed(outcome, constraint) for outcome in outcomes)
+
+    def _is_stable(self, text_of: Callable[[Sequence[int]], str], decoding: dict[str, Any]) -> bool:
+        clean = decoding.get("clean_up_tokenization_spaces")
+        if clean or (clean is None and getattr(self.tokenizer, "clean_up_tokenization_spaces", False)):
+            return False
+        key = repr(sorted(decoding.items()))
+        if key not in self._stable:
+            sample = self.tokenizer(_PUNCTUATED, add_special_tokens=False)["input_ids"]
+            self._stable[key] = grows_at_the_end(text_of, len(self.tokenizer), sample)
+        return self._stable[key]
+
+    def _completed(self, outcome: Outcome, constraint: Constraint) -> Outcome:
+        """Fill missing texts with the fallback, if it satisfies the constraint."""
+        if outcome.ok or not isinstance(self._on_exhausted, Fallback):
+            return outcome
+        text = self._on_exhausted.text
+        text = text if isinstance(text, str) else text(outcome.prompt)
+        ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        prompt = outcome.prompt if isinstance(outcome.prompt, str) else ""
+        if not run_check(constraint, [Draw(prompt, ids, text)])[0]:
+            note = "the fallback violates the constraint and was withheld"
+            report = dataclasses.replace(outcome.report, notes=(*outcome.report.notes, note))
+            return dataclasses.replace(outcome, report=report)
+        missing = outcome.report.requested - len(outcome.texts)
+        report = dataclasses.replace(outcome.report, fallback=True)
+        return dataclasses.replace(outcome, texts=outcome.texts + (text,) * missing, report=report)
+
+    def _raise_if_short(self, outcomes: Sequence[Outcome], *, strict: bool = False) -> None:
+        """Raise where texts are missing and nothing may stand in their place."""
+        if self._on_exhausted == "none" and not strict:
+            return
+        short = [o for o in outcomes if not o.ok and (strict or len(o.texts) < o.report.requested)]
+        if not short:
+            return
+        if any(outcome.report.ended == "deterministic" for outcome in short):
+            raise Deterministic(
+                "greedy or beam search gave a text that violates the constraint, and would give it again; "
+                "pass do_sample=True, num_beams=1",
+                outcomes,
+            )
+        raise BudgetExhausted(outcomes)
+
+    def _records_lazily(self, prompts: Iterable[Any], options: Mapping[str, Any]) -> Iterator[Any]:
+        outcomes = self._outcomes(prompts, options)  # options are checked now, not at the first item
+
+        def records() -> Iterator[Any]:
+            for outcome in outcomes:
+                self._raise_if_short([outcome])
+                yield self._records(outcome, options)
+
+        return records()
+
+    def _records(self, outcome: Outcome, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Render an outcome as the pipeline would."""
+        preprocess, _, postprocess = self._parameters(_split(options)[1])
+        prompt = outcome.prompt if isinstance(outcome.prompt, str) else Chat(outcome.prompt)
+        ids = self._pipe.preprocess(prompt, **preprocess)["input_ids"]
+        records = []
+        for draw in outcome.draws:
+            # One at a time, so that no padding gets into a text that was judged without it.
+            sequence = torch.cat([ids, torch.tensor([draw.token_ids], dtype=ids.dtype)], dim=1)
+            rendered = {"generated_sequence": sequence[None], "input_ids": ids, "prompt_text": prompt}
+            records += self._pipe.postprocess(rendered, **postprocess)
+        for text in outcome.texts[len(outcome.draws) :]:
+            records.append(_record(prompt, text, postprocess))
+        missing = outcome.report.requested - len(records)
+        key = "generated_token_ids" if postprocess.get("return_type") is ReturnType.TENSORS else "generated_text"
+        return records + [{key: None} for _ in range(missing)]
+
+    def _next_seed(self) -> int:
+        call = next(self._calls)
+        if self._seed is None:
+            return int(torch.randint(2**63 - 1, ()).item())
+        if call == 0:
+            return self._seed
+        return int.from_bytes(hashlib.blake2b(f"{self._seed}/{call}".encode(), digest_size=7).digest(), "big")
+
+
+_OWN = ("constraints", "sampler", "budget", "seed", "batch_size")
+
+
+def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tell guardwrap's options of a call from those of the pipeline."""
+    own = {name: value for name, value in options.items() if name in _OWN}
+    # Prompts are tokenized one by one, without the pipeline's data loader.
+    rest = {name: value for name, value in options.items() if name not in (*_OWN, "num_workers")}
+    return own, rest
+
+
+def _batch_size(value: int | None) -> int:
+    if value is None:
+        return BATCH_SIZE
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError(f"batch_size={value!r}: give a whole number of at least 1")
+    return value
+
+
+def _seed(value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise UsageError(f"seed={value!r}: give a whole number of at least 0")
+    return value
+
+
+def _as_pipeline(generator: Any, tokenizer: Any) -> TextGenerationPipeline:
+    """Make a text-generation pipeline of whatever was given; a pipeline is used as it is."""
+    if isinstance(generator, TextGenerationPipeline):
+        if tokenizer is not None:
+            raise UsageError("a pipeline has its own tokenizer; leave tokenizer= out")
+        pipe = generator
+    elif isinstance(generator, Pipeline):
+        raise UsageError(f"the pipeline's task is {generator.task!r}; guardwrap wraps 'text-generation'")
+    elif generator == "local":
+        pipe = _pipeline_of(*load_local())
+    elif isinstance(generator, str | Path):
+        try:
+            pipe = pipeline("text-generation", model=str(generator), tokenizer=tokenizer)
+        except (OSError, ValueError) as error:
+            raise ModelError(f"cannot load the model {str(generator)!r}: {str(error).splitlines()[0]}") from None
+    elif isinstance(generator, PreTrainedModel) or hasattr(generator, "get_base_model"):
+        if tokenizer is None:
+            raise UsageError("a model needs its tokenizer: GuardedGenerator(model, constraints, tokenizer=tokenizer)")
+        pipe = _pipeline_of(generator, tokenizer)
+    else:
+        raise UsageError(
+            f"cannot wrap {type(generator).__name__}; give a text-generation pipeline, a model with tokenizer=, "
+            "a Hub id, a path or 'local'"
+        )
+    if pipe.model.config.is_encoder_decoder:
+        raise UsageError("encoder-decoder models are not supported; give a causal language model")
+    if pipe.tokenizer is None:
+        raise UsageError("the pipeline has no tokenizer, so no text can be judged")
+    return pipe
+
+
+def _pipeline_of(model: Any, tokenizer: Any) -> TextGenerationPipeline:
+    side = tokenizer.padding_side
+    device = None if getattr(model, "hf_device_map", None) else model.device
+    pipe = TextGenerationPipeline(model=model, tokenizer=tokenizer, device=device, task="text-generation")
+    tokenizer.padding_side = side  # the pipeline sets it; here nothing is padded by the tokenizer
+    return pipe
+
+
+def _read_prompts(prompts: Any) -> tuple[Any, bool, bool]:
+    """Return the prompts as strings and chats, whether it is a single one, and whether they come lazily."""
+    if isinstance(prompts, str | Chat):
+        return [prompts], True, False
+    if isinstance(prompts, Mapping):
+        raise PromptError("a chat is a list of messages: [{'role': 'user', 'content': '...'}]")
+    if isinstance(prompts, list | tuple):
+        if prompts and is_valid_message(prompts[0]):
+            return [Chat(list(prompts))], True, False
+        return [_one_prompt(prompt, i) for i, prompt in enumerate(prompts)], False, False
+    if isinstance(prompts, Dataset) and not isinstance(prompts, Iterable):
+        prompts = (prompts[i] for i in range(len(prompts)))  # type: ignore[arg-type]  # a map-style dataset has a length
+    if not isinstance(prompts, Iterable):
+        raise PromptError(f"cannot read prompts from {type(prompts).__name__}; give a string, a chat or a list of them")
+    return (_one_prompt(prompt, i) for i, prompt in enumerate(prompts)), False, True
+
+
+def _one_prompt(prompt: Any, number: int) -> str | Chat:
+    if isinstance(prompt, str | Chat):
+        return prompt
+    if isinstance(prompt, list | tuple) and prompt and is_valid_message(prompt[0]):
+        return Chat(list(prompt))
+    raise PromptError(f"prompt {number} is neither a string nor a chat (a list of messages)")
+
+
+def _record(prompt: Any, text: str, postprocess: Mapping[str, Any]) -> dict[str, Any]:
+    """Render a text that no tokens stand behind."""
+    kind = postprocess.get("return_type", ReturnType.FULL_TEXT)
+    if kind is ReturnType.TENSORS:
+        return {"generated_token_ids": None}
+    if kind is ReturnType.NEW_TEXT:
+        return {"generated_text": text}
+    if isinstance(prompt, str):
+        return {"generated_text": prompt + text}
+    messages = list(prompt.messages)
+    proceed = postprocess.get("continue_final_message")
+    if proceed or (proceed is None and messages[-1]["role"] == "assistant"):
+        last = {**messages[-1], "content": messages[-1]["content"] + text}
+        return {"generated_text": [*messages[:-1], last]}
+    return {"generated_text": [*messages, {"role": "assistant", "content": text}]}
+
+
+def _mask(ids: torch.Tensor, config: Any) -> torch.Tensor:
+    """Infer padding as ``generate`` does: only where the padding token is not also an end-of-sequence token."""
+    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    if config.pad_token_id is None or config.pad_token_id in ends:
+        return torch.ones_like(ids)
+    return torch.ne(ids, config.pad_token_id).long()
+
+
+def _unpadded(ids: torch.Tensor, mask: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield each row without its padding."""
+    for number, (row, seen) in enumerate(zip(ids, mask.bool(), strict=True)):
+        places = seen.nonzero().squeeze(1)
+        if not len(places):
+            raise PromptError(f"prompt {number} is empty")
+        start, end = int(places[0]), int(places[-1]) + 1
+        if end - start != len(places):
+            raise UsageError(f"the attention_mask of prompt {number} has a hole; padding goes at the ends")
+        yield row[start:end]
