@@ -8,29 +8,24 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
-from transformers import PreTrainedModel, TextGenerationPipeline, pipeline
 from transformers.generation import GenerateDecoderOnlyOutput
-from transformers.pipelines import Pipeline
 from transformers.pipelines.text_generation import ReturnType
-from transformers.utils.chat_template_utils import Chat, is_valid_message
+from transformers.utils.chat_template_utils import Chat
 
 from guardwrap.constraints.base import Constraint, run_check
 from guardwrap.constraints.catalogue import as_constraint_file
 from guardwrap.draws import Budget, Draw, Outcome
 from guardwrap.engine.decode import Decoded, Launch, decode
-from guardwrap.engine.local import load_local
+from guardwrap.engine.formats import as_pipeline, padding_mask, read_prompts, record, unpadded
 from guardwrap.engine.prefix import first_violated, grows_at_the_end, stable_prefix
 from guardwrap.engine.prepare import Settings, prepare
 from guardwrap.engine.serve import Order, Prompt, serve
 from guardwrap.errors import (
     BudgetExhausted,
     Deterministic,
-    ModelError,
     PromptError,
     UsageError,
     nearest,
@@ -130,7 +125,7 @@ class GuardedGenerator:
         self._batch_size = _batch_size(batch_size)
         self._seed = None if seed is None else _seed(seed)
         self._calls = itertools.count()
-        self._pipe = _as_pipeline(generator, tokenizer)
+        self._pipe = as_pipeline(generator, tokenizer)
         self._stable: dict[str, bool] = {}
 
     @property
@@ -172,7 +167,7 @@ class GuardedGenerator:
         UsageError
             If an option is unknown.
         """
-        prompts, single, lazy = _read_prompts(prompts)
+        prompts, single, lazy = read_prompts(prompts)
         if lazy:
             return self._records_lazily(prompts, options)
         outcomes = self._collect(prompts, options)
@@ -190,21 +185,24 @@ class GuardedGenerator:
         progress
             Whether to show a progress bar; None shows it for several prompts on a terminal.
         """
-        prompts, _, _ = _read_prompts(prompts)
+        prompts, _, _ = read_prompts(prompts)
         if not isinstance(prompts, list):
             prompts = list(prompts)
         return self._collect(prompts, options, progress=progress)
 
-    def stream(self, prompts: Iterable[Any], **options: Any) -> Iterator[Outcome]:
+    def stream(self, prompts: Iterable[Any], *, first: int = 0, **options: Any) -> Iterator[Outcome]:
         """Generate lazily: outcomes in the order of the prompts, which are taken as they are needed.
 
         Parameters
         ----------
         prompts, **options
             As in a call.
+        first
+            Number of the first prompt. Randomness belongs to a prompt's number, so a run that stopped after k
+            prompts goes on with the same texts from ``first=k`` and the seed in its reports.
         """
-        prompts, _, _ = _read_prompts(prompts)
-        return self._outcomes(prompts, options)
+        prompts, _, _ = read_prompts(prompts)
+        return self._outcomes(prompts, options, first=first)
 
     def generate(self, inputs: torch.Tensor | None = None, **options: Any) -> Any:
         """Generate, in the format of ``model.generate``.
@@ -233,9 +231,9 @@ class GuardedGenerator:
             raise UsageError("generate needs input_ids; for text call the wrapper itself")
         ids = ids[None] if ids.dim() == 1 else ids
         mask = rest.pop("attention_mask", None)
-        mask = _mask(ids, self.model.generation_config) if mask is None else mask.reshape(ids.shape)
+        mask = padding_mask(ids, self.model.generation_config) if mask is None else mask.reshape(ids.shape)
         prompts = []
-        for number, row in enumerate(_unpadded(ids, mask)):
+        for number, row in enumerate(unpadded(ids, mask)):
 
             def call(row: torch.Tensor = row, **kwargs: Any) -> Any:
                 row = row[None].to(self.model.device)
@@ -255,10 +253,11 @@ class GuardedGenerator:
         sequences = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
         return GenerateDecoderOnlyOutput(sequences=sequences) if prompts[0].settings.return_dict else sequences
 
-    def _outcomes(self, prompts: Iterable[Any], options: Mapping[str, Any]) -> Iterator[Outcome]:
+    def _outcomes(self, prompts: Iterable[Any], options: Mapping[str, Any], *, first: int = 0) -> Iterator[Outcome]:
         own, rest = _split(options)
         preprocess, forward, postprocess = self._parameters(rest)
-        return self._serve(self._prepared(prompts, preprocess, forward), own, self._decoding(postprocess))
+        numbered = enumerate(prompts, start=first)
+        return self._serve(self._prepared(numbered, preprocess, forward), own, self._decoding(postprocess))
 
     def _collect(self, prompts: Any, options: Mapping[str, Any], *, progress: bool | None = None) -> list[Outcome]:
         outcomes = self._outcomes(prompts, options)
@@ -281,11 +280,11 @@ class GuardedGenerator:
         return {**pipe._preprocess_params, **preprocess}, forward, {**pipe._postprocess_params, **postprocess}
 
     def _prepared(
-        self, prompts: Iterable[Any], preprocess: Mapping[str, Any], forward: Mapping[str, Any]
+        self, prompts: Iterable[tuple[int, Any]], preprocess: Mapping[str, Any], forward: Mapping[str, Any]
     ) -> Iterator[Prompt]:
         """Tokenize prompts and resolve their settings; equal prompts under way together share one prefill."""
         recent: OrderedDict[tuple[int, ...], Settings] = OrderedDict()
-        for number, prompt in enumerate(prompts):
+        for number, prompt in prompts:
             inputs = self._pipe.preprocess(prompt, **preprocess)
             key = tuple(inputs["input_ids"][0].tolist())
             if not key:
@@ -409,7 +408,7 @@ class GuardedGenerator:
             rendered = {"generated_sequence": sequence[None], "input_ids": ids, "prompt_text": prompt}
             records += self._pipe.postprocess(rendered, **postprocess)
         for text in outcome.texts[len(outcome.draws) :]:
-            records.append(_record(prompt, text, postprocess))
+            records.append(record(prompt, text, postprocess))
         missing = outcome.report.requested - len(records)
         key = "generated_token_ids" if postprocess.get("return_type") is ReturnType.TENSORS else "generated_text"
         return records + [{key: None} for _ in range(missing)]
@@ -446,104 +445,3 @@ def _seed(value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise UsageError(f"seed={value!r}: give a whole number of at least 0")
     return value
-
-
-def _as_pipeline(generator: Any, tokenizer: Any) -> TextGenerationPipeline:
-    """Make a text-generation pipeline of whatever was given; a pipeline is used as it is."""
-    if isinstance(generator, TextGenerationPipeline):
-        if tokenizer is not None:
-            raise UsageError("a pipeline has its own tokenizer; leave tokenizer= out")
-        pipe = generator
-    elif isinstance(generator, Pipeline):
-        raise UsageError(f"the pipeline's task is {generator.task!r}; guardwrap wraps 'text-generation'")
-    elif generator == "local":
-        pipe = _pipeline_of(*load_local())
-    elif isinstance(generator, str | Path):
-        try:
-            pipe = pipeline("text-generation", model=str(generator), tokenizer=tokenizer)
-        except (OSError, ValueError) as error:
-            raise ModelError(f"cannot load the model {str(generator)!r}: {str(error).splitlines()[0]}") from None
-    elif isinstance(generator, PreTrainedModel) or hasattr(generator, "get_base_model"):
-        if tokenizer is None:
-            raise UsageError("a model needs its tokenizer: GuardedGenerator(model, constraints, tokenizer=tokenizer)")
-        pipe = _pipeline_of(generator, tokenizer)
-    else:
-        raise UsageError(
-            f"cannot wrap {type(generator).__name__}; give a text-generation pipeline, a model with tokenizer=, "
-            "a Hub id, a path or 'local'"
-        )
-    if pipe.model.config.is_encoder_decoder:
-        raise UsageError("encoder-decoder models are not supported; give a causal language model")
-    if pipe.tokenizer is None:
-        raise UsageError("the pipeline has no tokenizer, so no text can be judged")
-    return pipe
-
-
-def _pipeline_of(model: Any, tokenizer: Any) -> TextGenerationPipeline:
-    side = tokenizer.padding_side
-    device = None if getattr(model, "hf_device_map", None) else model.device
-    pipe = TextGenerationPipeline(model=model, tokenizer=tokenizer, device=device, task="text-generation")
-    tokenizer.padding_side = side  # the pipeline sets it; here nothing is padded by the tokenizer
-    return pipe
-
-
-def _read_prompts(prompts: Any) -> tuple[Any, bool, bool]:
-    """Return the prompts as strings and chats, whether it is a single one, and whether they come lazily."""
-    if isinstance(prompts, str | Chat):
-        return [prompts], True, False
-    if isinstance(prompts, Mapping):
-        raise PromptError("a chat is a list of messages: [{'role': 'user', 'content': '...'}]")
-    if isinstance(prompts, list | tuple):
-        if prompts and is_valid_message(prompts[0]):
-            return [Chat(list(prompts))], True, False
-        return [_one_prompt(prompt, i) for i, prompt in enumerate(prompts)], False, False
-    if isinstance(prompts, Dataset) and not isinstance(prompts, Iterable):
-        prompts = (prompts[i] for i in range(len(prompts)))  # type: ignore[arg-type]  # a map-style dataset has a length
-    if not isinstance(prompts, Iterable):
-        raise PromptError(f"cannot read prompts from {type(prompts).__name__}; give a string, a chat or a list of them")
-    return (_one_prompt(prompt, i) for i, prompt in enumerate(prompts)), False, True
-
-
-def _one_prompt(prompt: Any, number: int) -> str | Chat:
-    if isinstance(prompt, str | Chat):
-        return prompt
-    if isinstance(prompt, list | tuple) and prompt and is_valid_message(prompt[0]):
-        return Chat(list(prompt))
-    raise PromptError(f"prompt {number} is neither a string nor a chat (a list of messages)")
-
-
-def _record(prompt: Any, text: str, postprocess: Mapping[str, Any]) -> dict[str, Any]:
-    """Render a text that no tokens stand behind."""
-    kind = postprocess.get("return_type", ReturnType.FULL_TEXT)
-    if kind is ReturnType.TENSORS:
-        return {"generated_token_ids": None}
-    if kind is ReturnType.NEW_TEXT:
-        return {"generated_text": text}
-    if isinstance(prompt, str):
-        return {"generated_text": prompt + text}
-    messages = list(prompt.messages)
-    proceed = postprocess.get("continue_final_message")
-    if proceed or (proceed is None and messages[-1]["role"] == "assistant"):
-        last = {**messages[-1], "content": messages[-1]["content"] + text}
-        return {"generated_text": [*messages[:-1], last]}
-    return {"generated_text": [*messages, {"role": "assistant", "content": text}]}
-
-
-def _mask(ids: torch.Tensor, config: Any) -> torch.Tensor:
-    """Infer padding as ``generate`` does: only where the padding token is not also an end-of-sequence token."""
-    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-    if config.pad_token_id is None or config.pad_token_id in ends:
-        return torch.ones_like(ids)
-    return torch.ne(ids, config.pad_token_id).long()
-
-
-def _unpadded(ids: torch.Tensor, mask: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield each row without its padding."""
-    for number, (row, seen) in enumerate(zip(ids, mask.bool(), strict=True)):
-        places = seen.nonzero().squeeze(1)
-        if not len(places):
-            raise PromptError(f"prompt {number} is empty")
-        start, end = int(places[0]), int(places[-1]) + 1
-        if end - start != len(places):
-            raise UsageError(f"the attention_mask of prompt {number} has a hole; padding goes at the ends")
-        yield row[start:end]
