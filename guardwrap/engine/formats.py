@@ -69,7 +69,7 @@ def read_prompts(prompts: Any) -> tuple[Any, bool, bool]:
             return [Chat(list(prompts))], True, False
         return [_one_prompt(prompt, i) for i, prompt in enumerate(prompts)], False, False
     if isinstance(prompts, Dataset) and not isinstance(prompts, Iterable):
-        prompts = (prompts[i] for i in range(len(prompts)))  # type: ignore[arg-type]  # a map-style dataset has a length
+        prompts = map(prompts.__getitem__, range(len(prompts)))  # type: ignore[arg-type]  # map-style: it has a length
     if not isinstance(prompts, Iterable):
         raise PromptError(f"cannot read prompts from {type(prompts).__name__}; give a string, a chat or a list of them")
     return (_one_prompt(prompt, i) for i, prompt in enumerate(prompts)), False, True

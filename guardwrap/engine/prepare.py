@@ -193,7 +193,8 @@ def _one_sequence(model: Any, kwargs: Mapping[str, Any], tokenizer: Any) -> tupl
     """Take out what guardwrap sees to itself: the number of sequences, and stop strings."""
     kwargs = {name: value for name, value in kwargs.items() if name != "tokenizer"}
     config = kwargs.get("generation_config") or model.generation_config
-    count = kwargs.pop("num_return_sequences", None) or config.num_return_sequences or 1
+    given = kwargs.pop("num_return_sequences", None)
+    count = given if given is not None else config.num_return_sequences or 1
     if not isinstance(count, int) or count < 1:
         raise UsageError(f"num_return_sequences={count!r}: give a whole number of at least 1")
     stops = kwargs.pop("stop_strings", None) or config.stop_strings
@@ -201,7 +202,7 @@ def _one_sequence(model: Any, kwargs: Mapping[str, Any], tokenizer: Any) -> tupl
     if stops:
         # generate() drops the tokenizer when a callable decodes, and then cannot build this itself.
         criteria = [*(kwargs.pop("stopping_criteria", None) or []), StopStringCriteria(tokenizer, stops)]
-        kwargs["stopping_criteria"] = StoppingCriteriaList(criteria)
+        kwargs |= {"stopping_criteria": StoppingCriteriaList(criteria), "stop_strings": None}
     if kwargs.get("generation_config") is not None or config.stop_strings:
         # generate() warns of a configuration together with single settings, so the change goes into a copy.
         kwargs["generation_config"] = copy.deepcopy(config)

@@ -1,0 +1,279 @@
+"""Finite worlds whose g is known exactly, and laws that any constraint must obey.
+
+A world is a small model with few enough texts that a(y), and so g(y), is summed rather than estimated. What a sampler
+returns is then held against it with a goodness-of-fit test.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from scipy.stats import chi2
+from tokenizers import Regex as TokenizersRegex
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    DynamicCache,
+    GenerationMixin,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    TextGenerationPipeline,
+)
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from guardwrap.constraints import Constraint, Verdict, dump, parse
+from guardwrap.constraints.base import run_check, run_verdict
+from guardwrap.draws import Draw
+
+__all__ = [
+    "TableModel",
+    "World",
+    "check_constraint",
+    "goodness_of_fit",
+    "llama_world",
+    "table_world",
+]
+
+
+class TableConfig(PreTrainedConfig):
+    """Configuration of a TableModel."""
+
+    model_type = "guardwrap-table"
+
+    vocab_size: int = 4
+    max_position_embeddings: int = 16
+    num_hidden_layers: int = 1
+
+
+class TableModel(PreTrainedModel, GenerationMixin):
+    """A Markov chain that depends on position: logits are ``table[position, last token]``.
+
+    The cheapest causal language model there is, for worlds that take many thousand draws.
+    """
+
+    config_class = TableConfig
+    _no_split_modules = ()
+    _supports_sdpa = True
+
+    def __init__(self, config: TableConfig) -> None:
+        super().__init__(config)
+        shape = (config.max_position_embeddings, config.vocab_size, config.vocab_size)
+        self.table = torch.nn.Parameter(torch.zeros(shape))
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: DynamicCache | None = None,
+        **_: Any,
+    ) -> CausalLMOutputWithPast:
+        """Look the logits up; ``[rows, length, vocabulary]``."""
+        if position_ids is None:
+            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+        return CausalLMOutputWithPast(logits=self.table[position_ids, input_ids], past_key_values=past_key_values)
+
+
+AutoConfig.register("guardwrap-table", TableConfig)
+AutoModelForCausalLM.register(TableConfig, TableModel)
+
+
+@dataclass(frozen=True)
+class World:
+    """A model with few texts.
+
+    Parameters
+    ----------
+    model, tokenizer
+        The model and a tokenizer with one token a character; padding and end-of-sequence are the same token.
+    prompt
+        The prompt.
+    max_new_tokens
+        Length of the longest text.
+    temperature, top_k
+        Settings that a is defined with; ``top_k=0`` keeps all tokens.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    prompt: str
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_k: int = 0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Arguments of ``generate`` under which the model's distribution is ``law()``."""
+        return {
+            "do_sample": True,
+            "max_new_tokens": self.max_new_tokens,
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+        }
+
+    def pipeline(self) -> TextGenerationPipeline:
+        """Return a pipeline over the model."""
+        return TextGenerationPipeline(model=self.model, tokenizer=self.tokenizer, task="text-generation")
+
+    @torch.no_grad()
+    def law(self) -> dict[tuple[int, ...], float]:
+        """Return a(y) for every y: new tokens, the end-of-sequence token included, to probability.
+
+        Summed in float64 from whole forward passes, without cache, padding or any part of the engine.
+        """
+        end = self.tokenizer.eos_token_id
+        prompt = self.tokenizer(self.prompt)["input_ids"]
+        done: dict[tuple[int, ...], float] = {}
+        frontier: dict[tuple[int, ...], float] = {(): 1.0}
+        for length in range(1, self.max_new_tokens + 1):
+            prefixes = list(frontier)
+            logits = self.model(input_ids=torch.tensor([[*prompt, *prefix] for prefix in prefixes])).logits[:, -1]
+            scores = logits.double() / self.temperature
+            if self.top_k:
+                least = scores.topk(self.top_k).values[:, -1:]
+                scores = scores.masked_fill(scores < least, float("-inf"))
+            steps = scores.softmax(-1).tolist()
+            grown: dict[tuple[int, ...], float] = {}
+            for prefix, row in zip(prefixes, steps, strict=True):
+                for token, step in enumerate(row):
+                    target = done if token == end or length == self.max_new_tokens else grown
+                    if step:
+                        target[(*prefix, token)] = frontier[prefix] * step
+            frontier = grown
+        return done
+
+    def draw(self, token_ids: Sequence[int]) -> Draw:
+        """Return a text of this world as a finished attempt."""
+        text = self.tokenizer.decode(token_ids, skip_special_tokens=True)
+        return Draw(self.prompt, tuple(token_ids), text, finished=token_ids[-1] == self.tokenizer.eos_token_id)
+
+    def gold(self, constraint: Constraint) -> dict[tuple[int, ...], float]:
+        """Return g(y) = a(y) b(y) / Z for every y that satisfies the constraint."""
+        law = self.law()
+        holds = run_check(constraint, [self.draw(ids) for ids in law])
+        kept = {ids: p for (ids, p), ok in zip(law.items(), holds, strict=True) if ok}
+        total = sum(kept.values())
+        return {ids: p / total for ids, p in kept.items()}
+
+
+def table_world(
+    seed: int = 0, *, letters: str = "ab", max_new_tokens: int = 4, temperature: float = 1.0, top_k: int = 0
+) -> World:
+    """Return a world over a random TableModel."""
+    tokenizer = character_tokenizer(letters)
+    config = TableConfig(vocab_size=len(tokenizer), max_position_embeddings=max_new_tokens + 4)
+    model = TableModel(config)
+    with torch.no_grad():
+        model.table.copy_(torch.randn(model.table.shape, generator=torch.Generator().manual_seed(seed)))
+    return World(_with_end(model, tokenizer), tokenizer, letters[0], max_new_tokens, temperature, top_k)
+
+
+def llama_world(
+    seed: int = 0, *, letters: str = "ab", max_new_tokens: int = 4, temperature: float = 1.0, top_k: int = 0
+) -> World:
+    """Return a world over a random Llama of two layers, where attention, cache and positions matter."""
+    tokenizer = character_tokenizer(letters)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.25,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(config).eval()
+    return World(_with_end(model, tokenizer), tokenizer, letters[0], max_new_tokens, temperature, top_k)
+
+
+def character_tokenizer(letters: str) -> PreTrainedTokenizerFast:
+    """Return a tokenizer with one token a character; ``<end>`` pads and ends."""
+    vocabulary = {"<end>": 0, **{letter: i for i, letter in enumerate(letters, start=1)}}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=letters[0]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(TokenizersRegex("[\\s\\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<end>", pad_token="<end>", clean_up_tokenization_spaces=False
+    )
+
+
+def _with_end(model: Any, tokenizer: PreTrainedTokenizerFast) -> Any:
+    for config in (model.config, model.generation_config):
+        config.eos_token_id = config.pad_token_id = tokenizer.eos_token_id
+        config.bos_token_id = None
+    return model
+
+
+def goodness_of_fit(draws: Iterable[Any], law: Mapping[Any, float], *, least: float = 5.0) -> float:
+    """Test whether draws follow a law.
+
+    Parameters
+    ----------
+    draws
+        What was drawn.
+    law
+        Every possible draw with its probability.
+    least
+        Cells expected fewer times than this are pooled.
+
+    Returns
+    -------
+    float
+        p-value of Pearson's chi-squared test; 0 if something impossible was drawn.
+    """
+    counts = Counter(draws)
+    if counts.keys() - law.keys():
+        return 0.0
+    size = counts.total()
+    cells = [(counts[key], size * p) for key, p in law.items()]
+    large = [cell for cell in cells if cell[1] >= least]
+    small = [cell for cell in cells if cell[1] < least]
+    if small:
+        large.append((sum(seen for seen, _ in small), sum(expected for _, expected in small)))
+    statistic = sum((seen - expected) ** 2 / expected for seen, expected in large if expected > 0)
+    return float(chi2.sf(statistic, max(len(large) - 1, 1)))
+
+
+def check_constraint(constraint: Constraint, texts: Iterable[str]) -> None:
+    """Assert the laws that every constraint must obey, on the given texts and all their prefixes.
+
+    Verdicts are sound; checks are repeatable and do not depend on what is judged together; the negation is the
+    opposite; the YAML spelling, where there is one, reads back with the same digest.
+
+    Parameters
+    ----------
+    constraint
+        The constraint, of any class.
+    texts
+        Texts to try it on; the nastier the better.
+
+    Raises
+    ------
+    AssertionError
+        If a law is broken.
+    """
+    texts = list(texts)
+    draws = [Draw("", (), text) for text in texts]
+    together = run_check(constraint, draws)
+    assert together == [run_check(constraint, [draw])[0] for draw in draws], "the judgement depends on the batch"
+    assert run_check(~constraint, draws) == [not holds for holds in together], "the negation is not the opposite"
+    for text, holds in zip(texts, together, strict=True):
+        for end in range(len(text) + 1):
+            verdict = run_verdict(constraint, text[:end])
+            assert verdict is Verdict.UNDECIDED or (verdict is Verdict.SATISFIED) == holds, (
+                f"the verdict {verdict.name} on {text[:end]!r} is unsound: {text!r} "
+                f"{'satisfies' if holds else 'violates'} the constraint"
+            )
+    if not constraint.in_memory:
+        assert parse(dump(constraint), allow_code=True).constraint.digest == constraint.digest

@@ -1,0 +1,188 @@
+"""What comes out is distributed as g. Finite worlds, enumerated; fixed seeds; negative controls for each rule."""
+
+import math
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from guardwrap import Budget, GuardedGenerator, Keyword, Regex, Verdict, constraint
+from guardwrap.draws import Outcome
+from guardwrap.engine import serve
+from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
+
+# The package exports the function of the same name.
+loop = importlib.import_module("guardwrap.engine.decode")
+
+DRAWS = 20_000
+FEW = 5_000  # enough for a negative control: the biases are gross
+FITS = 1e-3
+FAILS = 1e-9
+
+# Z ≈ 0.35, texts of one to four tokens, and a verdict that aborts.
+CONSTRAINT = Keyword("a", whole_words=False, max_count=2) & ~Regex("^b")
+
+
+@dataclass
+class Clock:
+    """Seconds that pass with the steps of the decoding loop, so that a limit in seconds binds the same each time."""
+
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    forward = loop._forward
+
+    def timed(*args: object) -> torch.Tensor:
+        clock.now += 1.0
+        return forward(*args)
+
+    monkeypatch.setattr(loop, "_forward", timed)
+    monkeypatch.setattr(serve, "time", clock)
+    monkeypatch.setattr(loop, "time", clock)
+    return clock
+
+
+def outcomes(world: World, judged: object, *, budget: Budget, batch_size: int, draws: int = DRAWS) -> list[Outcome]:
+    guarded = GuardedGenerator(world.pipeline(), judged, budget=budget, batch_size=batch_size, seed=1)
+    return guarded.run([world.prompt] * draws, progress=False, **world.settings)
+
+
+def fit(world: World, judged: object, results: list[Outcome]) -> float:
+    drawn = [outcome.draws[0].token_ids for outcome in results if outcome.ok]
+    return goodness_of_fit(drawn, world.gold(judged))
+
+
+BUDGETS = {
+    "attempts": (Budget(max_attempts=4), "max_attempts"),
+    "tokens": (Budget(max_attempts=None, max_tokens=7), "max_tokens"),
+    "seconds": (Budget(max_attempts=None, max_seconds=11), "max_seconds"),
+}
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 64])
+@pytest.mark.parametrize("kind", BUDGETS)
+def test_drawn_from_g_whatever_the_budget(kind: str, batch_size: int, clock: Clock) -> None:
+    budget, ended = BUDGETS[kind]
+    world = table_world(letters="ab ", temperature=0.8)
+    # A budget binds, so more prompts than draws are needed: those that end in time.
+    results = outcomes(world, CONSTRAINT, budget=budget, batch_size=batch_size, draws=DRAWS * 3 // 2)
+    short = [outcome for outcome in results if not outcome.ok]
+    assert {outcome.report.ended for outcome in short} == {ended}, "the budget did not bind"
+    assert len(results) - len(short) >= DRAWS
+    assert fit(world, CONSTRAINT, results) > FITS
+
+
+def test_drawn_from_g_with_attention_cache_and_eviction() -> None:
+    world = llama_world(letters="ab ", top_k=3)
+    judged = Keyword("b", whole_words=False)
+    results = outcomes(world, judged, budget=Budget(), batch_size=64)
+    assert fit(world, judged, results) > FITS
+
+
+def test_many_texts_of_one_prompt_are_drawn_from_g() -> None:
+    world = table_world(letters="ab ")
+    guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, seed=2, budget=Budget(max_attempts=None))
+    (outcome,) = guarded.run(world.prompt, num_return_sequences=DRAWS, batch_size=64, **world.settings)
+    assert len(outcome.draws) == DRAWS
+    assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world.gold(CONSTRAINT)) > FITS
+
+
+def test_the_acceptance_rate_is_that_of_the_world() -> None:
+    world = table_world(letters="ab ")
+    guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, seed=3, budget=Budget(max_attempts=None))
+    (outcome,) = guarded.run(world.prompt, num_return_sequences=4_000, **world.settings)
+    z = sum(p for ids, p in world.law().items() if ids in world.gold(CONSTRAINT))
+    rate = outcome.report.acceptance
+    assert rate is not None
+    assert rate.low < z < rate.high
+    assert rate.high - rate.low < 0.03
+
+
+@pytest.mark.parametrize("make", [table_world, llama_world])
+@pytest.mark.parametrize(("temperature", "top_k"), [(1.0, 0), (0.6, 0), (1.0, 2), (0.6, 3)])
+def test_log_proposal_is_log_a(make: Callable[..., World], temperature: float, top_k: int) -> None:
+    """Rule 5: of what was really sampled, warpers included, the end counted once though it also pads."""
+    world = make(letters="ab ", temperature=temperature, top_k=top_k)
+    law = world.law()
+    assert sum(law.values()) == pytest.approx(1, abs=1e-12)
+    guarded = GuardedGenerator(world.pipeline(), Keyword("a", min_count=0), seed=4)
+    (outcome,) = guarded.run(world.prompt, num_return_sequences=500, **world.settings)
+    for draw in outcome.draws:
+        assert draw.log_proposal == pytest.approx(math.log(law[draw.token_ids]), abs=1e-5)
+        assert draw.finished == (draw.token_ids[-1] == world.tokenizer.eos_token_id)
+
+
+# Negative controls: break a rule and see the same test fail.
+
+
+def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 1."""
+
+    def in_finishing_order(results: list) -> list:
+        return sorted(results, key=lambda result: (len(result[0].token_ids), result[0].launch.attempt))
+
+    monkeypatch.setattr(serve, "in_launch_order", in_finishing_order)
+    world = table_world(letters="ab ", temperature=0.8)
+    results = outcomes(world, CONSTRAINT, budget=Budget(), batch_size=64, draws=FEW)
+    assert all(CONSTRAINT.accepts(outcome.texts[0]) for outcome in results)
+    assert fit(world, CONSTRAINT, results) < FAILS
+
+
+def test_a_deadline_is_biased_and_says_so(clock: Clock) -> None:
+    """Rule 2: the same limit, but ending what is in flight."""
+    world = table_world(letters="ab ", temperature=0.8)
+    results = outcomes(world, CONSTRAINT, budget=Budget(deadline=6), batch_size=64, draws=FEW)
+    assert {outcome.report.ended for outcome in results} == {"complete", "deadline"}
+    assert all(outcome.report.drawn_from == "biased by a deadline" for outcome in results)
+    assert fit(world, CONSTRAINT, results) < FAILS
+
+
+def test_a_token_limit_that_drops_long_texts_is_biased(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    """Rule 2: looking at the limit after an attempt instead of before it."""
+    commit = serve._Account.commit
+
+    def late(self: serve._Account, results: list) -> None:
+        kept = [result for result in results if self.tokens + len(result[0].token_ids) <= 7]
+        commit(self, kept)
+
+    monkeypatch.setattr(serve._Account, "commit", late)
+    world = table_world(letters="ab ", temperature=0.8)
+    budget = Budget(max_attempts=20, max_tokens=7)
+    guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, budget=budget, batch_size=1, seed=1)
+    stream = guarded.stream([world.prompt] * FEW, **world.settings)
+    assert fit(world, CONSTRAINT, list(stream)) < FAILS
+
+
+def test_an_unsound_verdict_is_biased() -> None:
+    """Rules 3 and 4."""
+
+    def eager(prefix: str) -> Verdict:
+        # "Two a's are nearly too many": wrong, a third may never come.
+        return Verdict.VIOLATED if prefix.count("a") >= 2 else Verdict.UNDECIDED
+
+    @constraint(prefix=eager)
+    def few(text: str) -> bool:
+        return 1 <= text.count("a") <= 2 and not text.startswith("b")
+
+    world = table_world(letters="ab ", temperature=0.8)
+    results = outcomes(world, few, budget=Budget(), batch_size=64, draws=FEW)
+    assert fit(world, few, results) < FAILS
+
+
+def test_masking_instead_of_aborting_is_biased() -> None:
+    """Rule 3: zeroing the tokens that would violate and renormalising (the paper's App. B.2)."""
+    world = table_world(letters="ab ", temperature=0.8)
+    judged = ~Regex("b")
+    settings = {**world.settings, "suppress_tokens": [world.tokenizer.convert_tokens_to_ids("b")]}
+    guarded = GuardedGenerator(world.pipeline(), judged, seed=1)
+    masked = guarded.run([world.prompt] * FEW, progress=False, **settings)
+    assert fit(world, judged, masked) < FAILS
+    assert fit(world, judged, outcomes(world, judged, budget=Budget(), batch_size=64, draws=FEW)) > FITS

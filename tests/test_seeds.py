@@ -1,0 +1,93 @@
+"""Rule 7: seeds belong to attempts, not to batches."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from guardwrap import Budget, GuardedGenerator, Keyword, Regex
+from guardwrap.testing import World
+
+PROMPTS = ["ab", "a", "cde a b", "ab", "e. d"]
+JUDGED = Keyword("a", whole_words=False) & ~Regex("c")
+SETTINGS: dict[str, Any] = {"max_new_tokens": 6, "num_return_sequences": 3, "temperature": 1.5}
+
+
+def texts(world: World, batch_size: int, **options: Any) -> list[tuple[str, ...]]:
+    guarded = GuardedGenerator(world.pipeline(), JUDGED, batch_size=batch_size, budget=Budget(max_attempts=None))
+    return [outcome.texts for outcome in guarded.run(PROMPTS, **{**SETTINGS, "seed": 11, **options})]
+
+
+def test_same_seed_same_texts_whatever_the_batch_size(world: World) -> None:
+    one = texts(world, 1)
+    assert texts(world, 7) == one
+    assert texts(world, 64) == one
+    assert texts(world, 64, seed=12) != one
+    assert one[0] != one[3], "two equal prompts of a call must get texts of their own"
+
+
+def test_same_usage_whatever_the_batch_size(world: World) -> None:
+    def usages(batch_size: int) -> list[tuple[int, int, dict[str, int]]]:
+        guarded = GuardedGenerator(world.pipeline(), JUDGED, batch_size=batch_size, seed=3)
+        budget = Budget(max_attempts=40, max_tokens=90)
+        reports = [outcome.report for outcome in guarded.run(PROMPTS, budget=budget, **SETTINGS)]
+        return [(r.usage.attempts, r.usage.tokens, dict(r.rejections)) for r in reports]
+
+    assert usages(1) == usages(7) == usages(64)
+
+
+def test_processors_see_rows_as_if_they_were_alone(world: World) -> None:
+    options = {"repetition_penalty": 2.0, "no_repeat_ngram_size": 2, "min_new_tokens": 3}
+    together = texts(world, 64, **options)
+    assert together == texts(world, 1, **options)
+    guarded = GuardedGenerator(world.pipeline(), JUDGED, budget=Budget(max_attempts=None))
+    for number, prompt in enumerate(PROMPTS):
+        (alone,) = guarded.stream([prompt], first=number, seed=11, **SETTINGS, **options)
+        assert alone.texts == together[number]
+
+
+def test_a_run_goes_on_where_it_stopped(world: World) -> None:
+    guarded = GuardedGenerator(world.pipeline(), JUDGED, budget=Budget(max_attempts=None))
+    whole = list(guarded.stream(PROMPTS, seed=4, **SETTINGS))
+    rest = list(guarded.stream(PROMPTS[2:], first=2, seed=4, **SETTINGS))
+    assert [outcome.texts for outcome in rest] == [outcome.texts for outcome in whole[2:]]
+
+
+def test_seeds_of_calls(world: World) -> None:
+    def calls(seed: int | None) -> list[Any]:
+        guarded = GuardedGenerator(world.pipeline(), JUDGED, seed=seed)
+        return [guarded.run("ab", **SETTINGS)[0] for _ in range(3)]
+
+    first, again = calls(7), calls(7)
+    assert [o.texts for o in first] == [o.texts for o in again]
+    assert len({o.texts for o in first}) == 3, "the calls of one wrapper must differ"
+    replayed = GuardedGenerator(world.pipeline(), JUDGED).run("ab", seed=first[2].report.seed, **SETTINGS)
+    assert replayed[0].texts == first[2].texts
+
+    # Without a seed torch's own decides, as for generate.
+    torch.manual_seed(5)
+    one = calls(None)
+    torch.manual_seed(5)
+    assert [o.texts for o in calls(None)] == [o.texts for o in one]
+
+
+@pytest.mark.parametrize("batch_size", [2, 64])
+def test_negative_control_a_stream_shared_by_the_batch_depends_on_it(
+    world: World, batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib
+    import random
+
+    loop = importlib.import_module("guardwrap.engine.decode")
+    one = texts(world, 1)
+    shared = random.Random(0)
+
+    class Shared:
+        def __next__(self) -> float:
+            return shared.random()
+
+    monkeypatch.setattr(loop, "_stream", lambda launch: Shared())
+    first = texts(world, 1)
+    shared.seed(0)
+    assert texts(world, batch_size) != first
+    assert first != one
