@@ -1,7 +1,7 @@
 """What comes out is distributed as g. Finite worlds, enumerated; fixed seeds; negative controls for each rule."""
 
-import math
 import importlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -35,7 +35,9 @@ def test_exported_members_exist_and_are_documented() -> None:
 
 
 def test_the_error_tree_is_drawn_as_it_is() -> None:
-    drawn = re.findall(r"^[│ ├└─]*(\w+)(?: \(ValueError\))?(?:  .*)?$", errors.__doc__.split("::")[1].split("Messages")[0], re.M)
+    drawn = re.findall(
+        r"^[│ ├└─]*(\w+)(?: \(ValueError\))?(?:  .*)?$", errors.__doc__.split("::")[1].split("Messages")[0], re.M
+    )
     classes = [n.name for n in ast.parse(inspect.getsource(errors)).body if isinstance(n, ast.ClassDef)]
     assert sorted(name for name in drawn if name) == sorted(classes)
     for name in classes:

@@ -1,0 +1,113 @@
+"""The typer app, and the one place where errors become lines and exit codes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from guardwrap import __version__
+from guardwrap.cli.catalogue import catalogue
+from guardwrap.cli.check import check
+from guardwrap.cli.common import Verbose, fail
+from guardwrap.cli.demo import demo
+from guardwrap.cli.generate import generate
+from guardwrap.errors import GuardwrapError
+
+__all__ = ["app", "main"]
+
+
+class OneLineErrors(TyperGroup):
+    """A group of commands whose errors are one line on stderr: cause and way out.
+
+    Exit codes: 0 done, 1 a failed check or an unexpected error, 2 bad input, 3 texts are missing, 130 interrupted.
+    """
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command; ends the process unless ``standalone_mode`` is off."""
+        args = list(sys.argv[1:] if args is None else args) or ["--help"]
+        run = partial(
+            super().main,
+            args=args,
+            prog_name=prog_name,
+            complete_var=complete_var,
+            standalone_mode=False,
+            windows_expand_args=windows_expand_args,
+            **extra,
+        )
+        if not standalone_mode:
+            return run()
+        try:
+            code = run()
+        except GuardwrapError as error:
+            code = fail(str(error), 2)
+        except (KeyboardInterrupt, typer.Abort):
+            code = fail("interrupted", 130)
+        except BrokenPipeError:  # whoever read stdout has had enough, as in `guardwrap catalogue | head -1`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 1
+        except OSError as error:
+            where = f": {error.filename}" if error.filename else ""
+            code = fail(f"{error.strerror or type(error).__name__}{where}", 1)
+        except Exception as error:
+            code = self._unexpected(error)
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def _unexpected(self, error: Exception) -> int:
+        format_message = getattr(error, "format_message", None)
+        if format_message is not None:  # a usage error of the command line itself
+            message = " ".join(str(format_message()).split())
+            return fail(f"{message} (see guardwrap --help)", int(getattr(error, "exit_code", 2)))
+        # Not its message: it may quote a text that no constraint has seen.
+        logging.getLogger("guardwrap").debug("unexpected error", exc_info=error)
+        return fail(f"unexpected {type(error).__name__}; run again with -vv for where it happened", 1)
+
+
+app = typer.Typer(
+    cls=OneLineErrors,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Texts of Hugging Face models that satisfy your constraints, drawn from the model's own distribution.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"guardwrap {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Set what holds for every command."""
+
+
+app.command()(demo)
+app.command()(generate)
+app.command()(check)
+app.command()(catalogue)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,135 @@
+"""``guardwrap check``: a constraint file against its examples and against texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+
+from guardwrap.cli.common import AllowCode, in_one_line, quieten_transformers, read_constraints
+from guardwrap.cli.prompts import lines
+from guardwrap.constraints.base import Constraint, run_check, walk
+from guardwrap.constraints.classifier import Classifier
+from guardwrap.constraints.spec import ConstraintFile
+from guardwrap.draws import Draw
+
+__all__ = ["check"]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One text with what became of it.
+
+    Parameters
+    ----------
+    text
+        The text.
+    expected
+        Whether it should be accepted.
+    failed
+        Titles of all parts that rejected it.
+    """
+
+    text: str
+    expected: bool
+    failed: tuple[str, ...]
+
+    @property
+    def right(self) -> bool:
+        """Whether it came out as expected."""
+        return self.expected == (not self.failed)
+
+
+def check(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE_OR_NAME", show_default=False, help="A constraint file, or catalogue:NAME.")
+    ],
+    texts: Annotated[list[str] | None, typer.Argument(show_default=False, help="Texts to judge.")] = None,
+    from_file: Annotated[
+        str | None, typer.Option("--file", "-f", metavar="PATH", help="Texts to judge, one a line; - is stdin.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    digest: Annotated[
+        bool, typer.Option("--digest", help="Print the constraint's digest, and nothing else; judge nothing.")
+    ] = False,
+    allow_code: AllowCode = False,
+) -> None:
+    """Validate a constraint file, run its examples and judge texts.
+
+    Each text is judged as a whole, finished answer. Exit code 0: everything is as expected and every given text is
+    accepted; 1: not so; 2: the file is invalid.
+    """
+    read = read_constraints([file], allow_code=allow_code)
+    if digest:
+        typer.echo(read.constraint.digest)
+        return
+    given = [*(texts or []), *(line for _, line in (lines(from_file) if from_file else ()))]
+    if any(isinstance(part, Classifier) for part in walk(read.constraint)):
+        quieten_transformers()
+    expected = [True] * len(read.accepts) + [False] * len(read.rejects)
+    examples = judged(read.constraint, [*read.accepts, *read.rejects], expected)
+    results = judged(read.constraint, given, [True] * len(given))
+    ok = all(item.right for item in (*examples, *results))
+    if as_json:
+        typer.echo(json.dumps(_as_dict(file, read, examples, results, ok), ensure_ascii=False, indent=2))
+    else:
+        _print(file, read, examples, results)
+    raise typer.Exit(0 if ok else 1)
+
+
+def judged(constraint: Constraint, texts: Sequence[str], expected: Sequence[bool]) -> list[Judged]:
+    """Judge texts by every part of a constraint, not only up to the first that rejects.
+
+    Parameters
+    ----------
+    constraint
+        What to judge by.
+    texts
+        Finished texts.
+    expected
+        For each, whether it should be accepted.
+    """
+    draws = [Draw(prompt="", token_ids=(), text=text) for text in texts]
+    failed: list[list[str]] = [[] for _ in texts]
+    for part in constraint.parts:
+        for titles, passed in zip(failed, run_check(part, draws), strict=True):
+            if not passed:
+                titles.append(part.title)
+    return [Judged(text, want, tuple(titles)) for text, want, titles in zip(texts, expected, failed, strict=True)]
+
+
+def _print(file: str, read: ConstraintFile, examples: Sequence[Judged], results: Sequence[Judged]) -> None:
+    parts = len(read.constraint.parts)
+    typer.echo(f"{file}: valid, {parts} part{'s' * (parts != 1)}")
+    wrong = [item for item in examples if not item.right]
+    if examples:
+        typer.echo(f"{len(examples) - len(wrong)} of {len(examples)} examples as expected")
+    else:
+        typer.echo("no examples; a file can have some: texts under examples: accepts: and rejects:")
+    for item in wrong:
+        listed, became = ("accepts", _verdict(item)) if item.expected else ("rejects", "is accepted by every part")
+        typer.secho(f"  listed under {listed}, but {became}: {in_one_line(item.text)}", fg="red")
+    for number, item in enumerate(results, start=1):
+        colour = "green" if item.right else "red"
+        typer.secho(f"text {number} {_verdict(item)}: {in_one_line(item.text)}", fg=colour)
+
+
+def _verdict(item: Judged) -> str:
+    return f"rejected by {', '.join(map(repr, item.failed))}" if item.failed else "accepted"
+
+
+def _as_dict(
+    file: str, read: ConstraintFile, examples: Sequence[Judged], results: Sequence[Judged], ok: bool
+) -> dict[str, Any]:
+    return {
+        "file": file,
+        "name": read.name,
+        "digest": read.constraint.digest,
+        "parts": [part.title for part in read.constraint.parts],
+        "ok": ok,
+        "examples": [{**asdict(item), "accepted": not item.failed} for item in examples],
+        "texts": [{"text": item.text, "accepted": not item.failed, "failed": item.failed} for item in results],
+    }

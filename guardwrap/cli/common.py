@@ -1,0 +1,147 @@
+"""What several commands need."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from guardwrap.constraints.catalogue import PREFIX, as_constraint_file, catalogue_names
+from guardwrap.constraints.spec import ConstraintFile
+from guardwrap.errors import SpecError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from guardwrap.draws import Outcome
+    from guardwrap.generator import GuardedGenerator
+
+__all__ = [
+    "AllowCode",
+    "Model",
+    "Verbose",
+    "fail",
+    "in_one_line",
+    "load_generator",
+    "printable",
+    "quieten_transformers",
+    "read_constraints",
+    "show",
+]
+
+
+def _set_verbosity(count: int) -> int:
+    if count:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+        logger = logging.getLogger("guardwrap")
+        logger.handlers = [handler]
+        logger.setLevel(logging.INFO if count == 1 else logging.DEBUG)
+    return count
+
+
+Verbose = Annotated[
+    int,
+    typer.Option(
+        "-v",
+        "--verbose",
+        count=True,
+        show_default=False,
+        callback=_set_verbosity,
+        help="Log to stderr; -vv logs more, which may include texts that were rejected.",
+    ),
+]
+AllowCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code",
+        help="Let constraint files name Python functions, which are imported (from the current folder too) and run. "
+        "For files you trust.",
+    ),
+]
+Model = Annotated[
+    str,
+    typer.Option("--model", "-m", help="A Hub id, a folder, or 'local': the embedded model."),
+]
+
+
+def fail(message: str, code: int) -> int:
+    """Write one line to stderr and return the exit code."""
+    typer.echo(f"guardwrap: {' '.join(message.splitlines())}", err=True)
+    return code
+
+
+def read_constraints(given: Sequence[str], *, allow_code: bool) -> ConstraintFile:
+    """Read constraint files, all of which must hold.
+
+    Parameters
+    ----------
+    given
+        Paths, or ``catalogue:NAME``.
+    allow_code
+        Whether they may name Python functions.
+
+    Raises
+    ------
+    GuardwrapError
+        If one cannot be read or is not well formed.
+    """
+    for name in given:
+        if not Path(name).exists() and name in catalogue_names():
+            raise UsageError(f"there is no file {name!r}; did you mean {PREFIX}{name}?")
+    if allow_code and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return as_constraint_file(given[0] if len(given) == 1 else list(given), allow_code=allow_code)
+    except SpecError as error:
+        raise SpecError(str(error).replace("allow_code=True", "--allow-code")) from None
+
+
+def load_generator(model: str, constraints: Any, **options: Any) -> GuardedGenerator:
+    """Make a ``GuardedGenerator``. torch is first imported here: help, ``check`` and ``catalogue`` start without it."""
+    # Threads that wait for each other in a loop slow down ten times where other programs want the processor too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from guardwrap.generator import GuardedGenerator
+
+    quieten_transformers()
+    return GuardedGenerator(model, constraints, **options)
+
+
+def quieten_transformers() -> None:
+    """Keep transformers' progress bars and remarks off the terminal, unless guardwrap itself was asked to talk."""
+    if not logging.getLogger("guardwrap").isEnabledFor(logging.INFO):
+        from transformers.utils import logging as theirs
+
+        theirs.set_verbosity_error()
+        theirs.disable_progress_bar()
+
+
+def printable(text: str) -> str:
+    """Replace what a terminal would obey instead of show, such as escape sequences."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
+
+
+def in_one_line(text: str, width: int = 70) -> str:
+    """Quote a text for a list: in one line, shortened."""
+    line = repr(text)
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def show(console: Console, outcome: Outcome) -> None:
+    """Print an outcome's texts and what they cost, for people."""
+    from rich.table import Table
+    from rich.text import Text
+
+    texts = Table.grid(padding=(0, 2, 0, 0))
+    for number, text in enumerate(outcome.texts, start=1):
+        texts.add_row(f"{number:3}.", Text(printable(text).strip(), style="green"))
+    if outcome.texts:
+        console.print(texts)
+    if not outcome.ok:
+        console.print(Text(f"  {outcome.report.advice()}", style="red"), soft_wrap=True)
+    console.print(Text(str(outcome.report), style="dim"), soft_wrap=True)

@@ -1,0 +1,122 @@
+"""``guardwrap demo``: three constraints on the embedded model, and what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from guardwrap.cli.common import Model, Verbose, load_generator, show
+from guardwrap.constraints import Constraint, JSONSchema, Keyword, Regex
+from guardwrap.draws import Budget
+
+__all__ = ["demo"]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One prompt with one constraint.
+
+    Parameters
+    ----------
+    title
+        What it is about.
+    prompt
+        The prompt.
+    chat
+        Whether it is a user message, for models that know chats.
+    constraint
+        As it is given to ``GuardedGenerator``.
+    count
+        Texts.
+    max_new_tokens
+        Longest text.
+    """
+
+    title: str
+    prompt: str
+    chat: bool
+    constraint: Constraint | str
+    count: int
+    max_new_tokens: int
+
+    def prompts(self, chat: bool) -> Any:
+        """Return the prompt as ``GuardedGenerator`` takes it."""
+        return [{"role": "user", "content": self.prompt}] if self.chat and chat else self.prompt
+
+    def code(self, model: str, seed: int, chat: bool) -> str:
+        """Return the Python that does the same."""
+        names = [] if isinstance(self.constraint, str) else sorted(_names(self.constraint))
+        several = f", num_return_sequences={self.count}" if self.count > 1 else ""
+        return (
+            f"from guardwrap import {', '.join(['GuardedGenerator', *names])}\n"
+            f"guarded = GuardedGenerator({model!r}, {self.constraint!r}, seed={seed})\n"
+            f"print(guarded({self.prompts(chat)!r}, max_new_tokens={self.max_new_tokens}{several}))"
+        )
+
+
+SCENES = (
+    Scene(
+        "An answer that mentions a word and has no comma",
+        "Describe the sea in one short sentence.",
+        True,
+        Keyword("vast") & ~Regex(","),
+        1,
+        40,
+    ),
+    Scene(
+        "No e-mail address, telephone number or handle, where the prompt asks for one",
+        "You can reach our support team by",
+        False,
+        "catalogue:no-contact-details",
+        2,
+        30,
+    ),
+    Scene(
+        "A JSON object with these two fields, and nothing around it",
+        'Give a JSON object with the keys "city" and "country" for the Eiffel Tower. Nothing else.',
+        True,
+        JSONSchema({"type": "object", "required": ["city", "country"]}, name="city and country"),
+        1,
+        40,
+    ),
+)
+_BUDGET = Budget(max_attempts=64)
+
+
+def demo(
+    seed: Annotated[int, typer.Option(help="Another seed, other texts.")] = 1,
+    model: Model = "local",
+    verbose: Verbose = 0,
+) -> None:
+    """Show three constraints at work on a real model, with what each cost and the Python that does the same."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, markup=False)
+    console.print(
+        "Every text below satisfies its constraint, and is drawn as the model itself draws, given that it does."
+    )
+    console.print(f"Loading {'the embedded model' if model == 'local' else model} ...", style="dim")
+
+    guarded = load_generator(model, SCENES[0].constraint, budget=_BUDGET)
+    chat = getattr(guarded.tokenizer, "chat_template", None) is not None
+    for number, scene in enumerate(SCENES, start=1):
+        console.print(f"\n{number}. {scene.title}", style="bold")
+        console.print(Text.assemble(("   prompt      ", "dim"), scene.prompt), soft_wrap=True)
+        console.print(Text.assemble(("   constraint  ", "dim"), str(scene.constraint)), soft_wrap=True)
+        outcome = guarded.run(
+            scene.prompts(chat),
+            constraints=scene.constraint,
+            seed=seed,
+            num_return_sequences=scene.count,
+            max_new_tokens=scene.max_new_tokens,
+        )[0]
+        show(console, outcome)
+        console.print(f"\n{scene.code(model, seed, chat)}", style="cyan", soft_wrap=True)
+
+
+def _names(constraint: Constraint) -> set[str]:
+    """Names of the classes that the spelling of a constraint uses."""
+    return {name for name in ("JSONSchema", "Keyword", "Regex") if f"{name}(" in repr(constraint)}

@@ -1,0 +1,148 @@
+"""``guardwrap generate``: prompts in, texts that satisfy the constraints out."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from guardwrap.cli.common import AllowCode, Model, Verbose, fail, load_generator, read_constraints
+from guardwrap.cli.prompts import source_of
+from guardwrap.cli.results import Finished, check_output, read_finished
+from guardwrap.cli.running import Run
+from guardwrap.constraints.spec import ConstraintFile
+from guardwrap.draws import Budget
+from guardwrap.errors import GuardwrapError, UsageError
+
+__all__ = ["generate"]
+
+_PROMPTS, _SETTINGS, _BUDGET, _OUTPUT = "Prompts", "Generation", "Budget for each prompt", "Output"
+
+
+def generate(
+    prompts: Annotated[
+        list[str] | None, typer.Argument(show_default=False, help="Prompts; - reads them from stdin, one a line.")
+    ] = None,
+    constraints: Annotated[
+        list[str],
+        typer.Option(
+            "--constraints", "-c", metavar="FILE", help="A constraint file, or catalogue:NAME. Several must all hold."
+        ),
+    ] = ...,  # type: ignore[assignment]  # required
+    file: Annotated[
+        str | None,
+        typer.Option("--file", "-f", metavar="PATH", rich_help_panel=_PROMPTS, help="Prompts, one a line; - is stdin."),
+    ] = None,
+    jsonl: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            rich_help_panel=_PROMPTS,
+            help='Prompts as JSON Lines with "prompt" or "messages"; other fields are copied. - is stdin.',
+        ),
+    ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", rich_help_panel=_PROMPTS, help="Make each plain prompt a user message.")
+    ] = False,
+    model: Model = "local",
+    count: Annotated[
+        int, typer.Option("-n", "--num-return-sequences", min=1, rich_help_panel=_SETTINGS, help="Texts a prompt.")
+    ] = 1,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, rich_help_panel=_SETTINGS, help="Longest text; if left out the model's own limit, or 256."),
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(rich_help_panel=_SETTINGS, help="If left out the model's own, or 0.7.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(rich_help_panel=_SETTINGS, help="Sample from the likeliest tokens of this mass.")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(rich_help_panel=_SETTINGS, help="Sample from this many likeliest tokens.")
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=_SETTINGS, help="The same seed gives the same texts; if left out a new one."),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(rich_help_panel=_SETTINGS, help="Attempts side by side, at most; if left out 32.")
+    ] = None,
+    max_attempts: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=_BUDGET, help="Attempts; if left out the constraint file's limit, or 1000."),
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(rich_help_panel=_BUDGET, help="Tokens over all attempts.")] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(rich_help_panel=_BUDGET, help="Seconds; attempts under way run to their end.")
+    ] = None,
+    allow_code: AllowCode = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="PATH", rich_help_panel=_OUTPUT, help="JSON Lines file, instead of stdout."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", rich_help_panel=_OUTPUT, help="Go on where the output file of an interrupted run ends."
+        ),
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", rich_help_panel=_OUTPUT, help="Replace an output file that exists.")
+    ] = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Generate texts that satisfy the constraints.
+
+    Writes a JSON object for each prompt, in their order: the input's fields, "texts", "ok" and "report". On a terminal
+    it is text for people instead. Exit code 0: done; 2: bad input; 3: a budget ended before some prompt had all its
+    texts, what there is was written; 130: interrupted.
+    """
+    given = read_constraints(constraints, allow_code=allow_code)
+    limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_seconds": max_seconds}
+    budget = dataclasses.replace(given.budget or Budget(), **_known(limits))
+    source = source_of(prompts or [], file, jsonl)
+    if resume and output is None:
+        raise UsageError("--resume needs --output, the file to go on with")
+    if output is not None:
+        check_output(output, source, resume=resume, overwrite=overwrite)
+    total = source.count()
+    items = source.items()
+    done = read_finished(output, items, given.constraint.digest) if output and resume else Finished()
+    if seed is not None and done.seed not in (None, seed):
+        raise UsageError(f"{str(output)!r} was made with --seed {done.seed}; resume with the same seed or without one")
+    if done.seed is not None:
+        seed = done.seed
+    options = {
+        "num_return_sequences": count,
+        **_known({"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k}),
+        "seed": secrets.randbits(32) if seed is None else seed,
+    }
+    run = Run(items, total, done, chat=chat, output=output)
+    if total != run.done:
+        _generate(run, model, given, budget, batch_size, options)
+    if run.done == 0:
+        raise UsageError(f"no prompts in {source.name}")
+    if run.short:
+        raise typer.Exit(fail(f"{run.short} of {run.done} prompts did not get all their texts; {run.advice}", 3))
+
+
+def _generate(
+    run: Run, model: str, given: ConstraintFile, budget: Budget, batch_size: int | None, options: dict[str, Any]
+) -> None:
+    guarded = load_generator(model, given, budget=budget, batch_size=batch_size)
+    try:
+        run.go(guarded, options)
+    except KeyboardInterrupt:
+        raise typer.Exit(fail(f"interrupted: {run.state()}", 130)) from None
+    except GuardwrapError as error:
+        raise typer.Exit(fail(f"{error}; {run.state()}" if run.done else str(error), 2)) from None
+
+
+def _known(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,0 +1,149 @@
+"""Where results go: JSON Lines, complete line by complete line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from guardwrap.cli.prompts import Item, Source
+from guardwrap.draws import Outcome
+from guardwrap.errors import UsageError
+
+__all__ = ["Finished", "check_output", "line_file", "read_finished", "to_line"]
+
+
+def to_line(item: Item, outcome: Outcome) -> bytes:
+    """Return the line for one prompt: what came in, the texts, and the report."""
+    data = {**item.fields, "texts": list(outcome.texts), "ok": outcome.ok, "report": outcome.report.to_dict()}
+    # Half a surrogate pair, which JSON can spell and UTF-8 cannot, goes out as it came in: escaped.
+    return (json.dumps(data, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What an interrupted run has left.
+
+    Parameters
+    ----------
+    count
+        Complete lines.
+    size
+        Their bytes. What follows is half a line.
+    short
+        Lines whose prompt did not get all its texts.
+    seed
+        The run's seed, or None where there is no line.
+    """
+
+    count: int = 0
+    size: int = 0
+    short: int = 0
+    seed: int | None = None
+
+
+def check_output(path: Path, source: Source, *, resume: bool, overwrite: bool) -> None:
+    """Raise UsageError where writing to the path would lose something or cannot work."""
+    if resume and overwrite:
+        raise UsageError("--resume keeps what --overwrite throws away; give one of them")
+    folder = path.absolute().parent
+    if path.is_dir() or not folder.is_dir():
+        raise UsageError(f"cannot write to {str(path)!r}: " + ("it is a folder" if path.is_dir() else "no such folder"))
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(f"cannot write to {str(path)!r}: permission denied")
+    if path.exists() and not (resume or overwrite):
+        raise UsageError(f"{str(path)!r} exists; continue it with --resume or replace it with --overwrite")
+    if source.path not in (None, "-") and path.exists() and path.samefile(str(source.path)):
+        raise UsageError(f"{str(path)!r} holds the prompts; write to another file")
+
+
+def read_finished(path: Path, items: Iterator[Item], constraint: str) -> Finished:
+    """Go through what an interrupted run has left, and skip the prompts that it is about.
+
+    Parameters
+    ----------
+    path
+        The output file; one that does not exist has no lines.
+    items
+        All prompts; those with a complete line are taken out.
+    constraint
+        Digest of the constraint.
+
+    Raises
+    ------
+    UsageError
+        If the file is not what a run with these prompts and this constraint would have left.
+    """
+    done = Finished()
+    if not path.exists():
+        return done
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            where = f"{path}:{number}"
+            if not raw.endswith(b"\n") and raw.startswith(b"{"):
+                break
+            prompt, ok, report = _read_back(where, raw)
+            item = next(items, None)
+            if item is None:
+                raise UsageError(f"{where}: there are fewer prompts than lines; resume with the same prompts")
+            if prompt != _prompt(item.fields):
+                raise UsageError(f"{where}: is not about the prompt of {item.where}; resume with the same prompts")
+            if report["constraint"] != constraint:
+                raise UsageError(f"{where}: was made with other constraints; resume with the same ones")
+            if done.seed not in (None, report["seed"]):
+                raise UsageError(f"{where}: has another seed than the line before; this file cannot be continued")
+            done = Finished(number, done.size + len(raw), done.short + (not ok), report["seed"])
+    return done
+
+
+def _read_back(where: str, raw: bytes) -> tuple[tuple[Any, Any], bool, dict[str, Any]]:
+    try:
+        data = json.loads(raw)
+        report = data["report"]
+        if isinstance(report["seed"], int) and isinstance(report["constraint"], str):
+            return _prompt(data), bool(data["ok"]), report
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise UsageError(f"{where}: is not a line that guardwrap generate wrote; give another --output")
+
+
+def _prompt(fields: dict[str, Any]) -> tuple[Any, Any]:
+    return fields.get("prompt"), fields.get("messages")
+
+
+@contextmanager
+def line_file(path: Path, size: int = 0) -> Iterator[Callable[[bytes], None]]:
+    """Write whole lines to a file: each is one write past every buffer, which an interruption cannot cut in two.
+
+    The file is opened with the first line: until then an old one stays as it is.
+
+    Parameters
+    ----------
+    path
+        Of the file.
+    size
+        Bytes at its beginning that are kept.
+
+    Yields
+    ------
+    callable
+        Appends a line.
+    """
+    with ExitStack() as stack:
+        file: FileIO | None = None
+
+        def append(line: bytes) -> None:
+            nonlocal file
+            if file is None:
+                file = stack.enter_context(open(path, "ab", buffering=0))
+                file.truncate(size)
+            rest = memoryview(line)
+            while rest:
+                rest = rest[file.write(rest) :]
+
+        yield append

@@ -1,0 +1,156 @@
+"""A run of ``guardwrap generate``: from items to written outcomes."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guardwrap.cli.common import in_one_line, show
+from guardwrap.cli.prompts import Item
+from guardwrap.cli.results import Finished, line_file, to_line
+from guardwrap.draws import Outcome
+from guardwrap.errors import PromptError, UsageError
+
+if TYPE_CHECKING:
+    from guardwrap.generator import GuardedGenerator
+
+__all__ = ["Run"]
+
+Write = Callable[[Item, Outcome], None]
+
+
+class Run:
+    """Prompts on their way through a generator to where the results go.
+
+    Parameters
+    ----------
+    items
+        The prompts that are still to do.
+    total
+        How many prompts there are with those that are done, or None where that is not known.
+    done
+        What is done already.
+    chat
+        Whether plain prompts become user messages.
+    output
+        File for the results, or None for stdout.
+
+    Attributes
+    ----------
+    done, short : int
+        Prompts done, and those of them that did not get all their texts.
+    advice : str
+        What to do about the first of those.
+    """
+
+    def __init__(
+        self, items: Iterator[Item], total: int | None, done: Finished, *, chat: bool, output: Path | None
+    ) -> None:
+        self._items = items
+        self._total = total
+        self._chat = chat
+        self._output = output
+        self._size = done.size
+        self._under_way: deque[Item] = deque()
+        self._current: Item | None = None
+        self.done = done.count
+        self.short = done.short
+        self.advice = "raise the budget and generate them again"
+
+    def go(self, guarded: GuardedGenerator, options: Mapping[str, Any]) -> None:
+        """Generate until the prompts end; each outcome is written as soon as it is there.
+
+        Parameters
+        ----------
+        guarded
+            What generates.
+        options
+            For ``GuardedGenerator.stream``.
+        """
+        outcomes = guarded.stream(self._prompts(guarded), first=self.done, **options)
+        with ExitStack() as stack:
+            write = self._writer(stack)
+            try:
+                for outcome in outcomes:
+                    write(self._under_way.popleft(), outcome)
+                    self.done += 1
+                    if not outcome.ok:
+                        self.advice = self.advice if self.short else f"the first: {_advice(outcome)}"
+                        self.short += 1
+            except PromptError as error:
+                where = f"{self._current.where}: " if self._current else ""
+                raise PromptError(f"{where}{error}") from None
+
+    def state(self) -> str:
+        """Say how far it came, and how to go on."""
+        if self.done == 0:
+            return "no prompt was done yet"
+        of = "" if self._total is None else f" of {self._total}"
+        if self._output is None:
+            return f"{self.done}{of} prompts done; with --output a run can be continued"
+        return f"{self.done}{of} prompts are in {self._output}; continue with the same command and --resume"
+
+    def _prompts(self, guarded: GuardedGenerator) -> Iterator[Any]:
+        template = getattr(guarded.tokenizer, "chat_template", None)
+        for item in self._items:
+            prompt = item.given(self._chat)
+            if template is None and not isinstance(prompt, str):
+                way_out = 'leave out --chat, and give "prompt" instead of "messages"'
+                raise UsageError(f"{item.where}: this model has no chat template; {way_out}")
+            self._under_way.append(item)
+            self._current = item
+            yield prompt
+            self._current = None
+
+    def _writer(self, stack: ExitStack) -> Write:
+        """Open what the results go to, and the progress bar."""
+        from rich.console import Console
+        from rich.text import Text
+
+        if self._output is None and sys.stdout.isatty():
+            console = Console(highlight=False)
+            bar = self._bar(stack, console)
+
+            def to_people(item: Item, outcome: Outcome) -> None:
+                console.print(Text(f"\n{in_one_line(item.summary, console.width)}", style="bold"))
+                show(console, outcome)
+                bar()
+
+            return to_people
+        bar = self._bar(stack, Console(stderr=True))
+        append = _to_stdout if self._output is None else stack.enter_context(line_file(self._output, self._size))
+
+        def to_programs(item: Item, outcome: Outcome) -> None:
+            append(to_line(item, outcome))
+            bar()
+
+        return to_programs
+
+    def _bar(self, stack: ExitStack, console: Any) -> Callable[[], None]:
+        if not sys.stderr.isatty():
+            return lambda: None
+        from rich import progress
+
+        columns = (
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeRemainingColumn(elapsed_when_finished=True),
+        )
+        bar = progress.Progress("generating", *columns, console=console, transient=True)
+        task = stack.enter_context(bar).add_task("", total=self._total, completed=self.done)
+        return lambda: bar.advance(task)
+
+
+def _advice(outcome: Outcome) -> str:
+    if outcome.report.ended == "deterministic":
+        return "this model's settings are greedy or beam search, which would give the same text again"
+    return f"ended by {outcome.report.ended}; {outcome.report.advice()}"
+
+
+def _to_stdout(line: bytes) -> None:
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()

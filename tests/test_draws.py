@@ -1,0 +1,85 @@
+"""Budgets, reports and outcomes."""
+
+import json
+from typing import Any
+
+import pytest
+
+from guardwrap import Budget, GuardedGenerator, Keyword, Length, Regex
+from guardwrap.errors import UsageError
+from guardwrap.testing import World
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_attempts": 0},
+        {"max_attempts": 1.5},
+        {"max_attempts": True},
+        {"max_tokens": -1},
+        {"max_seconds": 0},
+        {"max_seconds": float("nan")},
+        {"deadline": "1"},
+    ],
+)
+def test_budgets_that_make_no_sense(limits: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(limits))):
+        Budget(**limits)
+
+
+def test_reports_print_and_serialise(world: World) -> None:
+    judged = Keyword("a", whole_words=False, name="has an a") & Length(max=4, name="short")
+    guarded = GuardedGenerator(world.pipeline(), judged, seed=3)
+    for outcome in guarded.run(["ab", [{"role": "user", "content": "b"}]], num_return_sequences=3, temperature=2.0):
+        data = json.loads(json.dumps(outcome.to_dict(), allow_nan=False))
+        assert data["report"]["usage"]["attempts"] == outcome.report.usage.attempts
+        assert data["report"]["rejections"] == dict(outcome.report.rejections)
+        assert set(data["report"]["rejections"]) <= {"has an a", "short"}
+        assert data["texts"] == list(outcome.texts)
+        text = str(outcome.report)
+        assert "exactly g" in text
+        assert all(len(line) < 120 for line in text.splitlines())
+
+
+def test_attempts_are_exact(world: World) -> None:
+    never = Length(min=100)
+    for size in (1, 7, 64):
+        guarded = GuardedGenerator(world.pipeline(), never, batch_size=size, budget=Budget(max_attempts=23))
+        (outcome,) = guarded.run("ab", max_new_tokens=2)
+        assert outcome.report.usage.attempts == 23
+        assert outcome.report.usage.surplus_attempts == 0
+        assert dict(outcome.report.rejections) == {"Length(min=100)": 23}
+
+
+def test_unchecked_text_is_in_no_error_and_no_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Rule 8, with a checker that leaks what it saw in its own message."""
+    import traceback
+
+    from guardwrap import CheckFailed, constraint
+
+    seen = []
+
+    @constraint
+    def leaky(text: str) -> bool:
+        seen.append(text)
+        raise RuntimeError(f"cannot judge {text!r}")
+
+    with caplog.at_level("INFO"), pytest.raises(CheckFailed) as caught:
+        GuardedGenerator(world.pipeline(), leaky, seed=1)("ab", max_new_tokens=6, min_new_tokens=6)
+    shown = "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert seen[0]
+    assert seen[0] not in shown.replace("\n", "")
+    assert "leaky" in str(caught.value)
+    assert seen[0] in repr(caught.value.original).replace("\\n", "\n")
+
+
+def test_a_constraint_file_chooses_budget_and_sampler(world: World, tmp_path: Any) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(
+        "guardwrap: 1\nconstraint: {kind: length, min: 100}\nsampler: rejection\nbudget: {max_attempts: 5}\n"
+    )
+    guarded = GuardedGenerator(world.pipeline(), path)
+    assert guarded.run("ab", max_new_tokens=2)[0].report.usage.attempts == 5
+    assert guarded.run("ab", max_new_tokens=2, budget=Budget(max_attempts=2))[0].report.usage.attempts == 2
+    plain = GuardedGenerator(world.pipeline(), Regex("zzz"), budget=Budget(max_attempts=3))
+    assert plain.run("ab", max_new_tokens=2, constraints=str(path))[0].report.usage.attempts == 5

@@ -1,0 +1,102 @@
+"""The examples and the code blocks of the documents run."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guardwrap.constraints import load, parse
+from guardwrap.testing import World, character_tokenizer
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+pytestmark = pytest.mark.xdist_group("local")
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random BERT, on disk."""
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification
+
+    tokenizer = character_tokenizer("abcdefghijklmnopqrstuvwxyz ,.")
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        id2label={0: "NEGATIVE", 1: "POSITIVE"},
+        initializer_range=1.0,
+        pad_token_id=0,
+    )
+    folder = tmp_path_factory.mktemp("classifier")
+    BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example(path: Path, classifier: Path) -> None:
+    options = ["--classifier", str(classifier), "--threshold", "0.5"] if "classifier" in path.stem else []
+    done = run([sys.executable, str(path), *options])
+    assert len(done.splitlines()) >= 3
+
+
+def test_the_examples_constraint_file_means_what_its_examples_say() -> None:
+    file = load(ROOT / "examples" / "concise.yaml")
+    assert all(file.constraint.accepts(text) for text in file.accepts)
+    assert not any(file.constraint.accepts(text) for text in file.rejects)
+
+
+def blocks(document: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / document).read_text(), re.M | re.S)
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = blocks(document, "python")
+    assert found
+    namespace: dict[str, Any] = {}
+    for block in found:
+        exec(compile(block, document, "exec"), namespace)
+    if document == "README.md":
+        assert namespace["outcome"].ok
+        assert all("mug" in text.lower() for text in namespace["outcome"].texts)
+
+
+def test_yaml_blocks_are_constraint_files() -> None:
+    found = blocks("README.md", "yaml")
+    assert found
+    for block in found:
+        parse(block)
+
+
+def test_commands_of_the_readme(tmp_path: Path, world: World) -> None:
+    """Each `guardwrap …` line runs as written, on a small model."""
+    model = tmp_path / "model"
+    world.model.save_pretrained(model)
+    world.tokenizer.save_pretrained(model)
+    (tmp_path / "rules.yaml").write_text(blocks("README.md", "yaml")[0])
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "ab"}\n')
+    lines = re.findall(r"^    guardwrap (.*?)(?:  +#.*)?$", (ROOT / "README.md").read_text(), re.M)
+    assert len(lines) >= 4
+    for line in lines:
+        arguments = re.findall(r"\"[^\"]*\"|\S+", line)
+        arguments = [argument.strip('"') for argument in arguments]
+        if arguments[0] == "generate":
+            arguments += ["--model", str(model), "--max-attempts", "3"]
+        run([sys.executable, "-m", "guardwrap.cli", *arguments], cwd=tmp_path, codes=(0, 3))
+
+
+def run(command: list[str], cwd: Path = ROOT, codes: tuple[int, ...] = (0,)) -> str:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode in codes, done.stderr
+    return done.stdout
