@@ -46,7 +46,15 @@ __all__ = [
 
 
 class GuardwrapError(Exception):
-    """Base of every error that guardwrap raises on purpose."""
+    """Base of every error that guardwrap raises on purpose.
+
+    Attributes
+    ----------
+    outcomes : tuple of Outcome
+        The outcomes that a call for several prompts had when the error came up: nothing that was accepted is lost.
+    """
+
+    outcomes: tuple[Outcome, ...] = ()
 
 
 class UsageError(GuardwrapError, ValueError):
@@ -116,13 +124,7 @@ class CheckFailed(GuardwrapError):
 
 
 class GenerationFailed(GuardwrapError):
-    """Generation ended without the texts asked for.
-
-    Attributes
-    ----------
-    outcomes : tuple of Outcome
-        One outcome for each prompt, the successful ones too: nothing that was accepted is lost.
-    """
+    """Generation ended without the texts asked for. ``outcomes`` has one for each prompt, the successful ones too."""
 
     def __init__(self, message: str, outcomes: Sequence[Outcome] = ()) -> None:
         super().__init__(message)

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.pipelines.text_generation import ReturnType
 from transformers.utils.chat_template_utils import Chat
 
 from guardwrap.constraints.base import Constraint, run_check
-from guardwrap.constraints.catalogue import as_constraint_file
+from guardwrap.constraints.files import as_constraint_file
 from guardwrap.draws import Budget, Draw, Outcome
 from guardwrap.engine.decode import Decoded, Launch, decode
 from guardwrap.engine.formats import as_pipeline, padding_mask, read_prompts, record, unpadded
@@ -26,6 +27,7 @@ from guardwrap.engine.serve import Order, Prompt, serve
 from guardwrap.errors import (
     BudgetExhausted,
     Deterministic,
+    GuardwrapError,
     PromptError,
     UsageError,
     nearest,
@@ -268,7 +270,14 @@ class GuardedGenerator:
             console = Console(stderr=True)
             if progress or console.is_terminal:
                 outcomes = iter(track(outcomes, "generating", total=len(prompts), console=console, transient=True))
-        return list(outcomes)
+        done: list[Outcome] = []
+        try:
+            for outcome in outcomes:
+                done.append(outcome)  # noqa: PERF402  # kept when an error ends the loop
+        except GuardwrapError as error:
+            error.outcomes = tuple(done)
+            raise
+        return done
 
     def _parameters(self, rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """Return what the pipeline makes of the arguments of a call, its own from construction included."""
@@ -285,7 +294,10 @@ class GuardedGenerator:
         """Tokenize prompts and resolve their settings; equal prompts under way together share one prefill."""
         recent: OrderedDict[tuple[int, ...], Settings] = OrderedDict()
         for number, prompt in prompts:
-            inputs = self._pipe.preprocess(prompt, **preprocess)
+            try:
+                inputs = self._pipe.preprocess(prompt, **preprocess)
+            except (ValueError, TypeError, TemplateError) as error:
+                raise PromptError(f"prompt {number}: {str(error).strip().splitlines()[0]}") from None
             key = tuple(inputs["input_ids"][0].tolist())
             if not key:
                 raise PromptError(

@@ -10,7 +10,7 @@ import pytest
 
 from guardwrap.constraints import All, Classifier, Constraint, Finished, Not, Regex, Verdict, catalogue, dump, parse
 from guardwrap.constraints.base import judge, walk
-from guardwrap.constraints.catalogue import as_constraint_file, catalogue_folder, catalogue_names
+from guardwrap.constraints.files import as_constraint_file, catalogue_folder, catalogue_names
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, UnknownName

@@ -22,7 +22,7 @@ from guardwrap import Keyword, Regex, __version__
 from guardwrap.cli import app
 from guardwrap.cli.common import printable
 from guardwrap.cli.demo import SCENES
-from guardwrap.constraints.catalogue import catalogue_names
+from guardwrap.constraints.files import catalogue_names
 
 ROOT = Path(__file__).parents[1]
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"

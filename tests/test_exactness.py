@@ -1,6 +1,5 @@
 """What comes out is distributed as g. Finite worlds, enumerated; fixed seeds; negative controls for each rule."""
 
-import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,11 +9,9 @@ import torch
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Regex, Verdict, constraint
 from guardwrap.draws import Outcome
+from guardwrap.engine import decode as loop
 from guardwrap.engine import serve
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
-
-# The package exports the function of the same name.
-loop = importlib.import_module("guardwrap.engine.decode")
 
 DRAWS = 20_000
 FEW = 5_000  # enough for a negative control: the biases are gross

@@ -92,7 +92,7 @@ def test_commands_of_the_readme(tmp_path: Path, world: World) -> None:
         arguments = [argument.strip('"') for argument in arguments]
         if arguments[0] == "generate":
             arguments += ["--model", str(model), "--max-attempts", "3"]
-        run([sys.executable, "-m", "guardwrap.cli", *arguments], cwd=tmp_path, codes=(0, 3))
+        run([sys.executable, "-m", "guardwrap", *arguments], cwd=tmp_path, codes=(0, 3))
 
 
 def run(command: list[str], cwd: Path = ROOT, codes: tuple[int, ...] = (0,)) -> str:

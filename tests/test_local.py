@@ -73,7 +73,7 @@ def test_verdicts_abort_early_and_change_no_text(local: tuple[Any, Any]) -> None
 
 def test_multibyte_text_is_not_judged_half_decoded(local: tuple[Any, Any]) -> None:
     """A character that takes several tokens must not be seen as a replacement character (rule 4)."""
-    model, tokenizer = local
+    _, tokenizer = local
     seen: list[str] = []
 
     def watch(prefix: str) -> Verdict:

@@ -1,19 +1,23 @@
 """Constraint kinds and samplers of other packages come in through entry points."""
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from guardwrap.constraints import TextConstraint, View, dump, parse, registry, spec
-from guardwrap.errors import ConstraintError, UnknownName, UsageError
-from guardwrap.samplers import base, rejection, sampler_named
+ROOT = Path(__file__).parents[1]
 
+PLUGIN = '''
+from dataclasses import dataclass, field
+from typing import Literal
+from guardwrap.constraints import TextConstraint, View
+from guardwrap.samplers import rejection
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Shouted(TextConstraint):
     """All in capitals."""
-
     on: View = field(default="completion", kw_only=True)
     name: str | None = field(default=None, kw_only=True)
     kind: Literal["shouted"] = field(default="shouted", kw_only=True)
@@ -21,52 +25,54 @@ class Shouted(TextConstraint):
     def holds(self, text: str) -> bool:
         return text == text.upper()
 
+other = rejection._replace(name="other")
+'''
+USE = """
+from guardwrap.constraints import dump, parse
+from guardwrap.errors import GuardwrapError
+from guardwrap.samplers import sampler_named, sampler_names
 
-class Entry:
-    def __init__(self, name: str, loaded: Any) -> None:
-        self.name, self.value, self.loaded = name, f"elsewhere:{name}", loaded
-
-    def load(self) -> Any:
-        return self.loaded
-
-
-@pytest.fixture
-def plug(monkeypatch: pytest.MonkeyPatch) -> Any:
-    caches = (registry.kinds, spec._adapter, base._samplers)
-
-    def plug(module: Any, name: str, loaded: Any) -> None:
-        monkeypatch.setattr(module, "entry_points", lambda group: [Entry(name, loaded)])
-        for cached in caches:
-            cached.cache_clear()
-
-    yield plug
-    monkeypatch.undo()
-    for cached in caches:
-        cached.cache_clear()
+constraint = parse("guardwrap: 1\\nconstraint: {kind: not, of: {kind: shouted}}").constraint
+assert constraint.accepts("quiet") and not constraint.accepts("LOUD")
+assert parse(dump(constraint)).constraint == constraint
+assert sampler_named("other").name == "other" and "rejection" in sampler_names()
+for wrong in (lambda: parse("guardwrap: 1\\nconstraint: {kind: shoutd}"), lambda: sampler_named("othr")):
+    try:
+        wrong()
+    except GuardwrapError as error:
+        print(error)
+"""
 
 
-def test_a_new_kind_is_spelled_in_yaml(plug: Any) -> None:
-    plug(registry, "shouted", Shouted)
-    file = parse("guardwrap: 1\nconstraint: {kind: not, of: {kind: shouted}}\n")
-    assert file.constraint == ~Shouted()
-    assert file.constraint.accepts("quiet")
-    assert parse(dump(Shouted())).constraint == Shouted()
-    with pytest.raises(ConstraintError, match="did you mean 'shouted'"):
-        parse("guardwrap: 1\nconstraint: {kind: shoutd}\n")
+def run(folder: Path, code: str, **entries: str) -> subprocess.CompletedProcess[str]:
+    (folder / "shouting.py").write_text(PLUGIN)
+    info = folder / "shouting-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shouting\nVersion: 1.0\n")
+    groups = "".join(f"[guardwrap.{group}]\n{line}\n" for group, line in entries.items())
+    (info / "entry_points.txt").write_text(groups)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize(("name", "loaded"), [("regex", Shouted), ("new", object)])
-def test_a_kind_that_cannot_be_added(plug: Any, name: str, loaded: Any) -> None:
-    plug(registry, name, loaded)
-    with pytest.raises(ConstraintError, match=f"elsewhere:{name}"):
-        registry.kinds()
+def test_new_kinds_and_samplers(tmp_path: Path) -> None:
+    done = run(tmp_path, USE, constraints="shouted = shouting:Shouted", samplers="other = shouting:other")
+    assert done.returncode == 0, done.stderr
+    kind, sampler = done.stdout.splitlines()
+    assert "did you mean 'shouted'" in kind
+    assert "did you mean 'other'" in sampler
 
 
-def test_a_new_sampler(plug: Any) -> None:
-    plug(base, "other", rejection._replace(name="other"))
-    assert sampler_named("other").name == "other"
-    with pytest.raises(UnknownName, match="did you mean 'other'"):
-        sampler_named("othr")
-    plug(base, "rejection", rejection)
-    with pytest.raises(UsageError, match="elsewhere:rejection"):
-        sampler_named("rejection")
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        ({"constraints": "regex = shouting:Shouted"}, "takes the constraint kind 'regex', which exists"),
+        ({"constraints": "new = shouting:other"}, "not a frozen dataclass"),
+        ({"samplers": "rejection = shouting:other"}, "no new Sampler of its own name"),
+        ({"samplers": "new = shouting:Shouted"}, "no new Sampler of its own name"),
+    ],
+)
+def test_plugins_that_cannot_be_added(tmp_path: Path, entries: dict[str, str], says: str) -> None:
+    done = run(tmp_path, "import guardwrap.samplers as s; s.sampler_names()\n" + USE, **entries)
+    assert done.returncode != 0
+    assert says in done.stderr

@@ -75,10 +75,10 @@ def test_seeds_of_calls(world: World) -> None:
 def test_negative_control_a_stream_shared_by_the_batch_depends_on_it(
     world: World, batch_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import importlib
     import random
 
-    loop = importlib.import_module("guardwrap.engine.decode")
+    from guardwrap.engine import decode as loop
+
     one = texts(world, 1)
     shared = random.Random(0)
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from guardwrap.constraints.catalogue import PREFIX, catalogue_folder, catalogue_names
-from guardwrap.constraints.catalogue import catalogue as entry
+from guardwrap.constraints.files import PREFIX, catalogue_folder, catalogue_names
+from guardwrap.constraints.files import catalogue as entry
 from guardwrap.constraints.spec import json_schema
 from guardwrap.constraints.views import sentences
 from guardwrap.errors import UnknownName, UsageError

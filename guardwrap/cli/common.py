@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from guardwrap.constraints.catalogue import PREFIX, as_constraint_file, catalogue_names
+from guardwrap.constraints.files import PREFIX, as_constraint_file, catalogue_names
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.errors import SpecError, UsageError
 

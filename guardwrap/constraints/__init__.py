@@ -2,8 +2,8 @@
 
 from guardwrap.constraints.base import All, AnyOf, Constraint, Not, Verdict
 from guardwrap.constraints.callables import Python, constraint
-from guardwrap.constraints.catalogue import catalogue
 from guardwrap.constraints.classifier import Classifier
+from guardwrap.constraints.files import catalogue
 from guardwrap.constraints.json_schema import JSONSchema
 from guardwrap.constraints.spec import ConstraintFile, dump, json_schema, load, parse
 from guardwrap.constraints.text import Finished, Keyword, Length, Regex, TextConstraint

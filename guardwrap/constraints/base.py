@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from functools import cached_property
@@ -173,7 +173,8 @@ def without_names(spec: Any) -> Any:
 
 def flattened(parts: Sequence[Constraint], kind: type[All] | type[AnyOf]) -> tuple[Constraint, ...]:
     """Merge unnamed parts of the same kind, so that ``a & b & c`` and one ``All`` of three are the same."""
-    if isinstance(parts, Constraint) or not all(isinstance(part, Constraint) for part in parts):
+    parts = tuple(parts) if isinstance(parts, Iterable) else (None,)
+    if not all(isinstance(part, Constraint) for part in parts):
         raise ConstraintError(f"{kind.__name__} takes a sequence of constraints, e.g. {kind.__name__}([a, b])")
     flat: list[Constraint] = []
     for part in parts:
@@ -430,4 +431,9 @@ def is_count(value: object) -> bool:
 
 def is_number(value: object) -> bool:
     """Whether a value is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond every float
+        return False

@@ -9,6 +9,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import Annotated, Any, Literal, overload
 
+import numpy as np
 from pydantic import WithJsonSchema
 
 from guardwrap.constraints.base import Constraint, Verdict, require
@@ -64,8 +65,8 @@ class Python(Constraint):
     def __post_init__(self) -> None:
         require_choice(self.on, VIEWS, "on")
         require(self.prefix is None or self.on == "completion", "prefix goes with on='completion' only")
-        for given in (self.function, self.prefix):
-            require(given is None or isinstance(given, str) or callable(given), f"{given!r} is not a function")
+        for given in (self.function,) if self.prefix is None else (self.function, self.prefix):
+            require(isinstance(given, str) or callable(given), f"{given!r} is not a function")
 
     @cached_property
     def call(self) -> Callable[..., Any]:
@@ -86,7 +87,7 @@ class Python(Constraint):
             raise CheckFailed(self.title, f"returned {len(results)} results for {len(flat)} texts")
         for result in results:
             # Not truthiness: None from a forgotten return is a bug, not a rejection.
-            if type(result).__name__ not in ("bool", "bool_"):
+            if not isinstance(result, bool | np.bool_):
                 raise CheckFailed(self.title, f"returned {type(result).__name__} instead of bool")
         ends = iter(results)
         return [min([bool(next(ends)) for _ in group]) for group in texts]
@@ -141,7 +142,7 @@ def resolve(function: Callable[..., Any] | str) -> Callable[..., Any]:
         found: Any = import_module(module)
         for attribute in path.split("."):
             found = getattr(found, attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConstraintError(f"cannot find {function!r}: {error}") from None
     if isinstance(found, Python):  # the decorator's result stands under the function's name
         found = resolve(found.function)

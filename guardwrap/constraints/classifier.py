@@ -113,7 +113,8 @@ class Classifier(Constraint):
             getattr(self.pipeline.tokenizer, "model_max_length", None),
             getattr(self.pipeline.model.config, "max_position_embeddings", None),
         )
-        return min((limit for limit in limits if limit), default=10**9)
+        # A tokenizer that knows no limit says 10**30, which its own truncation does not take.
+        return min(10**9, *(int(limit) for limit in limits if limit))
 
     def probabilities(self, texts: Sequence[str]) -> list[float]:
         """Return the label's probability for each text.
@@ -123,6 +124,8 @@ class Classifier(Constraint):
         CheckFailed
             If a text is too long and ``too_long`` is ``"raise"``.
         """
+        if not texts:
+            return []
         if self.too_long == "raise":
             longest = max(len(ids) for ids in self.pipeline.tokenizer(list(texts), verbose=False)["input_ids"])
             if longest > self.max_tokens:
@@ -148,7 +151,7 @@ class Classifier(Constraint):
         ]
 
     def spec(self) -> dict[str, Any]:
-        """Spell a pipeline by its model's name and a hash of its weights: only a name can be read back from YAML."""
+        """Spell a pipeline by its model's name and a hash of its labels and weights; YAML takes names only."""
         spec = super().spec()
         if not isinstance(self.model, str):
             spec["model"] = f"{self.model.model.config._name_or_path}#{self._weights}"
@@ -161,7 +164,8 @@ class Classifier(Constraint):
 
     @cached_property
     def _weights(self) -> str:
-        digest = hashlib.sha256()
+        labels = sorted((int(index), str(label)) for index, label in self.model.model.config.id2label.items())
+        digest = hashlib.sha256(repr(labels).encode())
         for name, tensor in sorted(self.model.model.state_dict().items()):
             digest.update(name.encode() + tensor.detach().cpu().float().numpy().tobytes())
         return digest.hexdigest()[:16]

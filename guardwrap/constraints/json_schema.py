@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, NoReturn
 
 import jsonschema
 import referencing
 import regex
 from jsonschema.protocols import Validator
+from referencing.jsonschema import DRAFT202012
 
 from guardwrap.constraints.base import Verdict, require
+from guardwrap.constraints.patterns import compile_pattern
 from guardwrap.constraints.text import TextConstraint, require_choice
 from guardwrap.constraints.views import VIEWS, View
-from guardwrap.errors import ConstraintError
+from guardwrap.errors import CheckFailed, ConstraintError
 
 __all__ = ["JSONSchema"]
 
@@ -71,18 +73,29 @@ class JSONSchema(TextConstraint):
         except jsonschema.SchemaError as error:
             path = "/".join(map(str, error.absolute_path)) or "the top"
             raise ConstraintError(f"invalid JSON Schema at {path}: {error.message[:200]}") from None
-        except (TypeError, ValueError, RecursionError) as error:
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ConstraintError(f"schema is not JSON: {type(error).__name__}") from None
         for reference in references(self.schema):
             require(
                 reference.startswith("#"),
                 f"schema refers to {reference!r}; only references inside it (#/...) work",
             )
+        keywords = {key for key, _ in _items(self.schema)}
+        if "$id" not in keywords:  # it changes what references are relative to
+            registry = referencing.Registry().with_resource("", DRAFT202012.create_resource(self.schema))
+            for reference in references(self.schema):
+                try:
+                    registry.resolver().lookup(reference)
+                except Exception:  # Unresolvable, but also ValueError, TypeError … from within pointers
+                    raise ConstraintError(f"schema refers to {reference!r}, which is not in it") from None
         for expression in expressions(self.schema):
-            try:
-                regex.compile(expression)
-            except regex.error as error:
-                raise ConstraintError(f"invalid pattern {expression[:80]!r} in the schema: {error}") from None
+            _compiled(expression)
+        # The library judges this pair with `re`, which has no time limit.
+        require(
+            not {"unevaluatedProperties", "patternProperties"} <= keywords,
+            "schema has both unevaluatedProperties and patternProperties, which do not go together here; "
+            "use additionalProperties",
+        )
         require_choice(self.where, ("text", "fenced"), "where")
         require_choice(self.on, VIEWS, "on")
 
@@ -103,7 +116,13 @@ class JSONSchema(TextConstraint):
             value = json.loads(text, parse_constant=_refuse)
         except (ValueError, RecursionError):  # not JSON, digits without end, or nested beyond any use
             return False
-        return bool(self.validator.is_valid(value))
+        try:
+            return bool(self.validator.is_valid(value))
+        except TimeoutError:
+            reason = f"took more than {_PATTERN_SECONDS:g} s to match a pattern of its schema; rewrite the pattern"
+            raise CheckFailed(self.title, reason) from None
+        except RecursionError:
+            raise CheckFailed(self.title, "got a text nested too deep for its schema") from None
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """VIOLATED where no JSON text, or none of the schema's top-level types, begins like this."""
@@ -169,8 +188,11 @@ def _items(schema: Any) -> Iterator[tuple[str, Any]]:
                 yield from _items(value)
 
 
+_compiled = lru_cache(maxsize=512)(compile_pattern)
+
+
 def _search(expression: str, text: str) -> bool:
-    return regex.search(expression, text, timeout=_PATTERN_SECONDS) is not None
+    return _compiled(expression).search(text, timeout=_PATTERN_SECONDS) is not None
 
 
 def _pattern(validator: Validator, expression: str, instance: Any, schema: Any) -> Iterator[jsonschema.ValidationError]:
@@ -189,9 +211,25 @@ def _pattern_properties(
                 yield from validator.descend(value, subschema, path=key, schema_path=expression)  # type: ignore[attr-defined]
 
 
+def _additional_properties(
+    validator: Validator, allowed: Any, instance: Any, schema: Any
+) -> Iterator[jsonschema.ValidationError]:
+    if not isinstance(instance, dict):
+        return
+    for key, value in instance.items():
+        if key not in schema.get("properties", {}) and not any(
+            _search(expression, key) for expression in schema.get("patternProperties", {})
+        ):
+            yield from validator.descend(value, allowed, path=key)  # type: ignore[attr-defined]
+
+
 _Validator = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
     jsonschema.Draft202012Validator,
-    {"pattern": _pattern, "patternProperties": _pattern_properties},
+    {
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": _additional_properties,
+    },
 )
 
 # One value or a part of one, in the states below. Whole words and numbers are matched by what may follow.
@@ -260,12 +298,14 @@ def _scalar(text: str, start: int) -> int | None:
     """Where the string, number or word at ``start`` ends; beyond the text if it may go on; None if it is none."""
     char = text[start]
     if char == '"' or char in "-0123456789":
-        found = (_STRING if char == '"' else _NUMBER).match(text, start, partial=True)
+        kind = _STRING if char == '"' else _NUMBER
+        # A full match is tried first: "1." would be the number 1 and a stray point, though it may become 1.5.
+        if char != '"' and kind.fullmatch(text, start, partial=True):
+            return len(text) + 1
+        found = kind.match(text, start, partial=True)
         if found is None:
             return None
-        if found.partial or (char != '"' and found.end() == len(text)):
-            return len(text) + 1
-        return int(found.end())
+        return len(text) + 1 if found.partial else int(found.end())
     for word in ("true", "false", "null"):
         if word.startswith(text[start : start + len(word)]):
             return start + len(word)

@@ -14,7 +14,11 @@ from re import _constants as op  # type: ignore[attr-defined]  # the parser that
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
-__all__ = ["lookahead", "only_consumes"]
+import regex
+
+from guardwrap.errors import ConstraintError
+
+__all__ = ["compile_pattern", "lookahead", "only_consumes", "widest"]
 
 _CONSUMING = {op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY}
 _REPEATS = {op.MAX_REPEAT, op.MIN_REPEAT}
@@ -22,8 +26,63 @@ _REPEATS = {op.MAX_REPEAT, op.MIN_REPEAT}
 _FOREIGN = re.compile(r"\{(?!\d*,?\d*\})|\[\[|\[:|&&|\|\||--|~~")
 
 
+# `regex` writes fixed repeats out, about 250 bytes an item: (a{1000}){1000} takes 250 MB, and one level more takes all
+# memory there is.
+_MAX_ITEMS = 100_000
+_TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,\d*)?\}|.", re.DOTALL)
+
+
 class _Unknown(Exception):
     """The expression has something that is not known to be safe."""
+
+
+def compile_pattern(pattern: str, flags: Sequence[str] = ()) -> Any:
+    """Compile an expression with the ``regex`` module, version 0 behaviour.
+
+    Raises
+    ------
+    ConstraintError
+        If it is invalid, or so large that compiling it could exhaust the memory.
+    """
+    shown = repr(pattern[:80])
+    if (items := _items(pattern)) > _MAX_ITEMS:
+        number = items if items < 10**9 else "far too many"
+        raise ConstraintError(f"regular expression {shown} repeats {number} items; at most {_MAX_ITEMS} are allowed")
+    bits = regex.VERSION0
+    for flag in flags:
+        bits |= getattr(regex, flag.upper())
+    try:
+        # Not cached: the module tidies its cache with the global random numbers, which are the user's.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecations that concern the expression's author, not its user
+            return regex.compile(pattern, bits, cache_pattern=False)
+    except Exception as error:  # regex.error, but also OverflowError, RecursionError, ValueError, KeyError …
+        position = getattr(error, "pos", None)
+        where = f" at position {position}" if position is not None else ""
+        reason = getattr(error, "msg", None) or str(error) or type(error).__name__
+        raise ConstraintError(f"invalid regular expression {shown}{where}: {reason[:200]}") from None
+
+
+def _items(pattern: str) -> int:
+    """How many items the expression has when its fixed repeats are written out; about, and rather more than less."""
+    sizes, last = [0], 0
+    for token in _TOKENS.finditer(pattern):
+        text = token.group()
+        if text == "(":
+            sizes.append(0)
+            last = 0
+            continue
+        if text == ")":
+            last = sizes.pop() if len(sizes) > 1 else sizes[0]
+        elif token.group(1) is not None:
+            count = int(token.group(1)[:12])
+            last, added = last * max(count, 1), last * max(count - 1, 0)
+            sizes[-1] += added
+            continue
+        else:
+            last = 1
+        sizes[-1] += last
+    return sum(sizes)
 
 
 def lookahead(pattern: str, flags: Sequence[str]) -> int | None:
@@ -46,9 +105,17 @@ def lookahead(pattern: str, flags: Sequence[str]) -> int | None:
     if parsed is None:
         return None
     try:
-        return max((_reach(code, argument, parsed.state.flags) for code, argument in _flatten(parsed)), default=0)
+        operations = _flatten(parsed, parsed.state.flags)
+        return max((_reach(code, argument, active) for code, argument, active in operations), default=0)
     except _Unknown:
         return None
+
+
+def widest(pattern: str, flags: Sequence[str]) -> int | None:
+    """Return the most characters that a match can have; None where there is no limit, or none that is known."""
+    parsed = _parse(pattern, flags)
+    width = None if parsed is None else int(parsed.getwidth()[1])
+    return width if width is not None and width < _MAX_ITEMS else None
 
 
 def only_consumes(pattern: str, flags: Sequence[str]) -> bool:
@@ -57,7 +124,7 @@ def only_consumes(pattern: str, flags: Sequence[str]) -> bool:
     if parsed is None:
         return False
     try:
-        return all(code in _CONSUMING for code, _ in _flatten(parsed))
+        return all(code in _CONSUMING for code, _, _ in _flatten(parsed, parsed.state.flags))
     except _Unknown:
         return False
 
@@ -76,18 +143,19 @@ def _parse(pattern: str, flags: Sequence[str]) -> Any:
         return None
 
 
-def _flatten(parsed: Iterable[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]:
-    """Yield the operations that are not mere structure."""
+def _flatten(parsed: Iterable[tuple[Any, Any]], flags: int) -> Iterable[tuple[Any, Any, int]]:
+    """Yield the operations that are not mere structure, each with the flags that hold for it."""
     for code, argument in parsed:
         if code is op.BRANCH:
             for branch in argument[1]:
-                yield from _flatten(branch)
+                yield from _flatten(branch, flags)
         elif code is op.SUBPATTERN:
-            yield from _flatten(argument[3])
+            _, added, dropped, body = argument
+            yield from _flatten(body, (flags | added) & ~dropped)
         elif code in _REPEATS:
-            yield from _flatten(argument[2])
+            yield from _flatten(argument[2], flags)
         else:
-            yield code, argument
+            yield code, argument, flags
 
 
 def _reach(code: Any, argument: Any, flags: int) -> int:
@@ -103,7 +171,7 @@ def _reach(code: Any, argument: Any, flags: int) -> int:
             return 1
     if code in (op.ASSERT, op.ASSERT_NOT):
         direction, body = argument
-        if all(inner in _CONSUMING for inner, _ in _flatten(body)):
+        if all(inner in _CONSUMING for inner, _, _ in _flatten(body, flags)):
             width = body.getwidth()[1]
             if direction < 0:
                 return 0

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+import re
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from guardwrap.constraints.base import All, AnyOf, Constraint, Not, walk
 from guardwrap.constraints.callables import Python
@@ -29,6 +29,7 @@ __all__ = ["ConstraintFile", "dump", "json_schema", "load", "parse"]
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 60
 MAX_NODES = 50_000
+MAX_NUMBER = 40  # characters
 
 _Path = tuple[str | int, ...]
 
@@ -95,6 +96,14 @@ class _File(_Strict):
     sampler: str | None = None
     budget: Budget | None = None
     examples: _Examples = _Examples()
+
+    @field_validator("guardwrap", mode="before")
+    @classmethod
+    def _whole_number(cls, value: Any) -> Any:
+        # true and 1.0 are equal to 1, but no version.
+        if type(value) is not int:
+            raise ValueError("the version of the format is the number 1")
+        return value
 
 
 _COMPOSITE_MODELS: dict[str, type[BaseModel]] = {"all": _All, "any": _Any, "not": _Not}
@@ -168,23 +177,14 @@ def parse(text: str, *, path: str = "<string>", allow_code: bool = False) -> Con
     if len(text) > MAX_BYTES:
         raise SpecError(f"{path}: larger than {MAX_BYTES} bytes")
     root = _compose(text, path)
-    try:
-        data = yaml.safe_load(text)
-    except Exception as error:  # PyYAML's constructors raise ValueError, AttributeError … on hostile scalars
-        raise SpecError(f"{path}: malformed YAML: {_first_line(error)}") from None
+    data = _Reader(path).read(root)
     if not isinstance(data, dict):
         raise SpecError(f"{path}:1: a constraint file is a mapping that begins with 'guardwrap: 1'")
-    _require_json(data, root, path)
     try:
         file = _adapter().validate_json(json.dumps(data))
     except ValidationError as error:
         raise _translate(error, data, root, path) from None
-    constraint = _build(file.constraint, ("constraint",), root, path)
-    for part in walk(constraint):
-        if isinstance(part, Python) and not allow_code:
-            raise SpecError(
-                f"{path}: names Python code ({part.spec()['function']!r}); pass allow_code=True if you trust the file"
-            )
+    constraint = _build(file.constraint, ("constraint",), root, path, allow_code)
     return ConstraintFile(
         constraint,
         file.name,
@@ -223,105 +223,163 @@ def dump(constraint: Constraint | ConstraintFile) -> str:
     examples = {key: list(getattr(file, key)) for key in ("accepts", "rejects") if getattr(file, key)}
     if examples:
         data["examples"] = examples
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ConstraintError("a constraint file cannot hold half of a surrogate pair") from None
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what PyYAML would write plainly, or in single quotes, and then read as a line break."""
+
+
+def _represent_str(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    awkward = any(char in text for char in "\x85\u2028\u2029")
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if awkward else None)
+
+
+_Dumper.add_representer(str, _represent_str)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 but for its booleans: ``on`` is a field of ours, and ``yes`` and ``no`` are words."""
+
+
+_BOOL = "tag:yaml.org,2002:bool"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, expression) for tag, expression in resolvers if tag != _BOOL]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_BOOL, re.compile("(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
 def _compose(text: str, path: str) -> yaml.Node:
-    """Parse to nodes, with limits on depth, aliases and size; they carry the line numbers."""
+    """Parse to nodes, with limits on depth and size; they carry the line numbers."""
     try:
         depth = 0
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.CollectionStartEvent):
-                depth += 1
-            elif isinstance(event, yaml.CollectionEndEvent):
-                depth -= 1
+        for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            line = _mark(event)
             if depth > MAX_DEPTH:
-                raise SpecError(f"{path}:{_mark(event.start_mark)}: nested deeper than {MAX_DEPTH} levels")
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+                raise SpecError(f"{path}:{line}: nested deeper than {MAX_DEPTH} levels")
+            if count > 2 * MAX_NODES:  # no more than two events a value
+                raise SpecError(f"{path}:{line}: more than {MAX_NODES} values")
+        root = yaml.compose(text, Loader=_Loader)
+    except SpecError:
+        raise
+    except Exception as error:  # PyYAML lets ValueError, OverflowError … of hostile escapes and directives through
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         where = f":{mark.line + 1}" if mark else ""
-        raise SpecError(f"{path}{where}: malformed YAML: {error.problem or error.context}") from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise SpecError(f"{path}: malformed YAML: {_first_line(error)}") from None
+        problem = getattr(error, "problem", None) or getattr(error, "context", None) or _one_line(error)
+        raise SpecError(f"{path}{where}: malformed YAML: {_one_line(problem)}") from None
     if root is None:
         raise SpecError(f"{path}: empty file; a constraint file begins with 'guardwrap: 1'")
-    _check_nodes(root, path)
     return root
 
 
-def _mark(mark: Any) -> int:
-    return int(mark.line) + 1
+def _mark(found: yaml.Node | yaml.Event) -> int:
+    return found.start_mark.line + 1 if found.start_mark else 1
 
 
-def _check_nodes(root: yaml.Node, path: str) -> None:
-    """Refuse alias bombs, cycles, duplicate keys, merge keys and keys that are not strings."""
-    seen = 0
-    stack: list[tuple[yaml.Node, frozenset[int]]] = [(root, frozenset())]
-    while stack:
-        node, ancestors = stack.pop()
-        seen += 1
-        line = node.start_mark.line + 1
-        if seen > MAX_NODES:
-            raise SpecError(f"{path}: more than {MAX_NODES} values, aliases counted in full")
-        if id(node) in ancestors:
-            raise SpecError(f"{path}:{line}: an alias refers to what it is part of")
-        ancestors = ancestors | {id(node)}
-        if isinstance(node, yaml.SequenceNode):
-            stack += [(child, ancestors) for child in node.value]
-        elif isinstance(node, yaml.MappingNode):
-            names = set()
-            for key, value in node.value:
-                at = f"{path}:{key.start_mark.line + 1}"
-                if key.tag == "tag:yaml.org,2002:merge":
-                    raise SpecError(f"{at}: merge keys (<<) are not supported; write the fields out")
-                if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
-                    raise SpecError(f"{at}: a key must be a string; put it in quotes")
-                if key.value in names:
-                    raise SpecError(f"{at}: {key.value!r} stands twice")
-                names.add(key.value)
-                stack.append((value, ancestors))
+class _Reader:
+    """Turns nodes into JSON types and writes aliases out.
 
+    Refuses alias bombs, cycles, duplicate keys, merge keys, keys that are not strings, and what YAML has and JSON
+    has not: dates, sets, binary data, infinities, objects.
+    """
 
-def _require_json(data: Any, root: yaml.Node, path: str) -> None:
-    """Refuse what YAML has and JSON has not: dates, sets, binary data, infinities."""
-    for location, value in _leaves(data, ()):
-        fine = (
-            value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.loader = _Loader("")  # constructs scalars
+        self.values = 0
+        self.characters = 0
+        self.parents: list[yaml.Node] = []
+
+    def error(self, node: yaml.Node, message: str) -> SpecError:
+        return SpecError(f"{self.path}:{_mark(node)}: {message}")
+
+    def read(self, node: yaml.Node) -> Any:
+        self.values += 1
+        if self.values > MAX_NODES:
+            raise SpecError(f"{self.path}: more than {MAX_NODES} values, aliases counted in full")
+        if isinstance(node, yaml.ScalarNode):
+            return self.scalar(node)
+        if any(parent is node for parent in self.parents):
+            raise self.error(node, "an alias refers to what it is part of")
+        if len(self.parents) >= MAX_DEPTH:
+            raise self.error(node, f"nested deeper than {MAX_DEPTH} levels, aliases counted in full")
+        kind = "map" if isinstance(node, yaml.MappingNode) else "seq"
+        if node.tag != f"tag:yaml.org,2002:{kind}":
+            raise self.error(node, f"a YAML {_tag(node)} is not supported")
+        self.parents.append(node)
+        value: Any = (
+            self.mapping(node) if isinstance(node, yaml.MappingNode) else [self.read(child) for child in node.value]
         )
-        if not fine:
-            raise SpecError(
-                f"{path}:{_line(root, location)}: {_dotted(location)} is a YAML {type(value).__name__}; "
-                "put it in quotes if you mean a string"
+        self.parents.pop()
+        return value
+
+    def mapping(self, node: yaml.MappingNode) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                raise self.error(key, "merge keys (<<) are not supported; write the fields out")
+            if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
+                raise self.error(key, "a key must be a string; put it in quotes")
+            name = self.scalar(key)
+            if name in found:
+                raise self.error(key, f"{_short(name)} stands twice")
+            found[name] = self.read(value)
+        return found
+
+    def scalar(self, node: yaml.ScalarNode) -> Any:
+        kind = _tag(node)
+        self.characters += len(node.value)
+        if self.characters > MAX_BYTES:
+            raise SpecError(f"{self.path}: more than {MAX_BYTES} characters, aliases counted in full")
+        if kind == "str":
+            if any("\ud800" <= char <= "\udfff" for char in node.value):
+                raise self.error(node, "half of a surrogate pair")
+            return node.value
+        if kind in ("int", "float") and len(node.value) > MAX_NUMBER:
+            raise self.error(node, f"a number of more than {MAX_NUMBER} characters")
+        if kind not in ("null", "bool", "int", "float"):
+            raise self.error(node, f"a YAML {kind} is not supported; put it in quotes if you mean a string")
+        try:
+            value = self.loader.construct_object(node)
+        except Exception:  # PyYAML's constructors raise ValueError, KeyError … on a wrong tag
+            raise self.error(node, f"{_short(node.value)} is no YAML {kind}") from None
+        if isinstance(value, float) and not math.isfinite(value):
+            raise self.error(
+                node, f"{_short(node.value)} is not a finite number; put it in quotes if you mean a string"
             )
-        if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
-            raise SpecError(f"{path}:{_line(root, location)}: {_dotted(location)} has half of a surrogate pair")
+        return value
 
 
-def _leaves(data: Any, location: _Path) -> Iterator[tuple[_Path, Any]]:
-    if isinstance(data, dict):
-        for key, value in data.items():
-            yield from _leaves(value, (*location, key))
-    elif isinstance(data, list):
-        for i, value in enumerate(data):
-            yield from _leaves(value, (*location, i))
-    else:
-        yield location, data
+def _tag(node: yaml.Node) -> str:
+    """Name a node's type in a few plain characters."""
+    tag = str(node.tag).removeprefix("tag:yaml.org,2002:")
+    return tag if tag.isidentifier() and len(tag) <= 20 else _short(tag)
 
 
-def _build(node: Any, location: _Path, root: yaml.Node, path: str) -> Constraint:
+def _build(node: Any, location: _Path, root: yaml.Node, path: str, allow_code: bool) -> Constraint:
     """Turn validated composites into constraints."""
+    if isinstance(node, Python) and not allow_code:
+        raise SpecError(
+            f"{path}:{_line(root, (*location, 'function'))}: names Python code ({_short(node.function)}); "
+            "pass allow_code=True if you trust the file"
+        )
     if isinstance(node, Constraint):
         return node
     try:
         if isinstance(node, _Not):
-            return Not(_build(node.of, (*location, "of"), root, path), name=node.name)
-        parts = [_build(part, (*location, "of", i), root, path) for i, part in enumerate(node.of)]
+            return Not(_build(node.of, (*location, "of"), root, path, allow_code), name=node.name)
+        parts = [_build(part, (*location, "of", i), root, path, allow_code) for i, part in enumerate(node.of)]
         return (All if isinstance(node, _All) else AnyOf)(parts, name=node.name)
     except SpecError:
         raise
     except ConstraintError as error:
-        raise SpecError(f"{path}:{_line(root, location)}: {_dotted(location)}: {error}") from None
+        raise SpecError(f"{path}:{_line(root, location)}: {_dotted(location)}: {_one_line(error)}") from None
 
 
 _UNKNOWN_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
@@ -333,46 +391,49 @@ def _translate(error: ValidationError, data: Any, root: yaml.Node, path: str) ->
     # A misspelt field is also a missing one; the misspelling is the cause.
     # Of a union's complaints the deepest says most.
     first = max(errors, key=lambda e: (e["type"] in _UNKNOWN_FIELD, len(e["loc"])))
-    location, parent, model = _locate(first["loc"], data)
+    location, model = _locate(first["loc"], data, "missing" in first["type"])
     key = str(location[-1]) if location else ""
     context = first.get("ctx", {})
     match first["type"]:
         case kind if kind in _UNKNOWN_FIELD:
             known = _fields(model)
-            message = f"unknown field {key!r}{nearest(key, known)}; known: {', '.join(known)}"
+            message = f"unknown field {_short(key)}{nearest(key, known)}; known: {', '.join(known)}"
         case "missing" | "missing_argument":
             message, location = f"needs a field {key!r}", location[:-1]
         case "union_tag_invalid":
-            known = [*kinds(), *COMPOSITES]
+            known, location = [*kinds(), *COMPOSITES], (*location, "kind")
             tag = str(context.get("tag", ""))
-            message = f"unknown kind {tag!r}{nearest(tag, known)}; known: {', '.join(sorted(known))}"
+            message = f"unknown kind {_short(tag)}{nearest(tag, known)}; known: {', '.join(sorted(known))}"
         case "union_tag_not_found":
             message = "needs a field 'kind', e.g. 'kind: regex'"
         case "value_error":
             message = str(context["error"])
         case "literal_error":
-            value = parent.get(key) if isinstance(parent, dict) else None
+            value = _value(data, location)
             known = str(context["expected"]).replace(" or ", ", ").replace("'", "").split(", ")
-            message = f"{value!r} is not one of {', '.join(known)}{nearest(value, known)}"
+            message = f"{_short(value)} is not one of {', '.join(known)}{nearest(value, known)}"
         case "string_type":
-            message = f"must be a string, not {type(_value(data, location)).__name__}; put it in quotes"
+            message = f"must be a string, not {type(_value(data, location)).__name__}"
+            message += "" if isinstance(_value(data, location), dict | list | None) else "; put it in quotes"
         case _:
             message = str(first["msg"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return SpecError(f"{path}:{_line(root, location)}: {_dotted(location)}: {message}{more}")
+    return SpecError(f"{path}:{_line(root, location)}: {_dotted(location)}: {_one_line(message)}{more}")
 
 
-def _locate(loc: tuple[int | str, ...], data: Any) -> tuple[_Path, Any, str]:
-    """Drop the names of kinds that pydantic weaves into a location; return it, its parent and the parent's kind."""
+def _locate(loc: tuple[int | str, ...], data: Any, missing: bool) -> tuple[_Path, str]:
+    """Drop the names of kinds and types that pydantic weaves into a location.
+
+    Returns the location and the kind of what holds it. Where a field is missing, the last step does not exist.
+    """
     location: list[int | str] = []
-    node, parent, kind = data, None, "file"
-    for step in loc:
+    node, kind = data, "file"
+    for i, step in enumerate(loc):
         if isinstance(step, str) and not isinstance(node, dict):
             continue  # a member of a union of plain types
-        if isinstance(node, dict) and step not in node and step == node.get("kind"):
+        if isinstance(node, dict) and step not in node and not (missing and i == len(loc) - 1):
             continue
         location.append(step)
-        parent = node
         if isinstance(node, dict):
             kind = str(node.get("kind", "".join(str(part) for part in location[-2:-1]) or "file"))
             node = node.get(str(step))
@@ -380,7 +441,7 @@ def _locate(loc: tuple[int | str, ...], data: Any) -> tuple[_Path, Any, str]:
             node = node[step]
         else:
             node = None
-    return tuple(location), parent, kind
+    return tuple(location), kind
 
 
 def _fields(kind: str) -> list[str]:
@@ -414,9 +475,16 @@ def _line(root: yaml.Node, location: _Path) -> int:
 
 
 def _dotted(location: _Path) -> str:
-    return ".".join(map(str, location)) or "the file"
+    plain = [str(step) if isinstance(step, int) or step.isidentifier() else _short(step) for step in location]
+    return _one_line(".".join(plain)) if plain else "the file"
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).splitlines()
-    return lines[0][:200] if lines else type(error).__name__
+def _short(value: object) -> str:
+    """Spell a value in one short line."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _one_line(message: object) -> str:
+    """Put a message that others wrote into one line."""
+    return " ".join(str(message).split())[:500] or type(message).__name__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -14,9 +14,13 @@ from guardwrap.constraints import patterns
 from guardwrap.constraints.base import Constraint, Verdict, is_count, is_number, require
 from guardwrap.constraints.views import VIEWS, View, sentences, settled, view
 from guardwrap.draws import Draw
-from guardwrap.errors import CheckFailed, ConstraintError, Unsatisfiable, nearest
+from guardwrap.errors import CheckFailed, Unsatisfiable, nearest
 
 __all__ = ["Finished", "Keyword", "Length", "Regex", "TextConstraint"]
+
+# A verdict is asked for at every token, so it may take less time than the check at the end.
+_PREFIX_SECONDS = 0.05
+_MAX_SECONDS = 86_400
 
 Flag = Literal["ignorecase", "multiline", "dotall", "verbose", "ascii"]
 Unit = Literal["characters", "words", "sentences", "lines", "tokens"]
@@ -93,7 +97,7 @@ class Regex(TextConstraint):
     -----
     Prefix verdicts are given where they are sound: in a search, a match that no later character can undo; in a
     full match, a prefix that begins no match. Expressions outside the subset that ``patterns`` understands stay
-    UNDECIDED.
+    UNDECIDED, and so does a prefix that takes more than 0.05 s to judge.
 
     Examples
     --------
@@ -114,13 +118,15 @@ class Regex(TextConstraint):
         require(isinstance(self.pattern, str), f"pattern must be a string, not {type(self.pattern).__name__}")
         require_choice(self.match, ("search", "fullmatch"), "match")
         given: Any = self.flags
+        require(isinstance(given, str | Iterable), f"flags must be a list, not {type(given).__name__}")
         flags = (given,) if isinstance(given, str) else tuple(given)
         for flag in flags:
             require_choice(flag, get_args(Flag), "flags")
         object.__setattr__(self, "flags", tuple(sorted(set(flags))))
         require(self.checksum in (None, "luhn"), f"checksum={self.checksum!r} is not luhn")
         require(self.checksum is None or self.match == "search", "checksum goes with match='search' only")
-        require(is_number(self.timeout) and self.timeout > 0, "timeout must be seconds above 0")
+        in_range = is_number(self.timeout) and 0 < self.timeout <= _MAX_SECONDS
+        require(in_range, "timeout must be seconds above 0, and at most a day")
         object.__setattr__(self, "timeout", float(self.timeout))
         require_choice(self.on, VIEWS, "on")
         self.compiled  # noqa: B018  # an invalid expression is reported here, not at the first text
@@ -128,21 +134,18 @@ class Regex(TextConstraint):
     @cached_property
     def compiled(self) -> regex.Pattern[str]:
         """The compiled expression."""
-        bits = regex.VERSION0
-        for flag in self.flags:
-            bits |= getattr(regex, flag.upper())
-        try:
-            return regex.compile(self.pattern, bits)
-        except (regex.error, OverflowError, RecursionError, MemoryError) as error:
-            position = getattr(error, "pos", None)
-            where = f" at position {position}" if position is not None else ""
-            reason = getattr(error, "msg", None) or type(error).__name__
-            raise ConstraintError(f"invalid regular expression {self.pattern[:80]!r}{where}: {reason}") from None
+        return patterns.compile_pattern(self.pattern, self.flags)
 
     @cached_property
     def lookahead(self) -> int | None:
         """How many characters beyond a match can decide about it; None where that is not known."""
         return patterns.lookahead(self.pattern, self.flags)
+
+    @cached_property
+    def reach(self) -> int | None:
+        """How many characters from the start of a match decide about its extent; None where that is not known."""
+        width = patterns.widest(self.pattern, self.flags)
+        return None if width is None or self.lookahead is None else width + self.lookahead
 
     @cached_property
     def consuming(self) -> bool:
@@ -159,21 +162,27 @@ class Regex(TextConstraint):
         except TimeoutError:
             raise CheckFailed(
                 self.title,
-                f"took more than {self.timeout:g} s on one text of {len(text)} characters (catastrophic backtracking?); "
-                "rewrite the expression or raise timeout",
+                f"took more than {self.timeout:g} s on one text of {len(text)} characters (catastrophic "
+                "backtracking?); rewrite the expression or raise timeout",
             ) from None
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Settled match, or dead prefix."""
+        seconds = min(self.timeout, _PREFIX_SECONDS)
         try:
             if self.match == "fullmatch":
-                dead = self.consuming and not self.compiled.fullmatch(prefix, partial=True, timeout=self.timeout)
+                dead = self.consuming and not self.compiled.fullmatch(prefix, partial=True, timeout=seconds)
                 return Verdict.VIOLATED if dead else Verdict.UNDECIDED
-            if self.lookahead is not None:
+            if self.checksum is None and self.lookahead is not None:
                 last = len(prefix) - self.lookahead
-                for match in self.compiled.finditer(prefix, overlapped=True, timeout=self.timeout):
-                    if match.end() <= last and (self.checksum is None or luhn(match.group())):
-                        return Verdict.SATISFIED
+                matches = self.compiled.finditer(prefix, overlapped=True, timeout=seconds)
+                return Verdict.SATISFIED if any(match.end() <= last for match in matches) else Verdict.UNDECIDED
+            if self.checksum and self.reach is not None:
+                # One more digit can make the match longer and its checksum wrong, so its extent must be settled too.
+                last = len(prefix) - self.reach
+                matches = self.compiled.finditer(prefix, overlapped=True, timeout=seconds)
+                settled = any(match.start() <= last and luhn(match.group()) for match in matches)
+                return Verdict.SATISFIED if settled else Verdict.UNDECIDED
         except TimeoutError:
             pass
         return Verdict.UNDECIDED
@@ -232,6 +241,8 @@ class Keyword(TextConstraint):
     kind: Literal["keyword"] = field(default="keyword", kw_only=True)
 
     def __post_init__(self) -> None:
+        # Not a set: its order, and with it the digest, would change from one process to the next.
+        require(isinstance(self.words, Sequence), f"words must be a list of strings, not {type(self.words).__name__}")
         words = (self.words,) if isinstance(self.words, str) else tuple(self.words)
         require(
             bool(words) and all(isinstance(w, str) and w.strip() for w in words),
@@ -258,7 +269,7 @@ class Keyword(TextConstraint):
         # Longest first: where one word begins another, the longer one is the occurrence.
         words = [regex.escape(word) for word in sorted(self.words, key=len, reverse=True)]
         groups = words if self.match == "all" else ["|".join(words)]
-        return tuple(regex.compile(f"{edge}(?:{group}){end}", flags) for group in groups)
+        return tuple(regex.compile(f"{edge}(?:{group}){end}", flags, cache_pattern=False) for group in groups)
 
     def counts(self, text: str, end: int) -> list[int]:
         """Count the occurrences that end at or before ``end``."""
@@ -289,7 +300,9 @@ class Keyword(TextConstraint):
 
         Presence is never in doubt, so this matters only where occurrences are counted.
         """
-        words = [word if self.case_sensitive else word.casefold() for word in self.words]
+        words = list(self.words)
+        if not self.case_sensitive:  # to the regex module, I matches i, which matches İ, and ı, which does not match i
+            words = [word.replace("İ", "i").replace("ı", "i").casefold() for word in words]
         counted = self.match == "any" and (self.min_count > 1 or self.max_count is not None)
         return counted and any(a != b and a in b for a in words for b in words)
 
@@ -302,10 +315,17 @@ class Keyword(TextConstraint):
             other.whole_words,
         ) or self.min_count < 1:
             return None
-        fold = str if self.case_sensitive else str.casefold
+        # Equal only where the two are found in the very same texts: not so for I and i (ı matches the first only), and
+        # not for ß and ss.
+        fold = str if self.case_sensitive else lower_ascii
         needed, banned = {fold(word) for word in self.words}, {fold(word) for word in other.words}
         clash = needed & banned if self.match == "all" else needed if needed <= banned else set()
         return f"{', '.join(sorted(clash))} is both required and banned" if clash and self.match != "none" else None
+
+
+def lower_ascii(word: str) -> str:
+    """Turn A to Z, but for I, into small letters."""
+    return "".join(char.lower() if char.isascii() and char != "I" else char for char in word)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

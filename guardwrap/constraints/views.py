@@ -18,7 +18,8 @@ VIEWS: tuple[str, ...] = get_args(View)
 # A sentence ends at . ! ? or … with closing quotes or brackets, before white space, or at a line break. Not after
 # an initial or one of these abbreviations.
 _ABBREVIATIONS = "Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\\.g|i\\.e|cf|[A-Z]"
-_BOUNDARY = regex.compile(rf"(?<!(?<!\w)(?:{_ABBREVIATIONS})\.)(?<=[.!?…]+[\"'”’)\]]*)\s+|\s*\n\s*")
+# Tried once for each run of white space, at its start: at every character, long runs would take quadratic time.
+_BOUNDARY = regex.compile(rf"(?<!\s)(?=\s)(?:(?<!(?<!\w)(?:{_ABBREVIATIONS})\.)(?<=[.!?…][\"'”’)\]]*)\s+|\s*\n\s*)")
 
 
 def sentences(text: str) -> list[str]:

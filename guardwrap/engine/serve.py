@@ -14,6 +14,7 @@ from guardwrap.constraints.base import Constraint, Judgement, judge
 from guardwrap.draws import Budget, Draw, Outcome, Report, Usage
 from guardwrap.engine.decode import Decoded, Launch
 from guardwrap.engine.prepare import Settings
+from guardwrap.errors import GuardwrapError
 from guardwrap.metrics import acceptance_rate
 from guardwrap.samplers import Attempt, Sampler
 
@@ -215,16 +216,25 @@ def serve(
     ------
     Outcome
         One for each prompt, in their order.
+
+    Raises
+    ------
+    GuardwrapError
+        What taking a prompt raised, once the prompts before it are done.
     """
     active: deque[_Account] = deque()
     exhausted = False
+    failure: GuardwrapError | None = None
     while True:
         wave: list[Launch] = []
         for account in active:
             if account.ended is None and len(wave) < order.batch_size:
                 wave += account.launches(order.batch_size - len(wave))
         while not exhausted and len(wave) < order.batch_size and len(active) < WINDOW * order.batch_size:
-            prompt = next(prompts, None)
+            try:
+                prompt = next(prompts, None)
+            except GuardwrapError as error:
+                prompt, failure = None, error
             if prompt is None:
                 exhausted = True
                 break
@@ -240,7 +250,9 @@ def serve(
         while active and active[0].ended is not None:
             yield active.popleft().outcome()
         if exhausted and not active:
-            return
+            break
+    if failure is not None:
+        raise failure
 
 
 def _commit(

@@ -1,4 +1,4 @@
-"""Ready-made constraint files, found by name in a wheel and in a checkout."""
+"""Constraints from whatever a user gives; the ready-made files, found in a wheel and in a checkout."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def as_constraint_file(given: object, *, allow_code: bool = False) -> Constraint
     Parameters
     ----------
     given
-        A Constraint, a sequence of them (all must hold), a ConstraintFile, ``"catalogue:<name>"``, or the path of a
-        constraint file.
+        A Constraint, a ConstraintFile, ``"catalogue:<name>"``, the path of a constraint file, or a sequence of these:
+        then all must hold, and the first sampler and the first budget among them apply.
     allow_code
         Whether files may name Python functions.
 
@@ -72,7 +72,11 @@ def as_constraint_file(given: object, *, allow_code: bool = False) -> Constraint
         return load(given, allow_code=allow_code)
     if isinstance(given, Sequence) and given:
         files = [as_constraint_file(item, allow_code=allow_code) for item in given]
-        return ConstraintFile(All([file.constraint for file in files])) if len(files) > 1 else files[0]
+        if len(files) == 1:
+            return files[0]
+        sampler = next((file.sampler for file in files if file.sampler), None)
+        budget = next((file.budget for file in files if file.budget), None)
+        return ConstraintFile(All([file.constraint for file in files]), sampler=sampler, budget=budget)
     raise ConstraintError(
         f"cannot make a constraint of {type(given).__name__}; give a Constraint, a list of them, "
         "'catalogue:<name>' or the path of a constraint file"

@@ -1,0 +1,5 @@
+"""``python -m guardwrap``: the command line."""
+
+from guardwrap.cli import main
+
+main()
