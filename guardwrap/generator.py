@@ -8,6 +8,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -78,7 +79,7 @@ class GuardedGenerator:
         What happens when the budget ends first: ``"raise"`` BudgetExhausted, return None in the place of the missing
         texts (``"none"``), or return a ``Fallback``.
     batch_size
-        Attempts side by side, at most; None for 32.
+        Attempts side by side, at most; None for the pipeline's own, or 32.
     seed
         Makes calls reproducible: the n-th call draws the same texts again. None takes a fresh one from torch's
         global generator, as ``generate`` does. Each report has the seed of its call.
@@ -124,10 +125,10 @@ class GuardedGenerator:
         self._sampler = sampler_named(sampler or file.sampler or "rejection")
         self._budget = budget or file.budget or Budget()
         self._on_exhausted = on_exhausted
-        self._batch_size = _batch_size(batch_size)
         self._seed = None if seed is None else _seed(seed)
         self._calls = itertools.count()
         self._pipe = as_pipeline(generator, tokenizer)
+        self._batch_size = _batch_size((self._pipe._batch_size or BATCH_SIZE) if batch_size is None else batch_size)
         self._stable: dict[str, bool] = {}
 
     @property
@@ -244,7 +245,8 @@ class GuardedGenerator:
             settings = prepare(self.model, call, rest, tokenizer=self.tokenizer, known=_OWN)
             text = self.tokenizer.decode(row, skip_special_tokens=True)
             prompts.append(Prompt(number, row.tolist(), text, settings))
-        outcomes = list(self._serve(iter(prompts), own, {"skip_special_tokens": True}))
+        decoding = {"skip_special_tokens": True}
+        outcomes = list(self._serve(iter(prompts), self._order(own, decoding), decoding))
         self._raise_if_short(outcomes, strict=True)
         rows = [
             torch.cat([ids[prompt.number], torch.tensor(draw.token_ids, dtype=ids.dtype, device=ids.device)])
@@ -258,8 +260,11 @@ class GuardedGenerator:
     def _outcomes(self, prompts: Iterable[Any], options: Mapping[str, Any], *, first: int = 0) -> Iterator[Outcome]:
         own, rest = _split(options)
         preprocess, forward, postprocess = self._parameters(rest)
-        numbered = enumerate(prompts, start=first)
-        return self._serve(self._prepared(numbered, preprocess, forward), own, self._decoding(postprocess))
+        decoding = self._decoding(postprocess)
+        order = self._order(own, decoding)
+        prepared = self._prepared(enumerate(prompts, start=first), preprocess, forward)
+        outcomes = self._serve(prepared, order, decoding)
+        return (self._completed(outcome, order.constraint, preprocess) for outcome in outcomes)
 
     def _collect(self, prompts: Any, options: Mapping[str, Any], *, progress: bool | None = None) -> list[Outcome]:
         outcomes = self._outcomes(prompts, options)
@@ -324,8 +329,8 @@ class GuardedGenerator:
         clean = postprocess.get("clean_up_tokenization_spaces")
         return {"skip_special_tokens": skip is None or skip, "clean_up_tokenization_spaces": clean}
 
-    def _serve(self, prompts: Iterator[Prompt], own: Mapping[str, Any], decoding: dict[str, Any]) -> Iterator[Outcome]:
-        """Check the options of a call at once; then draw lazily."""
+    def _order(self, own: Mapping[str, Any], decoding: dict[str, Any]) -> Order:
+        """Check guardwrap's options of a call, and fill them up with the wrapper's."""
         constraint, sampler, budget = self._constraint, self._sampler, self._budget
         if own.get("constraints") is not None:
             given = as_constraint_file(own["constraints"], allow_code=self._allow_code)
@@ -339,42 +344,46 @@ class GuardedGenerator:
             raise UsageError(f"budget must be a Budget, not {type(budget).__name__}; e.g. Budget(max_attempts=100)")
         seed = _seed(own["seed"]) if own.get("seed") is not None else self._next_seed()
         size = self._batch_size if own.get("batch_size") is None else _batch_size(own["batch_size"])
+        early = self._decodes_stably(decoding)
+        notes = () if early else ("no early abort: this tokenizer rewrites text that it has already decoded",)
+        return Order(constraint, sampler, budget, seed, size, early, notes)
 
+    def _serve(self, prompts: Iterator[Prompt], order: Order, decoding: dict[str, Any]) -> Iterator[Outcome]:
         def text_of(ids: Sequence[int]) -> str:
             text: str = self.tokenizer.decode(ids, **decoding)
             return text
 
         def watch(ids: Sequence[int]) -> str | None:
-            return first_violated(constraint, stable_prefix(text_of, ids))
-
-        stable = self._is_stable(text_of, decoding)
-        notes = () if stable else ("no early abort: this tokenizer rewrites text that it has already decoded",)
-        order = Order(constraint, sampler, budget, seed, size, notes)
+            return first_violated(order.constraint, stable_prefix(text_of, ids))
 
         def draw(wave: list[Launch]) -> list[Decoded]:
-            return decode(self.model, wave, watch if stable else None)
+            return decode(self.model, wave, watch if order.early_abort else None)
 
-        outcomes = serve(prompts, order, decode=draw, text_of=text_of)
-        return (self._completed(outcome, constraint) for outcome in outcomes)
+        return serve(prompts, order, decode=draw, text_of=text_of)
 
-    def _is_stable(self, text_of: Callable[[Sequence[int]], str], decoding: dict[str, Any]) -> bool:
+    def _decodes_stably(self, decoding: dict[str, Any]) -> bool:
+        """Whether a text only grows at its end as tokens are added; tested once for each way of decoding."""
         clean = decoding.get("clean_up_tokenization_spaces")
         if clean or (clean is None and getattr(self.tokenizer, "clean_up_tokenization_spaces", False)):
             return False
         key = repr(sorted(decoding.items()))
         if key not in self._stable:
             sample = self.tokenizer(_PUNCTUATED, add_special_tokens=False)["input_ids"]
-            self._stable[key] = grows_at_the_end(text_of, len(self.tokenizer), sample)
+            decode_ids = partial(self.tokenizer.decode, **decoding)
+            self._stable[key] = grows_at_the_end(decode_ids, len(self.tokenizer), sample)
         return self._stable[key]
 
-    def _completed(self, outcome: Outcome, constraint: Constraint) -> Outcome:
+    def _completed(self, outcome: Outcome, constraint: Constraint, preprocess: Mapping[str, Any]) -> Outcome:
         """Fill missing texts with the fallback, if it satisfies the constraint."""
         if outcome.ok or not isinstance(self._on_exhausted, Fallback):
             return outcome
         text = self._on_exhausted.text
         text = text if isinstance(text, str) else text(outcome.prompt)
         ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-        prompt = outcome.prompt if isinstance(outcome.prompt, str) else ""
+        prompt = outcome.prompt
+        if not isinstance(prompt, str):
+            rendered = self._pipe.preprocess(Chat(prompt), **preprocess)["input_ids"][0]
+            prompt = self.tokenizer.decode(rendered, skip_special_tokens=True)
         if not run_check(constraint, [Draw(prompt, ids, text)])[0]:
             note = "the fallback violates the constraint and was withheld"
             report = dataclasses.replace(outcome.report, notes=(*outcome.report.notes, note))
@@ -445,9 +454,7 @@ def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return own, rest
 
 
-def _batch_size(value: int | None) -> int:
-    if value is None:
-        return BATCH_SIZE
+def _batch_size(value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise UsageError(f"batch_size={value!r}: give a whole number of at least 1")
     return value

@@ -185,6 +185,11 @@ def test_fallback(world: World) -> None:
     called = GuardedGenerator(pipe, NEVER, budget=budget, on_exhausted=Fallback(lambda prompt: prompt * 60))
     assert called("ab", max_new_tokens=3, return_full_text=False) == [{"generated_text": "ab" * 60}]
 
+    full = Regex("^ab.*aaa$", match="fullmatch", on="full")
+    seen = GuardedGenerator(pipe, full, budget=budget, on_exhausted=Fallback("aaa"))
+    assert seen("ab", max_new_tokens=1) == [{"generated_text": "abaaa"}]
+    assert seen(CHAT, max_new_tokens=1)[0]["generated_text"][-1]["content"] == "aaa"
+
     # A fallback that violates the constraint never gets out.
     bad = GuardedGenerator(pipe, NEVER, budget=budget, on_exhausted=Fallback("short"))
     with pytest.raises(BudgetExhausted) as caught:

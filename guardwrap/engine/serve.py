@@ -64,6 +64,8 @@ class Order:
         Of the call.
     batch_size
         Attempts side by side, at most.
+    early_abort
+        Whether prefix verdicts may be used with the tokenizer at hand.
     notes
         For the reports.
     """
@@ -73,6 +75,7 @@ class Order:
     budget: Budget
     seed: int
     batch_size: int
+    early_abort: bool = True
     notes: tuple[str, ...] = ()
 
 
