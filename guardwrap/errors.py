@@ -152,6 +152,6 @@ class Deterministic(GenerationFailed):
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the closest known name, or nothing."""
+    """Return ``" (did you mean 'x'?)"`` for the closest known name, or nothing."""
     close = difflib.get_close_matches(str(name), list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -100,7 +100,7 @@ class Constraint(ABC):
         text = json.dumps(without_names(self.spec()), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
-    @property
+    @cached_property
     def title(self) -> str:
         """What reports call this constraint: its name, or a short spelling."""
         name = getattr(self, "name", None)
@@ -114,7 +114,7 @@ class Constraint(ABC):
         """Whether it holds an object that no constraint file can name, such as a lambda."""
         return False
 
-    @property
+    @cached_property
     def parts(self) -> tuple[Constraint, ...]:
         """The conjuncts that a report counts separately: the constraint itself, unless it is an ``All``."""
         return (self,)
@@ -217,7 +217,7 @@ class All(Constraint):
         """The price of its dearest part."""
         return max(part.cost for part in self.of)
 
-    @property
+    @cached_property
     def parts(self) -> tuple[Constraint, ...]:
         """Its conjuncts, cheap ones first."""
         inner = [leaf for part in self.of for leaf in part.parts]
@@ -315,7 +315,7 @@ class Not(Constraint):
         """Negate the part's judgement."""
         return [not ok for ok in run_check(self.of, draws)]
 
-    @property
+    @cached_property
     def title(self) -> str:
         """Its name, or the part's title negated."""
         return self.name or f"~{self.of.title}"

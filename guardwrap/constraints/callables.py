@@ -116,7 +116,7 @@ class Python(Constraint):
     def _nonce(self) -> str:
         return secrets.token_hex(8)
 
-    @property
+    @cached_property
     def title(self) -> str:
         """Its name, or the function's."""
         function = self.function

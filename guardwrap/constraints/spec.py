@@ -263,7 +263,7 @@ def _compose(text: str, path: str) -> yaml.Node:
             line = _mark(event)
             if depth > MAX_DEPTH:
                 raise SpecError(f"{path}:{line}: nested deeper than {MAX_DEPTH} levels")
-            if count > 2 * MAX_NODES:  # no more than two events a value
+            if count > 3 * MAX_NODES:  # a key, a start and an end for each value at most
                 raise SpecError(f"{path}:{line}: more than {MAX_NODES} values")
         root = yaml.compose(text, Loader=_Loader)
     except SpecError:
