@@ -143,6 +143,10 @@ class Report:
         For each part of the constraint the attempts that it was first to reject.
     constraint
         Digest of the constraint.
+    mode
+        How it was decoded: ``"refill"`` (a slot that is freed is taken by the next attempt), ``"evict-only"``
+        (attempts begin together), ``"plain"`` (no cache: slow, for architectures that nothing else is right for), or
+        ``"generate"`` (beam search).
     fallback
         Whether the missing texts were filled with the fallback.
     notes
@@ -160,6 +164,7 @@ class Report:
     acceptance: Estimate | None
     rejections: Mapping[str, int]
     constraint: str
+    mode: str = "refill"
     fallback: bool = False
     notes: tuple[str, ...] = ()
 
@@ -194,6 +199,8 @@ class Report:
         lines += [f"  rejected by  {label}: {count}" for label, count in self.rejections.items()]
         if self.usage.surplus_attempts:
             lines.append(f"  surplus      {self.usage.surplus_attempts} attempts, {self.usage.surplus_tokens} tokens")
+        if self.mode == "plain":
+            lines.append("  mode         plain: no cache that fits this architecture, so every token is computed anew")
         lines += [f"  note         {note}" for note in self.notes]
         return "\n".join(lines)
 

@@ -20,10 +20,11 @@ from transformers.utils.chat_template_utils import Chat
 from guardwrap.constraints.base import Constraint, run_check
 from guardwrap.constraints.files import as_constraint_file
 from guardwrap.draws import Budget, Draw, Outcome
-from guardwrap.engine.decode import Decoded, Launch, decode
+from guardwrap.engine.decode import Decoder
 from guardwrap.engine.formats import as_pipeline, padding_mask, read_prompts, record, unpadded
 from guardwrap.engine.prefix import first_violated, grows_at_the_end, stable_prefix
 from guardwrap.engine.prepare import Settings, prepare
+from guardwrap.engine.rows import choose
 from guardwrap.engine.serve import Order, Prompt, serve
 from guardwrap.errors import (
     BudgetExhausted,
@@ -346,7 +347,8 @@ class GuardedGenerator:
         size = self._batch_size if own.get("batch_size") is None else _batch_size(own["batch_size"])
         early = self._decodes_stably(decoding)
         notes = () if early else ("no early abort: this tokenizer rewrites text that it has already decoded",)
-        return Order(constraint, sampler, budget, seed, size, early, notes)
+        mode = choose(self.model).name
+        return Order(constraint, sampler, budget, seed, size, mode, early, notes)
 
     def _serve(self, prompts: Iterator[Prompt], order: Order, decoding: dict[str, Any]) -> Iterator[Outcome]:
         def text_of(ids: Sequence[int]) -> str:
@@ -356,10 +358,8 @@ class GuardedGenerator:
         def watch(ids: Sequence[int]) -> str | None:
             return first_violated(order.constraint, stable_prefix(text_of, ids))
 
-        def draw(wave: list[Launch]) -> list[Decoded]:
-            return decode(self.model, wave, watch if order.early_abort else None)
-
-        return serve(prompts, order, decode=draw, text_of=text_of)
+        decoder = Decoder(choose(self.model)(self.model), order.batch_size, watch if order.early_abort else None)
+        return serve(prompts, order, decoder, text_of)
 
     def _decodes_stably(self, decoding: dict[str, Any]) -> bool:
         """Whether a text only grows at its end as tokens are added; tested once for each way of decoding."""

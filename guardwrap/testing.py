@@ -170,7 +170,7 @@ def table_world(
 ) -> World:
     """Return a world over a random TableModel."""
     tokenizer = character_tokenizer(letters)
-    config = TableConfig(vocab_size=len(tokenizer), max_position_embeddings=max_new_tokens + 4)
+    config = TableConfig(vocab_size=len(tokenizer), max_position_embeddings=max_new_tokens + 16)
     model = TableModel(config)
     with torch.no_grad():
         model.table.copy_(torch.randn(model.table.shape, generator=torch.Generator().manual_seed(seed)))

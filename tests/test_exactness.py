@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-import torch
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Regex, Verdict, constraint
 from guardwrap.draws import Outcome
@@ -35,13 +34,13 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    forward = loop._forward
+    advance = loop.Decoder.advance
 
-    def timed(*args: object) -> torch.Tensor:
+    def timed(self: loop.Decoder) -> list[loop.Decoded]:
         clock.now += 1.0
-        return forward(*args)
+        return advance(self)
 
-    monkeypatch.setattr(loop, "_forward", timed)
+    monkeypatch.setattr(loop.Decoder, "advance", timed)
     monkeypatch.setattr(serve, "time", clock)
     monkeypatch.setattr(loop, "time", clock)
     return clock
@@ -60,7 +59,7 @@ def fit(world: World, judged: object, results: list[Outcome]) -> float:
 BUDGETS = {
     "attempts": (Budget(max_attempts=4), "max_attempts"),
     "tokens": (Budget(max_attempts=None, max_tokens=7), "max_tokens"),
-    "seconds": (Budget(max_attempts=None, max_seconds=11), "max_seconds"),
+    "seconds": (Budget(max_attempts=None, max_seconds=2), "max_seconds"),
 }
 
 
@@ -123,10 +122,10 @@ def test_log_proposal_is_log_a(make: Callable[..., World], temperature: float, t
 def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule 1."""
 
-    def in_finishing_order(results: list) -> list:
-        return sorted(results, key=lambda result: (len(result[0].token_ids), result[0].launch.attempt))
+    def whichever_finished_first(waiting: dict, attempt: int) -> object:
+        return waiting.pop(min(waiting), None) if waiting else None
 
-    monkeypatch.setattr(serve, "in_launch_order", in_finishing_order)
+    monkeypatch.setattr(serve, "next_in_turn", whichever_finished_first)
     world = table_world(letters="ab ", temperature=0.8)
     results = outcomes(world, CONSTRAINT, budget=Budget(), batch_size=64, draws=FEW)
     assert all(CONSTRAINT.accepts(outcome.texts[0]) for outcome in results)
@@ -136,7 +135,7 @@ def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_deadline_is_biased_and_says_so(clock: Clock) -> None:
     """Rule 2: the same limit, but ending what is in flight."""
     world = table_world(letters="ab ", temperature=0.8)
-    results = outcomes(world, CONSTRAINT, budget=Budget(deadline=6), batch_size=64, draws=FEW)
+    results = outcomes(world, CONSTRAINT, budget=Budget(deadline=2), batch_size=64, draws=FEW)
     assert {outcome.report.ended for outcome in results} == {"complete", "deadline"}
     assert all(outcome.report.drawn_from == "biased by a deadline" for outcome in results)
     assert fit(world, CONSTRAINT, results) < FAILS
@@ -144,15 +143,17 @@ def test_a_deadline_is_biased_and_says_so(clock: Clock) -> None:
 
 def test_a_token_limit_that_drops_long_texts_is_biased(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     """Rule 2: looking at the limit after an attempt instead of before it."""
-    commit = serve._Account.commit
+    book = serve._Account._book
 
-    def late(self: serve._Account, results: list) -> None:
-        kept = [result for result in results if self.tokens + len(result[0].token_ids) <= 7]
-        commit(self, kept)
+    def late(self: serve._Account, judged: serve._Judged) -> None:
+        if self.tokens + len(judged.draw.token_ids) > 4:
+            self.ended = "max_tokens"
+        else:
+            book(self, judged)
 
-    monkeypatch.setattr(serve._Account, "commit", late)
+    monkeypatch.setattr(serve._Account, "_book", late)
     world = table_world(letters="ab ", temperature=0.8)
-    budget = Budget(max_attempts=20, max_tokens=7)
+    budget = Budget(max_attempts=20, max_tokens=4)
     guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, budget=budget, batch_size=1, seed=1)
     stream = guarded.stream([world.prompt] * FEW, **world.settings)
     assert fit(world, CONSTRAINT, list(stream)) < FAILS

@@ -1,22 +1,19 @@
-"""The decoding loop: a wave of attempts of any prompts, one model call a token."""
+"""The decoding loop: attempts of any prompts side by side, one model call a token."""
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
 
 import torch
-from transformers import DynamicCache
 
 from guardwrap.engine.prepare import Settings
 from guardwrap.engine.randomness import uniforms
+from guardwrap.engine.rows import Rows
 from guardwrap.engine.tokens import argmax, inverse_cdf
 
-__all__ = ["Decoded", "Launch", "decode"]
+__all__ = ["Decoded", "Decoder", "Launch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class Launch:
 
 @dataclass(slots=True)
 class Decoded:
-    """An attempt as the loop left it.
+    """An attempt on its way, or as the loop left it.
 
     Parameters
     ----------
@@ -57,6 +54,8 @@ class Decoded:
         ``"abandoned"`` (deadline).
     blame
         Which part of the constraint aborted it.
+    stream
+        Its uniforms.
     """
 
     launch: Launch
@@ -64,140 +63,144 @@ class Decoded:
     log_probability: float = 0.0
     status: str = "running"
     blame: str | None = None
+    stream: Iterator[float] = field(default_factory=lambda: iter(()), repr=False)
 
 
 Watch = Callable[[Sequence[int]], str | None]
 """From the token ids so far to the part of the constraint that they violate for good, or None."""
 
 
-@torch.no_grad()
-def decode(model: Any, launches: Sequence[Launch], watch: Watch | None = None) -> list[Decoded]:
-    """Draw attempts side by side until each has ended.
+class Decoder:
+    """Draws attempts side by side.
 
     Parameters
     ----------
-    model
-        A causal language model.
-    launches
-        The attempts. Each distinct ``settings`` object is prefilled once.
+    rows
+        Where they keep their states.
+    size
+        How many at once, at most.
     watch
-        Judges the tokens of a running attempt; a title aborts it.
+        Judges the tokens of a running attempt; a title aborts it. None judges nothing.
 
-    Returns
-    -------
-    list of Decoded
-        In the order of ``launches``.
+    Attributes
+    ----------
+    row_steps : int
+        Rows × model calls so far, prefills not counted.
     """
-    attempts = [Decoded(launch) for launch in launches]
-    streams = {id(attempt): _stream(attempt.launch) for attempt in attempts}
-    prompts = list({id(launch.settings): launch.settings for launch in launches}.values())
-    place = {id(settings): i for i, settings in enumerate(prompts)}
-    rows = torch.tensor([place[id(launch.settings)] for launch in launches], device=model.device)
-    ids, mask = _left_padded([settings.prompt_ids for settings in prompts], model.device)
-    past = DynamicCache(config=model.config.get_text_config(decoder=True))
-    logits = _forward(model, ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), past)[rows]
-    past.reorder_cache(rows)
-    mask = mask[rows]
-    live = attempts
-    while True:
-        uniform = torch.tensor([next(streams[id(attempt)]) for attempt in live], dtype=torch.float64)
-        tokens = _draw(_process(logits, live), uniform.to(logits.device), live)
-        _settle(live, watch)
-        keep = [i for i, attempt in enumerate(live) if attempt.status == "running"]
-        if not keep:
-            return attempts
-        if len(keep) < len(live):
-            rows = torch.tensor(keep, device=model.device)
-            past.reorder_cache(rows)
-            mask, tokens = mask[rows], tokens[rows]
-            live = [live[i] for i in keep]
-        mask = torch.nn.functional.pad(mask, (0, 1), value=1)
-        logits = _forward(model, tokens[:, None], mask, mask.sum(-1, keepdim=True) - 1, past)
+
+    def __init__(self, rows: Rows, size: int, watch: Watch | None = None) -> None:
+        self._rows = rows
+        self._size = size
+        self._watch = watch
+        self._running: list[Decoded] = []
+        self._tokens = torch.empty(0)  # the newest of each running attempt
+        self.row_steps = 0
+
+    @property
+    def room(self) -> int:
+        """How many attempts can be launched now."""
+        return self._size - len(self._running) if self._rows.refills or not self._running else 0
+
+    @property
+    def running(self) -> int:
+        """How many attempts are on their way."""
+        return len(self._running)
+
+    @torch.no_grad()
+    def launch(self, launches: Sequence[Launch]) -> list[Decoded]:
+        """Draw the first token of new attempts.
+
+        Parameters
+        ----------
+        launches
+            At most ``room`` of them, of one call: they share the warpers.
+
+        Returns
+        -------
+        list of Decoded
+            Those that ended with it.
+        """
+        new = [Decoded(launch, stream=_stream(launch)) for launch in launches]
+        tokens = _draw(self._rows.add([launch.settings.prompt_ids for launch in launches]), new, self._watch)
+        self._tokens = torch.cat([self._tokens.to(tokens), tokens])
+        self._running += new
+        return self._take_ended()
+
+    @torch.no_grad()
+    def advance(self) -> list[Decoded]:
+        """Draw one token for each running attempt; return those that ended with it."""
+        self.row_steps += len(self._running)
+        self._tokens = _draw(self._rows.forward(self._tokens), self._running, self._watch)
+        return self._take_ended()
+
+    def cancel(self, unneeded: Callable[[Launch], bool]) -> list[Decoded]:
+        """Stop the running attempts that are not needed any more and return them."""
+        for attempt in self._running:
+            if unneeded(attempt.launch):
+                attempt.status = "cancelled"
+        return self._take_ended()
+
+    def _take_ended(self) -> list[Decoded]:
+        keep = [row for row, attempt in enumerate(self._running) if attempt.status == "running"]
+        if len(keep) == len(self._running):
+            return []
+        ended = [attempt for attempt in self._running if attempt.status != "running"]
+        order = self._rows.keep(keep)
+        self._running = [self._running[row] for row in order]
+        self._tokens = self._tokens[torch.tensor(order, dtype=torch.long, device=self._tokens.device)]
+        return ended
 
 
-def _stream(launch: Launch) -> uniforms:
+def _stream(launch: Launch) -> Iterator[float]:
     return uniforms(launch.seed, launch.prompt, launch.attempt)
 
 
-def _left_padded(prompts: Sequence[torch.Tensor], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Stack prompts of different lengths; ids and mask, ``[prompts, longest]``."""
-    longest = max(len(prompt) for prompt in prompts)
-    ids = torch.zeros(len(prompts), longest, dtype=torch.long, device=device)
-    mask = torch.zeros_like(ids)
-    for row, prompt in enumerate(prompts):
-        ids[row, longest - len(prompt) :] = prompt.to(device)
-        mask[row, longest - len(prompt) :] = 1
-    return ids, mask
+def _draw(logits: torch.Tensor, attempts: Sequence[Decoded], watch: Watch | None) -> torch.Tensor:
+    """Draw a token for each attempt, note it, and set the status of those that end with it."""
+    uniform = torch.tensor([next(attempt.stream) for attempt in attempts], dtype=torch.float64, device=logits.device)
+    choose = inverse_cdf if attempts[0].launch.settings.mode == "sample" else argmax
+    tokens, log_probabilities = choose(_process(logits, attempts), uniform)
+    for attempt, token, value in zip(attempts, tokens.tolist(), log_probabilities.tolist(), strict=True):
+        attempt.token_ids.append(token)
+        attempt.log_probability += value
+    _settle(attempts, watch)
+    return tokens
 
 
-@cache
-def _parameters(forward: Callable[..., Any]) -> frozenset[str]:
-    return frozenset(inspect.signature(forward).parameters)
-
-
-def _forward(
-    model: Any, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, past: DynamicCache
-) -> torch.Tensor:
-    """Run the model; logits of the last position, ``[rows, vocabulary]``, float32."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    known = _parameters(type(base).forward)
-    extra = {"position_ids": positions, "logits_to_keep": 1}
-    output = model(
-        input_ids=ids,
-        attention_mask=mask,
-        past_key_values=past,
-        use_cache=True,
-        return_dict=True,
-        **{name: value for name, value in extra.items() if name in known},
-    )
-    logits: torch.Tensor = output.logits[:, -1].float()
-    return logits
-
-
-def _groups(live: Sequence[Decoded]) -> Iterator[tuple[Settings, list[int], torch.Tensor]]:
-    """For each prompt its settings, its rows, and their token ids, prompt included and without padding."""
-    by_prompt: dict[int, list[int]] = {}
-    for row, attempt in enumerate(live):
-        by_prompt.setdefault(id(attempt.launch.settings), []).append(row)
-    for rows in by_prompt.values():
-        settings = live[rows[0]].launch.settings
-        new = torch.tensor([live[row].token_ids for row in rows], dtype=torch.long)
+def _groups(attempts: Sequence[Decoded]) -> Iterator[tuple[Settings, list[int], torch.Tensor]]:
+    """For attempts of one prompt and length: settings, rows, and token ids, prompt included and without padding."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for row, attempt in enumerate(attempts):
+        groups.setdefault((id(attempt.launch.settings), len(attempt.token_ids)), []).append(row)
+    for rows in groups.values():
+        settings = attempts[rows[0]].launch.settings
+        new = torch.tensor([attempts[row].token_ids for row in rows], dtype=torch.long)
         prompt = settings.prompt_ids.expand(len(rows), -1)
         yield settings, rows, torch.cat([prompt, new.to(prompt.device)], dim=1)
 
 
-def _process(logits: torch.Tensor, live: Sequence[Decoded]) -> torch.Tensor:
+def _process(logits: torch.Tensor, attempts: Sequence[Decoded]) -> torch.Tensor:
     """Apply the logits processors, to each prompt's rows as if they were alone, then the warpers to all."""
-    first = live[0].launch.settings
+    first = attempts[0].launch.settings
     scores = logits
     if first.processors:
         scores = logits.clone()
-        for settings, rows, ids in _groups(live):
+        for settings, rows, ids in _groups(attempts):
             scores[rows] = settings.processors(ids.to(logits.device), logits[rows])
     # The warpers come from the call's own settings, so they are the same for every prompt.
-    return first.warpers(torch.empty(len(live), 0, dtype=torch.long), scores) if first.warpers else scores
+    return first.warpers(torch.empty(len(attempts), 0, dtype=torch.long), scores) if first.warpers else scores
 
 
-def _draw(scores: torch.Tensor, uniform: torch.Tensor, live: Sequence[Decoded]) -> torch.Tensor:
-    """Draw a token for each row and note it."""
-    choose = inverse_cdf if live[0].launch.settings.mode == "sample" else argmax
-    tokens, log_probabilities = choose(scores, uniform)
-    for attempt, token, value in zip(live, tokens.tolist(), log_probabilities.tolist(), strict=True):
-        attempt.token_ids.append(token)
-        attempt.log_probability += value
-    return tokens
-
-
-def _settle(live: Sequence[Decoded], watch: Watch | None) -> None:
+def _settle(attempts: Sequence[Decoded], watch: Watch | None) -> None:
     """Set the status of the attempts that end with their newest token."""
     now = time.monotonic()
-    if live[0].launch.settings.criteria:
-        for settings, rows, ids in _groups(live):
+    if attempts[0].launch.settings.criteria:
+        for settings, rows, ids in _groups(attempts):
             done = settings.criteria(ids, None).tolist()
             for row, stop in zip(rows, done, strict=True):
                 if stop:
-                    live[row].status = "finished"
-    for attempt in live:
+                    attempts[row].status = "finished"
+    for attempt in attempts:
         settings = attempt.launch.settings
         if attempt.status == "finished" or attempt.token_ids[-1] in settings.end_ids:
             attempt.status = "finished"

@@ -27,6 +27,9 @@ class uniforms:  # noqa: N801  # an iterator that reads as a function
         self._generator = np.random.Generator(np.random.Philox(sequence))
         self._block: list[float] = []
 
+    def __iter__(self) -> uniforms:
+        return self
+
     def __next__(self) -> float:
         if not self._block:
             self._block = self._generator.random(_BLOCK)[::-1].tolist()

@@ -12,7 +12,7 @@ from typing import Any
 
 from guardwrap.constraints.base import Constraint, Judgement, judge
 from guardwrap.draws import Budget, Draw, Outcome, Report, Usage
-from guardwrap.engine.decode import Decoded, Launch
+from guardwrap.engine.decode import Decoded, Decoder, Launch
 from guardwrap.engine.prepare import Settings
 from guardwrap.errors import GuardwrapError
 from guardwrap.metrics import acceptance_rate
@@ -24,6 +24,13 @@ logger = logging.getLogger("guardwrap")
 
 WINDOW = 4
 """Prompts under way at once, in batches: those behind a hard one are finished meanwhile, in bounded memory."""
+
+
+COSTLY = 2
+"""``Constraint.cost`` from which attempts that ended are judged in batches …"""
+
+JUDGED_TOGETHER = 16
+"""… of this many, or as many as there are when nothing else is left to do."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,8 @@ class Order:
         Of the call.
     batch_size
         Attempts side by side, at most.
+    mode
+        How rows keep their states; see ``rows``.
     early_abort
         Whether prefix verdicts may be used with the tokenizer at hand.
     notes
@@ -75,6 +84,7 @@ class Order:
     budget: Budget
     seed: int
     batch_size: int
+    mode: str
     early_abort: bool = True
     notes: tuple[str, ...] = ()
 
@@ -89,6 +99,7 @@ class _Account:
     accepted: list[Draw] = field(default_factory=list)
     rejections: Counter[str] = field(default_factory=Counter)
     launched: int = 0
+    waiting: dict[int, _Judged] = field(default_factory=dict)  # decided out of turn, by attempt
     attempts: int = 0
     tokens: int = 0
     surplus: list[int] = field(default_factory=list)
@@ -101,7 +112,7 @@ class _Account:
         return self.prompt.settings.count
 
     def launches(self, room: int) -> list[Launch]:
-        """Return the next attempts: as many as are expected to be needed, at most ``room``.
+        """Return the next attempts: so many that as many are on their way as are expected to be needed.
 
         The estimate of the acceptance rate is (accepted + 1) / (attempts + 1): what is needed at first, then 2, 4,
         8 … times as many while all are rejected.
@@ -109,52 +120,62 @@ class _Account:
         budget, now = self.order.budget, time.monotonic()
         self.began = now if self.began is None else self.began
         if self.launched and budget.max_seconds is not None and now - self.began >= budget.max_seconds:
-            self.ended = "max_seconds"
+            # What is on its way still counts.
+            self.ended = None if self.under_way else "max_seconds"
             return []
-        missing = self.wanted - len(self.accepted)
-        count = min(room, math.ceil(missing * (self.attempts + 1) / (len(self.accepted) + 1)))
+        held = sum(judged.judgement.satisfied for judged in self.waiting.values())
+        accepted = len(self.accepted) + held
+        attempts = self.attempts + len(self.waiting)
+        expected = math.ceil((self.wanted - accepted) * (attempts + 1) / (accepted + 1))
+        count = min(room, expected - (self.under_way - len(self.waiting)))
         if budget.max_attempts is not None:
             count = min(count, budget.max_attempts - self.launched)
         if self.prompt.settings.mode == "greedy":
             count = min(count, 1 - self.launched)
         deadline = None if budget.deadline is None else self.began + budget.deadline
-        numbers = range(self.launched, self.launched + count)
-        self.launched += count
+        numbers = range(self.launched, self.launched + max(count, 0))
+        self.launched += len(numbers)
         return [Launch(self.prompt.settings, self.order.seed, self.prompt.number, i, deadline) for i in numbers]
 
-    def commit(self, results: Sequence[tuple[Decoded, Draw, Judgement]]) -> None:
-        """Decide about attempts one after the other, in launch order."""
-        budget = self.order.budget
-        for decoded, draw, judgement in results:
-            if self.ended is None and budget.max_tokens is not None and self.tokens >= budget.max_tokens:
-                self.ended = "max_tokens"
-            if self.ended is None and decoded.status == "abandoned":
-                self.ended = "deadline"
-            if self.ended is not None:
-                self.surplus.append(len(draw.token_ids))
-                continue
-            self.attempts += 1
-            self.tokens += len(draw.token_ids)
-            self.state, text = self.order.sampler.step(self.state, Attempt(draw, judgement.satisfied))
-            if text is not None:
-                self.accepted.append(text)
-            else:
-                self.rejections[judgement.blame or "the sampler"] += 1
-            if len(self.accepted) == self.wanted:
-                self.ended = "complete"
-        if self.ended is None:
-            self.ended = self._limit()
+    @property
+    def under_way(self) -> int:
+        """Attempts launched and not yet booked."""
+        return self.launched - self.attempts
+
+    def commit(self, judged: Sequence[_Judged]) -> None:
+        """Take what was judged, and decide about attempts one after the other, in launch order."""
+        for item in judged:
+            self.waiting[item.decoded.launch.attempt] = item
+        while self.ended is None and (item_ := next_in_turn(self.waiting, self.attempts)) is not None:
+            self._book(item_)
+        if self.ended is not None:
+            self.surplus += [len(item.draw.token_ids) for item in self.waiting.values()]
+            self.waiting.clear()
         self.seconds = time.monotonic() - (self.began or time.monotonic())
 
-    def _limit(self) -> str | None:
+    def _book(self, judged: _Judged) -> None:
         budget = self.order.budget
-        if self.prompt.settings.mode != "sample":
-            return "deterministic"
-        if budget.max_attempts is not None and self.attempts >= budget.max_attempts:
-            return "max_attempts"
-        if budget.max_tokens is not None and self.tokens >= budget.max_tokens:
-            return "max_tokens"
-        return None
+        if judged.decoded.status == "abandoned":
+            self.surplus.append(len(judged.draw.token_ids))
+            self.ended = "deadline"
+            return
+        self.attempts += 1
+        self.tokens += len(judged.draw.token_ids)
+        self.state, text = self.order.sampler.step(self.state, Attempt(judged.draw, judged.judgement.satisfied))
+        if text is not None:
+            self.accepted.append(text)
+        else:
+            self.rejections[judged.judgement.blame or "the sampler"] += 1
+        if len(self.accepted) == self.wanted:
+            self.ended = "complete"
+        elif self.prompt.settings.mode == "greedy" or (
+            self.prompt.settings.beams is not None and self.attempts == len(self.prompt.settings.beams)
+        ):
+            self.ended = "deterministic"
+        elif budget.max_attempts is not None and self.attempts >= budget.max_attempts:
+            self.ended = "max_attempts"
+        elif budget.max_tokens is not None and self.tokens >= budget.max_tokens:
+            self.ended = "max_tokens"
 
     def outcome(self) -> Outcome:
         """Return what the prompt got."""
@@ -176,6 +197,7 @@ class _Account:
             acceptance=rate,
             rejections=dict(self.rejections.most_common()),
             constraint=self.order.constraint.digest,
+            mode=self.order.mode if self.prompt.settings.beams is None else "generate",
             notes=self.order.notes,
         )
         draws = tuple(self.accepted)
@@ -187,20 +209,25 @@ class _Account:
         return self.order.sampler.law if self.order.budget.deadline is None else "biased by a deadline"
 
 
-def in_launch_order(results: Sequence[Any]) -> Sequence[Any]:
-    """Sort what a wave returned for one prompt: attempt i is decided after all attempts before it.
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """An attempt that ended, as text, with what became of it."""
+
+    decoded: Decoded
+    draw: Draw
+    judgement: Judgement
+
+
+def next_in_turn(waiting: dict[int, _Judged], attempt: int) -> _Judged | None:
+    """Take the attempt whose turn it is: attempt i is decided after all attempts before it.
 
     Deciding in the order of finishing would favour short texts.
     """
-    return sorted(results, key=lambda result: result[0].launch.attempt)
+    return waiting.pop(attempt, None)
 
 
 def serve(
-    prompts: Iterator[Prompt],
-    order: Order,
-    *,
-    decode: Callable[[list[Launch]], list[Decoded]],
-    text_of: Callable[[Sequence[int]], str],
+    prompts: Iterator[Prompt], order: Order, decoder: Decoder, text_of: Callable[[Sequence[int]], str]
 ) -> Iterator[Outcome]:
     """Draw until every prompt has its texts or has spent its budget.
 
@@ -210,8 +237,8 @@ def serve(
         Taken as there is room for them.
     order
         What is asked.
-    decode
-        Draws a wave of attempts.
+    decoder
+        Draws attempts.
     text_of
         Decodes new tokens as the user gets them.
 
@@ -226,49 +253,88 @@ def serve(
         What taking a prompt raised, once the prompts before it are done.
     """
     active: deque[_Account] = deque()
-    exhausted = False
-    failure: GuardwrapError | None = None
+    source = _Source(prompts, order)
+    ended: list[Decoded] = []
+    # A classifier wants company; anything else is judged at once.
+    enough = JUDGED_TOGETHER if order.constraint.cost >= COSTLY else 1
     while True:
-        wave: list[Launch] = []
+        launches: list[Launch] = []
+        room = decoder.room
         for account in active:
-            if account.ended is None and len(wave) < order.batch_size:
-                wave += account.launches(order.batch_size - len(wave))
-        while not exhausted and len(wave) < order.batch_size and len(active) < WINDOW * order.batch_size:
-            try:
-                prompt = next(prompts, None)
-            except GuardwrapError as error:
-                prompt, failure = None, error
-            if prompt is None:
-                exhausted = True
-                break
-            account = _Account(prompt, order, order.sampler.init())
-            active.append(account)
-            if prompt.settings.beams is not None:
-                _commit([account], _beams(prompt), order, text_of)
+            if account.ended is None and len(launches) < room:
+                launches += account.launches(room - len(launches))
+        while len(launches) < room and len(active) < WINDOW * order.batch_size and (new := source.take()):
+            active.append(new)
+            if new.prompt.settings.beams is None:
+                launches += new.launches(room - len(launches))
             else:
-                wave += account.launches(order.batch_size - len(wave))
-        if wave:
-            _commit(active, decode(wave), order, text_of)
-            logger.debug("wave of %d attempts for %d prompts", len(wave), len(active))
+                ended += _beams(new.prompt)
+        if launches:
+            # An attempt may end with its first token, and make room again before the model is run.
+            ended += decoder.launch(launches)
+        elif decoder.running:
+            ended += decoder.advance()
+        if len(ended) >= enough or not decoder.running:
+            _book(active, ended, order, decoder, text_of)
+            ended = []
         while active and active[0].ended is not None:
             yield active.popleft().outcome()
-        if exhausted and not active:
+        if source.exhausted and not active:
             break
-    if failure is not None:
-        raise failure
+    if source.failure is not None:
+        raise source.failure
 
 
-def _commit(
-    accounts: Sequence[_Account] | deque[_Account],
-    decoded: Sequence[Decoded],
+class _Source:
+    """The prompts to come."""
+
+    def __init__(self, prompts: Iterator[Prompt], order: Order) -> None:
+        self._prompts = prompts
+        self._order = order
+        self.exhausted = False
+        self.failure: GuardwrapError | None = None
+
+    def take(self) -> _Account | None:
+        """Open an account for the next prompt, if there is one."""
+        if self.exhausted:
+            return None
+        try:
+            prompt = next(self._prompts, None)
+        except GuardwrapError as error:  # raised once the prompts before it are done
+            prompt, self.failure = None, error
+        self.exhausted = prompt is None
+        return None if prompt is None else _Account(prompt, self._order, self._order.sampler.init())
+
+
+def _book(
+    active: Sequence[_Account] | deque[_Account],
+    ended: Sequence[Decoded],
     order: Order,
+    decoder: Decoder,
     text_of: Callable[[Sequence[int]], str],
 ) -> None:
-    """Judge what a wave returned, all prompts together, and book it prompt by prompt."""
-    texts = {account.prompt.number: account.prompt.text for account in accounts}
+    """Judge attempts that ended, of all prompts together, and stop those that are not needed any more."""
+    accounts = {account.prompt.number: account for account in active}
+    by_prompt: dict[int, list[_Judged]] = {}
+    for item in _judge(ended, accounts, order, text_of):
+        by_prompt.setdefault(item.decoded.launch.prompt, []).append(item)
+    done = set()
+    for number, judged in by_prompt.items():
+        accounts[number].commit(judged)
+        if accounts[number].ended is not None:
+            done.add(number)
+    if done:
+        for decoded in decoder.cancel(lambda launch: launch.prompt in done):
+            accounts[decoded.launch.prompt].surplus.append(len(decoded.token_ids))
+
+
+def _judge(
+    decoded: Sequence[Decoded], accounts: dict[int, _Account], order: Order, text_of: Callable[[Sequence[int]], str]
+) -> list[_Judged]:
+    """Decode attempts that ended and judge those that are whole."""
     draws = [
         Draw(
-            texts[item.launch.prompt],
+            accounts[item.launch.prompt].prompt.text,
             tuple(item.token_ids),
             text_of(item.token_ids),
             item.status == "finished",
@@ -280,12 +346,7 @@ def _commit(
     judgements = [Judgement(False, item.blame) for item in decoded]
     for i, judgement in zip(whole, judge(order.constraint, [draws[i] for i in whole]), strict=True):
         judgements[i] = judgement
-    by_prompt: dict[int, list[tuple[Decoded, Draw, Judgement]]] = {}
-    for item in zip(decoded, draws, judgements, strict=True):
-        by_prompt.setdefault(item[0].launch.prompt, []).append(item)
-    for account in accounts:
-        if results := by_prompt.get(account.prompt.number):
-            account.commit(in_launch_order(results))
+    return [_Judged(*item) for item in zip(decoded, draws, judgements, strict=True)]
 
 
 def _beams(prompt: Prompt) -> list[Decoded]:

@@ -1,0 +1,159 @@
+"""Rows of a batch: every way of keeping states gives the model's own logits, on many architectures."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+
+from guardwrap import GuardedGenerator, Keyword, Length
+from guardwrap.engine import rows
+from guardwrap.engine.rows import Plain, Slots, Wave, choose
+from guardwrap.testing import World, character_tokenizer
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
+COMMON = {
+    "vocab_size": len(LETTERS) + 1,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "bos_token_id": None,
+    "eos_token_id": 0,
+    "pad_token_id": 0,
+}
+SMALL_GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+
+REFILL: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {"sliding_window": 4},
+    "qwen2": {},
+    "qwen3": {"head_dim": 8},
+    "gemma2": {"head_dim": 8, "sliding_window": 4},
+    "gemma3_text": {"head_dim": 8, "sliding_window": 4, "num_hidden_layers": 6},
+    "phi3": {},
+    "gpt2": SMALL_GPT,
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+    "bloom": {"n_layer": 2, "n_head": 4},
+    "gpt_neox": {},
+    "falcon": {"alibi": True},
+    "llama4_text": {"head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 32, "attention_chunk_size": 8},
+    "mamba2": {"state_size": 4, "num_heads": 8, "head_dim": 8, "n_groups": 1},
+    "jamba": {"mamba_d_state": 4, "num_experts": 2, "attn_layer_period": 2, "attn_layer_offset": 1},
+    "lfm2": {},
+    "falcon_h1": {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 4},
+}
+PLAIN: dict[str, dict[str, Any]] = {
+    "rwkv": {"attention_hidden_size": 32},
+    "recurrent_gemma": {"lru_width": 32, "attention_window_size": 8, "head_dim": 8, "num_hidden_layers": 3},
+}
+
+# Reference kernels, odd default token ids: said of the tiny models, not of us.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def tiny(name: str, special: dict[str, Any]) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **{**COMMON, **special})).eval()
+
+
+@pytest.mark.parametrize("name", REFILL)
+def test_refill(name: str) -> None:
+    model = tiny(name, REFILL[name])
+    assert choose(model) is Slots
+    same_as_generate(model)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_architectures_that_need_the_plain_mode(name: str) -> None:
+    model = tiny(name, PLAIN[name])
+    assert choose(model) is Plain
+    guarded = GuardedGenerator(model, Length(min=1), tokenizer=character_tokenizer(LETTERS), seed=0)
+    assert all(outcome.ok for outcome in guarded.run(["ab", "hello"], max_new_tokens=4))
+
+
+def same_as_generate(model: Any) -> None:
+    """Greedy search on prompts of different lengths, more of them than rows, against generate on each alone."""
+    tokenizer = character_tokenizer(LETTERS)
+    prompts = ["a", "hello there", "some words", "b c", "once upon a time", "hello there", "x"]
+    guarded = GuardedGenerator(model, Length(min=0), tokenizer=tokenizer, batch_size=3)
+    outcomes = guarded.run(prompts, do_sample=False, max_new_tokens=9, min_new_tokens=2, progress=False)
+    for prompt, outcome in zip(prompts, outcomes, strict=True):
+        ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
+        mask = torch.ones_like(ids)
+        alone = model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=9, min_new_tokens=2)
+        assert list(outcome.draws[0].token_ids) == alone[0, ids.shape[1] :].tolist()
+
+
+@pytest.mark.parametrize("kind", [Slots, Wave, Plain])
+def test_same_seed_same_texts_in_every_mode(world: World, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: set[str] = set()
+
+    def texts() -> list[tuple[str, ...]]:
+        judged = Keyword("b", whole_words=False)
+        guarded = GuardedGenerator(world.pipeline(), judged, batch_size=5, seed=3)
+        prompts = ["ab", "a", "cde f. ab", "ab"]
+        outcomes = guarded.run(prompts, num_return_sequences=4, max_new_tokens=8, temperature=2.0)
+        modes.update(outcome.report.mode for outcome in outcomes)
+        return [outcome.texts for outcome in outcomes]
+
+    usual = texts()
+    from guardwrap import generator
+
+    monkeypatch.setattr(generator, "choose", lambda model: kind)
+    assert texts() == usual
+    assert modes == {"refill", kind.name}
+
+
+def test_half_precision_is_told_from_misplaced_states(world: World) -> None:
+    model = tiny("llama", {}).to(torch.bfloat16)
+    assert choose(model) is Slots
+
+
+def test_negative_control_misplaced_states_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("llama", {})
+    place = rows._SlotLayer.place
+
+    def misplaced(self: Any, numbers: Any, keys: torch.Tensor, values: torch.Tensor) -> None:
+        place(self, numbers, keys.roll(1, dims=2), values)
+
+    monkeypatch.setattr(rows._SlotLayer, "place", misplaced)
+    assert choose(model) is Wave
+
+    other = tiny("llama", {})
+    monkeypatch.setattr(DynamicCache, "reorder_cache", lambda self, index: None)
+    assert choose(other) is Plain
+
+
+def test_what_was_chosen_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("llama", {})
+    choose(model)
+    monkeypatch.setattr(rows, "_difference", lambda *_: pytest.fail("tested again"))
+    choose(model)
+
+
+def test_a_long_run_of_slots_shifts_and_grows(world: World) -> None:
+    """Rows that come and go for hundreds of steps, against the whole text each time."""
+    chance = torch.Generator().manual_seed(1)
+    model = tiny("llama", {"max_position_embeddings": 512})
+
+    def ids(count: int) -> torch.Tensor:
+        return torch.randint(30, (count,), generator=chance)
+
+    slots, plain = Slots(model, prompts=2), Plain(model)
+    alive = 0
+    with torch.no_grad():
+        for step in range(220):
+            if alive < 3 and step % 3 == 0:
+                prompts = [ids(1 + step % 37), ids(3)]
+                torch.testing.assert_close(slots.add(prompts), plain.add(prompts), atol=1e-4, rtol=1e-4)
+                alive += 2
+            tokens = ids(alive)
+            torch.testing.assert_close(slots.forward(tokens), plain.forward(tokens), atol=1e-4, rtol=1e-4)
+            if step % 7 == 6:
+                keep = [row for row in range(alive) if row != step % alive]
+                plain.keep(slots.keep(keep))
+                alive -= 1
