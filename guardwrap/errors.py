@@ -41,6 +41,7 @@ __all__ = [
     "UnknownName",
     "Unsatisfiable",
     "UsageError",
+    "first_line",
     "nearest",
 ]
 
@@ -149,6 +150,12 @@ class BudgetExhausted(GenerationFailed):
 
 class Deterministic(GenerationFailed):
     """Greedy or beam search gave a text that violates the constraint; asking again would give the same text."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, or its type's name."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__
 
 
 def nearest(name: object, known: Iterable[str]) -> str:

@@ -22,16 +22,17 @@ from guardwrap.constraints.files import as_constraint_file
 from guardwrap.draws import Budget, Draw, Outcome
 from guardwrap.engine.decode import Decoder
 from guardwrap.engine.formats import as_pipeline, padding_mask, read_prompts, record, unpadded
-from guardwrap.engine.prefix import first_violated, grows_at_the_end, stable_prefix
+from guardwrap.engine.prefix import StablePrefix, first_violated
 from guardwrap.engine.prepare import Settings, prepare
 from guardwrap.engine.rows import choose
-from guardwrap.engine.serve import Order, Prompt, serve
+from guardwrap.engine.serve import Order, Prompt, TextOf, serve
 from guardwrap.errors import (
     BudgetExhausted,
     Deterministic,
     GuardwrapError,
     PromptError,
     UsageError,
+    first_line,
     nearest,
 )
 from guardwrap.samplers import Sampler, sampler_named
@@ -40,7 +41,6 @@ __all__ = ["Fallback", "GuardedGenerator"]
 
 BATCH_SIZE = 32
 _ON_EXHAUSTED = ("raise", "none")
-_PUNCTUATED = "Hello , world . I don 't know ; do you ? « Oui » ( n't ) 你好 🙂 \n\n  end !"
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class GuardedGenerator:
         self._calls = itertools.count()
         self._pipe = as_pipeline(generator, tokenizer)
         self._batch_size = _batch_size((self._pipe._batch_size or BATCH_SIZE) if batch_size is None else batch_size)
-        self._stable: dict[str, bool] = {}
+        self._stable: dict[str, StablePrefix] = {}
 
     @property
     def model(self) -> Any:
@@ -231,11 +231,13 @@ class GuardedGenerator:
         """
         own, rest = _split(options)
         ids = inputs if inputs is not None else rest.pop("input_ids", None)
-        if ids is None:
-            raise UsageError("generate needs input_ids; for text call the wrapper itself")
+        if not isinstance(ids, torch.Tensor):
+            raise UsageError("generate takes a tensor of token ids: generate(**tokenizer(text, return_tensors='pt'))")
         ids = ids[None] if ids.dim() == 1 else ids
         mask = rest.pop("attention_mask", None)
-        mask = padding_mask(ids, self.model.generation_config) if mask is None else mask.reshape(ids.shape)
+        if mask is None:
+            mask = padding_mask(ids, rest, self.model.generation_config)
+        mask = mask.reshape(ids.shape)
         prompts = []
         for number, row in enumerate(unpadded(ids, mask)):
 
@@ -247,7 +249,8 @@ class GuardedGenerator:
             text = self.tokenizer.decode(row, skip_special_tokens=True)
             prompts.append(Prompt(number, row.tolist(), text, settings))
         decoding = {"skip_special_tokens": True}
-        outcomes = list(self._serve(iter(prompts), self._order(own, decoding), decoding))
+        order = self._order(own, decoding)
+        outcomes = list(self._serve(iter(prompts), order, decoding, partial(self._raw_text, decoding)))
         self._raise_if_short(outcomes, strict=True)
         rows = [
             torch.cat([ids[prompt.number], torch.tensor(draw.token_ids, dtype=ids.dtype, device=ids.device)])
@@ -261,10 +264,19 @@ class GuardedGenerator:
     def _outcomes(self, prompts: Iterable[Any], options: Mapping[str, Any], *, first: int = 0) -> Iterator[Outcome]:
         own, rest = _split(options)
         preprocess, forward, postprocess = self._parameters(rest)
+        if isinstance(first, bool) or not isinstance(first, int) or first < 0:
+            raise UsageError(f"first={first!r}: give a whole number of at least 0")
         decoding = self._decoding(postprocess)
-        order = self._order(own, decoding)
+        # A tokenizer of this kind has the pipeline parse a chat's answer; what is returned is what must be judged.
+        parses = (
+            getattr(self.tokenizer, "response_template", None) is not None
+            and postprocess.get("return_type", ReturnType.FULL_TEXT) is ReturnType.FULL_TEXT
+            and not postprocess.get("continue_final_message")
+        )
+        order = self._order(own, decoding, parses=parses)
         prepared = self._prepared(enumerate(prompts, start=first), preprocess, forward)
-        outcomes = self._serve(prepared, order, decoding)
+        text_of = partial(self._parsed_text if parses else self._raw_text, decoding)
+        outcomes = self._serve(prepared, order, decoding, text_of)
         return (self._completed(outcome, order.constraint, preprocess) for outcome in outcomes)
 
     def _collect(self, prompts: Any, options: Mapping[str, Any], *, progress: bool | None = None) -> list[Outcome]:
@@ -281,7 +293,7 @@ class GuardedGenerator:
             for outcome in outcomes:
                 done.append(outcome)  # noqa: PERF402  # kept when an error ends the loop
         except GuardwrapError as error:
-            error.outcomes = tuple(done)
+            error.outcomes = (*done, *error.outcomes)
             raise
         return done
 
@@ -303,14 +315,16 @@ class GuardedGenerator:
             try:
                 inputs = self._pipe.preprocess(prompt, **preprocess)
             except (ValueError, TypeError, TemplateError) as error:
-                raise PromptError(f"prompt {number}: {str(error).strip().splitlines()[0]}") from None
-            key = tuple(inputs["input_ids"][0].tolist())
-            if not key:
+                raise PromptError(f"prompt {number}: {first_line(error)}") from None
+            if not inputs["input_ids"].shape[1]:
                 raise PromptError(
                     f"prompt {number} is empty, and this tokenizer adds no token to begin with; "
                     "give it text, e.g. the tokenizer's bos_token"
                 )
+            (ids,) = unpadded(inputs["input_ids"], inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])))
+            key = tuple(ids.tolist())
             if key not in recent:
+                inputs = {**inputs, "input_ids": ids[None], "attention_mask": torch.ones_like(ids)[None]}
 
                 def call(inputs: Any = inputs, **kwargs: Any) -> Any:
                     return self._pipe.forward(dict(inputs), **kwargs)["generated_sequence"][0]
@@ -330,7 +344,19 @@ class GuardedGenerator:
         clean = postprocess.get("clean_up_tokenization_spaces")
         return {"skip_special_tokens": skip is None or skip, "clean_up_tokenization_spaces": clean}
 
-    def _order(self, own: Mapping[str, Any], decoding: dict[str, Any]) -> Order:
+    def _raw_text(self, decoding: dict[str, Any], prompt: Prompt, ids: Sequence[int]) -> str:
+        text: str = self.tokenizer.decode(ids, **decoding)
+        return text
+
+    def _parsed_text(self, decoding: dict[str, Any], prompt: Prompt, ids: Sequence[int]) -> str:
+        """Return the content of the message that the pipeline makes of a chat's answer, as its ``postprocess`` does."""
+        text = self._raw_text(decoding, prompt, ids)
+        if isinstance(prompt.given, str) or prompt.given[-1]["role"] == "assistant":
+            return text
+        before = self.tokenizer.decode(prompt.settings.prompt_ids, **decoding)
+        return str(self.tokenizer.parse_response(text, prefix=before).get("content") or "")
+
+    def _order(self, own: Mapping[str, Any], decoding: dict[str, Any], *, parses: bool = False) -> Order:
         """Check guardwrap's options of a call, and fill them up with the wrapper's."""
         constraint, sampler, budget = self._constraint, self._sampler, self._budget
         if own.get("constraints") is not None:
@@ -345,32 +371,34 @@ class GuardedGenerator:
             raise UsageError(f"budget must be a Budget, not {type(budget).__name__}; e.g. Budget(max_attempts=100)")
         seed = _seed(own["seed"]) if own.get("seed") is not None else self._next_seed()
         size = self._batch_size if own.get("batch_size") is None else _batch_size(own["batch_size"])
-        early = self._decodes_stably(decoding)
-        notes = () if early else ("no early abort: this tokenizer rewrites text that it has already decoded",)
+        if _has_dropout(self.model):
+            raise UsageError("the model is in training mode, so dropout makes its texts random; call model.eval()")
+        early = self._stable_prefix(decoding).works and not parses
+        notes = ("the content of the message was judged, as it is parsed from the answer",) if parses else ()
+        if not early and not parses:
+            notes = ("no early abort: this tokenizer rewrites text that it has already decoded",)
         mode = choose(self.model).name
         return Order(constraint, sampler, budget, seed, size, mode, early, notes)
 
-    def _serve(self, prompts: Iterator[Prompt], order: Order, decoding: dict[str, Any]) -> Iterator[Outcome]:
-        def text_of(ids: Sequence[int]) -> str:
-            text: str = self.tokenizer.decode(ids, **decoding)
-            return text
+    def _serve(
+        self, prompts: Iterator[Prompt], order: Order, decoding: dict[str, Any], text_of: TextOf
+    ) -> Iterator[Outcome]:
+        stable = self._stable_prefix(decoding)
 
         def watch(ids: Sequence[int]) -> str | None:
-            return first_violated(order.constraint, stable_prefix(text_of, ids))
+            return first_violated(order.constraint, stable(ids))
 
         decoder = Decoder(choose(self.model)(self.model), order.batch_size, watch if order.early_abort else None)
         return serve(prompts, order, decoder, text_of)
 
-    def _decodes_stably(self, decoding: dict[str, Any]) -> bool:
-        """Whether a text only grows at its end as tokens are added; tested once for each way of decoding."""
-        clean = decoding.get("clean_up_tokenization_spaces")
-        if clean or (clean is None and getattr(self.tokenizer, "clean_up_tokenization_spaces", False)):
-            return False
+    def _stable_prefix(self, decoding: dict[str, Any]) -> StablePrefix:
+        """Return the decoder of unfinished attempts; made, and tested, once for each way of decoding."""
         key = repr(sorted(decoding.items()))
         if key not in self._stable:
-            sample = self.tokenizer(_PUNCTUATED, add_special_tokens=False)["input_ids"]
-            decode_ids = partial(self.tokenizer.decode, **decoding)
-            self._stable[key] = grows_at_the_end(decode_ids, len(self.tokenizer), sample)
+            self._stable[key] = StablePrefix(self.tokenizer, partial(self.tokenizer.decode, **decoding))
+            clean = decoding.get("clean_up_tokenization_spaces")
+            if clean or (clean is None and getattr(self.tokenizer, "clean_up_tokenization_spaces", False)):
+                self._stable[key].works = False
         return self._stable[key]
 
     def _completed(self, outcome: Outcome, constraint: Constraint, preprocess: Mapping[str, Any]) -> Outcome:
@@ -379,6 +407,8 @@ class GuardedGenerator:
             return outcome
         text = self._on_exhausted.text
         text = text if isinstance(text, str) else text(outcome.prompt)
+        if not isinstance(text, str):
+            raise UsageError(f"the fallback returned {type(text).__name__} instead of a string")
         ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         prompt = outcome.prompt
         if not isinstance(prompt, str):
@@ -464,3 +494,10 @@ def _seed(value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise UsageError(f"seed={value!r}: give a whole number of at least 0")
     return value
+
+
+def _has_dropout(model: Any) -> bool:
+    """Whether the model draws random numbers of its own."""
+    return any(
+        module.training and module.p > 0 for module in model.modules() if isinstance(module, torch.nn.Dropout)
+    ) or (model.training and bool(getattr(model.config.get_text_config(), "attention_dropout", 0)))

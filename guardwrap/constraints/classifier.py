@@ -14,7 +14,7 @@ from guardwrap.constraints.base import Constraint, is_count, is_number, require
 from guardwrap.constraints.text import require_choice
 from guardwrap.constraints.views import VIEWS, View, view
 from guardwrap.draws import Draw
-from guardwrap.errors import CheckFailed, ConstraintError, ModelError, nearest
+from guardwrap.errors import CheckFailed, ConstraintError, ModelError, first_line, nearest
 
 __all__ = ["Classifier"]
 
@@ -97,8 +97,7 @@ class Classifier(Constraint):
             try:
                 pipe = pipeline("text-classification", model=pipe)
             except (OSError, ValueError) as error:
-                reason = str(error).splitlines()[0]
-                raise ModelError(f"cannot load the classifier {self.model!r}: {reason}") from None
+                raise ModelError(f"cannot load the classifier {self.model!r}: {first_line(error)}") from None
         labels = [str(name) for name in pipe.model.config.id2label.values()]
         if self.label not in labels:
             raise ConstraintError(

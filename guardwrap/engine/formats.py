@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import GeneratorType
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from transformers.pipelines.text_generation import ReturnType
 from transformers.utils.chat_template_utils import Chat, is_valid_message
 
 from guardwrap.engine.local import load_local
-from guardwrap.errors import ModelError, PromptError, UsageError
+from guardwrap.errors import ModelError, PromptError, UsageError, first_line
 
 __all__ = ["as_pipeline", "padding_mask", "read_prompts", "record", "unpadded"]
 
@@ -33,7 +35,7 @@ def as_pipeline(generator: Any, tokenizer: Any) -> TextGenerationPipeline:
         try:
             pipe = pipeline("text-generation", model=str(generator), tokenizer=tokenizer)
         except (OSError, ValueError) as error:
-            raise ModelError(f"cannot load the model {str(generator)!r}: {str(error).splitlines()[0]}") from None
+            raise ModelError(f"cannot load the model {str(generator)!r}: {first_line(error)}") from None
     elif isinstance(generator, PreTrainedModel) or hasattr(generator, "get_base_model"):
         if tokenizer is None:
             raise UsageError("a model needs its tokenizer: GuardedGenerator(model, constraints, tokenizer=tokenizer)")
@@ -68,6 +70,13 @@ def read_prompts(prompts: Any) -> tuple[Any, bool, bool]:
         if prompts and is_valid_message(prompts[0]):
             return [Chat(list(prompts))], True, False
         return [_one_prompt(prompt, i) for i, prompt in enumerate(prompts)], False, False
+    if isinstance(prompts, GeneratorType):
+        first = next(prompts, None)
+        if first is None:
+            return [], False, False
+        if is_valid_message(first):  # the messages of one chat, as the pipeline reads them
+            return [Chat([first, *prompts])], True, False
+        prompts = itertools.chain([first], prompts)
     if isinstance(prompts, Dataset) and not isinstance(prompts, Iterable):
         prompts = map(prompts.__getitem__, range(len(prompts)))  # type: ignore[arg-type]  # map-style: it has a length
     if not isinstance(prompts, Iterable):
@@ -100,12 +109,18 @@ def record(prompt: Any, text: str, postprocess: Mapping[str, Any]) -> dict[str, 
     return {"generated_text": [*messages, {"role": "assistant", "content": text}]}
 
 
-def padding_mask(ids: torch.Tensor, config: Any) -> torch.Tensor:
+def padding_mask(ids: torch.Tensor, options: Mapping[str, Any], config: Any) -> torch.Tensor:
     """Infer padding as ``generate`` does: only where the padding token is not also an end-of-sequence token."""
-    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-    if config.pad_token_id is None or config.pad_token_id in ends:
+    call = options.get("generation_config")
+
+    def resolved(name: str) -> Any:
+        given = (options.get(name), getattr(call, name, None), getattr(config, name))
+        return next((value for value in given if value is not None), None)
+
+    pad, ends = resolved("pad_token_id"), resolved("eos_token_id")
+    if pad is None or pad in (ends if isinstance(ends, list) else [ends]):
         return torch.ones_like(ids)
-    return torch.ne(ids, config.pad_token_id).long()
+    return torch.ne(ids, pad).long()
 
 
 def unpadded(ids: torch.Tensor, mask: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -2,24 +2,87 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from guardwrap.constraints.base import Constraint, Verdict, run_verdict
 
-__all__ = ["first_violated", "grows_at_the_end", "stable_prefix"]
+__all__ = ["StablePrefix", "first_violated"]
 
 Decode = Callable[[Sequence[int]], str]
 
 _REPLACEMENT = "\ufffd"
+_PUNCTUATED = "Hello , world . I don 't know ; do you ? « Oui » ( n't ) 你好 🙂 \n\n  end !"
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
-def stable_prefix(decode: Decode, token_ids: Sequence[int]) -> str:
-    """Decode an unfinished attempt, without the end that later tokens may still change.
+class StablePrefix:
+    """Decodes unfinished attempts, without the end that later tokens may still change.
 
-    An incomplete UTF-8 sequence decodes to replacement characters; the tokens to come may complete it.
+    Parameters
+    ----------
+    tokenizer
+        The tokenizer.
+    decode
+        From token ids to text, as the user gets it.
+
+    Attributes
+    ----------
+    works : bool
+        Whether decoding more tokens leaves such a prefix as it was. Where it does not, prefix verdicts must not be
+        used. Found by looking at the decoder's parts, and by trying it on random tokens.
     """
-    return decode(token_ids).rstrip(_REPLACEMENT)
+
+    def __init__(self, tokenizer: Any, decode: Decode) -> None:
+        self._decode = decode
+        size = len(tokenizer)
+        names = tokenizer.convert_ids_to_tokens(list(range(size)))
+        # A run of byte tokens is decoded as a whole: one more can make it invalid, line breaks in it included.
+        self._bytes = frozenset(i for i, name in enumerate(names) if name and _BYTE.fullmatch(name))
+        sample = tokenizer(_PUNCTUATED, add_special_tokens=False)["input_ids"]
+        self.works = _acts_on_tokens(tokenizer) and self._grows_at_the_end(size, sample)
+
+    def __call__(self, token_ids: Sequence[int]) -> str:
+        """Return text that every continuation begins with."""
+        end = len(token_ids)
+        while end and token_ids[end - 1] in self._bytes:
+            end -= 1
+        # An incomplete UTF-8 sequence decodes to replacement characters; the tokens to come may complete it.
+        return self._decode(token_ids[:end]).rstrip(_REPLACEMENT)
+
+    def _grows_at_the_end(self, size: int, sample: Sequence[int]) -> bool:
+        chance = random.Random(0)
+        sequences = [list(sample)] + [[chance.randrange(size) for _ in range(24)] for _ in range(40)]
+        for ids in sequences:
+            text = self._decode(ids)
+            if not all(text.startswith(self(ids[:end])) for end in range(1, len(ids))):
+                return False
+        return True
+
+
+def _acts_on_tokens(tokenizer: Any) -> bool:
+    """Whether no part of the decoder rewrites text across tokens; True where there is nothing to look at."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    decoder = json.loads(backend.to_str()).get("decoder") if backend is not None else None
+    fused = False
+    stack = [decoder] if decoder else []
+    while stack:
+        part = stack.pop(0)
+        kind = part["type"]
+        if kind == "Sequence":
+            stack = part["decoders"] + stack
+        elif kind == "Fuse":
+            fused = True
+        elif kind == "Replace":
+            pattern = part["pattern"].get("String")
+            if fused and (pattern is None or len(pattern) > 1):
+                return False
+        elif kind not in ("ByteLevel", "Metaspace", "ByteFallback", "BPEDecoder", "Strip", "WordPiece"):
+            return False
+    return True
 
 
 def first_violated(constraint: Constraint, prefix: str) -> str | None:
@@ -28,29 +91,3 @@ def first_violated(constraint: Constraint, prefix: str) -> str | None:
         if run_verdict(part, prefix) is Verdict.VIOLATED:
             return part.title
     return None
-
-
-def grows_at_the_end(decode: Decode, vocabulary: int, sample: Sequence[int]) -> bool:
-    """Test whether decoding more tokens leaves the stable prefix as it was.
-
-    Parameters
-    ----------
-    decode
-        From token ids to text, as the user gets it.
-    vocabulary
-        Number of token ids.
-    sample
-        Token ids of a text with punctuation, where clean-up rules would show.
-
-    Returns
-    -------
-    bool
-        False if some prefix changed, and prefix verdicts must not be used with this decoder.
-    """
-    chance = random.Random(0)
-    sequences = [list(sample)] + [[chance.randrange(vocabulary) for _ in range(24)] for _ in range(40)]
-    for ids in sequences:
-        text = decode(ids)
-        if not all(text.startswith(stable_prefix(decode, ids[:end])) for end in range(1, len(ids))):
-            return False
-    return True

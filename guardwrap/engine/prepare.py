@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from transformers.generation import (
     EpsilonLogitsWarper,
     EtaLogitsWarper,
     MaxLengthCriteria,
+    MaxTimeCriteria,
     MinPLogitsWarper,
     StopStringCriteria,
     SynthIDTextWatermarkLogitsProcessor,
@@ -30,9 +32,9 @@ from transformers.generation import (
 )
 from transformers.generation.configuration_utils import GenerationMode
 
-from guardwrap.errors import PromptError, UsageError, nearest
+from guardwrap.errors import PromptError, UsageError, first_line, nearest
 
-__all__ = ["Settings", "prepare"]
+__all__ = ["Settings", "prepare", "without_stop_strings"]
 
 # These read scores only, row by row, so one call serves the rows of every prompt.
 _ROWWISE = (
@@ -160,50 +162,78 @@ def prepare(
         return input_ids
 
     try:
-        call(custom_generate=keep, **kwargs)
+        with without_stop_strings(model.generation_config):
+            call(custom_generate=keep, **kwargs)
+            config = kept["config"]
+            mode = _mode(config, count)
+            beams = call(**kwargs | {"num_return_sequences": count}) if mode == "beam" else None
+    except UsageError:
+        raise
     except (ValueError, TypeError) as error:
         raise UsageError(_say(error, known)) from None
-    config = kept["config"]
-    mode = _mode(config, count)
+    _refuse_model_inputs(kwargs)
     processors, warpers = _split(kept["processors"])
     context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     length = kept["ids"].shape[1]
     if context is not None and length >= context:
         raise PromptError(f"the prompt has {length} tokens and the model's context {context}; shorten the prompt")
+    max_length, end_ids = 2**31, frozenset[int]()
+    criteria = StoppingCriteriaList()
+    for criterion in kept["criteria"]:  # the user's own take the place of transformers'
+        if isinstance(criterion, MaxLengthCriteria):
+            max_length = min(max_length, criterion.max_length)
+        elif isinstance(criterion, EosTokenCriteria):
+            end_ids |= frozenset(criterion.eos_token_id.tolist())
+        elif isinstance(criterion, MaxTimeCriteria):
+            raise UsageError(f"MaxTimeCriteria is not supported: {_REFUSED_SETTINGS['max_time']}")
+        else:
+            criteria.append(criterion)
     return Settings(
         prompt_ids=kept["ids"][0],
         mode=mode,
         processors=processors,
         warpers=warpers,
-        criteria=StoppingCriteriaList(
-            criterion
-            for criterion in kept["criteria"]
-            if not isinstance(criterion, MaxLengthCriteria | EosTokenCriteria)
-        ),
-        end_ids=_end_ids(config),
-        max_length=config.max_length,
+        criteria=criteria,
+        end_ids=end_ids,
+        max_length=max_length,
         pad_id=_pad_id(config),
         return_dict=bool(config.return_dict_in_generate),
         count=count,
-        beams=call(**kwargs | {"num_return_sequences": count}) if mode == "beam" else None,
+        beams=beams,
     )
+
+
+def _refuse_model_inputs(kwargs: Mapping[str, Any]) -> None:
+    """Refuse what goes to the model itself: the loop would have to carry it along from token to token."""
+    known = {*vars(GenerationConfig()), "generation_config", "logits_processor", "stopping_criteria", "use_cache"}
+    for name in kwargs:
+        if name not in known:
+            raise UsageError(f"{name} is not supported: only tokens go to the model; leave it out")
 
 
 def _one_sequence(model: Any, kwargs: Mapping[str, Any], tokenizer: Any) -> tuple[dict[str, Any], int]:
     """Take out what guardwrap sees to itself: the number of sequences, and stop strings."""
     kwargs = {name: value for name, value in kwargs.items() if name != "tokenizer"}
     config = kwargs.get("generation_config") or model.generation_config
-    given = kwargs.pop("num_return_sequences", None)
-    count = given if given is not None else config.num_return_sequences or 1
+
+    def resolved(name: str) -> Any:
+        """As generate: the argument, else the configuration of the call, else the model's."""
+        given = (kwargs.pop(name, None), getattr(config, name), getattr(model.generation_config, name))
+        return next((value for value in given if value is not None), None)
+
+    count = resolved("num_return_sequences")
+    count = 1 if count is None else count
     if not isinstance(count, int) or count < 1:
         raise UsageError(f"num_return_sequences={count!r}: give a whole number of at least 1")
-    stops = kwargs.pop("stop_strings", None) or config.stop_strings
+    stops = resolved("stop_strings")
+    if kwargs.get("cache_implementation", config.cache_implementation) in ("paged", "quantized"):
+        raise UsageError("cache_implementation is not supported: guardwrap keeps its own cache; leave it out")
     changes: dict[str, Any] = {"num_return_sequences": 1}
     if stops:
         # generate() drops the tokenizer when a callable decodes, and then cannot build this itself.
         criteria = [*(kwargs.pop("stopping_criteria", None) or []), StopStringCriteria(tokenizer, stops)]
         kwargs |= {"stopping_criteria": StoppingCriteriaList(criteria), "stop_strings": None}
-    if kwargs.get("generation_config") is not None or config.stop_strings:
+    if kwargs.get("generation_config") is not None:
         # generate() warns of a configuration together with single settings, so the change goes into a copy.
         kwargs["generation_config"] = copy.deepcopy(config)
         kwargs["generation_config"].update(stop_strings=None, **changes)
@@ -211,12 +241,20 @@ def _one_sequence(model: Any, kwargs: Mapping[str, Any], tokenizer: Any) -> tupl
     return kwargs | changes, count
 
 
+@contextmanager
+def without_stop_strings(config: GenerationConfig) -> Iterator[None]:
+    """Hide the model's own stop strings, which no argument can: generate() fills in what is None."""
+    stops, config.stop_strings = config.stop_strings, None
+    try:
+        yield
+    finally:
+        config.stop_strings = stops
+
+
 def _mode(config: GenerationConfig, count: int) -> Literal["sample", "greedy", "beam"]:
     for name, way_out in _REFUSED_SETTINGS.items():
         if getattr(config, name, None):
             raise UsageError(f"{name} is not supported: {way_out}")
-    if config.cache_implementation == "quantized":
-        raise UsageError("cache_implementation='quantized' is not supported: leave it out")
     mode = _MODES.get(config.get_generation_mode())
     if mode is None:
         raise UsageError(
@@ -239,19 +277,14 @@ def _split(processors: LogitsProcessorList) -> tuple[LogitsProcessorList, Logits
     return LogitsProcessorList(processors[:cut]), LogitsProcessorList(processors[cut:])
 
 
-def _end_ids(config: GenerationConfig) -> frozenset[int]:
-    ids = config.eos_token_id
-    return frozenset(() if ids is None else [ids] if isinstance(ids, int) else ids)
-
-
 def _pad_id(config: GenerationConfig) -> int:
-    ends = _end_ids(config)
-    return config.pad_token_id if config.pad_token_id is not None else min(ends, default=0)
+    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    return next((token for token in (config.pad_token_id, *ends) if token is not None), 0)
 
 
 def _say(error: Exception, known: Sequence[str]) -> str:
     """One line of transformers' complaint, with the nearest spelling of an unknown argument."""
-    message = str(error).strip().splitlines()[0]
+    message = first_line(error)
     unused = re.search(r"not used by the model: \['(\w+)'", message)
     if not unused:
         return message

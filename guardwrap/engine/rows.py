@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import logging
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,13 +19,16 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
-from transformers import Cache, DynamicCache
+from transformers import Cache, DynamicCache, GenerationConfig
 from transformers.cache_utils import (
     DynamicLayer,
     DynamicSlidingWindowLayer,
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionLayer,
 )
+
+from guardwrap.engine.prepare import without_stop_strings
+from guardwrap.errors import ModelError
 
 logger = logging.getLogger("guardwrap")
 
@@ -442,6 +446,9 @@ _chosen: WeakKeyDictionary[Any, dict[Any, type[Rows]]] = WeakKeyDictionary()
 
 
 def _tested(model: Any) -> type[Rows]:
+    _require_generate(model)
+    if _rope_types(model.config.get_text_config()) & {"dynamic", "longrope"}:
+        return Plain  # the longest row of a batch sets the frequencies of all
     kinds: tuple[type[Slots] | type[Wave], ...] = (Slots, Wave)
     for kind in kinds:
         try:
@@ -449,11 +456,63 @@ def _tested(model: Any) -> type[Rows]:
         except Exception as reason:  # whatever an architecture does with a cache it does not know
             logger.debug("%s does not work with %s", kind.name, type(model).__name__, exc_info=reason)
             continue
-        # Float32 agrees to about 1e-5; half precision rounds at 1e-2, a misplaced state is off by 1.
-        if error < (2e-3 if model.dtype in (torch.float32, torch.float64) else 0.1):
+        if error < _tolerance(model):
             return kind
         logger.debug("%s differs by %.2g with %s", kind.name, error, type(model).__name__)
     return Plain
+
+
+def _tolerance(model: Any) -> float:
+    """Largest difference of logits, in units of their spread, that is rounding.
+
+    Float32 agrees to about 1e-5; half precision rounds at 1e-2, and a misplaced state is off by 1.
+    """
+    return 2e-3 if model.dtype in (torch.float32, torch.float64) else 0.1
+
+
+def _rope_types(config: Any) -> set[str]:
+    """Kinds of rotary embedding, of the model or of its layer types."""
+    found: set[str] = set()
+    stack = [getattr(config, "rope_parameters", None) or {}]
+    while stack:
+        parameters = stack.pop()
+        found.add(str(parameters.get("rope_type")))
+        stack += [value for value in parameters.values() if isinstance(value, dict)]
+    return found
+
+
+def _require_generate(model: Any) -> None:
+    """Refuse models whose generate does more than feed them tokens, such as appending a mask.
+
+    Raises
+    ------
+    ModelError
+        If the logits of ``model.generate`` are not those of the model called on the same tokens.
+    """
+    size = model.config.get_text_config().vocab_size
+    ids = torch.randint(size, (1, 4), generator=torch.Generator().manual_seed(0)).to(model.device)
+    config = GenerationConfig(
+        max_new_tokens=3,
+        do_sample=False,
+        num_beams=1,
+        num_return_sequences=1,
+        pad_token_id=0,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    with warnings.catch_warnings(), without_stop_strings(model.generation_config):
+        warnings.simplefilter("ignore")  # about settings of the model's own that a greedy trial does not use
+        made = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
+    plain = Plain(model)
+    reference = plain.add([ids[0]])
+    for step, logits in enumerate(made.logits):
+        if step:
+            reference = plain.forward(made.sequences[:, ids.shape[1] + step - 1])
+        spread = reference.std(-1).mean().clamp(min=1e-6)
+        if float(((logits.float() - reference).abs().amax() / spread).item()) > _tolerance(model):
+            raise ModelError(
+                f"{type(model).__name__} is not supported: its generate feeds it other inputs than the text's tokens"
+            )
 
 
 def _difference(rows: Rows, plain: Rows) -> float:

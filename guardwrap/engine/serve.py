@@ -29,6 +29,9 @@ WINDOW = 4
 COSTLY = 2
 """``Constraint.cost`` from which attempts that ended are judged in batches …"""
 
+LAUNCH_ROUNDS = 4
+"""Rounds of launches in a row before the attempts that run are advanced by a token."""
+
 JUDGED_TOGETHER = 16
 """… of this many, or as many as there are when nothing else is left to do."""
 
@@ -119,9 +122,11 @@ class _Account:
         """
         budget, now = self.order.budget, time.monotonic()
         self.began = now if self.began is None else self.began
-        if self.launched and budget.max_seconds is not None and now - self.began >= budget.max_seconds:
-            # What is on its way still counts.
-            self.ended = None if self.under_way else "max_seconds"
+        late = budget.deadline is not None and now - self.began >= budget.deadline
+        slow = budget.max_seconds is not None and now - self.began >= budget.max_seconds
+        if self.launched and (late or slow):
+            # What is on its way still counts, if it is in time.
+            self.ended = None if self.under_way else "deadline" if late else "max_seconds"
             return []
         held = sum(judged.judgement.satisfied for judged in self.waiting.values())
         accepted = len(self.accepted) + held
@@ -191,7 +196,7 @@ class _Account:
             seed=self.order.seed,
             requested=self.wanted,
             accepted=len(self.accepted),
-            ended=self.ended or "complete",
+            ended=self.ended or "error",
             usage=usage,
             budget=self.order.budget,
             acceptance=rate,
@@ -226,9 +231,11 @@ def next_in_turn(waiting: dict[int, _Judged], attempt: int) -> _Judged | None:
     return waiting.pop(attempt, None)
 
 
-def serve(
-    prompts: Iterator[Prompt], order: Order, decoder: Decoder, text_of: Callable[[Sequence[int]], str]
-) -> Iterator[Outcome]:
+TextOf = Callable[[Prompt, Sequence[int]], str]
+"""From a prompt and new tokens to the text as the user gets it."""
+
+
+def serve(prompts: Iterator[Prompt], order: Order, decoder: Decoder, text_of: TextOf) -> Iterator[Outcome]:
     """Draw until every prompt has its texts or has spent its budget.
 
     Parameters
@@ -253,26 +260,33 @@ def serve(
         What taking a prompt raised, once the prompts before it are done.
     """
     active: deque[_Account] = deque()
-    source = _Source(prompts, order)
+    try:
+        yield from _served(active, _Source(prompts, order), order, decoder, text_of)
+    except GuardwrapError as error:
+        # What prompts further on have got already is not lost.
+        error.outcomes = tuple(account.outcome() for account in active if account.ended or account.accepted)
+        raise
+
+
+def _served(
+    active: deque[_Account], source: _Source, order: Order, decoder: Decoder, text_of: TextOf
+) -> Iterator[Outcome]:
     ended: list[Decoded] = []
+    rounds = 0  # of launches in a row
     # A classifier wants company; anything else is judged at once.
     enough = JUDGED_TOGETHER if order.constraint.cost >= COSTLY else 1
     while True:
         launches: list[Launch] = []
-        room = decoder.room
-        for account in active:
-            if account.ended is None and len(launches) < room:
-                launches += account.launches(room - len(launches))
-        while len(launches) < room and len(active) < WINDOW * order.batch_size and (new := source.take()):
-            active.append(new)
-            if new.prompt.settings.beams is None:
-                launches += new.launches(room - len(launches))
-            else:
-                ended += _beams(new.prompt)
+        # An attempt may end with its first token and make room again before the model is run; those that run must
+        # get on all the same.
+        if rounds < LAUNCH_ROUNDS or not decoder.running:
+            launches, beams = _next_launches(active, source, order, decoder.room)
+            ended += beams
         if launches:
-            # An attempt may end with its first token, and make room again before the model is run.
+            rounds += 1
             ended += decoder.launch(launches)
         elif decoder.running:
+            rounds = 0
             ended += decoder.advance()
         if len(ended) >= enough or not decoder.running:
             _book(active, ended, order, decoder, text_of)
@@ -285,6 +299,29 @@ def serve(
         raise source.failure
 
 
+def _next_launches(
+    active: deque[_Account], source: _Source, order: Order, room: int
+) -> tuple[list[Launch], list[Decoded]]:
+    """Fill the room: a fair share for each prompt under way, then new prompts, then whoever still needs more."""
+    launches: list[Launch] = []
+    beams: list[Decoded] = []
+    under_way = [account for account in active if account.ended is None]
+    share = max(1, room // max(1, len(under_way)))
+    for account in under_way:
+        if len(launches) < room:
+            launches += account.launches(min(share, room - len(launches)))
+    while len(launches) < room and len(active) < WINDOW * order.batch_size and (new := source.take()):
+        active.append(new)
+        if new.prompt.settings.beams is None:
+            launches += new.launches(room - len(launches))
+        else:
+            beams += _beams(new.prompt)
+    for account in under_way:
+        if len(launches) < room and account.ended is None:
+            launches += account.launches(room - len(launches))
+    return launches, beams
+
+
 class _Source:
     """The prompts to come."""
 
@@ -292,7 +329,7 @@ class _Source:
         self._prompts = prompts
         self._order = order
         self.exhausted = False
-        self.failure: GuardwrapError | None = None
+        self.failure: Exception | None = None
 
     def take(self) -> _Account | None:
         """Open an account for the next prompt, if there is one."""
@@ -300,7 +337,7 @@ class _Source:
             return None
         try:
             prompt = next(self._prompts, None)
-        except GuardwrapError as error:  # raised once the prompts before it are done
+        except Exception as error:  # the user's generator too; raised once the prompts before it are done
             prompt, self.failure = None, error
         self.exhausted = prompt is None
         return None if prompt is None else _Account(prompt, self._order, self._order.sampler.init())
@@ -311,7 +348,7 @@ def _book(
     ended: Sequence[Decoded],
     order: Order,
     decoder: Decoder,
-    text_of: Callable[[Sequence[int]], str],
+    text_of: TextOf,
 ) -> None:
     """Judge attempts that ended, of all prompts together, and stop those that are not needed any more."""
     accounts = {account.prompt.number: account for account in active}
@@ -328,15 +365,13 @@ def _book(
             accounts[decoded.launch.prompt].surplus.append(len(decoded.token_ids))
 
 
-def _judge(
-    decoded: Sequence[Decoded], accounts: dict[int, _Account], order: Order, text_of: Callable[[Sequence[int]], str]
-) -> list[_Judged]:
+def _judge(decoded: Sequence[Decoded], accounts: dict[int, _Account], order: Order, text_of: TextOf) -> list[_Judged]:
     """Decode attempts that ended and judge those that are whole."""
     draws = [
         Draw(
             accounts[item.launch.prompt].prompt.text,
             tuple(item.token_ids),
-            text_of(item.token_ids),
+            text_of(accounts[item.launch.prompt].prompt, item.token_ids),
             item.status == "finished",
             item.log_probability,
         )

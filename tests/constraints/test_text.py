@@ -228,7 +228,7 @@ def test_keywords(constraint, accepted, rejected):
         (None, {}),
         (5, {}),
         (b"ab", {}),
-        ({"a", "b"}, {}),
+        pytest.param({"a", "b"}, {}, id="set"),
         ({"a": "b"}, {}),
         ("a", {"match": "some"}),
         ("a", {"min_count": -1}),
