@@ -1,13 +1,22 @@
 """The token sampler: softmax, exactly."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from scipy.stats import chisquare
+from transformers import LogitsProcessorList
+from transformers.generation import (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
 
 from guardwrap.engine.randomness import uniforms
-from guardwrap.engine.tokens import argmax, inverse_cdf
+from guardwrap.engine.tokens import argmax, inverse_cdf, warped
 from guardwrap.errors import ModelError
 
 TOP = math.nextafter(1.0, 0.0)
@@ -63,6 +72,52 @@ def test_streams_give_uniforms_that_belong_to_the_attempt() -> None:
     values = [value for attempt in range(200) for value in first(7, 0, attempt)]
     counts = torch.histc(torch.tensor(values), bins=50, min=0, max=1).tolist()
     assert chisquare(counts).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [("top_k", 50)],
+        [("temperature", 0.7), ("top_k", 50)],
+        [("temperature", 0.7), ("top_k", 50), ("top_p", 0.8)],
+        [("top_k", 5), ("min_p", 0.1)],
+        [("temperature", 1.3), ("top_k", 20), ("typical_p", 0.7)],
+        [("top_p", 0.9)],
+        [("temperature", 0.5)],
+    ],
+)
+def test_candidates_of_top_k_are_drawn_as_from_the_whole_vocabulary(settings: Any, dtype: torch.dtype) -> None:
+    kinds = {
+        "temperature": TemperatureLogitsWarper,
+        "top_k": TopKLogitsWarper,
+        "top_p": TopPLogitsWarper,
+        "min_p": MinPLogitsWarper,
+        "typical_p": TypicalLogitsWarper,
+    }
+    warpers = LogitsProcessorList(kinds[name](value) for name, value in settings)
+    generator = torch.Generator().manual_seed(0)
+    # Rounded to bfloat16 many scores are tied, also with the k-th, and all of those stay in.
+    scores = (torch.randn(400, 3000, generator=generator) * 3).to(dtype).float()
+    uniform = torch.rand(400, generator=generator, dtype=torch.float64)
+    whole = warpers(torch.empty(400, 0), scores)
+    few, candidates = warped(scores, warpers)
+    assert (candidates is not None) == any(name == "top_k" for name, _ in settings)
+    tokens, logs = inverse_cdf(few, uniform)
+    if candidates is not None:
+        assert few.shape[1] < 100
+        tokens = candidates.gather(1, tokens[:, None]).squeeze(1)
+    same, exact = inverse_cdf(whole, uniform)
+    # Rounding, at the step between two tokens; and where top-p cuts among tied scores, which of them is any order's.
+    assert (tokens != same).sum() <= (1 if dtype is torch.float32 else 8)
+    torch.testing.assert_close(logs[tokens == same], exact[tokens == same], atol=1e-5, rtol=0)
+
+
+def test_more_ties_than_candidates() -> None:
+    scores = torch.zeros(3, 500)
+    few, candidates = warped(scores, LogitsProcessorList([TopKLogitsWarper(5)]))
+    assert candidates is None
+    assert few.shape == (3, 500)
 
 
 def test_argmax_is_certain() -> None:

@@ -11,7 +11,7 @@ import torch
 from guardwrap.engine.prepare import Settings
 from guardwrap.engine.randomness import uniforms
 from guardwrap.engine.rows import Rows
-from guardwrap.engine.tokens import argmax, inverse_cdf
+from guardwrap.engine.tokens import argmax, inverse_cdf, warped
 
 __all__ = ["Decoded", "Decoder", "Launch"]
 
@@ -159,7 +159,11 @@ def _draw(logits: torch.Tensor, attempts: Sequence[Decoded], watch: Watch | None
     """Draw a token for each attempt, note it, and set the status of those that end with it."""
     uniform = torch.tensor([next(attempt.stream) for attempt in attempts], dtype=torch.float64, device=logits.device)
     choose = inverse_cdf if attempts[0].launch.settings.mode == "sample" else argmax
-    tokens, log_probabilities = choose(_process(logits, attempts), uniform)
+    # The warpers come from the call's own settings, so they are the same for every prompt.
+    scores, candidates = warped(_process(logits, attempts), attempts[0].launch.settings.warpers)
+    tokens, log_probabilities = choose(scores, uniform)
+    if candidates is not None:
+        tokens = candidates.gather(1, tokens[:, None]).squeeze(1)
     for attempt, token, value in zip(attempts, tokens.tolist(), log_probabilities.tolist(), strict=True):
         attempt.token_ids.append(token)
         attempt.log_probability += value
@@ -180,15 +184,18 @@ def _groups(attempts: Sequence[Decoded]) -> Iterator[tuple[Settings, list[int], 
 
 
 def _process(logits: torch.Tensor, attempts: Sequence[Decoded]) -> torch.Tensor:
-    """Apply the logits processors, to each prompt's rows as if they were alone, then the warpers to all."""
-    first = attempts[0].launch.settings
+    """Apply the logits processors, to each prompt's rows as if they were alone."""
+    if not attempts[0].launch.settings.processors:
+        return logits
+    groups = list(_groups(attempts))
     scores = logits
-    if first.processors:
-        scores = logits.clone()
-        for settings, rows, ids in _groups(attempts):
+    for settings, rows, ids in groups:
+        if len(groups) == 1:
+            scores = settings.processors(ids.to(logits.device), logits)
+        else:
+            scores = logits.clone() if scores is logits else scores
             scores[rows] = settings.processors(ids.to(logits.device), logits[rows])
-    # The warpers come from the call's own settings, so they are the same for every prompt.
-    return first.warpers(torch.empty(len(attempts), 0, dtype=torch.long), scores) if first.warpers else scores
+    return scores
 
 
 def _settle(attempts: Sequence[Decoded], watch: Watch | None) -> None:
