@@ -388,7 +388,8 @@ class GuardedGenerator:
         def watch(ids: Sequence[int]) -> str | None:
             return first_violated(order.constraint, stable(ids))
 
-        decoder = Decoder(choose(self.model)(self.model), order.batch_size, watch if order.early_abort else None)
+        make_rows = partial(choose(self.model), self.model)
+        decoder = Decoder(make_rows, order.batch_size, watch if order.early_abort else None)
         return serve(prompts, order, decoder, text_of)
 
     def _stable_prefix(self, decoding: dict[str, Any]) -> StablePrefix:

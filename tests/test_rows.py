@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from guardwrap import GuardedGenerator, Keyword, Length
 from guardwrap.engine import rows
 from guardwrap.engine.rows import Plain, Slots, Wave, choose
+from guardwrap.errors import ModelError
 from guardwrap.testing import World, character_tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
@@ -157,3 +158,46 @@ def test_a_long_run_of_slots_shifts_and_grows(world: World) -> None:
                 keep = [row for row in range(alive) if row != step % alive]
                 plain.keep(slots.keep(keep))
                 alive -= 1
+
+
+@pytest.mark.parametrize("kind", [Slots, Wave])
+def test_out_of_memory_halves_the_batch_and_loses_nothing(
+    world: World, kind: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from guardwrap import generator
+
+    monkeypatch.setattr(generator, "choose", lambda model: kind)
+    judged = Keyword("b", whole_words=False)
+    prompts = ["ab", "a", "cde f. ab", "ab"]
+    settings = {"num_return_sequences": 4, "max_new_tokens": 8, "temperature": 2.0, "seed": 3}
+
+    def run() -> list[tuple[Any, ...]]:
+        outcomes = GuardedGenerator(world.pipeline(), judged, batch_size=16).run(prompts, **settings)
+        return [(outcome.texts, outcome.report.usage.attempts) for outcome in outcomes]
+
+    usual = run()
+    forward = kind.forward
+    most = []
+
+    def full(self: Any, tokens: torch.Tensor) -> torch.Tensor:
+        if len(tokens) > 5:
+            raise torch.OutOfMemoryError("out of memory")
+        most.append(len(tokens))
+        return forward(self, tokens)
+
+    monkeypatch.setattr(kind, "forward", full)
+    assert run() == usual
+    assert 3 <= max(most) <= 5
+    assert "out of memory: going on with 4 attempts" in caplog.text
+
+
+def test_out_of_memory_with_one_attempt_is_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    guarded = GuardedGenerator(world.pipeline(), Length(min=0))
+    guarded("ab", max_new_tokens=2)
+
+    def full(self: Any, tokens: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(Slots, "forward", full)
+    with pytest.raises(ModelError, match="shorten the prompt"):
+        guarded("ab", max_new_tokens=8, num_return_sequences=5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,9 @@ from guardwrap.engine.prepare import Settings
 from guardwrap.engine.randomness import uniforms
 from guardwrap.engine.rows import Rows
 from guardwrap.engine.tokens import argmax, inverse_cdf, warped
+from guardwrap.errors import ModelError
+
+logger = logging.getLogger("guardwrap")
 
 __all__ = ["Decoded", "Decoder", "Launch"]
 
@@ -75,10 +79,11 @@ class Decoder:
 
     Parameters
     ----------
-    rows
-        Where they keep their states.
+    make_rows
+        Makes empty rows, where attempts keep their states.
     size
-        How many at once, at most.
+        How many at once, at most. Halved when memory runs out: what was running begins again, and as its randomness
+        is its own it draws the same tokens.
     watch
         Judges the tokens of a running attempt; a title aborts it. None judges nothing.
 
@@ -88,9 +93,11 @@ class Decoder:
         Rows × model calls so far, prefills not counted.
     """
 
-    def __init__(self, rows: Rows, size: int, watch: Watch | None = None) -> None:
-        self._rows = rows
+    def __init__(self, make_rows: Callable[[], Rows], size: int, watch: Watch | None = None) -> None:
+        self._make_rows = make_rows
+        self._rows = make_rows()
         self._size = size
+        self._again: list[Launch] = []  # to begin again, after memory ran out
         self._watch = watch
         self._running: list[Decoded] = []
         self._tokens = torch.empty(0)  # the newest of each running attempt
@@ -99,12 +106,13 @@ class Decoder:
     @property
     def room(self) -> int:
         """How many attempts can be launched now."""
-        return self._size - len(self._running) if self._rows.refills or not self._running else 0
+        free = self._size - len(self._running) if self._rows.refills or not self._running else 0
+        return max(0, free - len(self._again))
 
     @property
     def running(self) -> int:
         """How many attempts are on their way."""
-        return len(self._running)
+        return len(self._running) + len(self._again)
 
     @torch.no_grad()
     def launch(self, launches: Sequence[Launch]) -> list[Decoded]:
@@ -120,8 +128,13 @@ class Decoder:
         list of Decoded
             Those that ended with it.
         """
+        try:
+            logits = self._rows.add([launch.settings.prompt_ids for launch in launches])
+        except torch.OutOfMemoryError as error:
+            self._halve(launches, error)
+            return []
         new = [Decoded(launch, stream=_stream(launch)) for launch in launches]
-        tokens = _draw(self._rows.add([launch.settings.prompt_ids for launch in launches]), new, self._watch)
+        tokens = _draw(logits, new, self._watch)
         self._tokens = torch.cat([self._tokens.to(tokens), tokens])
         self._running += new
         return self._take_ended()
@@ -129,16 +142,42 @@ class Decoder:
     @torch.no_grad()
     def advance(self) -> list[Decoded]:
         """Draw one token for each running attempt; return those that ended with it."""
+        if self._again and (self._rows.refills or not self._running):
+            count = self._size - len(self._running)
+            again, self._again = self._again[:count], self._again[count:]
+            if again:
+                return self.launch(again)
+        try:
+            logits = self._rows.forward(self._tokens)
+        except torch.OutOfMemoryError as error:
+            self._halve((), error)
+            return []
         self.row_steps += len(self._running)
-        self._tokens = _draw(self._rows.forward(self._tokens), self._running, self._watch)
+        self._tokens = _draw(logits, self._running, self._watch)
         return self._take_ended()
 
     def cancel(self, unneeded: Callable[[Launch], bool]) -> list[Decoded]:
         """Stop the running attempts that are not needed any more and return them."""
+        self._again = [launch for launch in self._again if not unneeded(launch)]
         for attempt in self._running:
             if unneeded(attempt.launch):
                 attempt.status = "cancelled"
         return self._take_ended()
+
+    def _halve(self, launches: Sequence[Launch], error: torch.OutOfMemoryError) -> None:
+        """Go on with half as many attempts at once; those on their way begin again."""
+        if self._size == 1:
+            raise ModelError(
+                "out of memory with one attempt at a time; shorten the prompt or max_new_tokens"
+            ) from error
+        self._size //= 2
+        logger.warning("out of memory: going on with %d attempts at once", self._size)
+        begun = [attempt.launch for attempt in self._running]
+        self._again = sorted([*begun, *launches, *self._again], key=lambda launch: (launch.prompt, launch.attempt))
+        self._running, self._tokens = [], torch.empty(0)
+        self._rows = self._make_rows()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
     def _take_ended(self) -> list[Decoded]:
         keep = [row for row, attempt in enumerate(self._running) if attempt.status == "running"]
