@@ -114,6 +114,15 @@ class Decoder:
         """How many attempts are on their way."""
         return len(self._running) + len(self._again)
 
+    def lengths(self) -> dict[int, list[int]]:
+        """How many tokens the attempts on their way have, by prompt."""
+        found: dict[int, list[int]] = {}
+        for attempt in self._running:
+            found.setdefault(attempt.launch.prompt, []).append(len(attempt.token_ids))
+        for launch in self._again:
+            found.setdefault(launch.prompt, []).append(0)
+        return found
+
     @torch.no_grad()
     def launch(self, launches: Sequence[Launch]) -> list[Decoded]:
         """Draw the first token of new attempts.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from bisect import bisect_right, insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -101,6 +102,7 @@ class _Account:
     state: Any
     accepted: list[Draw] = field(default_factory=list)
     rejections: Counter[str] = field(default_factory=Counter)
+    rejected_at: list[int] = field(default_factory=list)  # their tokens, ascending, decided out of turn or not
     launched: int = 0
     waiting: dict[int, _Judged] = field(default_factory=dict)  # decided out of turn, by attempt
     attempts: int = 0
@@ -114,11 +116,19 @@ class _Account:
     def wanted(self) -> int:
         return self.prompt.settings.count
 
-    def launches(self, room: int) -> list[Launch]:
-        """Return the next attempts: so many that as many are on their way as are expected to be needed.
+    def launches(self, room: int, running: Sequence[int]) -> list[Launch]:
+        """Return the next attempts: so many that the texts still missing are expected of what is on its way.
 
-        The estimate of the acceptance rate is (accepted + 1) / (attempts + 1): what is needed at first, then 2, 4,
-        8 … times as many while all are rejected.
+        Of new attempts a share of (accepted + 1) / (attempts + 1) is expected: what is needed at first, then 2, 4, 8 …
+        times as many while all are rejected. Of one with t tokens, (accepted + 1) / (accepted + 1 + those rejected
+        with more than t tokens): what has got far where most fail early will mostly succeed.
+
+        Parameters
+        ----------
+        room
+            Attempts, at most.
+        running
+            Tokens of each attempt on its way.
         """
         budget, now = self.order.budget, time.monotonic()
         self.began = now if self.began is None else self.began
@@ -128,11 +138,11 @@ class _Account:
             # What is on its way still counts, if it is in time.
             self.ended = None if self.under_way else "deadline" if late else "max_seconds"
             return []
-        held = sum(judged.judgement.satisfied for judged in self.waiting.values())
-        accepted = len(self.accepted) + held
-        attempts = self.attempts + len(self.waiting)
-        expected = math.ceil((self.wanted - accepted) * (attempts + 1) / (accepted + 1))
-        count = min(room, expected - (self.under_way - len(self.waiting)))
+        accepted = len(self.accepted) + sum(judged.judgement.satisfied for judged in self.waiting.values())
+        rejected = len(self.rejected_at)
+        later = (rejected - bisect_right(self.rejected_at, length) for length in running)
+        missing = self.wanted - accepted - sum((accepted + 1) / (accepted + 1 + count) for count in later)
+        count = min(room, math.ceil(missing * (accepted + rejected + 1) / (accepted + 1) - 1e-9))
         if budget.max_attempts is not None:
             count = min(count, budget.max_attempts - self.launched)
         if self.prompt.settings.mode == "greedy":
@@ -151,6 +161,8 @@ class _Account:
         """Take what was judged, and decide about attempts one after the other, in launch order."""
         for item in judged:
             self.waiting[item.decoded.launch.attempt] = item
+            if not item.judgement.satisfied:
+                insort(self.rejected_at, len(item.draw.token_ids))
         while self.ended is None and (item_ := next_in_turn(self.waiting, self.attempts)) is not None:
             self._book(item_)
         if self.ended is not None:
@@ -280,7 +292,7 @@ def _served(
         # An attempt may end with its first token and make room again before the model is run; those that run must
         # get on all the same.
         if rounds < LAUNCH_ROUNDS or not decoder.running:
-            launches, beams = _next_launches(active, source, order, decoder.room)
+            launches, beams = _next_launches(active, source, order, decoder)
             ended += beams
         if launches:
             rounds += 1
@@ -300,25 +312,34 @@ def _served(
 
 
 def _next_launches(
-    active: deque[_Account], source: _Source, order: Order, room: int
+    active: deque[_Account], source: _Source, order: Order, decoder: Decoder
 ) -> tuple[list[Launch], list[Decoded]]:
     """Fill the room: a fair share for each prompt under way, then new prompts, then whoever still needs more."""
     launches: list[Launch] = []
     beams: list[Decoded] = []
+    room = decoder.room
+    if not room:
+        return launches, beams
+    lengths = decoder.lengths()
+
+    def running(account: _Account) -> list[int]:
+        number = account.prompt.number
+        return lengths.get(number, []) + [0] * sum(launch.prompt == number for launch in launches)
+
     under_way = [account for account in active if account.ended is None]
     share = max(1, room // max(1, len(under_way)))
     for account in under_way:
         if len(launches) < room:
-            launches += account.launches(min(share, room - len(launches)))
+            launches += account.launches(min(share, room - len(launches)), running(account))
     while len(launches) < room and len(active) < WINDOW * order.batch_size and (new := source.take()):
         active.append(new)
         if new.prompt.settings.beams is None:
-            launches += new.launches(room - len(launches))
+            launches += new.launches(room - len(launches), ())
         else:
             beams += _beams(new.prompt)
     for account in under_way:
         if len(launches) < room and account.ended is None:
-            launches += account.launches(room - len(launches))
+            launches += account.launches(room - len(launches), running(account))
     return launches, beams
 
 
