@@ -24,7 +24,7 @@ from guardwrap.engine.decode import Decoder
 from guardwrap.engine.formats import as_pipeline, padding_mask, read_prompts, record, unpadded
 from guardwrap.engine.prefix import StablePrefix, first_violated
 from guardwrap.engine.prepare import Settings, prepare
-from guardwrap.engine.rows import choose
+from guardwrap.engine.selftest import choose
 from guardwrap.engine.serve import Order, Prompt, TextOf, serve
 from guardwrap.errors import (
     BudgetExhausted,

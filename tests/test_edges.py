@@ -17,7 +17,8 @@ from transformers.generation import EosTokenCriteria, MaxLengthCriteria, MaxTime
 
 from guardwrap import Budget, Fallback, Finished, GuardedGenerator, Keyword, Length, Regex, Verdict, constraint
 from guardwrap.engine.prefix import StablePrefix
-from guardwrap.engine.rows import Plain, choose
+from guardwrap.engine.rows import Plain
+from guardwrap.engine.selftest import choose
 from guardwrap.errors import BudgetExhausted, CheckFailed, GuardwrapError, ModelError, PromptError, UsageError
 from guardwrap.testing import World, character_tokenizer, llama_world
 

@@ -7,8 +7,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from guardwrap import GuardedGenerator, Keyword, Length
-from guardwrap.engine import rows
-from guardwrap.engine.rows import Plain, Slots, Wave, choose
+from guardwrap.engine import selftest, slots
+from guardwrap.engine.rows import Plain, Wave
+from guardwrap.engine.selftest import choose
+from guardwrap.engine.slots import Slots
 from guardwrap.errors import ModelError
 from guardwrap.testing import World, character_tokenizer
 
@@ -116,12 +118,12 @@ def test_half_precision_is_told_from_misplaced_states(world: World) -> None:
 
 def test_negative_control_misplaced_states_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("llama", {})
-    place = rows._SlotLayer.place
+    place = slots._SlotLayer.place
 
     def misplaced(self: Any, numbers: Any, keys: torch.Tensor, values: torch.Tensor) -> None:
         place(self, numbers, keys.roll(1, dims=2), values)
 
-    monkeypatch.setattr(rows._SlotLayer, "place", misplaced)
+    monkeypatch.setattr(slots._SlotLayer, "place", misplaced)
     assert choose(model) is Wave
 
     other = tiny("llama", {})
@@ -132,7 +134,7 @@ def test_negative_control_misplaced_states_are_seen(monkeypatch: pytest.MonkeyPa
 def test_what_was_chosen_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("llama", {})
     choose(model)
-    monkeypatch.setattr(rows, "_difference", lambda *_: pytest.fail("tested again"))
+    monkeypatch.setattr(selftest, "_difference", lambda *_: pytest.fail("tested again"))
     choose(model)
 
 

@@ -1,6 +1,7 @@
 """Who is accepted: samplers as pure functions, without torch and without I/O."""
 
-from guardwrap.samplers.base import Attempt, Sampler, sampler_named, sampler_names
+from guardwrap.samplers.base import Attempt, Sampler
+from guardwrap.samplers.registry import sampler_named, sampler_names
 from guardwrap.samplers.rejection import rejection
 
 __all__ = ["Attempt", "Sampler", "rejection", "sampler_named", "sampler_names"]

@@ -1,0 +1,265 @@
+"""Rows in slots: what ends makes room, and the next attempt takes it at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import Cache, DynamicCache
+from transformers.cache_utils import (
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionLayer,
+)
+
+from guardwrap.engine.rows import fresh_cache, run
+
+__all__ = ["Slots"]
+
+
+class _Columns:
+    """Which columns of the rectangles are live; one object for all layers.
+
+    Rows are aligned on the right: every row's newest state stands in column ``end - 1``, and its oldest in its own
+    ``start``. All rows write column ``end`` next.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.first = 0
+        self.end = 0
+
+
+class _SlotLayer(DynamicLayer):
+    """Keys and values of all rows in one rectangle, written in place: no copy of everything at each token."""
+
+    def __init__(self, columns: _Columns, keys: torch.Tensor, values: torch.Tensor) -> None:
+        super().__init__()
+        self.columns = columns
+        # Zeros, not uninitialised memory: a masked column weighs 0, and 0 times NaN is NaN.
+        self.keys = keys.new_zeros(0, keys.shape[1], 0, keys.shape[3])
+        self.values = values.new_zeros(0, values.shape[1], 0, values.shape[3])
+        self.dtype, self.device = keys.dtype, keys.device
+        self.is_initialized = True
+
+    def get_seq_length(self) -> int:
+        return self.columns.end - self.columns.first
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        c = self.columns
+        live = slice(c.first, c.end + 1)
+        self.keys[: c.rows, :, c.end] = key_states[:, :, 0]
+        self.values[: c.rows, :, c.end] = value_states[:, :, 0]
+        return self.keys[: c.rows, :, live], self.values[: c.rows, :, live]
+
+    def lay_out(self, rows: int, columns: int, end: int) -> None:
+        """Move what is live into a rectangle of this size, so that it ends at column ``end``."""
+        c = self.columns
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = old.new_zeros(rows, old.shape[1], columns, old.shape[3])
+            new[: c.rows, :, end - (c.end - c.first) : end] = old[: c.rows, :, c.first : c.end]
+            setattr(self, name, new)
+
+    def place(self, rows: Sequence[int], keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Write a prompt's states into new rows."""
+        # A sliding window layer has the last states of a long prompt only; its mask hides the rest.
+        live = slice(self.columns.end - keys.shape[2], self.columns.end)
+        self.keys[rows, :, live], self.values[rows, :, live] = keys, values
+
+    def move(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Copy rows over others."""
+        live = slice(self.columns.first, self.columns.end)
+        self.keys[target, :, live] = self.keys[source, :, live]
+        self.values[target, :, live] = self.values[source, :, live]
+
+
+class _SlotStates(LinearAttentionLayer):
+    """Convolution and recurrent states of all rows, for linear attention."""
+
+    def place_states(self, like: LinearAttentionLayer, count: int) -> None:
+        """Append a prompt's states as new rows."""
+        for mine, theirs in ((self.conv_states, like.conv_states), (self.recurrent_states, like.recurrent_states)):
+            for i, state in theirs.items():
+                if state is not None:
+                    new = state.expand(count, *state.shape[1:])
+                    mine[i] = new.clone() if mine[i] is None else torch.cat([mine[i], new])
+        for flags in ("is_conv_states_initialized", "is_recurrent_states_initialized", "has_previous_state"):
+            setattr(self, flags, dict(getattr(like, flags)))
+        self.conv_kernel_size = dict(like.conv_kernel_size)
+        self.device, self.dtype = like.device, like.dtype
+
+    def select_states(self, rows: Sequence[int]) -> None:
+        """Keep these rows, in this order."""
+        for states in (self.conv_states, self.recurrent_states):
+            for i, state in states.items():
+                if state is not None:
+                    states[i] = state[list(rows)]
+
+
+class _SlotHybrid(_SlotStates, _SlotLayer):
+    """Both in one layer."""
+
+    def __init__(self, columns: _Columns, like: Any) -> None:
+        _SlotStates.__init__(self, like.number_of_states)  # type: ignore[call-arg]  # the library is untyped
+        _SlotLayer.__init__(self, columns, like.keys, like.values)
+
+
+class Slots:
+    """Our own cache: a row that ends frees a slot, and the next attempt of any prompt takes it at once.
+
+    A distinct prompt is computed once and copied into the rows that need it, aligned on the right; the mask hides
+    what stands to its left. Rows stay at the front of the rectangles: the last ones move into the gaps.
+
+    Parameters
+    ----------
+    model
+        The model.
+    prompts
+        How many prompts' states are kept for further rows.
+    """
+
+    name = "refill"
+    refills = True
+
+    def __init__(self, model: Any, prompts: int = 64) -> None:
+        self._model = model
+        self._recent: OrderedDict[tuple[int, ...], _Prefilled] = OrderedDict()
+        self._capacity = prompts
+        self._columns = _Columns()
+        self._size = (0, 0)  # rows and columns of the rectangles
+        self._starts: list[int] = []
+        self._new: list[_Prefilled] = []  # added, and not yet placed: many end with their first token
+        self._past: Cache | None = None
+
+    def add(self, prompts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """See Rows."""
+        new = [self._prefilled(prompt) for prompt in prompts]
+        self._new += new
+        return torch.cat([prefilled.logits for prefilled in new])
+
+    def keep(self, rows: Sequence[int]) -> list[int]:
+        """See Rows."""
+        before = self._columns.rows
+        placed = [row for row in rows if row < before]
+        late = list(rows[len(placed) :])
+        self._new = [self._new[row - before] for row in late]
+        return self._close_gaps(placed) + late
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """See Rows."""
+        self._place_new()
+        c = self._columns
+        if c.end == self._size[1]:
+            live = c.end - c.first
+            # Shift to the left while that frees enough, or else grow.
+            width = self._size[1] if live < self._size[1] * 3 // 4 else live + live // 2 + 32
+            self._lay_out(self._size[0], width, live)
+        starts = torch.tensor(self._starts, device=tokens.device)[:, None]
+        mask = (torch.arange(c.first, c.end + 1, device=tokens.device) >= starts).long()
+        logits = run(self._model, tokens[:, None], mask, c.end - starts, self._past)
+        c.end += 1
+        return logits
+
+    def _prefilled(self, prompt: torch.Tensor) -> _Prefilled:
+        key = tuple(prompt.tolist())
+        if key not in self._recent:
+            ids = prompt[None].to(self._model.device)
+            mask = torch.ones_like(ids)
+            past = fresh_cache(self._model)
+            logits = run(self._model, ids, mask, mask.cumsum(-1) - 1, past)
+            self._recent[key] = _Prefilled(past, logits, len(key))
+        self._recent.move_to_end(key)
+        while len(self._recent) > self._capacity:
+            self._recent.popitem(last=False)
+        return self._recent[key]
+
+    def _place_new(self) -> None:
+        if not self._new:
+            return
+        c = self._columns
+        if self._past is None:
+            self._past = Cache(layers=[_slot_layer(layer, c) for layer in self._new[0].past.layers])
+        longest = max(prefilled.length for prefilled in self._new)
+        if c.rows == 0:
+            c.first = c.end = 0
+        rows, width = self._size
+        need = c.rows + len(self._new)
+        if need > rows or max(c.end, longest) >= width:
+            rows = rows if need <= rows else max(need, 2 * rows)
+            live = c.end - c.first
+            self._lay_out(rows, max(width, max(live, longest) + 64), max(live, longest) if c.rows else 0)
+        if c.rows == 0:
+            c.first = c.end = longest
+        elif c.end < longest:
+            self._lay_out(*self._size, longest)
+        for prefilled, group in itertools.groupby(self._new, key=lambda prefilled: prefilled):
+            count = len(list(group))
+            for mine, theirs in zip(self._past.layers, prefilled.past.layers, strict=True):
+                if isinstance(mine, _SlotLayer):
+                    mine.place(range(c.rows, c.rows + count), theirs.keys, theirs.values)
+                if isinstance(mine, _SlotStates):
+                    mine.place_states(theirs, count)
+            c.rows += count
+            self._starts += [c.end - prefilled.length] * count
+        c.first = min(self._starts)
+        self._new = []
+
+    def _lay_out(self, rows: int, columns: int, end: int) -> None:
+        c = self._columns
+        for layer in self._past.layers if self._past else ():
+            if isinstance(layer, _SlotLayer):
+                layer.lay_out(rows, columns, end)
+        moved = end - c.end
+        c.first, c.end = c.first + moved, end
+        self._starts = [start + moved for start in self._starts]
+        self._size = (rows, columns)
+
+    def _close_gaps(self, rows: Sequence[int]) -> list[int]:
+        """Keep these rows: the last ones move into the places of those that go."""
+        c = self._columns
+        if len(rows) == c.rows:
+            return list(rows)
+        order = list(range(len(rows)))
+        gaps = sorted(set(order) - set(rows))
+        movers = [row for row in rows if row >= len(rows)]
+        for gap, row in zip(gaps, movers, strict=True):
+            order[gap] = row
+        for layer in self._past.layers if self._past else ():
+            if isinstance(layer, _SlotLayer) and gaps:
+                layer.move(movers, gaps)
+            if isinstance(layer, _SlotStates):
+                layer.select_states(order)
+        self._starts = [self._starts[row] for row in order]
+        c.rows = len(rows)
+        c.first = min(self._starts, default=c.end)
+        return order
+
+
+@dataclass(frozen=True, eq=False)
+class _Prefilled:
+    """A prompt's states and the logits of its first new token, ``[1, vocabulary]``."""
+
+    past: DynamicCache
+    logits: torch.Tensor
+    length: int
+
+
+def _slot_layer(layer: Any, columns: _Columns) -> Any:
+    """Return the layer of ours that takes the place of one of the library's."""
+    kind = type(layer)
+    if kind in (DynamicLayer, DynamicSlidingWindowLayer):
+        # A layer that shares another's states, or has none, is never written.
+        return _SlotLayer(columns, layer.keys, layer.values) if layer.is_initialized else DynamicLayer()
+    if kind is LinearAttentionLayer:
+        return _SlotStates(layer.number_of_states)
+    if kind is LinearAttentionAndFullAttentionLayer:
+        return _SlotHybrid(columns, layer)
+    raise NotImplementedError(kind.__name__)
