@@ -91,3 +91,36 @@ def test_negative_control_a_stream_shared_by_the_batch_depends_on_it(
     shared.seed(0)
     assert texts(world, batch_size) != first
     assert first != one
+
+
+def overhead(world: World, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Row-steps over the least possible: one for each token but the first of the attempts that were needed."""
+    from guardwrap.engine import decode as loop
+
+    decoders = []
+    init = loop.Decoder.__init__
+
+    def kept(self: loop.Decoder, *args: Any) -> None:
+        decoders.append(self)
+        init(self, *args)
+
+    monkeypatch.setattr(loop.Decoder, "__init__", kept)
+    guarded = GuardedGenerator(world.pipeline(), ~Regex("c"), batch_size=32, budget=Budget(max_attempts=None))
+    least = 0
+    for seed in range(6):
+        options = {"num_return_sequences": 32, "max_new_tokens": 40, "temperature": 2.0, "seed": seed}
+        (outcome,) = guarded.run("ab", **options)
+        assert outcome.report.usage.attempts > 40
+        least += outcome.report.usage.tokens - outcome.report.usage.attempts
+    return sum(decoder.row_steps for decoder in decoders) / least
+
+
+def test_little_more_is_computed_than_launch_order_needs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 1 < overhead(world, monkeypatch) < 1.15
+
+
+def test_negative_control_launching_blindly_computes_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from guardwrap.engine import decode as loop
+
+    monkeypatch.setattr(loop.Decoder, "lengths", lambda self: {})
+    assert overhead(world, monkeypatch) > 1.3
