@@ -125,8 +125,13 @@ def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
     def whichever_finished_first(waiting: dict, attempt: int) -> object:
         return waiting.pop(min(waiting), None) if waiting else None
 
-    monkeypatch.setattr(serve, "next_in_turn", whichever_finished_first)
+    # As if nothing were on its way: many attempts of a prompt side by side.
+    monkeypatch.setattr(loop.Decoder, "lengths", lambda self: {})
     world = table_world(letters="ab ", temperature=0.8)
+    results = outcomes(world, CONSTRAINT, budget=Budget(), batch_size=64, draws=FEW)
+    assert fit(world, CONSTRAINT, results) > FITS
+
+    monkeypatch.setattr(serve, "next_in_turn", whichever_finished_first)
     results = outcomes(world, CONSTRAINT, budget=Budget(), batch_size=64, draws=FEW)
     assert all(CONSTRAINT.accepts(outcome.texts[0]) for outcome in results)
     assert fit(world, CONSTRAINT, results) < FAILS
