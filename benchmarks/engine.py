@@ -130,7 +130,7 @@ def cases(tokenizer: Any) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
         "no constraint, fixed length 64": (("Once upon a time", ANYTHING, 64, fixed), ("generate",)),
         "ban the comma": ((CHAT, ~Regex(","), 32, long), ("retry", "cached")),
         "must contain mug": ((CHAT, Keyword("mug"), 32, long), ("retry", "cached")),
-        "one text": ((CHAT, ANYTHING, 1, long), ("generate",)),
+        "one text, fixed length 64": ((CHAT, ANYTHING, 1, fixed), ("generate",)),
         "prompt of 500 tokens": ((prompt500, ANYTHING, 32, sampling | {"max_new_tokens": 32}), ("retry", "cached")),
     }
 
