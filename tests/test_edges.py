@@ -1,7 +1,7 @@
 """Corners of transformers where a wrapper goes wrong quietly. Each of these once did."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +15,19 @@ from transformers import (
 )
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria, StoppingCriteriaList
 
-from guardwrap import Budget, Fallback, Finished, GuardedGenerator, Keyword, Length, Regex, Verdict, constraint
+from guardwrap import (
+    Budget,
+    Constraint,
+    Draw,
+    Fallback,
+    Finished,
+    GuardedGenerator,
+    Keyword,
+    Length,
+    Regex,
+    Verdict,
+    constraint,
+)
 from guardwrap.engine.prefix import StablePrefix
 from guardwrap.engine.rows import Plain
 from guardwrap.engine.selftest import choose
@@ -313,3 +325,24 @@ def test_finished_and_exhausted_say_what_they_are(own: World) -> None:
             "a", min_new_tokens=3, max_new_tokens=3
         )
     assert Finished().verdict("anything") is Verdict.UNDECIDED
+
+
+def test_what_waits_for_its_judgement_is_not_launched_again(own: World) -> None:
+    """Costly constraints judge attempts in batches; until then those that ended count as on their way."""
+    judged: list[int] = []
+
+    class Costly(Constraint):
+        cost = 2
+
+        def check(self, draws: Sequence[Draw], /) -> list[bool]:
+            judged.append(len(draws))
+            return [True] * len(draws)
+
+        def spec(self) -> dict[str, Any]:
+            return {"kind": "costly"}
+
+    guarded = GuardedGenerator(own.pipeline(), Costly(), seed=2, batch_size=12)
+    outcomes = guarded.run(["a", "b", "cd", "e", "f"], max_new_tokens=8, num_return_sequences=4, progress=False)
+    assert all(outcome.report.usage.surplus_attempts == 0 for outcome in outcomes)
+    assert sum(judged) == 20
+    assert max(judged) > 4

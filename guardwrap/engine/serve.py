@@ -292,7 +292,7 @@ def _served(
         # An attempt may end with its first token and make room again before the model is run; those that run must
         # get on all the same.
         if rounds < LAUNCH_ROUNDS or not decoder.running:
-            launches, beams = _next_launches(active, source, order, decoder)
+            launches, beams = _next_launches(active, source, order, decoder, ended)
             ended += beams
         if launches:
             rounds += 1
@@ -312,7 +312,7 @@ def _served(
 
 
 def _next_launches(
-    active: deque[_Account], source: _Source, order: Order, decoder: Decoder
+    active: deque[_Account], source: _Source, order: Order, decoder: Decoder, unjudged: Sequence[Decoded]
 ) -> tuple[list[Launch], list[Decoded]]:
     """Fill the room: a fair share for each prompt under way, then new prompts, then whoever still needs more."""
     launches: list[Launch] = []
@@ -321,6 +321,9 @@ def _next_launches(
     if not room:
         return launches, beams
     lengths = decoder.lengths()
+    for attempt in unjudged:
+        if attempt.status in ("finished", "cut"):
+            lengths.setdefault(attempt.launch.prompt, []).append(len(attempt.token_ids))
 
     def running(account: _Account) -> list[int]:
         number = account.prompt.number
