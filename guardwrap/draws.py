@@ -132,7 +132,7 @@ class Report:
         Texts asked for and texts accepted.
     ended
         ``"complete"``, or what ended the run: ``"max_attempts"``, ``"max_tokens"``, ``"max_seconds"``,
-        ``"deadline"``, ``"deterministic"``.
+        ``"deadline"``, ``"deterministic"``, ``"error"``.
     usage
         What was spent.
     budget

@@ -17,7 +17,7 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.pipelines.text_generation import ReturnType
 from transformers.utils.chat_template_utils import Chat
 
-from guardwrap.constraints.base import Constraint, run_check
+from guardwrap.constraints.base import Constraint, is_count, run_check
 from guardwrap.constraints.files import as_constraint_file
 from guardwrap.draws import Budget, Draw, Outcome
 from guardwrap.engine.decode import Decoder
@@ -126,10 +126,11 @@ class GuardedGenerator:
         self._sampler = sampler_named(sampler or file.sampler or "rejection")
         self._budget = budget or file.budget or Budget()
         self._on_exhausted = on_exhausted
-        self._seed = None if seed is None else _seed(seed)
+        self._seed = None if seed is None else _require_whole("seed", seed, 0)
         self._calls = itertools.count()
         self._pipe = as_pipeline(generator, tokenizer)
-        self._batch_size = _batch_size((self._pipe._batch_size or BATCH_SIZE) if batch_size is None else batch_size)
+        batch_size = (self._pipe._batch_size or BATCH_SIZE) if batch_size is None else batch_size
+        self._batch_size = _require_whole("batch_size", batch_size, 1)
         self._stable: dict[str, StablePrefix] = {}
 
     @property
@@ -176,7 +177,8 @@ class GuardedGenerator:
             return self._records_lazily(prompts, options)
         outcomes = self._collect(prompts, options)
         self._raise_if_short(outcomes)
-        records = [self._records(outcome, options) for outcome in outcomes]
+        render = self._renderer(options)
+        records = [render(outcome) for outcome in outcomes]
         return records[0] if single else records
 
     def run(self, prompts: Any, *, progress: bool | None = None, **options: Any) -> list[Outcome]:
@@ -264,8 +266,7 @@ class GuardedGenerator:
     def _outcomes(self, prompts: Iterable[Any], options: Mapping[str, Any], *, first: int = 0) -> Iterator[Outcome]:
         own, rest = _split(options)
         preprocess, forward, postprocess = self._parameters(rest)
-        if isinstance(first, bool) or not isinstance(first, int) or first < 0:
-            raise UsageError(f"first={first!r}: give a whole number of at least 0")
+        _require_whole("first", first, 0)
         decoding = self._decoding(postprocess)
         # A tokenizer of this kind has the pipeline parse a chat's answer; what is returned is what must be judged.
         parses = (
@@ -369,13 +370,15 @@ class GuardedGenerator:
             budget = own["budget"]
         if not isinstance(budget, Budget):
             raise UsageError(f"budget must be a Budget, not {type(budget).__name__}; e.g. Budget(max_attempts=100)")
-        seed = _seed(own["seed"]) if own.get("seed") is not None else self._next_seed()
-        size = self._batch_size if own.get("batch_size") is None else _batch_size(own["batch_size"])
+        seed = self._next_seed() if own.get("seed") is None else _require_whole("seed", own["seed"], 0)
+        size = self._batch_size if own.get("batch_size") is None else _require_whole("batch_size", own["batch_size"], 1)
         if _has_dropout(self.model):
             raise UsageError("the model is in training mode, so dropout makes its texts random; call model.eval()")
         early = self._stable_prefix(decoding).works and not parses
-        notes = ("the content of the message was judged, as it is parsed from the answer",) if parses else ()
-        if not early and not parses:
+        notes: tuple[str, ...] = ()
+        if parses:
+            notes = ("the content of the message was judged, as it is parsed from the answer",)
+        elif not early:
             notes = ("no early abort: this tokenizer rewrites text that it has already decoded",)
         mode = choose(self.model).name
         return Order(constraint, sampler, budget, seed, size, mode, early, notes)
@@ -440,17 +443,24 @@ class GuardedGenerator:
 
     def _records_lazily(self, prompts: Iterable[Any], options: Mapping[str, Any]) -> Iterator[Any]:
         outcomes = self._outcomes(prompts, options)  # options are checked now, not at the first item
+        render = self._renderer(options)
 
         def records() -> Iterator[Any]:
             for outcome in outcomes:
                 self._raise_if_short([outcome])
-                yield self._records(outcome, options)
+                yield render(outcome)
 
         return records()
 
-    def _records(self, outcome: Outcome, options: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Render an outcome as the pipeline would."""
+    def _renderer(self, options: Mapping[str, Any]) -> Callable[[Outcome], list[dict[str, Any]]]:
+        """Return what renders the outcomes of a call; the pipeline reads the options once."""
         preprocess, _, postprocess = self._parameters(_split(options)[1])
+        return partial(self._records, preprocess=preprocess, postprocess=postprocess)
+
+    def _records(
+        self, outcome: Outcome, *, preprocess: Mapping[str, Any], postprocess: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """Render an outcome as the pipeline would."""
         prompt = outcome.prompt if isinstance(outcome.prompt, str) else Chat(outcome.prompt)
         ids = self._pipe.preprocess(prompt, **preprocess)["input_ids"]
         records = []
@@ -485,15 +495,10 @@ def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return own, rest
 
 
-def _batch_size(value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"batch_size={value!r}: give a whole number of at least 1")
-    return value
-
-
-def _seed(value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise UsageError(f"seed={value!r}: give a whole number of at least 0")
+def _require_whole(name: str, value: int, least: int) -> int:
+    """Return a whole number that is large enough, or raise UsageError."""
+    if not is_count(value) or value < least:
+        raise UsageError(f"{name}={value!r}: give a whole number of at least {least}")
     return value
 
 

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from guardwrap.constraints.files import PREFIX, catalogue_folder, catalogue_names
+from guardwrap.constraints.files import PREFIX, catalogue_names, catalogue_path
 from guardwrap.constraints.files import catalogue as entry
 from guardwrap.constraints.spec import json_schema
 from guardwrap.constraints.views import sentences
-from guardwrap.errors import UnknownName, UsageError
+from guardwrap.errors import UsageError
 
 __all__ = ["catalogue"]
 
@@ -32,10 +32,7 @@ def catalogue(
     if schema:
         typer.echo(json.dumps(json_schema(), indent=2))
     elif name:
-        name = name.removeprefix(PREFIX)
-        if name not in catalogue_names():
-            raise UnknownName("catalogue entry", name, catalogue_names())
-        typer.echo((catalogue_folder() / f"{name}.yaml").read_text(encoding="utf-8"), nl=False)
+        typer.echo(catalogue_path(name.removeprefix(PREFIX)).read_text(encoding="utf-8"), nl=False)
     else:
         _print_list()
 

@@ -41,9 +41,14 @@ def catalogue(name: str) -> ConstraintFile:
     UnknownName
         If there is none; names the nearest one.
     """
+    return load(catalogue_path(name))
+
+
+def catalogue_path(name: str) -> Path:
+    """Return the path of a ready-made constraint file, or raise UnknownName."""
     if name not in catalogue_names():
         raise UnknownName("catalogue entry", name, catalogue_names())
-    return load(catalogue_folder() / f"{name}.yaml")
+    return catalogue_folder() / f"{name}.yaml"
 
 
 def as_constraint_file(given: object, *, allow_code: bool = False) -> ConstraintFile:

@@ -54,8 +54,8 @@ class Decoded:
     log_probability
         log a' of ``token_ids`` in nats, summed in float64.
     status
-        ``"running"``, ``"finished"`` (ended by itself), ``"cut"`` (token limit), ``"aborted"`` (verdict VIOLATED) or
-        ``"abandoned"`` (deadline).
+        ``"running"``, ``"finished"`` (ended by itself), ``"cut"`` (token limit), ``"aborted"`` (verdict VIOLATED),
+        ``"abandoned"`` (deadline) or ``"cancelled"`` (not needed any more).
     blame
         Which part of the constraint aborted it.
     stream

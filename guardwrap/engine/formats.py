@@ -16,6 +16,7 @@ from transformers.pipelines.text_generation import ReturnType
 from transformers.utils.chat_template_utils import Chat, is_valid_message
 
 from guardwrap.engine.local import load_local
+from guardwrap.engine.prepare import resolved
 from guardwrap.errors import ModelError, PromptError, UsageError, first_line
 
 __all__ = ["as_pipeline", "padding_mask", "read_prompts", "record", "unpadded"]
@@ -111,13 +112,7 @@ def record(prompt: Any, text: str, postprocess: Mapping[str, Any]) -> dict[str, 
 
 def padding_mask(ids: torch.Tensor, options: Mapping[str, Any], config: Any) -> torch.Tensor:
     """Infer padding as ``generate`` does: only where the padding token is not also an end-of-sequence token."""
-    call = options.get("generation_config")
-
-    def resolved(name: str) -> Any:
-        given = (options.get(name), getattr(call, name, None), getattr(config, name))
-        return next((value for value in given if value is not None), None)
-
-    pad, ends = resolved("pad_token_id"), resolved("eos_token_id")
+    pad, ends = (resolved(name, options, config) for name in ("pad_token_id", "eos_token_id"))
     if pad is None or pad in (ends if isinstance(ends, list) else [ends]):
         return torch.ones_like(ids)
     return torch.ne(ids, pad).long()

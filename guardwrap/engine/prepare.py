@@ -34,7 +34,7 @@ from transformers.generation.configuration_utils import GenerationMode
 
 from guardwrap.errors import PromptError, UsageError, first_line, nearest
 
-__all__ = ["Settings", "prepare", "without_stop_strings"]
+__all__ = ["Settings", "prepare", "resolved", "without_stop_strings"]
 
 # These read scores only, row by row, so one call serves the rows of every prompt.
 _ROWWISE = (
@@ -211,21 +211,23 @@ def _refuse_model_inputs(kwargs: Mapping[str, Any]) -> None:
             raise UsageError(f"{name} is not supported: only tokens go to the model; leave it out")
 
 
+def resolved(name: str, kwargs: Mapping[str, Any], config: GenerationConfig) -> Any:
+    """Look a setting up as generate does: the argument, else the configuration of the call, else the model's."""
+    given = (kwargs.get(name), getattr(kwargs.get("generation_config"), name, None), getattr(config, name))
+    return next((value for value in given if value is not None), None)
+
+
 def _one_sequence(model: Any, kwargs: Mapping[str, Any], tokenizer: Any) -> tuple[dict[str, Any], int]:
     """Take out what guardwrap sees to itself: the number of sequences, and stop strings."""
     kwargs = {name: value for name, value in kwargs.items() if name != "tokenizer"}
     config = kwargs.get("generation_config") or model.generation_config
 
-    def resolved(name: str) -> Any:
-        """As generate: the argument, else the configuration of the call, else the model's."""
-        given = (kwargs.pop(name, None), getattr(config, name), getattr(model.generation_config, name))
-        return next((value for value in given if value is not None), None)
-
-    count = resolved("num_return_sequences")
+    count = resolved("num_return_sequences", kwargs, model.generation_config)
     count = 1 if count is None else count
     if not isinstance(count, int) or count < 1:
         raise UsageError(f"num_return_sequences={count!r}: give a whole number of at least 1")
-    stops = resolved("stop_strings")
+    stops = resolved("stop_strings", kwargs, model.generation_config)
+    kwargs = {name: value for name, value in kwargs.items() if name not in ("num_return_sequences", "stop_strings")}
     if kwargs.get("cache_implementation", config.cache_implementation) in ("paged", "quantized"):
         raise UsageError("cache_implementation is not supported: guardwrap keeps its own cache; leave it out")
     changes: dict[str, Any] = {"num_return_sequences": 1}

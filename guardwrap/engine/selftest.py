@@ -55,7 +55,7 @@ def _tested(model: Any) -> type[Rows]:
     kinds: tuple[type[Slots] | type[Wave], ...] = (Slots, Wave)
     for kind in kinds:
         try:
-            error = _difference(kind(model), Plain(model))
+            error = _difference(kind, model)
         except Exception as reason:  # whatever an architecture does with a cache it does not know
             logger.debug("%s does not work with %s", kind.name, type(model).__name__, exc_info=reason)
             continue
@@ -111,17 +111,23 @@ def _require_generate(model: Any) -> None:
     for step, logits in enumerate(made.logits):
         if step:
             reference = plain.forward(made.sequences[:, ids.shape[1] + step - 1])
-        spread = reference.std(-1).mean().clamp(min=1e-6)
-        if float(((logits.float() - reference).abs().amax() / spread).item()) > _tolerance(model):
+        if _apart(logits.float(), reference) > _tolerance(model):
             raise ModelError(
                 f"{type(model).__name__} is not supported: its generate feeds it other inputs than the text's tokens"
             )
 
 
-def _difference(rows: Rows, plain: Rows) -> float:
-    """Run both through the same changes; largest difference of logits, relative to their spread."""
+def _apart(logits: torch.Tensor, reference: torch.Tensor) -> float:
+    """Return the largest difference of logits, in units of their spread."""
+    spread = reference.std(-1).mean().clamp(min=1e-6)
+    return float(((logits - reference).abs().amax() / spread).item())
+
+
+def _difference(kind: type[Rows], model: Any) -> float:
+    """Run rows of this kind and plain ones through the same changes; how far apart their logits ever are."""
+    rows, plain = kind(model), Plain(model)
     chance = torch.Generator().manual_seed(0)
-    size = plain._model.config.get_text_config().vocab_size  # type: ignore[attr-defined]
+    size = model.config.get_text_config().vocab_size
 
     def tokens(count: int) -> torch.Tensor:
         return torch.randint(size, (count,), generator=chance)
@@ -132,7 +138,6 @@ def _difference(rows: Rows, plain: Rows) -> float:
         script = ["add", 1, 1, [0, 2], 1, 1]
     prompts = {"add": [tokens(5), tokens(3), tokens(5)], "more": [tokens(9)]}
     prompts["add"][2] = prompts["add"][0]
-    device = plain._model.device  # type: ignore[attr-defined]
     for action in script:
         if isinstance(action, list):
             plain.keep(rows.keep(action))
@@ -142,8 +147,7 @@ def _difference(rows: Rows, plain: Rows) -> float:
             mine, reference = rows.add(prompts[action]), plain.add(prompts[action])
             count += len(prompts[action])
         else:
-            next_tokens = tokens(count).to(device)
+            next_tokens = tokens(count).to(model.device)
             mine, reference = rows.forward(next_tokens), plain.forward(next_tokens)
-        spread = reference.std(-1).mean().clamp(min=1e-6)
-        worst = max(worst, float(((mine - reference).abs().amax() / spread).item()))
+        worst = max(worst, _apart(mine, reference))
     return worst
