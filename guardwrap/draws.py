@@ -19,7 +19,7 @@ class Draw:
     Parameters
     ----------
     prompt
-        The prompt as text. For a chat it is the rendered conversation without special tokens.
+        The prompt as text. For a chat it is the rendered conversation without special tokens, for audio it is empty.
     token_ids
         The new tokens, the end-of-sequence token included where one was drawn; shape ``[length]``.
     text
@@ -146,7 +146,8 @@ class Report:
     mode
         How it was decoded: ``"refill"`` (a slot that is freed is taken by the next attempt), ``"evict-only"``
         (attempts begin together), ``"plain"`` (no cache: slow, for architectures that nothing else is right for), or
-        ``"generate"`` (beam search).
+        ``"generate"`` (transformers' own loop: beam search, encoder-decoder models, images, speech; attempts of one
+        prompt run together until the last one ends).
     fallback
         Whether the missing texts were filled with the fallback.
     notes
@@ -212,7 +213,8 @@ class Outcome:
     Parameters
     ----------
     prompt
-        The prompt as it was given: a string, a list of messages, or token ids.
+        The prompt as it was given: a string, a list of messages, token ids, or what a pipeline for images or speech
+        takes.
     texts
         The accepted texts, in launch order; fewer than asked for where the budget ended first.
     draws
@@ -232,7 +234,7 @@ class Outcome:
         return self.report.accepted >= self.report.requested
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the outcome as plain JSON types, without token ids."""
+        """Return the outcome without token ids: plain JSON types, unless the prompt holds images or audio."""
         return {
             "prompt": self.prompt,
             "texts": list(self.texts),

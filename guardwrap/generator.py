@@ -5,36 +5,27 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from jinja2 import TemplateError
-from transformers.generation import GenerateDecoderOnlyOutput
-from transformers.pipelines.text_generation import ReturnType
-from transformers.utils.chat_template_utils import Chat
+from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 from guardwrap.constraints.base import Constraint, is_count, run_check
 from guardwrap.constraints.files import as_constraint_file
 from guardwrap.draws import Budget, Draw, Outcome
+from guardwrap.engine.calls import OWN, Call, call_of
 from guardwrap.engine.decode import Decoder
-from guardwrap.engine.formats import as_pipeline, padding_mask, read_prompts, record, unpadded
+from guardwrap.engine.formats import as_pipeline, gathered, padding_mask, read_prompts, unpadded
 from guardwrap.engine.prefix import StablePrefix, first_violated
-from guardwrap.engine.prepare import Settings, prepare
+from guardwrap.engine.prepare import Settings, prepare, require_context
 from guardwrap.engine.selftest import choose
-from guardwrap.engine.serve import Order, Prompt, TextOf, serve
-from guardwrap.errors import (
-    BudgetExhausted,
-    Deterministic,
-    GuardwrapError,
-    PromptError,
-    UsageError,
-    first_line,
-    nearest,
-)
+from guardwrap.engine.serve import Order, Prompt, serve
+from guardwrap.engine.tasks import draws_whole, is_media, is_whisper
+from guardwrap.engine.whole import Whole
+from guardwrap.errors import BudgetExhausted, Deterministic, GuardwrapError, UsageError, nearest
 from guardwrap.samplers import Sampler, sampler_named
 
 __all__ = ["Fallback", "GuardedGenerator"]
@@ -65,9 +56,11 @@ class GuardedGenerator:
     Parameters
     ----------
     generator
-        A ``text-generation`` pipeline, a causal language model, a Hub id, a path, or ``"local"``, the embedded
-        default model. A model gets the pipeline's defaults in calls (sampling at temperature 0.7, 256 new tokens)
-        and its own in ``generate``.
+        A ``text-generation``, ``image-text-to-text`` or ``automatic-speech-recognition`` pipeline (the latter of a
+        model with a decoder, such as Whisper), a causal or encoder-decoder language model, a Hub id, a path, or
+        ``"local"``, the embedded default model. A causal model gets the pipeline's defaults in calls (sampling at
+        temperature 0.7, 256 new tokens) and its own in ``generate``. The others keep their own, which often are
+        greedy or beam search: say how to sample (``do_sample=True, num_beams=1``; for Whisper, ``temperature=1.0``).
     constraints
         A Constraint, a sequence of them (all must hold), ``"catalogue:<name>"``, or the path of a constraint file.
     tokenizer
@@ -80,7 +73,8 @@ class GuardedGenerator:
         What happens when the budget ends first: ``"raise"`` BudgetExhausted, return None in the place of the missing
         texts (``"none"``), or return a ``Fallback``.
     batch_size
-        Attempts side by side, at most; None for the pipeline's own, or 32.
+        Attempts side by side, at most; None for the pipeline's own, or 32. Of encoder-decoder models, images and
+        speech, only attempts of one prompt are drawn side by side.
     seed
         Makes calls reproducible: the n-th call draws the same texts again. None takes a fresh one from torch's
         global generator, as ``generate`` does. Each report has the seed of its call.
@@ -148,13 +142,14 @@ class GuardedGenerator:
         """What every text satisfies."""
         return self._constraint
 
-    def __call__(self, prompts: Any, **options: Any) -> Any:
+    def __call__(self, prompts: Any = None, **options: Any) -> Any:
         """Generate, in the pipeline's own format.
 
         Parameters
         ----------
         prompts
-            What the pipeline takes: a string, a chat (list of messages), a list of either, a generator or a dataset.
+            What the pipeline takes: a string, a chat (list of messages), audio, ``{"images": ..., "text": ...}``, a
+            list of such, a generator or a dataset. An image and a text may also be given as ``images=`` and ``text=``.
         **options
             ``constraints``, ``sampler``, ``budget``, ``seed`` and ``batch_size`` replace the wrapper's own for this
             call; the rest goes to the pipeline.
@@ -163,7 +158,8 @@ class GuardedGenerator:
         -------
         list of dict, list of list of dict, or iterator
             As the pipeline returns it: a list for one prompt, a list of lists for several, an iterator for a
-            generator or dataset.
+            generator or dataset. Speech recognition has a dict in the place of a list of one. An encoder-decoder
+            model's ``generated_text`` is the new text alone.
 
         Raises
         ------
@@ -172,16 +168,16 @@ class GuardedGenerator:
         UsageError
             If an option is unknown.
         """
-        prompts, single, lazy = read_prompts(prompts)
+        prompts, options = gathered(self._pipe, prompts, options)
+        prompts, single, lazy = read_prompts(self._pipe, prompts)
+        call, order = self._order(options)
         if lazy:
-            return self._records_lazily(prompts, options)
-        outcomes = self._collect(prompts, options)
+            return self._records_lazily(prompts, call, order)
+        outcomes, records = self._collect(prompts, call, order, render=True)
         self._raise_if_short(outcomes)
-        render = self._renderer(options)
-        records = [render(outcome) for outcome in outcomes]
         return records[0] if single else records
 
-    def run(self, prompts: Any, *, progress: bool | None = None, **options: Any) -> list[Outcome]:
+    def run(self, prompts: Any = None, *, progress: bool | None = None, **options: Any) -> list[Outcome]:
         """Generate and return outcomes with reports; never raises because a budget ended.
 
         Parameters
@@ -191,10 +187,11 @@ class GuardedGenerator:
         progress
             Whether to show a progress bar; None shows it for several prompts on a terminal.
         """
-        prompts, _, _ = read_prompts(prompts)
+        prompts, options = gathered(self._pipe, prompts, options)
+        prompts, _, _ = read_prompts(self._pipe, prompts)
         if not isinstance(prompts, list):
             prompts = list(prompts)
-        return self._collect(prompts, options, progress=progress)
+        return self._collect(prompts, *self._order(options), progress=progress)[0]
 
     def stream(self, prompts: Iterable[Any], *, first: int = 0, **options: Any) -> Iterator[Outcome]:
         """Generate lazily: outcomes in the order of the prompts, which are taken as they are needed.
@@ -207,8 +204,9 @@ class GuardedGenerator:
             Number of the first prompt. Randomness belongs to a prompt's number, so a run that stopped after k
             prompts goes on with the same texts from ``first=k`` and the seed in its reports.
         """
-        prompts, _, _ = read_prompts(prompts)
-        return self._outcomes(prompts, options, first=first)
+        prompts, _, _ = read_prompts(self._pipe, prompts)
+        _require_whole("first", first, 0)
+        return (outcome for _, outcome in self._outcomes(prompts, *self._order(options), first=first))
 
     def generate(self, inputs: torch.Tensor | None = None, **options: Any) -> Any:
         """Generate, in the format of ``model.generate``.
@@ -222,15 +220,19 @@ class GuardedGenerator:
 
         Returns
         -------
-        torch.Tensor or GenerateDecoderOnlyOutput
-            ``[prompts × num_return_sequences, length]``: the inputs as given, then the new tokens, padded on the
-            right.
+        torch.Tensor or ModelOutput
+            ``[prompts × num_return_sequences, length]``: the inputs as given, or of an encoder-decoder model what its
+            decoder begins with, then the new tokens, padded on the right.
 
         Raises
         ------
         BudgetExhausted
             If the budget ended first, whatever ``on_exhausted`` says: a tensor has no place for a missing text.
+        UsageError
+            If the model is fed more than tokens.
         """
+        if is_media(self._pipe):
+            raise UsageError("generate takes tokens only; call the wrapper with what the pipeline takes instead")
         own, rest = _split(options)
         ids = inputs if inputs is not None else rest.pop("input_ids", None)
         if not isinstance(ids, torch.Tensor):
@@ -247,117 +249,64 @@ class GuardedGenerator:
                 row = row[None].to(self.model.device)
                 return self.model.generate(input_ids=row, attention_mask=torch.ones_like(row), **kwargs)
 
-            settings = prepare(self.model, call, rest, tokenizer=self.tokenizer, known=_OWN)
+            require_context(self.model, len(row))
+            settings = prepare(self.model, call, rest, tokenizer=self.tokenizer, known=OWN)
             text = self.tokenizer.decode(row, skip_special_tokens=True)
             prompts.append(Prompt(number, row.tolist(), text, settings))
-        decoding = {"skip_special_tokens": True}
-        order = self._order(own, decoding)
-        outcomes = list(self._serve(iter(prompts), order, decoding, partial(self._raw_text, decoding)))
-        self._raise_if_short(outcomes, strict=True)
+        tokens = Call(self._pipe, reading={"skip_special_tokens": True})
+        served = list(self._served(iter(prompts), tokens, self._order_of(own, tokens)))
+        self._raise_if_short([outcome for _, outcome in served], strict=True)
+        two_parts = draws_whole(self._pipe)
+        begin = [prompt.settings.prompt_ids.to(ids) if two_parts else ids[prompt.number] for prompt in prompts]
         rows = [
-            torch.cat([ids[prompt.number], torch.tensor(draw.token_ids, dtype=ids.dtype, device=ids.device)])
-            for prompt, outcome in zip(prompts, outcomes, strict=True)
+            torch.cat([begin[prompt.number], ids.new_tensor(draw.token_ids)])
+            for prompt, outcome in served
             for draw in outcome.draws
         ]
         pad = prompts[0].settings.pad_id
         sequences = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
-        return GenerateDecoderOnlyOutput(sequences=sequences) if prompts[0].settings.return_dict else sequences
+        if not prompts[0].settings.return_dict:
+            return sequences
+        return (GenerateEncoderDecoderOutput if two_parts else GenerateDecoderOnlyOutput)(sequences=sequences)
 
-    def _outcomes(self, prompts: Iterable[Any], options: Mapping[str, Any], *, first: int = 0) -> Iterator[Outcome]:
-        own, rest = _split(options)
-        preprocess, forward, postprocess = self._parameters(rest)
-        _require_whole("first", first, 0)
-        decoding = self._decoding(postprocess)
-        # A tokenizer of this kind has the pipeline parse a chat's answer; what is returned is what must be judged.
-        parses = (
-            getattr(self.tokenizer, "response_template", None) is not None
-            and postprocess.get("return_type", ReturnType.FULL_TEXT) is ReturnType.FULL_TEXT
-            and not postprocess.get("continue_final_message")
-        )
-        order = self._order(own, decoding, parses=parses)
-        prepared = self._prepared(enumerate(prompts, start=first), preprocess, forward)
-        text_of = partial(self._parsed_text if parses else self._raw_text, decoding)
-        outcomes = self._serve(prepared, order, decoding, text_of)
-        return (self._completed(outcome, order.constraint, preprocess) for outcome in outcomes)
+    def _outcomes(
+        self, prompts: Iterable[Any], call: Call, order: Order, *, first: int = 0
+    ) -> Iterator[tuple[Prompt, Outcome]]:
+        prepared = call.prompts(enumerate(prompts, start=first), self._batch_size)
+        served = self._served(prepared, call, order)
+        return ((prompt, self._completed(prompt, outcome, order.constraint)) for prompt, outcome in served)
 
-    def _collect(self, prompts: Any, options: Mapping[str, Any], *, progress: bool | None = None) -> list[Outcome]:
-        outcomes = self._outcomes(prompts, options)
+    def _collect(
+        self, prompts: Any, call: Call, order: Order, *, progress: bool | None = None, render: bool = False
+    ) -> tuple[list[Outcome], list[Any]]:
+        """Return all outcomes and, where wanted, records: rendered one by one, so that no image is kept for long."""
+        served = self._outcomes(prompts, call, order)
         if progress or (progress is None and len(prompts) > 1):
             from rich.console import Console
             from rich.progress import track
 
             console = Console(stderr=True)
             if progress or console.is_terminal:
-                outcomes = iter(track(outcomes, "generating", total=len(prompts), console=console, transient=True))
-        done: list[Outcome] = []
+                served = iter(track(served, "generating", total=len(prompts), console=console, transient=True))
+        outcomes: list[Outcome] = []
+        records: list[Any] = []
         try:
-            for outcome in outcomes:
-                done.append(outcome)  # noqa: PERF402  # kept when an error ends the loop
+            for prompt, outcome in served:
+                outcomes.append(outcome)  # kept when an error ends the loop
+                if render:
+                    records.append(_records(prompt, outcome, call))
         except GuardwrapError as error:
-            error.outcomes = (*done, *error.outcomes)
+            error.outcomes = (*outcomes, *error.outcomes)
             raise
-        return done
+        return outcomes, records
 
-    def _parameters(self, rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """Return what the pipeline makes of the arguments of a call, its own from construction included."""
-        pipe = self._pipe
-        preprocess, forward, postprocess = pipe._sanitize_parameters(**rest)
-        forward = {**pipe._forward_params, **forward}
-        if "generation_config" not in forward:
-            forward = {**pipe._generate_kwargs, **forward}
-        return {**pipe._preprocess_params, **preprocess}, forward, {**pipe._postprocess_params, **postprocess}
+    def _order(self, options: Mapping[str, Any]) -> tuple[Call, Order]:
+        """Read the options of a call."""
+        own, rest = _split(options)
+        call = call_of(self._pipe, rest)
+        return call, self._order_of(own, call)
 
-    def _prepared(
-        self, prompts: Iterable[tuple[int, Any]], preprocess: Mapping[str, Any], forward: Mapping[str, Any]
-    ) -> Iterator[Prompt]:
-        """Tokenize prompts and resolve their settings; equal prompts under way together share one prefill."""
-        recent: OrderedDict[tuple[int, ...], Settings] = OrderedDict()
-        for number, prompt in prompts:
-            try:
-                inputs = self._pipe.preprocess(prompt, **preprocess)
-            except (ValueError, TypeError, TemplateError) as error:
-                raise PromptError(f"prompt {number}: {first_line(error)}") from None
-            if not inputs["input_ids"].shape[1]:
-                raise PromptError(
-                    f"prompt {number} is empty, and this tokenizer adds no token to begin with; "
-                    "give it text, e.g. the tokenizer's bos_token"
-                )
-            (ids,) = unpadded(inputs["input_ids"], inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])))
-            key = tuple(ids.tolist())
-            if key not in recent:
-                inputs = {**inputs, "input_ids": ids[None], "attention_mask": torch.ones_like(ids)[None]}
-
-                def call(inputs: Any = inputs, **kwargs: Any) -> Any:
-                    return self._pipe.forward(dict(inputs), **kwargs)["generated_sequence"][0]
-
-                recent[key] = prepare(self.model, call, forward, tokenizer=self.tokenizer, known=_OWN)
-            recent.move_to_end(key)
-            while len(recent) > self._batch_size:
-                recent.popitem(last=False)
-            text = prompt if isinstance(prompt, str) else self.tokenizer.decode(key, skip_special_tokens=True)
-            yield Prompt(number, getattr(prompt, "messages", prompt), text, recent[key])
-
-    def _decoding(self, postprocess: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments of ``tokenizer.decode`` with which the pipeline's ``postprocess`` makes the text."""
-        skip = postprocess.get("skip_special_tokens")
-        if getattr(self.tokenizer, "response_template", None):
-            skip = False
-        clean = postprocess.get("clean_up_tokenization_spaces")
-        return {"skip_special_tokens": skip is None or skip, "clean_up_tokenization_spaces": clean}
-
-    def _raw_text(self, decoding: dict[str, Any], prompt: Prompt, ids: Sequence[int]) -> str:
-        text: str = self.tokenizer.decode(ids, **decoding)
-        return text
-
-    def _parsed_text(self, decoding: dict[str, Any], prompt: Prompt, ids: Sequence[int]) -> str:
-        """Return the content of the message that the pipeline makes of a chat's answer, as its ``postprocess`` does."""
-        text = self._raw_text(decoding, prompt, ids)
-        if isinstance(prompt.given, str) or prompt.given[-1]["role"] == "assistant":
-            return text
-        before = self.tokenizer.decode(prompt.settings.prompt_ids, **decoding)
-        return str(self.tokenizer.parse_response(text, prefix=before).get("content") or "")
-
-    def _order(self, own: Mapping[str, Any], decoding: dict[str, Any], *, parses: bool = False) -> Order:
+    def _order_of(self, own: Mapping[str, Any], call: Call) -> Order:
         """Check guardwrap's options of a call, and fill them up with the wrapper's."""
         constraint, sampler, budget = self._constraint, self._sampler, self._budget
         if own.get("constraints") is not None:
@@ -374,38 +323,39 @@ class GuardedGenerator:
         size = self._batch_size if own.get("batch_size") is None else _require_whole("batch_size", own["batch_size"], 1)
         if _has_dropout(self.model):
             raise UsageError("the model is in training mode, so dropout makes its texts random; call model.eval()")
-        early = self._stable_prefix(decoding).works and not parses
+        early = self._stable_prefix(call).works and not call.parses
         notes: tuple[str, ...] = ()
-        if parses:
+        if call.parses:
             notes = ("the content of the message was judged, as it is parsed from the answer",)
         elif not early:
             notes = ("no early abort: this tokenizer rewrites text that it has already decoded",)
-        mode = choose(self.model).name
+        mode = "generate" if draws_whole(self._pipe) else choose(self.model).name
         return Order(constraint, sampler, budget, seed, size, mode, early, notes)
 
-    def _serve(
-        self, prompts: Iterator[Prompt], order: Order, decoding: dict[str, Any], text_of: TextOf
-    ) -> Iterator[Outcome]:
-        stable = self._stable_prefix(decoding)
+    def _served(self, prompts: Iterator[Prompt], call: Call, order: Order) -> Iterator[tuple[Prompt, Outcome]]:
+        stable = self._stable_prefix(call)
 
-        def watch(ids: Sequence[int]) -> str | None:
-            return first_violated(order.constraint, stable(ids))
+        def watch(ids: Sequence[int], settings: Settings | None = None) -> str | None:
+            decode = None if settings is None else partial(call.growing, settings)
+            return first_violated(order.constraint, stable(ids, decode))
 
+        watched = watch if order.early_abort else None
+        if draws_whole(self._pipe):
+            return serve(prompts, order, Whole(order.batch_size, watched), call.text)
         make_rows = partial(choose(self.model), self.model)
-        decoder = Decoder(make_rows, order.batch_size, watch if order.early_abort else None)
-        return serve(prompts, order, decoder, text_of)
+        return serve(prompts, order, Decoder(make_rows, order.batch_size, watched), call.text)
 
-    def _stable_prefix(self, decoding: dict[str, Any]) -> StablePrefix:
-        """Return the decoder of unfinished attempts; made, and tested, once for each way of decoding."""
-        key = repr(sorted(decoding.items()))
+    def _stable_prefix(self, call: Call) -> StablePrefix:
+        """Return the decoder of unfinished attempts; made, and tested, once for each way of reading tokens."""
+        key = repr(sorted(call.reading.items()))
         if key not in self._stable:
-            self._stable[key] = StablePrefix(self.tokenizer, partial(self.tokenizer.decode, **decoding))
-            clean = decoding.get("clean_up_tokenization_spaces")
+            self._stable[key] = StablePrefix(self.tokenizer, call.alone)
+            clean = call.reading.get("clean_up_tokenization_spaces")
             if clean or (clean is None and getattr(self.tokenizer, "clean_up_tokenization_spaces", False)):
                 self._stable[key].works = False
         return self._stable[key]
 
-    def _completed(self, outcome: Outcome, constraint: Constraint, preprocess: Mapping[str, Any]) -> Outcome:
+    def _completed(self, prompt: Prompt, outcome: Outcome, constraint: Constraint) -> Outcome:
         """Fill missing texts with the fallback, if it satisfies the constraint."""
         if outcome.ok or not isinstance(self._on_exhausted, Fallback):
             return outcome
@@ -414,11 +364,7 @@ class GuardedGenerator:
         if not isinstance(text, str):
             raise UsageError(f"the fallback returned {type(text).__name__} instead of a string")
         ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-        prompt = outcome.prompt
-        if not isinstance(prompt, str):
-            rendered = self._pipe.preprocess(Chat(prompt), **preprocess)["input_ids"][0]
-            prompt = self.tokenizer.decode(rendered, skip_special_tokens=True)
-        if not run_check(constraint, [Draw(prompt, ids, text)])[0]:
+        if not run_check(constraint, [Draw(prompt.text, ids, text)])[0]:
             note = "the fallback violates the constraint and was withheld"
             report = dataclasses.replace(outcome.report, notes=(*outcome.report.notes, note))
             return dataclasses.replace(outcome, report=report)
@@ -434,46 +380,17 @@ class GuardedGenerator:
         if not short:
             return
         if any(outcome.report.ended == "deterministic" for outcome in short):
+            how = "temperature=1.0" if is_whisper(self._pipe) else "do_sample=True, num_beams=1"
             raise Deterministic(
-                "greedy or beam search gave a text that violates the constraint, and would give it again; "
-                "pass do_sample=True, num_beams=1",
+                f"greedy or beam search gave a text that violates the constraint, and would give it again; pass {how}",
                 outcomes,
             )
         raise BudgetExhausted(outcomes)
 
-    def _records_lazily(self, prompts: Iterable[Any], options: Mapping[str, Any]) -> Iterator[Any]:
-        outcomes = self._outcomes(prompts, options)  # options are checked now, not at the first item
-        render = self._renderer(options)
-
-        def records() -> Iterator[Any]:
-            for outcome in outcomes:
-                self._raise_if_short([outcome])
-                yield render(outcome)
-
-        return records()
-
-    def _renderer(self, options: Mapping[str, Any]) -> Callable[[Outcome], list[dict[str, Any]]]:
-        """Return what renders the outcomes of a call; the pipeline reads the options once."""
-        preprocess, _, postprocess = self._parameters(_split(options)[1])
-        return partial(self._records, preprocess=preprocess, postprocess=postprocess)
-
-    def _records(
-        self, outcome: Outcome, *, preprocess: Mapping[str, Any], postprocess: Mapping[str, Any]
-    ) -> list[dict[str, Any]]:
-        """Render an outcome as the pipeline would."""
-        prompt = outcome.prompt if isinstance(outcome.prompt, str) else Chat(outcome.prompt)
-        ids = self._pipe.preprocess(prompt, **preprocess)["input_ids"]
-        records = []
-        for draw in outcome.draws:
-            # One at a time, so that no padding gets into a text that was judged without it.
-            sequence = torch.cat([ids, torch.tensor([draw.token_ids], dtype=ids.dtype)], dim=1)
-            rendered = {"generated_sequence": sequence[None], "input_ids": ids, "prompt_text": prompt}
-            records += self._pipe.postprocess(rendered, **postprocess)
-        for text in outcome.texts[len(outcome.draws) :]:
-            records.append(record(prompt, text, postprocess))
-        missing = outcome.report.requested - len(records)
-        key = "generated_token_ids" if postprocess.get("return_type") is ReturnType.TENSORS else "generated_text"
-        return records + [{key: None} for _ in range(missing)]
+    def _records_lazily(self, prompts: Iterable[Any], call: Call, order: Order) -> Iterator[Any]:
+        for prompt, outcome in self._outcomes(prompts, call, order):
+            self._raise_if_short([outcome])
+            yield _records(prompt, outcome, call)
 
     def _next_seed(self) -> int:
         call = next(self._calls)
@@ -484,14 +401,18 @@ class GuardedGenerator:
         return int.from_bytes(hashlib.blake2b(f"{self._seed}/{call}".encode(), digest_size=7).digest(), "big")
 
 
-_OWN = ("constraints", "sampler", "budget", "seed", "batch_size")
+def _records(prompt: Prompt, outcome: Outcome, call: Call) -> Any:
+    """Render an outcome as the pipeline would, with None for texts that are missing."""
+    others = outcome.texts[len(outcome.draws) :]
+    missing = outcome.report.requested - len(outcome.texts)
+    return call.records(prompt, [draw.token_ids for draw in outcome.draws], [*others, *[None] * missing])
 
 
 def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Tell guardwrap's options of a call from those of the pipeline."""
-    own = {name: value for name, value in options.items() if name in _OWN}
+    own = {name: value for name, value in options.items() if name in OWN}
     # Prompts are tokenized one by one, without the pipeline's data loader.
-    rest = {name: value for name, value in options.items() if name not in (*_OWN, "num_workers")}
+    rest = {name: value for name, value in options.items() if name not in (*OWN, "num_workers")}
     return own, rest
 
 
@@ -504,6 +425,10 @@ def _require_whole(name: str, value: int, least: int) -> int:
 
 def _has_dropout(model: Any) -> bool:
     """Whether the model draws random numbers of its own."""
-    return any(
-        module.training and module.p > 0 for module in model.modules() if isinstance(module, torch.nn.Dropout)
-    ) or (model.training and bool(getattr(model.config.get_text_config(), "attention_dropout", 0)))
+    if any(module.training and module.p > 0 for module in model.modules() if isinstance(module, torch.nn.Dropout)):
+        return True
+    config = model.config.get_text_config()  # of those that drop without a module
+    return model.training and any(getattr(config, name, 0) for name in _DROPOUTS)
+
+
+_DROPOUTS = ("attention_dropout", "dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")

@@ -54,12 +54,14 @@ class Decoded:
     log_probability
         log a' of ``token_ids`` in nats, summed in float64.
     status
-        ``"running"``, ``"finished"`` (ended by itself), ``"cut"`` (token limit), ``"aborted"`` (verdict VIOLATED),
-        ``"abandoned"`` (deadline) or ``"cancelled"`` (not needed any more).
+        ``"running"``, ``"finished"`` (ended by itself), ``"cut"`` (token limit, or ``max_time``), ``"aborted"``
+        (verdict VIOLATED), ``"abandoned"`` (deadline) or ``"cancelled"`` (not needed any more).
     blame
         Which part of the constraint aborted it.
     stream
         Its uniforms.
+    began
+        ``time.monotonic()`` of its launch.
     """
 
     launch: Launch
@@ -68,6 +70,7 @@ class Decoded:
     status: str = "running"
     blame: str | None = None
     stream: Iterator[float] = field(default_factory=lambda: iter(()), repr=False)
+    began: float = field(default_factory=lambda: time.monotonic())
 
 
 Watch = Callable[[Sequence[int]], str | None]
@@ -259,9 +262,15 @@ def _settle(attempts: Sequence[Decoded], watch: Watch | None) -> None:
         settings = attempt.launch.settings
         if attempt.status == "finished" or attempt.token_ids[-1] in settings.end_ids:
             attempt.status = "finished"
-        elif len(settings.prompt_ids) + len(attempt.token_ids) >= settings.max_length:
+        elif _at_limit(attempt, now):
             attempt.status = "cut"
         elif watch and (blame := watch(attempt.token_ids)):
             attempt.status, attempt.blame = "aborted", blame
         elif attempt.launch.deadline is not None and now >= attempt.launch.deadline:
             attempt.status = "abandoned"
+
+
+def _at_limit(attempt: Decoded, now: float) -> bool:
+    settings = attempt.launch.settings
+    late = settings.max_time is not None and now - attempt.began >= settings.max_time
+    return late or len(settings.prompt_ids) + len(attempt.token_ids) >= settings.max_length

@@ -10,67 +10,108 @@ from typing import Any
 
 import torch
 from torch.utils.data import Dataset
-from transformers import PreTrainedModel, TextGenerationPipeline, pipeline
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    TextGenerationPipeline,
+    pipeline,
+)
 from transformers.pipelines import Pipeline
-from transformers.pipelines.text_generation import ReturnType
 from transformers.utils.chat_template_utils import Chat, is_valid_message
 
 from guardwrap.engine.local import load_local
 from guardwrap.engine.prepare import resolved
+from guardwrap.engine.tasks import TextToTextPipeline, is_media, is_speech, is_vision, require_task
 from guardwrap.errors import ModelError, PromptError, UsageError, first_line
 
-__all__ = ["as_pipeline", "padding_mask", "read_prompts", "record", "unpadded"]
+__all__ = ["as_pipeline", "gathered", "padding_mask", "read_prompts", "record", "return_type", "unpadded"]
 
 
-def as_pipeline(generator: Any, tokenizer: Any) -> TextGenerationPipeline:
-    """Make a text-generation pipeline of whatever was given; a pipeline is used as it is."""
-    if isinstance(generator, TextGenerationPipeline):
+def as_pipeline(generator: Any, tokenizer: Any) -> Pipeline:
+    """Make a pipeline of whatever was given; a pipeline is used as it is."""
+    if isinstance(generator, Pipeline):
         if tokenizer is not None:
             raise UsageError("a pipeline has its own tokenizer; leave tokenizer= out")
         pipe = generator
-    elif isinstance(generator, Pipeline):
-        raise UsageError(f"the pipeline's task is {generator.task!r}; guardwrap wraps 'text-generation'")
+        require_task(pipe)
     elif generator == "local":
         pipe = _pipeline_of(*load_local())
     elif isinstance(generator, str | Path):
-        try:
-            pipe = pipeline("text-generation", model=str(generator), tokenizer=tokenizer)
-        except (OSError, ValueError) as error:
-            raise ModelError(f"cannot load the model {str(generator)!r}: {first_line(error)}") from None
+        pipe = _loaded(str(generator), tokenizer)
     elif isinstance(generator, PreTrainedModel) or hasattr(generator, "get_base_model"):
         if tokenizer is None:
             raise UsageError("a model needs its tokenizer: GuardedGenerator(model, constraints, tokenizer=tokenizer)")
         pipe = _pipeline_of(generator, tokenizer)
     else:
         raise UsageError(
-            f"cannot wrap {type(generator).__name__}; give a text-generation pipeline, a model with tokenizer=, "
-            "a Hub id, a path or 'local'"
+            f"cannot wrap {type(generator).__name__}; give a pipeline, a model with tokenizer=, a Hub id, a path or "
+            "'local'"
         )
-    if pipe.model.config.is_encoder_decoder:
-        raise UsageError("encoder-decoder models are not supported; give a causal language model")
     if pipe.tokenizer is None:
         raise UsageError("the pipeline has no tokenizer, so no text can be judged")
     return pipe
 
 
+def _loaded(source: str, tokenizer: Any) -> TextGenerationPipeline:
+    """Load a model: an encoder-decoder model as one, of which a text-generation pipeline takes the decoder only."""
+    try:
+        config, _ = PreTrainedConfig.get_config_dict(source)
+    except OSError:  # an adapter has none; the pipeline knows, and says what is missing
+        config = {}
+    try:
+        if not config.get("is_encoder_decoder"):
+            return pipeline("text-generation", model=source, tokenizer=tokenizer)
+        model = AutoModelForSeq2SeqLM.from_pretrained(source)
+        if tokenizer is None or isinstance(tokenizer, str):
+            tokenizer = AutoTokenizer.from_pretrained(tokenizer or source)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot load the model {source!r}: {first_line(error)}") from None
+    return _pipeline_of(model, tokenizer)
+
+
 def _pipeline_of(model: Any, tokenizer: Any) -> TextGenerationPipeline:
+    kind = TextGenerationPipeline
+    if model.config.is_encoder_decoder:
+        kind = TextToTextPipeline
+        if model.main_input_name != "input_ids":
+            raise UsageError(f"{type(model).__name__} does not read text; give its pipeline instead of the model")
     side = tokenizer.padding_side
     device = None if getattr(model, "hf_device_map", None) else model.device
-    pipe = TextGenerationPipeline(model=model, tokenizer=tokenizer, device=device, task="text-generation")
+    pipe = kind(model=model, tokenizer=tokenizer, device=device, task="text-generation")
     tokenizer.padding_side = side  # the pipeline sets it; here nothing is padded by the tokenizer
     return pipe
 
 
-def read_prompts(prompts: Any) -> tuple[Any, bool, bool]:
-    """Return the prompts as strings and chats, whether it is a single one, and whether they come lazily."""
+def gathered(pipe: Pipeline, prompts: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Put together what the image-text-to-text pipeline takes as ``images`` and ``text``; also the other options."""
+    names = ("images", "text") if is_vision(pipe) else ()
+    rest = {name: value for name, value in options.items() if name not in names}
+    parts = {name: options[name] for name in names if options.get(name) is not None}
+    if prompts is None and not parts:
+        raise PromptError("there is no prompt: give a string, a chat or a list of them")
+    if "text" not in parts:
+        return parts.get("images", prompts), rest
+    if prompts is not None:
+        parts["images"] = prompts
+    if "images" not in parts:
+        return parts["text"], rest
+    if not isinstance(parts["text"], str):
+        raise PromptError("give several prompts as a list: [{'images': ..., 'text': '...'}, ...]")
+    return parts, rest
+
+
+def read_prompts(pipe: Pipeline, prompts: Any) -> tuple[Any, bool, bool]:
+    """Return prompts as ``preprocess`` takes them, whether it is a single one, and whether they come lazily."""
     if isinstance(prompts, str | Chat):
         return [prompts], True, False
-    if isinstance(prompts, Mapping):
+    if isinstance(prompts, Mapping) and not is_media(pipe):
         raise PromptError("a chat is a list of messages: [{'role': 'user', 'content': '...'}]")
     if isinstance(prompts, list | tuple):
         if prompts and is_valid_message(prompts[0]):
             return [Chat(list(prompts))], True, False
-        return [_one_prompt(prompt, i) for i, prompt in enumerate(prompts)], False, False
+        return [_one_prompt(pipe, prompt, i) for i, prompt in enumerate(prompts)], False, False
     if isinstance(prompts, GeneratorType):
         first = next(prompts, None)
         if first is None:
@@ -78,35 +119,51 @@ def read_prompts(prompts: Any) -> tuple[Any, bool, bool]:
         if is_valid_message(first):  # the messages of one chat, as the pipeline reads them
             return [Chat([first, *prompts])], True, False
         prompts = itertools.chain([first], prompts)
+    elif is_media(pipe) and not isinstance(prompts, Dataset | Iterator):
+        return [_one_prompt(pipe, prompts, 0)], True, False
     if isinstance(prompts, Dataset) and not isinstance(prompts, Iterable):
         prompts = map(prompts.__getitem__, range(len(prompts)))  # type: ignore[arg-type]  # map-style: it has a length
     if not isinstance(prompts, Iterable):
         raise PromptError(f"cannot read prompts from {type(prompts).__name__}; give a string, a chat or a list of them")
-    return (_one_prompt(prompt, i) for i, prompt in enumerate(prompts)), False, True
+    return (_one_prompt(pipe, prompt, i) for i, prompt in enumerate(prompts)), False, True
 
 
-def _one_prompt(prompt: Any, number: int) -> str | Chat:
-    if isinstance(prompt, str | Chat):
+def _one_prompt(pipe: Pipeline, prompt: Any, number: int) -> Any:
+    if is_speech(pipe) or isinstance(prompt, str | Chat):
         return prompt
     if isinstance(prompt, list | tuple) and prompt and is_valid_message(prompt[0]):
         return Chat(list(prompt))
-    raise PromptError(f"prompt {number} is neither a string nor a chat (a list of messages)")
+    if not is_vision(pipe):
+        raise PromptError(f"prompt {number} is neither a string nor a chat (a list of messages)")
+    if not isinstance(prompt, Mapping) or not isinstance(prompt.get("text"), str) or "images" not in prompt:
+        raise PromptError(f"prompt {number} is no string, no chat and not {{'images': ..., 'text': '...'}}")
+    return prompt
 
 
-def record(prompt: Any, text: str, postprocess: Mapping[str, Any]) -> dict[str, Any]:
-    """Render a text that no tokens stand behind."""
-    kind = postprocess.get("return_type", ReturnType.FULL_TEXT)
-    if kind is ReturnType.TENSORS:
+def return_type(postprocess: Mapping[str, Any]) -> str:
+    """Return which kind of record is wanted, by name: the pipelines have enumerations of their own."""
+    kind = postprocess.get("return_type")
+    return "FULL_TEXT" if kind is None else str(kind.name)
+
+
+def record(prompt: str | Chat, text: str | None, postprocess: Mapping[str, Any]) -> dict[str, Any]:
+    """Render a text that no tokens stand behind, or None for a text that is missing."""
+    kind = return_type(postprocess)
+    if kind == "TENSORS":
         return {"generated_token_ids": None}
-    if kind is ReturnType.NEW_TEXT:
+    if text is None or kind == "NEW_TEXT":
         return {"generated_text": text}
     if isinstance(prompt, str):
         return {"generated_text": prompt + text}
     messages = list(prompt.messages)
     proceed = postprocess.get("continue_final_message")
     if proceed or (proceed is None and messages[-1]["role"] == "assistant"):
-        last = {**messages[-1], "content": messages[-1]["content"] + text}
-        return {"generated_text": [*messages[:-1], last]}
+        content = messages[-1]["content"]
+        if isinstance(content, str):
+            content += text
+        else:  # in parts, as beside images
+            content = [*content[:-1], {**content[-1], "text": content[-1]["text"] + text}]
+        return {"generated_text": [*messages[:-1], {**messages[-1], "content": content}]}
     return {"generated_text": [*messages, {"role": "assistant", "content": text}]}
 
 

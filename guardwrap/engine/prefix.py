@@ -45,13 +45,21 @@ class StablePrefix:
         sample = tokenizer(_PUNCTUATED, add_special_tokens=False)["input_ids"]
         self.works = _acts_on_tokens(tokenizer) and self._grows_at_the_end(size, sample)
 
-    def __call__(self, token_ids: Sequence[int]) -> str:
-        """Return text that every continuation begins with."""
+    def __call__(self, token_ids: Sequence[int], decode: Decode | None = None) -> str:
+        """Return text that every continuation begins with.
+
+        Parameters
+        ----------
+        token_ids
+            Of the unfinished attempt.
+        decode
+            The same decoding as tested, for the prompt at hand; None for the one that was tested.
+        """
         end = len(token_ids)
         while end and token_ids[end - 1] in self._bytes:
             end -= 1
         # An incomplete UTF-8 sequence decodes to replacement characters; the tokens to come may complete it.
-        return self._decode(token_ids[:end]).rstrip(_REPLACEMENT)
+        return (decode or self._decode)(token_ids[:end]).rstrip(_REPLACEMENT)
 
     def _grows_at_the_end(self, size: int, sample: Sequence[int]) -> bool:
         chance = random.Random(0)

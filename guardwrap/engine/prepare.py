@@ -2,6 +2,7 @@
 
 ``generate(custom_generate=callable)`` resolves configuration, keyword arguments, logits processors and stopping
 criteria exactly as for its own loop and then calls the callable. Ours keeps what it is given and draws nothing.
+``whole.draw`` goes through the same door again for each text, with a callable that does draw.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any, Literal
 
 import torch
@@ -32,9 +34,9 @@ from transformers.generation import (
 )
 from transformers.generation.configuration_utils import GenerationMode
 
-from guardwrap.errors import PromptError, UsageError, first_line, nearest
+from guardwrap.errors import GuardwrapError, PromptError, UsageError, first_line, nearest
 
-__all__ = ["Settings", "prepare", "resolved", "without_stop_strings"]
+__all__ = ["Settings", "prepare", "require_context", "resolved", "stand_in", "without_stop_strings"]
 
 # These read scores only, row by row, so one call serves the rows of every prompt.
 _ROWWISE = (
@@ -62,7 +64,12 @@ _REFUSED = {
     "synced_gpus": "guardwrap runs in one process",
 }
 _REFUSED_SETTINGS = {
-    "max_time": "it cuts texts off by the clock; use Budget(max_seconds=...) or Budget(deadline=...)",
+    # Whisper's own: each makes a text in several rounds, which are not one draw.
+    "return_timestamps": "with timestamps, or for more than 30 seconds of audio, a text is made in several rounds; "
+    "leave it out and give shorter audio",
+    "compression_ratio_threshold": "it has a text drawn again at another temperature; leave it out",
+    "logprob_threshold": "it has a text drawn again at another temperature; leave it out",
+    "no_speech_threshold": "it drops texts after they were drawn; leave it out",
     "token_healing": "it rewrites the prompt; heal it beforehand",
     "output_scores": "scores of rejected attempts would be mixed in",
     "output_logits": "logits of rejected attempts would be mixed in",
@@ -97,8 +104,15 @@ class Settings:
         Whether ``model.generate`` would return a ``ModelOutput``.
     count
         Texts asked for: ``num_return_sequences``.
+    max_time
+        Seconds after which an attempt is cut, or None.
     beams
         The sequences of a beam search, prompt included, or None in the other modes.
+    generate
+        Runs the model's own ``generate`` on the prompt under these settings, with keyword arguments that come on top
+        of them.
+    outputs
+        What ``call`` returned, where a pipeline's ``postprocess`` needs it; see ``calls``.
     """
 
     prompt_ids: torch.Tensor
@@ -111,7 +125,10 @@ class Settings:
     pad_id: int
     return_dict: bool
     count: int
-    beams: torch.Tensor | None = None
+    max_time: float | None
+    beams: torch.Tensor | None
+    generate: Callable[..., Any]
+    outputs: Any = None
 
 
 def prepare(
@@ -121,6 +138,7 @@ def prepare(
     *,
     tokenizer: Any,
     known: Sequence[str] = (),
+    media: bool = False,
 ) -> Settings:
     """Resolve the settings for one prompt.
 
@@ -136,6 +154,9 @@ def prepare(
         For stop strings.
     known
         Further names that a misspelt keyword may have meant.
+    media
+        Whether the model is fed more than tokens: its ``generate`` may take arguments of its own, and what ``call``
+        returns is kept.
 
     Raises
     ------
@@ -147,7 +168,10 @@ def prepare(
     for name, way_out in _REFUSED.items():
         if kwargs.get(name) is not None:
             raise UsageError(f"{name} is not supported: {way_out}")
-    kwargs, count = _one_sequence(model, kwargs, tokenizer)
+    if any(isinstance(criterion, MaxTimeCriteria) for criterion in kwargs.get("stopping_criteria") or ()):
+        raise UsageError("MaxTimeCriteria is not supported: its clock runs for all attempts; pass max_time=...")
+    with _HIDING:
+        kwargs, count = _one_sequence(model, kwargs, tokenizer)
     kept: dict[str, Any] = {}
 
     def keep(
@@ -158,25 +182,31 @@ def prepare(
         generation_config: GenerationConfig,
         **model_kwargs: Any,
     ) -> torch.Tensor:
-        kept.update(ids=input_ids, processors=logits_processor, criteria=stopping_criteria, config=generation_config)
-        return input_ids
+        kept.update(ids=input_ids[:1], processors=logits_processor, criteria=stopping_criteria)
+        kept.update(config=generation_config, mode=_mode(generation_config, count))
+        return stand_in(input_ids[:1], generation_config)
 
-    try:
-        with without_stop_strings(model.generation_config):
-            call(custom_generate=keep, **kwargs)
-            config = kept["config"]
-            mode = _mode(config, count)
-            beams = call(**kwargs | {"num_return_sequences": count}) if mode == "beam" else None
-    except UsageError:
-        raise
-    except (ValueError, TypeError) as error:
-        raise UsageError(_say(error, known)) from None
-    _refuse_model_inputs(kwargs)
+    def generate(custom_generate: Callable[..., torch.Tensor], **more: Any) -> Any:
+        with ExitStack() as hidden:
+            hidden.enter_context(without_stop_strings(model.generation_config))
+
+            def begin(*args: Any, **inputs: Any) -> torch.Tensor:
+                hidden.close()  # the criteria stand: other threads need not wait for the texts
+                return custom_generate(*args, **inputs)
+
+            return call(custom_generate=begin, **_on_top(kwargs, more))
+
+    outputs = _translated(known, generate, custom_generate=keep)
+    if not kept:
+        raise UsageError(f"{type(model).__name__} is not supported: its generate has a decoding loop of its own")
+    config, mode = kept["config"], kept["mode"]
+    if not media:
+        _refuse_model_inputs(kwargs)
+    elif kwargs.get("do_sample") and mode != "sample":
+        raise UsageError(f"{type(model).__name__} does not heed do_sample=True; pass temperature=1.0")
     processors, warpers = _split(kept["processors"])
-    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    length = kept["ids"].shape[1]
-    if context is not None and length >= context:
-        raise PromptError(f"the prompt has {length} tokens and the model's context {context}; shorten the prompt")
+    if not model.config.is_encoder_decoder:
+        require_context(model, kept["ids"].shape[1])
     max_length, end_ids = 2**31, frozenset[int]()
     criteria = StoppingCriteriaList()
     for criterion in kept["criteria"]:  # the user's own take the place of transformers'
@@ -184,9 +214,7 @@ def prepare(
             max_length = min(max_length, criterion.max_length)
         elif isinstance(criterion, EosTokenCriteria):
             end_ids |= frozenset(criterion.eos_token_id.tolist())
-        elif isinstance(criterion, MaxTimeCriteria):
-            raise UsageError(f"MaxTimeCriteria is not supported: {_REFUSED_SETTINGS['max_time']}")
-        else:
+        elif not isinstance(criterion, MaxTimeCriteria):
             criteria.append(criterion)
     return Settings(
         prompt_ids=kept["ids"][0],
@@ -199,8 +227,76 @@ def prepare(
         pad_id=_pad_id(config),
         return_dict=bool(config.return_dict_in_generate),
         count=count,
-        beams=beams,
+        max_time=config.max_time,
+        beams=_translated(known, _beams, generate, count) if mode == "beam" else None,
+        generate=generate,
+        outputs=outputs if media else None,
     )
+
+
+def require_context(model: Any, length: int) -> None:
+    """Refuse a prompt that leaves the model no position for a new token, or, of an encoder, for itself."""
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if context is not None and length + (not model.config.is_encoder_decoder) > context:
+        raise PromptError(f"the prompt has {length} tokens and the model's context {context}; shorten the prompt")
+
+
+def stand_in(ids: torch.Tensor, config: GenerationConfig) -> torch.Tensor:
+    """Return what ``generate`` may go on with in place of drawn texts: the prompts, ended at once.
+
+    What was drawn is kept aside, so nothing that ``generate`` or a pipeline does to texts afterwards matters: Whisper,
+    for instance, goes on to a next round if a text happens to have timestamps.
+    """
+    return torch.nn.functional.pad(ids, (0, 1), value=next(iter(_end_ids(config)), 0))
+
+
+def _beams(generate: Callable[..., Any], count: int) -> torch.Tensor:
+    """Run transformers' beam search; ``[count, length]``, prompt included."""
+    found: list[torch.Tensor] = []
+
+    def search(
+        model: Any,
+        input_ids: torch.Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **model_kwargs: Any,
+    ) -> torch.Tensor:
+        generation_config.return_dict_in_generate = False
+        rows: torch.Tensor = model._beam_search(
+            input_ids,
+            logits_processor=logits_processor,
+            stopping_criteria=stopping_criteria,
+            generation_config=generation_config,
+            **model_kwargs,
+        )
+        found.append(rows)
+        return rows
+
+    generate(custom_generate=search, num_return_sequences=count)
+    return found[0]
+
+
+def _translated(known: Sequence[str], call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call, with transformers' complaints as errors of ours."""
+    try:
+        return call(*args, **kwargs)
+    except GuardwrapError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise UsageError(_say(error, known)) from None
+
+
+def _on_top(kwargs: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Put settings on top of others; into the configuration, if there is one, as generate() warns of both together."""
+    config = kwargs.get("generation_config")
+    if config is None:
+        return {**kwargs, **more}
+    config = copy.deepcopy(config)
+    inside = {name: value for name, value in more.items() if hasattr(config, name)}
+    config.update(**inside)
+    rest = {name: value for name, value in more.items() if name not in inside}
+    return {**kwargs, "generation_config": config, **rest}
 
 
 def _refuse_model_inputs(kwargs: Mapping[str, Any]) -> None:
@@ -236,21 +332,23 @@ def _one_sequence(model: Any, kwargs: Mapping[str, Any], tokenizer: Any) -> tupl
         criteria = [*(kwargs.pop("stopping_criteria", None) or []), StopStringCriteria(tokenizer, stops)]
         kwargs |= {"stopping_criteria": StoppingCriteriaList(criteria), "stop_strings": None}
     if kwargs.get("generation_config") is not None:
-        # generate() warns of a configuration together with single settings, so the change goes into a copy.
-        kwargs["generation_config"] = copy.deepcopy(config)
-        kwargs["generation_config"].update(stop_strings=None, **changes)
-        return kwargs, count
-    return kwargs | changes, count
+        changes["stop_strings"] = None
+    return _on_top(kwargs, changes), count
 
 
 @contextmanager
 def without_stop_strings(config: GenerationConfig) -> Iterator[None]:
     """Hide the model's own stop strings, which no argument can: generate() fills in what is None."""
-    stops, config.stop_strings = config.stop_strings, None
-    try:
-        yield
-    finally:
-        config.stop_strings = stops
+    with _HIDING:
+        stops, config.stop_strings = config.stop_strings, None
+        try:
+            yield
+        finally:
+            config.stop_strings = stops
+
+
+_HIDING = RLock()
+"""Held while stop strings are hidden or looked up: threads may share a model."""
 
 
 def _mode(config: GenerationConfig, count: int) -> Literal["sample", "greedy", "beam"]:
@@ -280,8 +378,12 @@ def _split(processors: LogitsProcessorList) -> tuple[LogitsProcessorList, Logits
 
 
 def _pad_id(config: GenerationConfig) -> int:
+    return next((token for token in (config.pad_token_id, *_end_ids(config)) if token is not None), 0)
+
+
+def _end_ids(config: GenerationConfig) -> list[int]:
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-    return next((token for token in (config.pad_token_id, *ends) if token is not None), 0)
+    return [token for token in ends if token is not None]
 
 
 def _say(error: Exception, known: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from guardwrap.constraints.base import Constraint, Judgement, judge
 from guardwrap.draws import Budget, Draw, Outcome, Report, Usage
 from guardwrap.engine.decode import Decoded, Decoder, Launch
 from guardwrap.engine.prepare import Settings
+from guardwrap.engine.whole import Whole
 from guardwrap.errors import GuardwrapError
 from guardwrap.metrics import acceptance_rate
 from guardwrap.samplers import Attempt, Sampler
@@ -35,6 +36,8 @@ LAUNCH_ROUNDS = 4
 
 JUDGED_TOGETHER = 16
 """… of this many, or as many as there are when nothing else is left to do."""
+
+_CLOCK = "max_time cuts texts by the clock, so the same seed need not give the same texts again"
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Order:
     batch_size
         Attempts side by side, at most.
     mode
-        How rows keep their states; see ``rows``.
+        How rows keep their states, see ``rows``; or ``"generate"``, see ``whole``.
     early_abort
         Whether prefix verdicts may be used with the tokenizer at hand.
     notes
@@ -215,7 +218,7 @@ class _Account:
             rejections=dict(self.rejections.most_common()),
             constraint=self.order.constraint.digest,
             mode=self.order.mode if self.prompt.settings.beams is None else "generate",
-            notes=self.order.notes,
+            notes=self.order.notes if self.prompt.settings.max_time is None else (*self.order.notes, _CLOCK),
         )
         draws = tuple(self.accepted)
         return Outcome(self.prompt.given, tuple(draw.text for draw in draws), draws, report)
@@ -247,7 +250,9 @@ TextOf = Callable[[Prompt, Sequence[int]], str]
 """From a prompt and new tokens to the text as the user gets it."""
 
 
-def serve(prompts: Iterator[Prompt], order: Order, decoder: Decoder, text_of: TextOf) -> Iterator[Outcome]:
+def serve(
+    prompts: Iterator[Prompt], order: Order, decoder: Decoder | Whole, text_of: TextOf
+) -> Iterator[tuple[Prompt, Outcome]]:
     """Draw until every prompt has its texts or has spent its budget.
 
     Parameters
@@ -263,8 +268,8 @@ def serve(prompts: Iterator[Prompt], order: Order, decoder: Decoder, text_of: Te
 
     Yields
     ------
-    Outcome
-        One for each prompt, in their order.
+    Prompt, Outcome
+        Each prompt with what it got, in their order.
 
     Raises
     ------
@@ -281,8 +286,8 @@ def serve(prompts: Iterator[Prompt], order: Order, decoder: Decoder, text_of: Te
 
 
 def _served(
-    active: deque[_Account], source: _Source, order: Order, decoder: Decoder, text_of: TextOf
-) -> Iterator[Outcome]:
+    active: deque[_Account], source: _Source, order: Order, decoder: Decoder | Whole, text_of: TextOf
+) -> Iterator[tuple[Prompt, Outcome]]:
     ended: list[Decoded] = []
     rounds = 0  # of launches in a row
     # A classifier wants company; anything else is judged at once.
@@ -304,7 +309,8 @@ def _served(
             _book(active, ended, order, decoder, text_of)
             ended = []
         while active and active[0].ended is not None:
-            yield active.popleft().outcome()
+            done = active.popleft()
+            yield done.prompt, done.outcome()
         if source.exhausted and not active:
             break
     if source.failure is not None:
@@ -312,7 +318,7 @@ def _served(
 
 
 def _next_launches(
-    active: deque[_Account], source: _Source, order: Order, decoder: Decoder, unjudged: Sequence[Decoded]
+    active: deque[_Account], source: _Source, order: Order, decoder: Decoder | Whole, unjudged: Sequence[Decoded]
 ) -> tuple[list[Launch], list[Decoded]]:
     """Fill the room: a fair share for each prompt under way, then new prompts, then whoever still needs more."""
     launches: list[Launch] = []
@@ -371,7 +377,7 @@ def _book(
     active: Sequence[_Account] | deque[_Account],
     ended: Sequence[Decoded],
     order: Order,
-    decoder: Decoder,
+    decoder: Decoder | Whole,
     text_of: TextOf,
 ) -> None:
     """Judge attempts that ended, of all prompts together, and stop those that are not needed any more."""
