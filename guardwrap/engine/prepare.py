@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -112,6 +113,11 @@ class Settings:
     return_dict: bool
     count: int
     beams: torch.Tensor | None = None
+
+    @cached_property
+    def ids(self) -> tuple[int, ...]:
+        """The prompt as plain numbers."""
+        return tuple(self.prompt_ids.tolist())
 
 
 def prepare(
