@@ -113,7 +113,10 @@ class Peak(Case):
 
 @dataclass(frozen=True, kw_only=True)
 class Least(Case):
-    """Row-steps over the least: one for each token but the first of the attempts up to the last one accepted."""
+    """Row-steps over one for each token but the first of the attempts up to the last one accepted.
+
+    That is the least without sharing rows among attempts with the same tokens so far, so a ratio can be below 1.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

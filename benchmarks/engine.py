@@ -177,10 +177,11 @@ def least(case: Least, options: argparse.Namespace) -> tuple[Figures, Runs]:
     runs = in_turn(case, ("ours",), options)
     for run in runs["ours"]:
         run["least"] = run["tokens"] - run["attempts"]
+        run["drawn"] = run["least"] + run["surplus_tokens"] - run["surplus_attempts"]
     lower = each(runs["ours"], "least")
     return [
         figure("row-steps / least", ratios(each(runs["ours"], "row_steps"), lower), case.target),
-        figure("attempts' steps / least", ratios(each(runs["ours"], "attempt_steps"), lower)),
+        figure("drawn, needed or not / least", ratios(each(runs["ours"], "drawn"), lower)),
     ], runs
 
 
