@@ -1,200 +1,273 @@
 """What guarded generation costs, against the loops that anyone would write.
 
-    python benchmarks/engine.py --out benchmarks/results/engine
+    python benchmarks/engine.py --model models/stories15M --out benchmarks/results/engine
 
-writes engine.json and engine.md. Each case is run in turn with its rivals, several times over, in one process: CPU
-seconds and their ratios, wall seconds, and counts that do not wobble (row-steps = rows × model calls, prompt tokens
-computed). The rivals:
+writes engine.json and engine.md, anew after each case; --resume goes on with the cases that are missing. A case is run
+in turn with its rivals, several times over, in one process: CPU seconds, wall seconds, and counts that do not wobble
+(row-steps = rows × model calls, prompt tokens computed). Peak memory is that of processes that do nothing else. The
+cases are in cases.py, the loops and how things are counted in loops.py.
 
 retry     model.generate with num_return_sequences = batch, again until enough texts satisfy the constraint
 cached    the same with the prompt's states computed once and copied
-generate  model.generate for the same number of texts, with no constraint
+single    model.generate for one text, again until enough texts satisfy the constraint
+generate  model.generate with no constraint
 """
 
 import argparse
-import copy
 import json
 import platform
 import statistics
-import time
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from cases import CASES, Bound, Busy, Case, Least, Paired, Peak, PerAttempt, quick
+from loops import Bench, load, peak_mb
 
-from guardwrap import Constraint, GuardedGenerator, Keyword, Length, Regex
-from guardwrap.engine.local import load_local
+import guardwrap
 
-ANYTHING = Length(min=0)
-CHAT = [{"role": "user", "content": "Write one sentence about a coffee mug."}]
+Runs = dict[str, list[dict[str, Any]]]
+"""From a loop to what was measured each time."""
 
-
-class Counter:
-    """Counts what a model computes: rows × calls, and tokens of prompts."""
-
-    def __init__(self, model: Any) -> None:
-        self.row_steps = self.prompt_tokens = 0
-        model.register_forward_pre_hook(self.count, with_kwargs=True)
-
-    def count(self, model: Any, args: Any, kwargs: Any) -> None:
-        ids = kwargs["input_ids"]
-        if ids.shape[1] == 1:
-            self.row_steps += len(ids)
-        else:
-            self.prompt_tokens += ids.numel()
+Figures = list[dict[str, Any]]
+"""Rows of the first table."""
 
 
-class Bench:
-    def __init__(self, model: Any, tokenizer: Any, batch: int) -> None:
-        self.model, self.tokenizer, self.batch = model, tokenizer, batch
-        self.counter = Counter(model)
-
-    def ids(self, prompt: Any) -> torch.Tensor:
-        if isinstance(prompt, str):
-            return self.tokenizer(prompt, return_tensors="pt")["input_ids"]
-        inputs = self.tokenizer.apply_chat_template(
-            prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
-        return inputs["input_ids"]
-
-    def ours(self, prompt: Any, judged: Constraint, count: int, seed: int, **settings: Any) -> int:
-        guarded = GuardedGenerator(self.model, judged, tokenizer=self.tokenizer, batch_size=self.batch)
-        (outcome,) = guarded.run(prompt, num_return_sequences=count, seed=seed, budget=None, **settings)
-        assert outcome.ok
-        return outcome.report.usage.attempts
-
-    def retry(
-        self, prompt: Any, judged: Constraint, count: int, seed: int, cached: bool = False, **settings: Any
-    ) -> int:
-        torch.manual_seed(seed)
-        ids = self.ids(prompt)
-        past = None
-        if cached:
-            past = DynamicCache(config=self.model.config)
-            with torch.no_grad():
-                self.model(input_ids=ids[:, :-1], past_key_values=past, use_cache=True)
-        accepted = attempts = 0
-        while accepted < count:
-            extra = {}
-            inputs = ids
-            if past is not None:
-                extra["past_key_values"] = copy.deepcopy(past)
-                extra["past_key_values"].batch_repeat_interleave(self.batch)
-                inputs = ids.repeat(self.batch, 1)
-            else:
-                extra["num_return_sequences"] = self.batch
-            out = self.model.generate(inputs, attention_mask=torch.ones_like(inputs), **extra, **settings)
-            texts = self.tokenizer.batch_decode(out[:, ids.shape[1] :], skip_special_tokens=True)
-            accepted += sum(judged.accepts(text) for text in texts)
-            attempts += self.batch
-        return attempts
-
-    def cached(self, *args: Any, **settings: Any) -> int:
-        return self.retry(*args, cached=True, **settings)
-
-    def generate(self, prompt: Any, judged: Constraint, count: int, seed: int, **settings: Any) -> int:
-        torch.manual_seed(seed)
-        ids = self.ids(prompt)
-        done = 0
-        while done < count:
-            rows = min(self.batch, count - done)
-            self.model.generate(ids, attention_mask=torch.ones_like(ids), num_return_sequences=rows, **settings)
-            done += rows
-        return done
-
-    def measure(self, run: Callable[[], int]) -> dict[str, float]:
-        self.counter.row_steps = self.counter.prompt_tokens = 0
-        cpu, wall = time.process_time(), time.perf_counter()
-        attempts = run()
-        return {
-            "cpu_s": time.process_time() - cpu,
-            "wall_s": time.perf_counter() - wall,
-            "attempts": attempts,
-            "row_steps": self.counter.row_steps,
-            "prompt_tokens": self.counter.prompt_tokens,
-        }
-
-
-def cases(tokenizer: Any) -> dict[str, tuple[dict[str, Any], tuple[str, ...]]]:
-    """Name to (prompt, constraint, count, settings) and rivals, the one of the target first."""
-    sampling = {"do_sample": True, "temperature": 0.7, "top_k": 50}
-    long = sampling | {"max_new_tokens": 128}
-    fixed = sampling | {"max_new_tokens": 64, "eos_token_id": len(tokenizer) - 1}  # an id that is never drawn
-    words = "The quick brown fox jumps over the lazy dog and runs along the quiet river. " * 40
-    prompt500 = tokenizer.decode(tokenizer(words)["input_ids"][:500])
-    return {
-        "no constraint, chat, up to 128 tokens": ((CHAT, ANYTHING, 32, long), ("generate",)),
-        "no constraint, fixed length 64": (("Once upon a time", ANYTHING, 64, fixed), ("generate",)),
-        "ban the comma": ((CHAT, ~Regex(","), 32, long), ("retry", "cached")),
-        "must contain mug": ((CHAT, Keyword("mug"), 32, long), ("retry", "cached")),
-        "one text, fixed length 64": ((CHAT, ANYTHING, 1, fixed), ("generate",)),
-        "prompt of 500 tokens": ((prompt500, ANYTHING, 32, sampling | {"max_new_tokens": 32}), ("retry", "cached")),
-    }
-
-
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="Hub id or path; default: the embedded model")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--model", help="Hub id or path of a base model (a story model) for the cases without a chat")
+    parser.add_argument("--chat", help="Hub id or path of a chat model for the others; default: the embedded model")
+    parser.add_argument("--quick", action="store_true", help="everything small: to see that it runs")
+    parser.add_argument("--repeats", type=int, help="runs of each loop where the case does not say (5; quick: 1)")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--case", action="append", help="part of a case's name; default: all")
+    parser.add_argument("--resume", action="store_true", help="skip the cases that --out has already")
     parser.add_argument("--out", type=Path, default=Path("engine"))
-    options = parser.parse_args()
+    parser.add_argument("--peak", nargs=3, metavar=("CASE", "LOOP", "SEED"), help=argparse.SUPPRESS)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = parser.parse_args(given, argparse.Namespace(given=given))
+    options.repeats = options.repeats or (1 if options.quick else 5)
     torch.set_num_threads(options.threads)
     transformers.utils.logging.set_verbosity_error()
-    if options.model:
-        model = AutoModelForCausalLM.from_pretrained(options.model)
-        tokenizer = AutoTokenizer.from_pretrained(options.model)
-    else:
-        model, tokenizer = load_local()
-    model.to(getattr(torch, options.dtype))
-    bench = Bench(model, tokenizer, options.batch)
-    bench.ours("a", ANYTHING, 1, 0, max_new_tokens=2)  # the self-test of the model belongs to no case
+    transformers.utils.logging.disable_progress_bar()
+    chosen = [quick(case) if options.quick else case for case in CASES]
+    if options.peak:
+        name, loop, seed = options.peak
+        print(json.dumps(peak_of(next(case for case in chosen if case.name == name), loop, int(seed), options)))
+        return
 
-    results: dict[str, Any] = {}
-    for name, ((prompt, judged, count, settings), rivals) in cases(tokenizer).items():
-        if options.case and not any(part in name for part in options.case):
-            continue
-        batch = bench.batch = min(options.batch if count < 64 else count, count)
-        runs: dict[str, list[dict[str, float]]] = {}
-        for repeat in range(options.repeats):
-            for kind in ("ours", *rivals):
-                runs.setdefault(kind, []).append(
-                    bench.measure(lambda: getattr(bench, kind)(prompt, judged, count, repeat, **settings))  # noqa: B023
-                )
-        results[name] = {"batch": batch, "count": count, "runs": runs}
-        for kind in rivals:
-            ratios = [theirs["cpu_s"] / own["cpu_s"] for theirs, own in zip(runs[kind], runs["ours"], strict=True)]
-            results[name][f"{kind} / ours"] = statistics.median(ratios)
-            print(
-                f"{name}: {kind} / ours = {statistics.median(ratios):.2f}  {[round(r, 2) for r in ratios]}", flush=True
-            )
-    versions = {
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
-    }
-    written = {"settings": {k: str(v) for k, v in vars(options).items()}, "versions": versions, "cases": results}
+    written = header(options)
+    file = options.out.with_suffix(".json")
+    if options.resume and file.exists():
+        old = json.loads(file.read_text())
+        if any(old.get(part) != written[part] for part in ("settings", "versions", "machine")):
+            parser.error(f"{file} was measured with other settings, versions or machine; leave --resume out")
+        written["cases"] = old["cases"]
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.with_suffix(".json").write_text(json.dumps(written, indent=1))
-    options.out.with_suffix(".md").write_text(table(results))
+    for case in chosen:
+        if options.case and not any(part in case.name for part in options.case):
+            continue
+        if case.name in written["cases"]:
+            continue
+        if case.model == "base" and options.model is None:
+            print(f"{case.name}: left out; it needs --model", flush=True)
+            continue
+        figures, runs = MEASURE[type(case)](case, options)
+        written["cases"][case.name] = {
+            "kind": type(case).__name__,
+            "parameters": {key: value for key, value in vars(case).items() if key not in ("name", "target")},
+            "figures": figures,
+            "runs": runs,
+        }
+        file.write_text(json.dumps(written, indent=1, ensure_ascii=False, default=str) + "\n")
+        options.out.with_suffix(".md").write_text(tables(written))
+        for row in figures:
+            print(f"{case.name}: {row['what']} = {row['median']:.3f}  {row['values']}", flush=True)
 
 
-def table(results: dict[str, Any]) -> str:
-    titles = ("case", "loop", "CPU s", "ratio to ours", "attempts", "row-steps", "prompt tokens")
-    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
-    for name, case in results.items():
-        for kind, runs in case["runs"].items():
-            middle = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-            ratio = case.get(f"{kind} / ours", 1.0)
-            counts = f"{middle['attempts']:.0f} | {middle['row_steps']:.0f} | {middle['prompt_tokens']:.0f}"
-            lines.append(f"| {name} | {kind} | {middle['cpu_s']:.2f} | {ratio:.2f} | {counts} |")
-    return "\n".join(lines) + "\n"
+def header(options: argparse.Namespace) -> dict[str, Any]:
+    names = ("model", "chat", "quick", "repeats", "threads")
+    packages = {"guardwrap": guardwrap, "torch": torch, "transformers": transformers}
+    return {
+        "settings": {name: shown(getattr(options, name)) for name in names},
+        "versions": {name: module.__version__ for name, module in packages.items()}
+        | {"python": platform.python_version()},
+        "machine": {"system": platform.system(), "cpu": cpu_name()},
+        "cases": {},
+    }
+
+
+def shown(setting: Any) -> Any:
+    """A setting as it is recorded: of a folder its name only, which is the same on every machine."""
+    return Path(setting).name if isinstance(setting, str) and Path(setting).is_dir() else setting
+
+
+def cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def figure(what: str, values: Sequence[float], bound: Bound | None = None) -> dict[str, Any]:
+    """A row of the first table."""
+    median = statistics.median(values)
+    return {
+        "what": what,
+        "target": str(bound) if bound else None,
+        "median": round(median, 4),
+        "values": [round(value, 4) for value in values],
+        "met": bound.met(median) if bound else None,
+    }
+
+
+def in_turn(case: Case, loops: Sequence[str], options: argparse.Namespace) -> Runs:
+    """Run the loops one after the other, every second time in reverse."""
+    bench = Bench(case, source(case, options))
+    bench.warm_up()
+    runs: Runs = {loop: [] for loop in loops}
+    for seed in range(case.repeats or options.repeats):
+        for loop in loops if seed % 2 == 0 else reversed(loops):
+            runs[loop].append(bench.measure(loop, seed))
+    return runs
+
+
+def source(case: Case, options: argparse.Namespace) -> str | None:
+    return options.model if case.model == "base" else options.chat
+
+
+def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    return [a / b for a, b in zip(above, below, strict=True)]
+
+
+def each(runs: Sequence[Mapping[str, Any]], key: str) -> list[float]:
+    return [run[key] for run in runs]
+
+
+def paired(case: Paired, options: argparse.Namespace) -> tuple[Figures, Runs]:
+    runs = in_turn(case, ("ours", *case.rivals), options)
+    figures = []
+    for rival in case.rivals:
+        above, below = (rival, "ours") if case.target.sign == "≥" else ("ours", rival)
+        for key in case.measures:
+            values = ratios(each(runs[above], key), each(runs[below], key))
+            bound = case.target if rival == case.rivals[0] else None
+            figures.append(figure(f"{above} / {below}, {COUNTS[key][0]}", values, bound))
+    return figures, runs
+
+
+def per_attempt(case: PerAttempt, options: argparse.Namespace) -> tuple[Figures, Runs]:
+    runs = in_turn(case, ("ours", "generate"), options)
+    text = ratios(each(runs["generate"], "cpu_s"), each(runs["generate"], "attempts"))
+    for run in runs["ours"]:
+        run["begun"] = run["attempts"] + run["surplus_attempts"]
+    decided, begun = (ratios(each(runs["ours"], "cpu_s"), each(runs["ours"], key)) for key in ("attempts", "begun"))
+    return [
+        figure("ours an attempt decided / generate a text, CPU s", ratios(decided, text), case.target),
+        figure("ours an attempt begun / generate a text, CPU s", ratios(begun, text)),
+    ], runs
+
+
+def least(case: Least, options: argparse.Namespace) -> tuple[Figures, Runs]:
+    runs = in_turn(case, ("ours",), options)
+    for run in runs["ours"]:
+        run["least"] = run["tokens"] - run["attempts"]
+        run["drawn"] = run["least"] + run["surplus_tokens"] - run["surplus_attempts"]
+    lower = each(runs["ours"], "least")
+    return [
+        figure("row-steps / least", ratios(each(runs["ours"], "row_steps"), lower), case.target),
+        figure("drawn, needed or not / least", ratios(each(runs["ours"], "drawn"), lower)),
+    ], runs
+
+
+def busy(case: Busy, options: argparse.Namespace) -> tuple[Figures, Runs]:
+    runs = in_turn(case, ("stream",), options)
+    return [
+        figure("attempts / slots until the tail", each(runs["stream"], "busy_attempts"), case.target),
+        figure("rows / slots until the tail", each(runs["stream"], "busy_rows")),
+    ], runs
+
+
+def peak(case: Peak, options: argparse.Namespace) -> tuple[Figures, Runs]:
+    runs: Runs = {"ours": [], "generate": []}
+    for seed in range(case.repeats or options.repeats):
+        for loop, measured in runs.items():
+            command = [sys.executable, __file__, *options.given, "--peak", case.name, loop, str(seed)]
+            process = subprocess.run(command, capture_output=True, text=True, check=False)
+            if process.returncode:
+                said = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
+                raise SystemExit(f"{case.name}, {loop}: {said[-1]}")
+            measured.append(json.loads(process.stdout.splitlines()[-1]))
+    ours, theirs = runs["ours"], runs["generate"]
+    return [
+        figure("ours / generate, whole process", ratios(each(ours, "peak_mb"), each(theirs, "peak_mb")), case.target),
+        figure("ours / generate, above loading", ratios(each(ours, "above_mb"), each(theirs, "above_mb"))),
+    ], runs
+
+
+def peak_of(case: Case, loop: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Run a loop once in this process, the engine's self-test included: what it needed."""
+    load(source(case, options), case.dtype)
+    loaded = peak_mb()
+    measured = Bench(case, source(case, options)).measure(loop, seed)
+    return measured | {"peak_mb": round(peak_mb(), 1), "above_mb": round(peak_mb() - loaded, 1)}
+
+
+MEASURE: Mapping[type[Case], Callable[[Any, argparse.Namespace], tuple[Figures, Runs]]] = {
+    Paired: paired,
+    PerAttempt: per_attempt,
+    Peak: peak,
+    Least: least,
+    Busy: busy,
+}
+
+COUNTS = {
+    "cpu_s": ("CPU s", ".2f"),
+    "wall_s": ("wall s", ".2f"),
+    "attempts": ("attempts", ".0f"),
+    "accepted": ("accepted", ".0f"),
+    "row_steps": ("row-steps", ".0f"),
+    "attempt_steps": ("attempts' steps", ".0f"),
+    "prompt_tokens": ("prompt tokens", ".0f"),
+    "peak_mb": ("peak MB", ".0f"),
+}
+"""What the second table shows of the runs: titles and formats."""
+
+
+def tables(written: Mapping[str, Any]) -> str:
+    """Figures against their targets, and medians of what was counted."""
+    about = [written["machine"]["cpu"], *(f"{name} {version}" for name, version in written["versions"].items())]
+    about += [f"{name} {value}" for name, value in written["settings"].items() if value not in (None, False)]
+    figures, counts = [], []
+    for name, case in written["cases"].items():
+        for row in case["figures"]:
+            values = ", ".join(f"{value:.2f}" for value in row["values"])
+            met = {True: "yes", False: "no", None: ""}[row["met"]]
+            figures.append((name, row["what"], row["target"] or "", f"{row['median']:.2f}", values, met))
+        for loop, runs in case["runs"].items():
+            cells = [
+                format(statistics.median(run[key] for run in runs), form) if key in runs[0] else ""
+                for key, (_, form) in COUNTS.items()
+            ]
+            counts.append((name, loop, runs[0].get("mode", ""), *cells))
+    return "\n".join(
+        (
+            "; ".join(about) + ".\n",
+            table(("case", "figure", "target", "median", "all", "met"), figures),
+            "Medians over the runs:\n",
+            table(("case", "loop", "mode", *(title for title, _ in COUNTS.values())), counts),
+        )
+    )
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 if __name__ == "__main__":

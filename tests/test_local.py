@@ -1,5 +1,6 @@
 """The real embedded model."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -7,6 +8,8 @@ import torch
 
 from guardwrap import Budget, Finished, GuardedGenerator, JSONSchema, Keyword, Regex, Verdict, constraint
 from guardwrap.engine.local import load_local
+from guardwrap.engine.selftest import choose
+from guardwrap.engine.slots import Slots
 
 pytestmark = pytest.mark.xdist_group("local")
 
@@ -99,3 +102,9 @@ def test_json(local: tuple[Any, Any]) -> None:
     (outcome,) = guarded.run(prompt, max_new_tokens=24, stop_strings=["}"])
     assert outcome.ok, outcome.report
     assert schema.accepts(outcome.texts[0])
+
+
+def test_half_precision_is_no_reason_to_be_slow(local: tuple[Any, Any]) -> None:
+    """Its rounding on a real model is far above that of tiny random ones, and still no misplaced state."""
+    model = copy.deepcopy(local[0]).to(torch.bfloat16)
+    assert choose(model) is Slots

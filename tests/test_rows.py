@@ -143,8 +143,8 @@ def test_a_long_run_of_slots_shifts_and_grows(world: World) -> None:
     chance = torch.Generator().manual_seed(1)
     model = tiny("llama", {"max_position_embeddings": 512})
 
-    def ids(count: int) -> torch.Tensor:
-        return torch.randint(30, (count,), generator=chance)
+    def ids(count: int) -> tuple[int, ...]:
+        return tuple(torch.randint(29, (count,), generator=chance).tolist())
 
     slots, plain = Slots(model, prompts=2), Plain(model)
     alive = 0
@@ -154,7 +154,7 @@ def test_a_long_run_of_slots_shifts_and_grows(world: World) -> None:
                 prompts = [ids(1 + step % 37), ids(3)]
                 torch.testing.assert_close(slots.add(prompts), plain.add(prompts), atol=1e-4, rtol=1e-4)
                 alive += 2
-            tokens = ids(alive)
+            tokens = torch.tensor(ids(alive))
             torch.testing.assert_close(slots.forward(tokens), plain.forward(tokens), atol=1e-4, rtol=1e-4)
             if step % 7 == 6:
                 keep = [row for row in range(alive) if row != step % alive]
@@ -181,11 +181,11 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
     forward = kind.forward
     most = []
 
-    def full(self: Any, tokens: torch.Tensor) -> torch.Tensor:
+    def full(self: Any, tokens: torch.Tensor, remember: Any = None) -> torch.Tensor:
         if len(tokens) > 5:
             raise torch.OutOfMemoryError("out of memory")
         most.append(len(tokens))
-        return forward(self, tokens)
+        return forward(self, tokens, remember)
 
     monkeypatch.setattr(kind, "forward", full)
     assert run() == usual
@@ -197,7 +197,7 @@ def test_out_of_memory_with_one_attempt_is_an_error(world: World, monkeypatch: p
     guarded = GuardedGenerator(world.pipeline(), Length(min=0))
     guarded("ab", max_new_tokens=2)
 
-    def full(self: Any, tokens: torch.Tensor) -> torch.Tensor:
+    def full(self: Any, tokens: torch.Tensor, remember: Any = None) -> torch.Tensor:
         raise torch.OutOfMemoryError("out of memory")
 
     monkeypatch.setattr(Slots, "forward", full)

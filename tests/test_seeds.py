@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from guardwrap import Budget, GuardedGenerator, Keyword, Regex
+from guardwrap import Budget, GuardedGenerator, Keyword, Length, Regex
 from guardwrap.testing import World
 
 PROMPTS = ["ab", "a", "cde a b", "ab", "e. d"]
@@ -93,8 +93,8 @@ def test_negative_control_a_stream_shared_by_the_batch_depends_on_it(
     assert first != one
 
 
-def overhead(world: World, monkeypatch: pytest.MonkeyPatch) -> float:
-    """Row-steps over the least possible: one for each token but the first of the attempts that were needed."""
+def overhead(world: World, monkeypatch: pytest.MonkeyPatch, *, shared: bool = False) -> tuple[float, list[Any]]:
+    """Row-steps over one for each token but the first of the attempts that were needed; and the texts."""
     from guardwrap.engine import decode as loop
 
     decoders = []
@@ -105,22 +105,60 @@ def overhead(world: World, monkeypatch: pytest.MonkeyPatch) -> float:
         init(self, *args)
 
     monkeypatch.setattr(loop.Decoder, "__init__", kept)
+    if not shared:
+        monkeypatch.setattr(loop.Decoder, "_is_shared", lambda self, attempt: False)
     guarded = GuardedGenerator(world.pipeline(), ~Regex("c"), batch_size=32, budget=Budget(max_attempts=None))
-    least = 0
+    tokens, texts = 0, []
     for seed in range(6):
         options = {"num_return_sequences": 32, "max_new_tokens": 40, "temperature": 2.0, "seed": seed}
         (outcome,) = guarded.run("ab", **options)
         assert outcome.report.usage.attempts > 40
-        least += outcome.report.usage.tokens - outcome.report.usage.attempts
-    return sum(decoder.row_steps for decoder in decoders) / least
+        tokens += outcome.report.usage.tokens - outcome.report.usage.attempts
+        texts.append(outcome.texts)
+    return sum(decoder.row_steps for decoder in decoders) / tokens, texts
 
 
-def test_little_more_is_computed_than_launch_order_needs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 1 < overhead(world, monkeypatch) < 1.15
+def test_little_more_is_drawn_than_launch_order_needs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 1 < overhead(world, monkeypatch)[0] < 1.15
 
 
-def test_negative_control_launching_blindly_computes_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_negative_control_launching_blindly_draws_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from guardwrap.engine import decode as loop
 
     monkeypatch.setattr(loop.Decoder, "lengths", lambda self: {})
-    assert overhead(world, monkeypatch) > 1.3
+    assert overhead(world, monkeypatch)[0] > 1.3
+
+
+def test_attempts_with_the_same_tokens_are_computed_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, texts = overhead(world, monkeypatch, shared=True)
+    alone, same = overhead(world, monkeypatch)
+    assert texts == same
+    assert shared < 0.8 * alone
+
+
+def test_who_waits_for_an_attempt_that_is_stopped_goes_on(world: World) -> None:
+    """Two prompts with the same tokens share rows; when the first has its text, the second must not hang or change."""
+    from guardwrap.engine.decode import Decoder, Launch
+    from guardwrap.engine.slots import Slots
+
+    guarded = GuardedGenerator(world.pipeline(), Length(min=0))
+    options = {"num_return_sequences": 2, "max_new_tokens": 12, "min_new_tokens": 12, "temperature": 0.05}
+    prompts = list(guarded._prepared(enumerate(["ab"]), {}, {"do_sample": True, **options}))
+
+    def drawn(cancelled: bool) -> tuple[int, list[int]]:
+        decoder = Decoder(lambda: Slots(world.model), 2)
+        decoder.launch([Launch(prompts[0].settings, 0, number, 0) for number in ((0, 1) if cancelled else (1,))])
+        ended: list[Any] = []
+        for _ in range(4):
+            decoder.advance()
+        if cancelled:
+            assert (len(decoder._running), len(decoder._waiting)) == (1, 1), "they do not share a row"
+            first = decoder._running[0].launch.prompt
+            decoder.cancel(lambda launch: launch.prompt == first)
+            assert (len(decoder._running), len(decoder._waiting)) == (0, 1)
+        while decoder.running:
+            ended += decoder.advance()
+        (attempt,) = ended
+        return attempt.launch.prompt, attempt.token_ids
+
+    assert drawn(cancelled=True) == drawn(cancelled=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import torch
 
 from guardwrap.engine.prepare import Settings
 from guardwrap.engine.randomness import uniforms
-from guardwrap.engine.rows import Rows
+from guardwrap.engine.rows import Ids, Rows
 from guardwrap.engine.tokens import argmax, inverse_cdf, warped
 from guardwrap.errors import ModelError
 
@@ -62,6 +63,8 @@ class Decoded:
         Its uniforms.
     began
         ``time.monotonic()`` of its launch.
+    prompt_ids
+        The prompt.
     """
 
     launch: Launch
@@ -71,14 +74,27 @@ class Decoded:
     blame: str | None = None
     stream: Iterator[float] = field(default_factory=lambda: iter(()), repr=False)
     began: float = field(default_factory=lambda: time.monotonic())
+    prompt_ids: Ids = field(default=(), repr=False)
+
+    @property
+    def prefix(self) -> Ids:
+        """Prompt and tokens so far."""
+        return (*self.prompt_ids, *self.token_ids)
 
 
 Watch = Callable[[Sequence[int]], str | None]
 """From the token ids so far to the part of the constraint that they violate for good, or None."""
 
 
+SHARED = math.log(128)
+"""Prefixes of at least this probability, 1 in 128, are kept for attempts to come."""
+
+
 class Decoder:
     """Draws attempts side by side.
+
+    Attempts with the same tokens so far are one row: one of them computes what comes next, the others wait for it. What
+    was computed for likely prefixes is kept, and attempts launched later begin where it ends.
 
     Parameters
     ----------
@@ -102,25 +118,26 @@ class Decoder:
         self._size = size
         self._again: list[Launch] = []  # to begin again, after memory ran out
         self._watch = watch
-        self._running: list[Decoded] = []
+        self._running: list[Decoded] = []  # one a row
+        self._waiting: list[Decoded] = []  # for a row that has the same tokens
         self._tokens = torch.empty(0)  # the newest of each running attempt
         self.row_steps = 0
 
     @property
     def room(self) -> int:
         """How many attempts can be launched now."""
-        free = self._size - len(self._running) if self._rows.refills or not self._running else 0
-        return max(0, free - len(self._again))
+        free = self._size - self.running
+        return max(0, free) if self._rows.refills or not self._running else 0
 
     @property
     def running(self) -> int:
         """How many attempts are on their way."""
-        return len(self._running) + len(self._again)
+        return len(self._running) + len(self._waiting) + len(self._again)
 
     def lengths(self) -> dict[int, list[int]]:
         """How many tokens the attempts on their way have, by prompt."""
         found: dict[int, list[int]] = {}
-        for attempt in self._running:
+        for attempt in (*self._running, *self._waiting):
             found.setdefault(attempt.launch.prompt, []).append(len(attempt.token_ids))
         for launch in self._again:
             found.setdefault(launch.prompt, []).append(0)
@@ -128,7 +145,7 @@ class Decoder:
 
     @torch.no_grad()
     def launch(self, launches: Sequence[Launch]) -> list[Decoded]:
-        """Draw the first token of new attempts.
+        """Draw the first tokens of new attempts.
 
         Parameters
         ----------
@@ -138,45 +155,110 @@ class Decoder:
         Returns
         -------
         list of Decoded
-            Those that ended with it.
+            Those that ended with them.
         """
-        try:
-            logits = self._rows.add([launch.settings.prompt_ids for launch in launches])
-        except torch.OutOfMemoryError as error:
-            self._halve(launches, error)
-            return []
-        new = [Decoded(launch, stream=_stream(launch)) for launch in launches]
-        tokens = _draw(logits, new, self._watch)
-        self._tokens = torch.cat([self._tokens.to(tokens), tokens])
-        self._running += new
-        return self._take_ended()
+        new = (Decoded(launch, stream=_stream(launch), prompt_ids=launch.settings.ids) for launch in launches)
+        return self._begin(list(new))
 
     @torch.no_grad()
     def advance(self) -> list[Decoded]:
         """Draw one token for each running attempt; return those that ended with it."""
         if self._again and (self._rows.refills or not self._running):
-            count = self._size - len(self._running)
+            count = self._size - len(self._running) - len(self._waiting)
             again, self._again = self._again[:count], self._again[count:]
             if again:
                 return self.launch(again)
         try:
-            logits = self._rows.forward(self._tokens)
+            self._seat_orphans()
+            logits = self._rows.forward(self._tokens, self._memorable())
         except torch.OutOfMemoryError as error:
             self._halve((), error)
             return []
         self.row_steps += len(self._running)
         self._tokens = _draw(logits, self._running, self._watch)
-        return self._take_ended()
+        ended = self._take_ended()
+        waiting, self._waiting = self._waiting, []
+        return ended + self._begin(waiting) if waiting else ended
 
     def cancel(self, unneeded: Callable[[Launch], bool]) -> list[Decoded]:
         """Stop the running attempts that are not needed any more and return them."""
         self._again = [launch for launch in self._again if not unneeded(launch)]
-        for attempt in self._running:
+        for attempt in (*self._running, *self._waiting):
             if unneeded(attempt.launch):
                 attempt.status = "cancelled"
-        return self._take_ended()
+        gone = [attempt for attempt in self._waiting if attempt.status == "cancelled"]
+        self._waiting = [attempt for attempt in self._waiting if attempt.status == "running"]
+        return self._take_ended() + gone
 
-    def _halve(self, launches: Sequence[Launch], error: torch.OutOfMemoryError) -> None:
+    def _begin(self, attempts: Sequence[Decoded]) -> list[Decoded]:
+        """Draw for attempts without a row while what comes next is known; return those that ended.
+
+        The others get a row, or wait for the one that has the same tokens.
+        """
+        ended: list[Decoded] = []
+        computed = self._shared_prefixes()
+        while attempts:
+            try:
+                logits = self._rows.add([attempt.prefix for attempt in attempts])
+            except torch.OutOfMemoryError as error:
+                self._halve(attempts, error)
+                return ended
+            first = len(self._running)
+            tokens = _draw(logits, attempts, self._watch)
+            further, seated = [], list(range(first))
+            for row, attempt in enumerate(attempts, start=first):
+                if attempt.status != "running":
+                    ended.append(attempt)
+                elif not self._is_shared(attempt):
+                    seated.append(row)
+                elif self._rows.knows(attempt.prefix):
+                    further.append(attempt)
+                elif attempt.prefix in computed:
+                    self._waiting.append(attempt)
+                else:
+                    computed.add(attempt.prefix)
+                    seated.append(row)
+            self._seat([*self._running, *attempts], torch.cat([self._tokens.to(tokens), tokens]), seated)
+            attempts = further
+        return ended
+
+    def _seat(self, attempts: Sequence[Decoded], tokens: torch.Tensor, rows: Sequence[int]) -> None:
+        """Keep these rows only."""
+        order = self._rows.keep(rows) if len(rows) < len(attempts) else list(rows)
+        self._running = [attempts[row] for row in order]
+        self._tokens = tokens[torch.tensor(order, dtype=torch.long, device=tokens.device)]
+
+    def _take_ended(self) -> list[Decoded]:
+        keep = [row for row, attempt in enumerate(self._running) if attempt.status == "running"]
+        ended = [attempt for attempt in self._running if attempt.status != "running"]
+        if ended:
+            self._seat(self._running, self._tokens, keep)
+        return ended
+
+    def _is_shared(self, attempt: Decoded) -> bool:
+        """Whether others are likely to have the same tokens."""
+        others = attempt.launch.settings.count > 1 or attempt.launch.attempt > 0
+        return self._rows.shares and others and attempt.log_probability >= -SHARED
+
+    def _shared_prefixes(self) -> set[Ids]:
+        return {attempt.prefix for attempt in self._running if self._is_shared(attempt)}
+
+    def _memorable(self) -> dict[int, Ids]:
+        """Rows from which others begin, or may begin."""
+        return {row: attempt.prefix for row, attempt in enumerate(self._running) if self._is_shared(attempt)}
+
+    def _seat_orphans(self) -> None:
+        """Give a row to those that wait for one that is gone: its attempt was stopped."""
+        computed = self._shared_prefixes()
+        for attempt in list(self._waiting):
+            if attempt.prefix not in computed:
+                self._rows.add([attempt.prefix[:-1]])
+                computed.add(attempt.prefix)
+                self._waiting.remove(attempt)
+                self._running.append(attempt)
+                self._tokens = torch.cat([self._tokens, self._tokens.new_tensor([attempt.token_ids[-1]])])
+
+    def _halve(self, attempts: Sequence[Decoded], error: torch.OutOfMemoryError) -> None:
         """Go on with half as many attempts at once; those on their way begin again."""
         if self._size == 1:
             raise ModelError(
@@ -184,22 +266,12 @@ class Decoder:
             ) from error
         self._size //= 2
         logger.warning("out of memory: going on with %d attempts at once", self._size)
-        begun = [attempt.launch for attempt in self._running]
-        self._again = sorted([*begun, *launches, *self._again], key=lambda launch: (launch.prompt, launch.attempt))
-        self._running, self._tokens = [], torch.empty(0)
+        begun = [attempt.launch for attempt in (*self._running, *self._waiting, *attempts)]
+        self._again = sorted([*begun, *self._again], key=lambda launch: (launch.prompt, launch.attempt))
+        self._running, self._waiting, self._tokens = [], [], torch.empty(0)
         self._rows = self._make_rows()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-    def _take_ended(self) -> list[Decoded]:
-        keep = [row for row, attempt in enumerate(self._running) if attempt.status == "running"]
-        if len(keep) == len(self._running):
-            return []
-        ended = [attempt for attempt in self._running if attempt.status != "running"]
-        order = self._rows.keep(keep)
-        self._running = [self._running[row] for row in order]
-        self._tokens = self._tokens[torch.tensor(order, dtype=torch.long, device=self._tokens.device)]
-        return ended
 
 
 def _stream(launch: Launch) -> Iterator[float]:

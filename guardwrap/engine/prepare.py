@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from threading import RLock
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -129,6 +130,11 @@ class Settings:
     beams: torch.Tensor | None
     generate: Callable[..., Any]
     outputs: Any = None
+
+    @cached_property
+    def ids(self) -> tuple[int, ...]:
+        """The prompt as plain numbers."""
+        return tuple(self.prompt_ids.tolist())
 
 
 def prepare(

@@ -8,14 +8,17 @@ finds the fastest one that does so for the model at hand.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
 
 import torch
 from transformers import Cache, DynamicCache
 
-__all__ = ["Plain", "Rows", "Wave", "fresh_cache", "run"]
+__all__ = ["Ids", "Plain", "Rows", "Wave", "fresh_cache", "run"]
+
+
+Ids = tuple[int, ...]
 
 
 class Rows(Protocol):
@@ -35,14 +38,24 @@ class Rows(Protocol):
     def __init__(self, model: Any) -> None:
         """Make empty rows of a model."""
 
-    def add(self, prompts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Append a row for each prompt (ids, ``[length]``); logits of the next token, ``[prompts, vocabulary]``."""
+    @property
+    def shares(self) -> bool:
+        """Whether rows can begin where others have been: ``remember`` is heeded."""
+
+    def knows(self, ids: Ids) -> bool:
+        """Whether a row can begin with these ids at no cost."""
+
+    def add(self, prefixes: Sequence[Ids]) -> torch.Tensor:
+        """Append a row for each prefix, that is prompt, and tokens; logits of the next, ``[prefixes, vocabulary]``."""
 
     def keep(self, rows: Sequence[int]) -> list[int]:
         """Drop all rows but these, given in ascending order; returns the old numbers of the rows as they now stand."""
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Append a token to each row (``[rows]``); logits of the next one, ``[rows, vocabulary]``, float32."""
+    def forward(self, tokens: torch.Tensor, remember: Mapping[int, Ids] | None = None) -> torch.Tensor:
+        """Append a token to each row (``[rows]``); logits of the next one, ``[rows, vocabulary]``, float32.
+
+        ``remember`` gives rows that others may begin from, with all their ids, the new token included.
+        """
 
 
 @cache
@@ -79,14 +92,19 @@ class Plain:
 
     name = "plain"
     refills = True
+    shares = False
 
     def __init__(self, model: Any) -> None:
         self._model = model
         self._texts: list[torch.Tensor] = []
 
-    def add(self, prompts: Sequence[torch.Tensor]) -> torch.Tensor:
+    def knows(self, ids: Ids) -> bool:
         """See Rows."""
-        new = [prompt.to(self._model.device) for prompt in prompts]
+        return False
+
+    def add(self, prefixes: Sequence[Ids]) -> torch.Tensor:
+        """See Rows."""
+        new = [torch.tensor(prefix, dtype=torch.long, device=self._model.device) for prefix in prefixes]
         self._texts += new
         return self._logits(new)
 
@@ -95,7 +113,7 @@ class Plain:
         self._texts = [self._texts[row] for row in rows]
         return list(rows)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, remember: Mapping[int, Ids] | None = None) -> torch.Tensor:
         """See Rows."""
         self._texts = [torch.cat([text, token[None]]) for text, token in zip(self._texts, tokens, strict=True)]
         return self._logits(self._texts)
@@ -118,17 +136,22 @@ class Wave:
 
     name = "evict-only"
     refills = False
+    shares = False
 
     def __init__(self, model: Any) -> None:
         self._model = model
         self._mask = torch.empty(0)
         self._past: DynamicCache | None = None
 
-    def add(self, prompts: Sequence[torch.Tensor]) -> torch.Tensor:
+    def knows(self, ids: Ids) -> bool:
+        """See Rows."""
+        return False
+
+    def add(self, prefixes: Sequence[Ids]) -> torch.Tensor:
         """See Rows."""
         device = self._model.device
-        place: dict[tuple[int, ...], int] = {}
-        rows = torch.tensor([place.setdefault(tuple(p.tolist()), len(place)) for p in prompts], device=device)
+        place: dict[Ids, int] = {}
+        rows = torch.tensor([place.setdefault(prefix, len(place)) for prefix in prefixes], device=device)
         longest = max(len(prompt) for prompt in place)
         ids = torch.zeros(len(place), longest, dtype=torch.long, device=device)
         mask = torch.zeros_like(ids)
@@ -149,7 +172,7 @@ class Wave:
             self._past.reorder_cache(index)
         return list(rows)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, remember: Mapping[int, Ids] | None = None) -> torch.Tensor:
         """See Rows."""
         self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=1)
         positions = self._mask.sum(-1, keepdim=True) - 1

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import Cache, DynamicCache
+from transformers import Cache
 from transformers.cache_utils import (
     DynamicLayer,
     DynamicSlidingWindowLayer,
@@ -17,7 +17,7 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from guardwrap.engine.rows import fresh_cache, run
+from guardwrap.engine.rows import Ids, fresh_cache, run
 
 __all__ = ["Slots"]
 
@@ -74,6 +74,10 @@ class _SlotLayer(DynamicLayer):
         live = slice(self.columns.end - keys.shape[2], self.columns.end)
         self.keys[rows, :, live], self.values[rows, :, live] = keys, values
 
+    def column(self, rows: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copy the newest column of rows; ``[rows, heads, size]`` each."""
+        return self.keys[rows, :, self.columns.end], self.values[rows, :, self.columns.end]
+
     def move(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy rows over others."""
         live = slice(self.columns.first, self.columns.end)
@@ -116,7 +120,8 @@ class Slots:
     """Our own cache: a row that ends frees a slot, and the next attempt of any prompt takes it at once.
 
     A distinct prompt is computed once and copied into the rows that need it, aligned on the right; the mask hides
-    what stands to its left. Rows stay at the front of the rectangles: the last ones move into the gaps.
+    what stands to its left. Rows stay at the front of the rectangles: the last ones move into the gaps. Where other
+    rows have been, a row can begin too: their states and logits are kept as a tree of prefixes.
 
     Parameters
     ----------
@@ -124,26 +129,39 @@ class Slots:
         The model.
     prompts
         How many prompts' states are kept for further rows.
+    prefixes
+        How many tokens' states are kept beside them.
     """
 
     name = "refill"
     refills = True
 
-    def __init__(self, model: Any, prompts: int = 64) -> None:
+    def __init__(self, model: Any, prompts: int = 64, prefixes: int = 256) -> None:
         self._model = model
-        self._recent: OrderedDict[tuple[int, ...], _Prefilled] = OrderedDict()
-        self._capacity = prompts
+        self._prompts = _Recent(prompts)
+        self._prefixes = _Recent(prefixes)
         self._columns = _Columns()
         self._size = (0, 0)  # rows and columns of the rectangles
         self._starts: list[int] = []
-        self._new: list[_Prefilled] = []  # added, and not yet placed: many end with their first token
+        self._stands: list[_Prefix | None] = []  # where each row stands in the tree
+        self._new: list[_Prefix] = []  # added, and not yet placed: many end with their first token
         self._past: Cache | None = None
 
-    def add(self, prompts: Sequence[torch.Tensor]) -> torch.Tensor:
+    @property
+    def shares(self) -> bool:
+        """See Rows. A recurrent state, unlike a column, is overwritten by the next token."""
+        some = next(iter(self._prompts.values()), None)
+        return some is not None and not any(isinstance(layer, LinearAttentionLayer) for layer in some.layers)
+
+    def knows(self, ids: Ids) -> bool:
         """See Rows."""
-        new = [self._prefilled(prompt) for prompt in prompts]
+        return ids in self._prefixes or ids in self._prompts
+
+    def add(self, prefixes: Sequence[Ids]) -> torch.Tensor:
+        """See Rows."""
+        new = [self._prefix(ids) for ids in prefixes]
         self._new += new
-        return torch.cat([prefilled.logits for prefilled in new])
+        return torch.cat([prefix.logits for prefix in new])
 
     def keep(self, rows: Sequence[int]) -> list[int]:
         """See Rows."""
@@ -153,7 +171,7 @@ class Slots:
         self._new = [self._new[row - before] for row in late]
         return self._close_gaps(placed) + late
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, remember: Mapping[int, Ids] | None = None) -> torch.Tensor:
         """See Rows."""
         self._place_new()
         c = self._columns
@@ -165,29 +183,45 @@ class Slots:
         starts = torch.tensor(self._starts, device=tokens.device)[:, None]
         mask = (torch.arange(c.first, c.end + 1, device=tokens.device) >= starts).long()
         logits = run(self._model, tokens[:, None], mask, c.end - starts, self._past)
+        self._remember(remember or {}, logits)
         c.end += 1
         return logits
 
-    def _prefilled(self, prompt: torch.Tensor) -> _Prefilled:
-        key = tuple(prompt.tolist())
-        if key not in self._recent:
-            ids = prompt[None].to(self._model.device)
-            mask = torch.ones_like(ids)
+    def _remember(self, rows: Mapping[int, Ids], logits: torch.Tensor) -> None:
+        """Keep what the newest column and these logits add to the prefixes at which the rows stood."""
+        known = {row: ids for row, ids in rows.items() if self._stands[row] is not None}
+        stands: list[_Prefix | None] = [None] * len(self._stands)
+        if known:
+            index = list(known)
+            layers = [
+                layer.column(index) if isinstance(layer, _SlotLayer) else None
+                for layer in (self._past.layers if self._past else ())
+            ]
+            for i, (row, ids) in enumerate(known.items()):
+                states = [None if layer is None else (layer[0][i], layer[1][i]) for layer in layers]
+                prefix = _Prefix(logits[row, None].clone(), len(ids), states, self._stands[row])
+                self._prefixes.put(ids, prefix)
+                stands[row] = prefix
+        self._stands = stands
+
+    def _prefix(self, ids: Ids) -> _Prefix:
+        found = self._prefixes.take(ids) or self._prompts.take(ids)
+        if found is None:
+            row = torch.tensor([ids], device=self._model.device)
+            mask = torch.ones_like(row)
             past = fresh_cache(self._model)
-            logits = run(self._model, ids, mask, mask.cumsum(-1) - 1, past)
-            self._recent[key] = _Prefilled(past, logits, len(key))
-        self._recent.move_to_end(key)
-        while len(self._recent) > self._capacity:
-            self._recent.popitem(last=False)
-        return self._recent[key]
+            logits = run(self._model, row, mask, mask.cumsum(-1) - 1, past)
+            found = _Prefix(logits, len(ids), past.layers)
+            self._prompts.put(ids, found)
+        return found
 
     def _place_new(self) -> None:
         if not self._new:
             return
         c = self._columns
         if self._past is None:
-            self._past = Cache(layers=[_slot_layer(layer, c) for layer in self._new[0].past.layers])
-        longest = max(prefilled.length for prefilled in self._new)
+            self._past = Cache(layers=[_slot_layer(layer, c) for layer in self._new[0].root.layers])
+        longest = max(prefix.length for prefix in self._new)
         if c.rows == 0:
             c.first = c.end = 0
         rows, width = self._size
@@ -200,15 +234,16 @@ class Slots:
             c.first = c.end = longest
         elif c.end < longest:
             self._lay_out(*self._size, longest)
-        for prefilled, group in itertools.groupby(self._new, key=lambda prefilled: prefilled):
+        for prefix, group in itertools.groupby(self._new, key=lambda prefix: prefix):
             count = len(list(group))
-            for mine, theirs in zip(self._past.layers, prefilled.past.layers, strict=True):
+            for number, mine in enumerate(self._past.layers):
                 if isinstance(mine, _SlotLayer):
-                    mine.place(range(c.rows, c.rows + count), theirs.keys, theirs.values)
+                    mine.place(range(c.rows, c.rows + count), *prefix.states(number))
                 if isinstance(mine, _SlotStates):
-                    mine.place_states(theirs, count)
+                    mine.place_states(prefix.layers[number], count)
             c.rows += count
-            self._starts += [c.end - prefilled.length] * count
+            self._starts += [c.end - prefix.length] * count
+            self._stands += [prefix] * count
         c.first = min(self._starts)
         self._new = []
 
@@ -238,18 +273,74 @@ class Slots:
             if isinstance(layer, _SlotStates):
                 layer.select_states(order)
         self._starts = [self._starts[row] for row in order]
+        self._stands = [self._stands[row] for row in order]
         c.rows = len(rows)
         c.first = min(self._starts, default=c.end)
         return order
 
 
 @dataclass(frozen=True, eq=False)
-class _Prefilled:
-    """A prompt's states and the logits of its first new token, ``[1, vocabulary]``."""
+class _Prefix:
+    """A text from its beginning: a prompt, or a prefix and one more token.
 
-    past: DynamicCache
+    Parameters
+    ----------
+    logits
+        Of the token that follows; ``[1, vocabulary]``.
+    length
+        In tokens.
+    layers
+        A prompt's layers as the library left them, or what one token adds: for each layer keys and values,
+        ``[heads, size]``, or None.
+    parent
+        What the token was added to.
+    """
+
     logits: torch.Tensor
     length: int
+    layers: Sequence[Any]
+    parent: _Prefix | None = None
+
+    @property
+    def root(self) -> _Prefix:
+        """The prompt."""
+        found = self
+        while found.parent is not None:
+            found = found.parent
+        return found
+
+    def states(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return keys and values of a layer, ``[1, heads, length, size]``."""
+        columns = []
+        found = self
+        while found.parent is not None:
+            columns.append(found.layers[layer])
+            found = found.parent
+        whole = found.layers[layer]
+        if not columns:
+            return whole.keys, whole.values
+        keys, values = (torch.stack(part[::-1], dim=1)[None] for part in zip(*columns, strict=True))
+        return torch.cat([whole.keys, keys], dim=2), torch.cat([whole.values, values], dim=2)
+
+
+class _Recent(OrderedDict[Ids, _Prefix]):
+    """The prefixes used last, so many of them."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self._capacity = capacity
+
+    def take(self, ids: Ids) -> _Prefix | None:
+        """Return a prefix and note that it was used."""
+        if ids in self:
+            self.move_to_end(ids)
+        return self.get(ids)
+
+    def put(self, ids: Ids, prefix: _Prefix) -> None:
+        """Add one; the one not used for longest goes."""
+        self[ids] = prefix
+        if len(self) > self._capacity:
+            self.popitem(last=False)
 
 
 def _slot_layer(layer: Any, columns: _Columns) -> Any:

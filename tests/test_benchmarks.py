@@ -1,0 +1,131 @@
+"""The benchmark script runs, and what it counts adds up. What it times is no matter for tests."""
+
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers.utils import logging
+
+from guardwrap.testing import llama_world
+
+Run = Callable[..., dict[str, Any]]
+BATCH = 4  # of --quick
+TIMED, COUNTED, BUSY = "no comma, 32 texts", "no comma, 32 texts: row-steps", "1 000 prompts"
+ONE_TOKEN = "30 tokens from bos, batch 32"
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A random model on disk, that takes chats and writes commas."""
+    world = llama_world(letters="abcdefghijklmnopqrstuvwxyz ,.")
+    world.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}.{% endfor %}"
+    world.tokenizer.bos_token = "a"  # a prompt of one token
+    folder = tmp_path_factory.mktemp("tiny")
+    world.model.save_pretrained(folder)
+    world.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    verbosity = logging.get_verbosity()
+    yield import_module("engine")
+    logging.set_verbosity(verbosity)
+    logging.enable_progress_bar()
+    for name in ("engine", "cases", "loops"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def run(engine: Any, tiny: str, tmp_path: Path) -> Run:
+    """Run the command with --quick; the JSON that it wrote."""
+
+    def command(*arguments: str) -> dict[str, Any]:
+        engine.main(["--quick", "--chat", tiny, "--model", tiny, "--out", str(tmp_path / "made"), *arguments])
+        written: dict[str, Any] = json.loads((tmp_path / "made.json").read_text())
+        return written
+
+    return command
+
+
+def of(written: dict[str, Any], part: str) -> dict[str, Any]:
+    """The first case with this in its name."""
+    found: dict[str, Any] = next(case for name, case in written["cases"].items() if part in name)
+    return found
+
+
+def test_counts_add_up(run: Run, tmp_path: Path) -> None:
+    written = run("--repeats", "2", "--case", TIMED, "--case", BUSY, "--case", ONE_TOKEN)
+    timed, counted, busy, one = (of(written, part) for part in (TIMED, COUNTED, BUSY, ONE_TOKEN))
+    ours, retry, cached = (timed["runs"][loop] for loop in ("ours", "retry", "cached"))
+    for made in (*ours, *counted["runs"]["ours"], *one["runs"]["ours"], *busy["runs"]["stream"]):
+        assert made["accepted"] <= made["attempts"]
+        # A token is one step, but for an attempt's first and those drawn where another attempt has been.
+        tokens = made["tokens"] + made["surplus_tokens"] - made["attempts"] - made["surplus_attempts"]
+        assert 0 < made["row_steps"] <= made["attempt_steps"] <= tokens
+        assert made["mode"] == "refill"
+    assert all(made["drawn"] >= made["row_steps"] for made in counted["runs"]["ours"])
+    assert all(made["accepted"] == 2 for made in ours)
+    length = ours[0]["prompt_tokens"]
+    assert length > 10
+    for made in retry:
+        assert made["attempts"] % BATCH == 0
+        assert made["prompt_tokens"] == length * made["attempts"]
+    assert all(made["prompt_tokens"] == length - 1 for made in cached)
+    assert [made["prompt_tokens"] for made in one["runs"]["ours"]] == [1, 1]
+
+    assert timed["figures"][0]["what"] == "retry / ours, CPU s"
+    assert timed["figures"][0]["target"] == "≥ 15"
+    ratios = [theirs["cpu_s"] / mine["cpu_s"] for theirs, mine in zip(retry, ours, strict=True)]
+    assert timed["figures"][0]["values"] == pytest.approx(ratios, abs=1e-4)
+    assert timed["figures"][0]["median"] == pytest.approx(statistics.median(ratios), abs=1e-4)
+    for made, value in zip(counted["runs"]["ours"], counted["figures"][0]["values"], strict=True):
+        assert value == pytest.approx(made["row_steps"] / made["least"], abs=1e-4)
+    for made in busy["runs"]["stream"]:
+        assert 1 < made["calls_before_tail"] < made["calls"]
+        assert made["row_steps"] <= BATCH * made["calls"]
+        assert 0 < made["busy_rows"] <= made["busy_attempts"] <= 1
+
+    assert "/" not in written["settings"]["chat"], "results are for others: no paths of this machine"
+    markdown = (tmp_path / "made.md").read_text().splitlines()
+    figures = sum(len(case["figures"]) for case in written["cases"].values())
+    loops = sum(len(case["runs"]) for case in written["cases"].values())
+    assert sum(line.startswith("| ") for line in markdown) == figures + loops + 4  # and two heads of two lines
+    (row,) = (line for line in markdown if line.startswith(f"| {TIMED} | retry / ours"))
+    assert "≥ 15" in row
+
+
+def test_a_run_goes_on_where_it_stopped(run: Run, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = run("--case", TIMED)
+    for kind in engine.MEASURE:
+        if kind.__name__ != "Busy":
+            monkeypatch.setitem(engine.MEASURE, kind, lambda *_: pytest.fail("measured again"))
+    after = run("--case", TIMED, "--case", BUSY, "--resume")
+    assert len(after["cases"]) == len(before["cases"]) + 1
+    assert {name: after["cases"][name] for name in before["cases"]} == before["cases"]
+    with pytest.raises(SystemExit):
+        run("--case", TIMED, "--resume", "--repeats", "3")
+
+
+def test_without_a_base_model_its_cases_are_left_out(
+    engine: Any, tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine.main(["--quick", "--chat", tiny, "--case", BUSY, "--out", str(tmp_path / "made")])
+    assert "left out" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_peak_memory_is_that_of_processes_of_their_own(run: Run) -> None:
+    case = of(run("--case", "no comma, chat prompt"), "peak memory")
+    assert set(case["runs"]) == {"ours", "generate"}
+    for (made,) in case["runs"].values():
+        assert made["peak_mb"] > made["above_mb"] > 0
+        assert made["accepted"] == 2
+    (mine,), (theirs,) = case["runs"]["ours"], case["runs"]["generate"]
+    assert case["figures"][0]["median"] == pytest.approx(mine["peak_mb"] / theirs["peak_mb"], abs=1e-4)
