@@ -23,7 +23,7 @@ from guardwrap.draws import Budget, Draw, Outcome
 from guardwrap.engine.decode import Decoder
 from guardwrap.engine.formats import as_pipeline, padding_mask, read_prompts, record, unpadded
 from guardwrap.engine.prefix import StablePrefix, first_violated
-from guardwrap.engine.prepare import Settings, prepare
+from guardwrap.engine.prepare import Settings, one_at_a_time, prepare
 from guardwrap.engine.selftest import choose
 from guardwrap.engine.serve import Order, Prompt, TextOf, serve
 from guardwrap.errors import (
@@ -301,7 +301,8 @@ class GuardedGenerator:
     def _parameters(self, rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """Return what the pipeline makes of the arguments of a call, its own from construction included."""
         pipe = self._pipe
-        preprocess, forward, postprocess = pipe._sanitize_parameters(**rest)
+        with one_at_a_time:  # a prefix is tokenized
+            preprocess, forward, postprocess = pipe._sanitize_parameters(**rest)
         forward = {**pipe._forward_params, **forward}
         if "generation_config" not in forward:
             forward = {**pipe._generate_kwargs, **forward}
@@ -314,7 +315,7 @@ class GuardedGenerator:
         recent: OrderedDict[tuple[int, ...], Settings] = OrderedDict()
         for number, prompt in prompts:
             try:
-                inputs = self._pipe.preprocess(prompt, **preprocess)
+                inputs = self._encoded(prompt, preprocess)
             except (ValueError, TypeError, TemplateError) as error:
                 raise PromptError(f"prompt {number}: {first_line(error)}") from None
             if not inputs["input_ids"].shape[1]:
@@ -336,6 +337,11 @@ class GuardedGenerator:
                 recent.popitem(last=False)
             text = prompt if isinstance(prompt, str) else self.tokenizer.decode(key, skip_special_tokens=True)
             yield Prompt(number, getattr(prompt, "messages", prompt), text, recent[key])
+
+    def _encoded(self, prompt: Any, preprocess: Mapping[str, Any]) -> Any:
+        """Tokenize a prompt as the pipeline does; truncation and padding are states of the tokenizer meanwhile."""
+        with one_at_a_time:
+            return self._pipe.preprocess(prompt, **preprocess)
 
     def _decoding(self, postprocess: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of ``tokenizer.decode`` with which the pipeline's ``postprocess`` makes the text."""
@@ -399,10 +405,12 @@ class GuardedGenerator:
         """Return the decoder of unfinished attempts; made, and tested, once for each way of decoding."""
         key = repr(sorted(decoding.items()))
         if key not in self._stable:
-            self._stable[key] = StablePrefix(self.tokenizer, partial(self.tokenizer.decode, **decoding))
+            with one_at_a_time:
+                stable = StablePrefix(self.tokenizer, partial(self.tokenizer.decode, **decoding))
             clean = decoding.get("clean_up_tokenization_spaces")
             if clean or (clean is None and getattr(self.tokenizer, "clean_up_tokenization_spaces", False)):
-                self._stable[key].works = False
+                stable.works = False
+            self._stable[key] = stable
         return self._stable[key]
 
     def _completed(self, outcome: Outcome, constraint: Constraint, preprocess: Mapping[str, Any]) -> Outcome:
@@ -413,10 +421,11 @@ class GuardedGenerator:
         text = text if isinstance(text, str) else text(outcome.prompt)
         if not isinstance(text, str):
             raise UsageError(f"the fallback returned {type(text).__name__} instead of a string")
-        ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        with one_at_a_time:
+            ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         prompt = outcome.prompt
         if not isinstance(prompt, str):
-            rendered = self._pipe.preprocess(Chat(prompt), **preprocess)["input_ids"][0]
+            rendered = self._encoded(Chat(prompt), preprocess)["input_ids"][0]
             prompt = self.tokenizer.decode(rendered, skip_special_tokens=True)
         if not run_check(constraint, [Draw(prompt, ids, text)])[0]:
             note = "the fallback violates the constraint and was withheld"
@@ -462,7 +471,7 @@ class GuardedGenerator:
     ) -> list[dict[str, Any]]:
         """Render an outcome as the pipeline would."""
         prompt = outcome.prompt if isinstance(outcome.prompt, str) else Chat(outcome.prompt)
-        ids = self._pipe.preprocess(prompt, **preprocess)["input_ids"]
+        ids = self._encoded(prompt, preprocess)["input_ids"]
         records = []
         for draw in outcome.draws:
             # One at a time, so that no padding gets into a text that was judged without it.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,7 +35,14 @@ from transformers.generation.configuration_utils import GenerationMode
 
 from guardwrap.errors import PromptError, UsageError, first_line, nearest
 
-__all__ = ["Settings", "prepare", "resolved", "without_stop_strings"]
+__all__ = ["Settings", "one_at_a_time", "prepare", "resolved", "without_stop_strings"]
+
+one_at_a_time = threading.RLock()
+"""Held by a thread while it changes what others read.
+
+A model's stop strings are hidden for a moment, a tokenizer is set to truncate or pad, and transformers keeps what it
+makes of stop strings in a cache of the process.
+"""
 
 # These read scores only, row by row, so one call serves the rows of every prompt.
 _ROWWISE = (
@@ -147,7 +155,6 @@ def prepare(
     for name, way_out in _REFUSED.items():
         if kwargs.get(name) is not None:
             raise UsageError(f"{name} is not supported: {way_out}")
-    kwargs, count = _one_sequence(model, kwargs, tokenizer)
     kept: dict[str, Any] = {}
 
     def keep(
@@ -162,11 +169,13 @@ def prepare(
         return input_ids
 
     try:
-        with without_stop_strings(model.generation_config):
-            call(custom_generate=keep, **kwargs)
-            config = kept["config"]
-            mode = _mode(config, count)
-            beams = call(**kwargs | {"num_return_sequences": count}) if mode == "beam" else None
+        with one_at_a_time:
+            kwargs, count = _one_sequence(model, kwargs, tokenizer)
+            with without_stop_strings(model.generation_config):
+                call(custom_generate=keep, **kwargs)
+                config = kept["config"]
+                mode = _mode(config, count)
+                beams = call(**kwargs | {"num_return_sequences": count}) if mode == "beam" else None
     except UsageError:
         raise
     except (ValueError, TypeError) as error:
@@ -246,11 +255,12 @@ def _one_sequence(model: Any, kwargs: Mapping[str, Any], tokenizer: Any) -> tupl
 @contextmanager
 def without_stop_strings(config: GenerationConfig) -> Iterator[None]:
     """Hide the model's own stop strings, which no argument can: generate() fills in what is None."""
-    stops, config.stop_strings = config.stop_strings, None
-    try:
-        yield
-    finally:
-        config.stop_strings = stops
+    with one_at_a_time:
+        stops, config.stop_strings = config.stop_strings, None
+        try:
+            yield
+        finally:
+            config.stop_strings = stops
 
 
 def _mode(config: GenerationConfig, count: int) -> Literal["sample", "greedy", "beam"]:
