@@ -20,7 +20,7 @@ from guardwrap.engine.calls import OWN, Call, call_of
 from guardwrap.engine.decode import Decoder
 from guardwrap.engine.formats import as_pipeline, gathered, padding_mask, read_prompts, unpadded
 from guardwrap.engine.prefix import StablePrefix, first_violated
-from guardwrap.engine.prepare import Settings, prepare, require_context
+from guardwrap.engine.prepare import Settings, one_at_a_time, prepare, require_context
 from guardwrap.engine.selftest import choose
 from guardwrap.engine.serve import Order, Prompt, serve
 from guardwrap.engine.tasks import draws_whole, is_media, is_whisper
@@ -349,10 +349,12 @@ class GuardedGenerator:
         """Return the decoder of unfinished attempts; made, and tested, once for each way of reading tokens."""
         key = repr(sorted(call.reading.items()))
         if key not in self._stable:
-            self._stable[key] = StablePrefix(self.tokenizer, call.alone)
+            with one_at_a_time:
+                stable = StablePrefix(self.tokenizer, call.alone)
             clean = call.reading.get("clean_up_tokenization_spaces")
             if clean or (clean is None and getattr(self.tokenizer, "clean_up_tokenization_spaces", False)):
-                self._stable[key].works = False
+                stable.works = False
+            self._stable[key] = stable
         return self._stable[key]
 
     def _completed(self, prompt: Prompt, outcome: Outcome, constraint: Constraint) -> Outcome:
@@ -363,7 +365,8 @@ class GuardedGenerator:
         text = text if isinstance(text, str) else text(outcome.prompt)
         if not isinstance(text, str):
             raise UsageError(f"the fallback returned {type(text).__name__} instead of a string")
-        ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        with one_at_a_time:
+            ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         if not run_check(constraint, [Draw(prompt.text, ids, text)])[0]:
             note = "the fallback violates the constraint and was withheld"
             report = dataclasses.replace(outcome.report, notes=(*outcome.report.notes, note))

@@ -1,15 +1,17 @@
 """What comes out is distributed as g. Finite worlds, enumerated; fixed seeds; negative controls for each rule."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 
-from guardwrap import Budget, GuardedGenerator, Keyword, Regex, Verdict, constraint
+from guardwrap import Budget, GuardedGenerator, Keyword, Regex, Verdict, constraint, generator
 from guardwrap.draws import Outcome
 from guardwrap.engine import decode as loop
 from guardwrap.engine import serve
+from guardwrap.engine.rows import Plain, Rows, Wave
+from guardwrap.engine.slots import Slots
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 
 DRAWS = 20_000
@@ -116,7 +118,51 @@ def test_log_proposal_is_log_a(make: Callable[..., World], temperature: float, t
         assert draw.finished == (draw.token_ids[-1] == world.tokenizer.eos_token_id)
 
 
+LIKELY = ~Regex(" a")  # Z ≈ 0.7
+
+
+def mixed_fit(world: World, batch_size: int, draws: int, seed: int) -> float:
+    """Fit of texts of three prompts of different lengths, side by side and several times over."""
+    prompts = ["a", "ab", " ba"]
+    law = {
+        (prompt, ids): p / len(prompts)
+        for prompt in prompts
+        for ids, p in replace(world, prompt=prompt).gold(LIKELY).items()
+    }
+    guarded = GuardedGenerator(world.pipeline(), LIKELY, batch_size=batch_size, seed=seed)
+    budget = Budget(max_attempts=None)
+    count = draws // (7 * len(prompts))
+    results = guarded.run(prompts * 7, num_return_sequences=count, budget=budget, progress=False, **world.settings)
+    return goodness_of_fit([(outcome.prompt, draw.token_ids) for outcome in results for draw in outcome.draws], law)
+
+
+MODES = {Slots: 1, Wave: 2, Plain: 3}  # with seeds, since the same seed gives the same texts in all
+
+
+@pytest.mark.parametrize("make", [table_world, llama_world])
+@pytest.mark.parametrize("kind", MODES)
+def test_drawn_from_g_however_rows_are_kept(
+    kind: type[Rows], make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generator, "choose", lambda model: kind)
+    world = make(letters="ab ", temperature=0.8, max_new_tokens=3)
+    assert mixed_fit(world, 64, 21_000, MODES[kind]) > FITS
+    assert mixed_fit(world, 7, FEW // 2, MODES[kind]) > FITS
+
+
 # Negative controls: break a rule and see the same test fail.
+
+
+@pytest.mark.parametrize("kind", MODES)
+def test_rows_that_are_mixed_up_are_biased(kind: type[Rows], monkeypatch: pytest.MonkeyPatch) -> None:
+    keep = kind.keep
+
+    def mixed_up(self: Rows, rows: Sequence[int]) -> list[int]:
+        return keep(self, rows)[::-1]
+
+    monkeypatch.setattr(kind, "keep", mixed_up)
+    monkeypatch.setattr(generator, "choose", lambda model: kind)
+    assert mixed_fit(llama_world(letters="ab ", temperature=0.8), 64, FEW // 2, MODES[kind]) < FAILS
 
 
 def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,17 +8,19 @@ the cautious answer.
 from __future__ import annotations
 
 import re
+import threading
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from re import _constants as op  # type: ignore[attr-defined]  # the parser that `re` itself uses
 from re import _parser as parser  # type: ignore[attr-defined]
-from typing import Any
+from typing import Any, Literal
 
 import regex
 
 from guardwrap.errors import ConstraintError
 
-__all__ = ["compile_pattern", "lookahead", "only_consumes", "widest"]
+__all__ = ["compile_pattern", "filtered_warnings", "lookahead", "only_consumes", "widest"]
 
 _CONSUMING = {op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY}
 _REPEATS = {op.MAX_REPEAT, op.MIN_REPEAT}
@@ -32,8 +34,22 @@ _MAX_ITEMS = 100_000
 _TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,\d*)?\}|.", re.DOTALL)
 
 
+_ALONE = threading.Lock()
+
+
 class _Unknown(Exception):
     """The expression has something that is not known to be safe."""
+
+
+@contextmanager
+def filtered_warnings(action: Literal["ignore", "error"], message: str = "") -> Iterator[None]:
+    """Ignore warnings that begin like this, or raise them, for a moment.
+
+    The filters are those of the whole process: two threads at once would each put back what the other had set.
+    """
+    with _ALONE, warnings.catch_warnings():
+        warnings.filterwarnings(action, message)
+        yield
 
 
 def compile_pattern(pattern: str, flags: Sequence[str] = ()) -> Any:
@@ -53,8 +69,7 @@ def compile_pattern(pattern: str, flags: Sequence[str] = ()) -> Any:
         bits |= getattr(regex, flag.upper())
     try:
         # Not cached: the module tidies its cache with the global random numbers, which are the user's.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # deprecations that concern the expression's author, not its user
+        with filtered_warnings("ignore"):  # deprecations that concern the expression's author, not its user
             return regex.compile(pattern, bits, cache_pattern=False)
     except Exception as error:  # regex.error, but also OverflowError, RecursionError, ValueError, KeyError …
         position = getattr(error, "pos", None)
@@ -136,8 +151,7 @@ def _parse(pattern: str, flags: Sequence[str]) -> Any:
     for flag in flags:
         bits |= getattr(re, flag.upper())
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # "possible nested set": the two modules would differ
+        with filtered_warnings("error", "Possible "):  # "possible nested set": the two modules would differ
             return parser.parse(pattern, bits)
     except (re.error, OverflowError, RecursionError, Warning):
         return None

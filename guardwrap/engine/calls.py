@@ -14,7 +14,7 @@ from transformers.pipelines import Pipeline, image_text_to_text, text_generation
 from transformers.utils.chat_template_utils import Chat
 
 from guardwrap.engine.formats import record, return_type, unpadded
-from guardwrap.engine.prepare import Settings, prepare, require_context
+from guardwrap.engine.prepare import Settings, one_at_a_time, prepare, require_context
 from guardwrap.engine.serve import Prompt
 from guardwrap.engine.tasks import TextToTextPipeline, is_media, is_speech, is_vision, is_whisper
 from guardwrap.errors import PromptError, UsageError, first_line
@@ -67,7 +67,7 @@ class Call:
         recent: OrderedDict[tuple[int, ...], Settings] = OrderedDict()
         for number, prompt in given:
             try:
-                inputs = self.pipe.preprocess(prompt, **self.preprocess)
+                inputs = self.encoded(prompt)
             except (ValueError, TypeError, TemplateError) as error:
                 raise PromptError(f"prompt {number}: {first_line(error)}") from None
             if not inputs["input_ids"].shape[1]:
@@ -86,6 +86,11 @@ class Call:
                 recent.popitem(last=False)
             text = prompt if isinstance(prompt, str) else self.pipe.tokenizer.decode(key, skip_special_tokens=True)
             yield Prompt(number, getattr(prompt, "messages", prompt), text, recent[key])
+
+    def encoded(self, prompt: Any) -> Any:
+        """Preprocess a prompt as the pipeline does; truncation and padding are states of the tokenizer meanwhile."""
+        with one_at_a_time:
+            return self.pipe.preprocess(prompt, **self.preprocess)
 
     def settings(self, inputs: Mapping[str, Any]) -> Settings:
         """Resolve the settings for what ``preprocess`` made of a prompt."""
@@ -128,7 +133,7 @@ class Call:
             Texts that no tokens stand behind, and None for each text that is missing.
         """
         given = prompt.given if isinstance(prompt.given, str) else Chat(prompt.given)
-        ids = self.pipe.preprocess(given, **self.preprocess)["input_ids"]
+        ids = self.encoded(given)["input_ids"]
         if isinstance(self.pipe, TextToTextPipeline):
             ids = prompt.settings.prompt_ids[None].cpu()
         records: list[dict[str, Any]] = []
@@ -161,7 +166,7 @@ class MediaCall(Call):
         # A copy, for the speech pipeline takes out what it has read.
         prompt = dict(prompt) if isinstance(prompt, Mapping) else prompt
         try:
-            inputs = self.pipe.preprocess(prompt, **self.preprocess)
+            inputs = self.encoded(prompt)
             pieces = list(inputs) if is_speech(self.pipe) else [inputs]
         except (ValueError, TypeError, LookupError, OSError, TemplateError) as error:
             raise PromptError(f"prompt {number}: {first_line(error)}") from None
@@ -239,7 +244,8 @@ def call_of(pipe: Pipeline, options: Mapping[str, Any]) -> Call:
         names = (_SETTINGS & options.keys()) - {"max_length", "max_new_tokens"}
         moved = {name: options.pop(name) for name in names}
         options["generate_kwargs"] = {**(options.get("generate_kwargs") or {}), **moved}
-    preprocess, forward, postprocess = pipe._sanitize_parameters(**options)
+    with one_at_a_time:  # a prefix is tokenized
+        preprocess, forward, postprocess = pipe._sanitize_parameters(**options)
     forward = {**pipe._forward_params, **forward}
     if is_vision(pipe):
         forward = forward.get("generate_kwargs") or {}

@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from threading import RLock
 from functools import cached_property
+from threading import RLock
 from typing import Any, Literal
 
 import torch
@@ -37,7 +37,14 @@ from transformers.generation.configuration_utils import GenerationMode
 
 from guardwrap.errors import GuardwrapError, PromptError, UsageError, first_line, nearest
 
-__all__ = ["Settings", "prepare", "require_context", "resolved", "stand_in", "without_stop_strings"]
+__all__ = ["Settings", "one_at_a_time", "prepare", "require_context", "resolved", "stand_in", "without_stop_strings"]
+
+one_at_a_time = RLock()
+"""Held by a thread while it changes what others read.
+
+A model's stop strings are hidden for a moment, a tokenizer is set to truncate or pad, and transformers keeps what it
+makes of stop strings in a cache of the process.
+"""
 
 # These read scores only, row by row, so one call serves the rows of every prompt.
 _ROWWISE = (
@@ -176,7 +183,7 @@ def prepare(
             raise UsageError(f"{name} is not supported: {way_out}")
     if any(isinstance(criterion, MaxTimeCriteria) for criterion in kwargs.get("stopping_criteria") or ()):
         raise UsageError("MaxTimeCriteria is not supported: its clock runs for all attempts; pass max_time=...")
-    with _HIDING:
+    with one_at_a_time:
         kwargs, count = _one_sequence(model, kwargs, tokenizer)
     kept: dict[str, Any] = {}
 
@@ -345,16 +352,12 @@ def _one_sequence(model: Any, kwargs: Mapping[str, Any], tokenizer: Any) -> tupl
 @contextmanager
 def without_stop_strings(config: GenerationConfig) -> Iterator[None]:
     """Hide the model's own stop strings, which no argument can: generate() fills in what is None."""
-    with _HIDING:
+    with one_at_a_time:
         stops, config.stop_strings = config.stop_strings, None
         try:
             yield
         finally:
             config.stop_strings = stops
-
-
-_HIDING = RLock()
-"""Held while stop strings are hidden or looked up: threads may share a model."""
 
 
 def _mode(config: GenerationConfig, count: int) -> Literal["sample", "greedy", "beam"]:
