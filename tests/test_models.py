@@ -20,10 +20,10 @@ from transformers.models.llama import modeling_llama
 
 from guardwrap import Budget, Draw, GuardedGenerator, Keyword, Length, Regex, Verdict, constraint, generator
 from guardwrap.constraints import patterns
-from guardwrap.engine import prepare, serve
+from guardwrap.engine import calls, prepare, serve
 from guardwrap.engine.decode import Decoded, Decoder
 from guardwrap.engine.rows import Plain, Wave
-from guardwrap.engine.slots import Slots, _Prefilled, _SlotLayer
+from guardwrap.engine.slots import Slots, _Prefix, _SlotLayer
 from guardwrap.errors import CheckFailed, UsageError
 from guardwrap.testing import character_tokenizer, table_world
 
@@ -420,22 +420,8 @@ def after(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, gate: Callabl
 
 
 def unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (prepare, generator):
+    for module in (prepare, calls, generator):
         monkeypatch.setattr(module, "one_at_a_time", contextlib.nullcontext())
-
-
-@pytest.mark.parametrize("locked", [True, False])
-def test_a_thread_does_not_see_stop_strings_that_another_hides(locked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    guarded = guard(tiny())
-    guarded.model.generation_config.stop_strings = list("abcdefgh")
-    options = {"max_new_tokens": 8, "num_return_sequences": 3}
-    alone = [guarded("ab", seed=seed, **options) for seed in (1, 2)]
-    if not locked:
-        unlocked(monkeypatch)
-    gate = Gate()
-    after(monkeypatch, guarded.model, "generate", gate)
-    found = gate.both(lambda: guarded("ab", seed=1, **options), lambda: guarded("ab", seed=2, **options))
-    assert (list(found) == alone) is locked
 
 
 @pytest.mark.parametrize("locked", [True, False])
@@ -508,7 +494,7 @@ def test_threads_with_constraints_and_stop_strings_of_their_own() -> None:
 
 # Prompts without end.
 
-STATE = (serve._Account, prepare.Settings, Decoded, Draw, _Prefilled, torch.Tensor)
+STATE = (serve._Account, prepare.Settings, Decoded, Draw, _Prefix, torch.Tensor)
 """What a prompt and its attempts leave while they are under way."""
 
 

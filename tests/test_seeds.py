@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from guardwrap import Budget, GuardedGenerator, Keyword, Length, Regex
+from guardwrap import Budget, GuardedGenerator, Keyword, Regex
 from guardwrap.testing import World
 
 PROMPTS = ["ab", "a", "cde a b", "ab", "e. d"]
@@ -138,12 +138,18 @@ def test_attempts_with_the_same_tokens_are_computed_once(world: World, monkeypat
 
 def test_who_waits_for_an_attempt_that_is_stopped_goes_on(world: World) -> None:
     """Two prompts with the same tokens share rows; when the first has its text, the second must not hang or change."""
+    from guardwrap.engine.calls import call_of
     from guardwrap.engine.decode import Decoder, Launch
     from guardwrap.engine.slots import Slots
 
-    guarded = GuardedGenerator(world.pipeline(), Length(min=0))
-    options = {"num_return_sequences": 2, "max_new_tokens": 12, "min_new_tokens": 12, "temperature": 0.05}
-    prompts = list(guarded._prepared(enumerate(["ab"]), {}, {"do_sample": True, **options}))
+    options = {
+        "do_sample": True,
+        "num_return_sequences": 2,
+        "max_new_tokens": 12,
+        "min_new_tokens": 12,
+        "temperature": 0.05,
+    }
+    prompts = list(call_of(world.pipeline(), options).prompts(enumerate(["ab"]), 1))
 
     def drawn(cancelled: bool) -> tuple[int, list[int]]:
         decoder = Decoder(lambda: Slots(world.model), 2)

@@ -225,7 +225,7 @@ def test_threads_share_the_stop_strings_of_a_model(monkeypatch: pytest.MonkeyPat
             pass
 
     monkeypatch.setattr(prepare, "ExitStack", Open)
-    monkeypatch.setattr(prepare, "_HIDING", nullcontext())
+    monkeypatch.setattr(prepare, "one_at_a_time", nullcontext())
     alone, other = other_thread_meanwhile()
     assert other != alone
 
