@@ -110,7 +110,7 @@ def _report(state: _State) -> tuple[str, Mapping[str, Estimate | float]]:
     if not any(weight > -math.inf for weight in weights):
         return f"approximately g: QRS, β = {beta:.3g}", {"beta": beta}
     tvd = qrs_tvd(weights, state.log_beta)
-    figures = {
+    figures: dict[str, Estimate | float] = {
         "beta": beta,
         "acceptance": qrs_acceptance(weights, state.log_beta),
         "tvd": tvd,
