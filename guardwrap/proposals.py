@@ -59,12 +59,8 @@ class Prompt:
         last = max((i for i, message in enumerate(prompt) if message.get("role") == "user"), default=None)
         if last is None or not isinstance(prompt[last].get("content"), str):
             raise UsageError("the proposal's template needs a user message of plain text; give a function instead")
-        message: Mapping[str, Any] = prompt[last]
-        return [
-            *prompt[:last],
-            {**message, "content": self.template.replace(_PLACE, message["content"])},
-            *prompt[last + 1 :],
-        ]
+        told = {**prompt[last], "content": self.template.replace(_PLACE, prompt[last]["content"])}
+        return [*prompt[:last], told, *prompt[last + 1 :]]
 
     def __str__(self) -> str:
         return "the prompt " + (repr(self.template) if isinstance(self.template, str) else "of a function")
