@@ -115,7 +115,9 @@ class NoAcceptance(GuardwrapError, ValueError):
 
     def __init__(self, attempts: int | None) -> None:
         which = "none of the attempts" if attempts is None else f"none of {attempts} attempts"
-        super().__init__(f"{which} satisfies the constraint; make more, weaken it, or use a proposal that meets it more")
+        super().__init__(
+            f"{which} satisfies the constraint; make more, weaken it, or use a proposal that meets it more"
+        )
         self.attempts = attempts
 
 

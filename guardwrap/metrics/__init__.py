@@ -4,16 +4,14 @@ Functions on plain arrays; an ``Estimate`` is a value with its 95 % interval. Im
 """
 
 from guardwrap.metrics.chains import autocorrelation, r_hat
-from guardwrap.metrics.divergence import (
+from guardwrap.metrics.divergence import kl_gold_guarded, kl_gold_proposal, tvd_gold_guarded
+from guardwrap.metrics.diversity import self_bleu, semantic_similarity
+from guardwrap.metrics.from_gold import (
     kl_gold_base,
-    kl_gold_guarded,
     kl_gold_guarded_from_gold,
-    kl_gold_proposal,
     kl_gold_proposal_from_gold,
     theorem2_residual,
-    tvd_gold_guarded,
 )
-from guardwrap.metrics.diversity import self_bleu, semantic_similarity
 from guardwrap.metrics.position import position_bins, position_histogram, positivity_by_sentence, relative_position
 from guardwrap.metrics.projected import projected_kl
 from guardwrap.metrics.qrs import log_beta_for_acceptance, log_beta_for_tvd, qrs_acceptance, qrs_kl, qrs_tvd

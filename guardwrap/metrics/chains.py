@@ -1,20 +1,19 @@
 """How Markov chains mix: autocorrelation and R-hat of a figure of their states, e.g. log a(y) or a position.
 
-``chains`` is an array ``[chains, steps]`` of independent chains. Intervals are jackknifed over the chains, so one chain alone
-has none.
+``chains`` is an array ``[chains, steps]`` of independent chains. Intervals are jackknifed over the chains, so one
+chain alone has none.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from guardwrap.draws import Estimate
 from guardwrap.errors import UsageError
-from guardwrap.metrics.intervals import Floats, clip, mean_interval
+from guardwrap.metrics.intervals import Floats, clip, jackknife
 
 __all__ = ["autocorrelation", "r_hat"]
 
@@ -32,9 +31,9 @@ def autocorrelation(chains: ArrayLike, lag: int) -> Estimate:
     Returns
     -------
     Estimate
-        Mean of (x_t - μ)(x_{t+lag} - μ) over all pairs of all chains, over the mean of (x_t - μ)², with μ the mean of all
-        chains: with a mean for each chain, short chains would seem to mix better than they do. NaN, within [-1, 1], where
-        all states are equal.
+        Mean of (x_t - μ)(x_{t+lag} - μ) over all pairs of all chains, over the mean of (x_t - μ)², with μ the mean of
+        all chains: with a mean for each chain, short chains would seem to mix better than they do. NaN, within [-1,
+        1], where all states are equal.
 
     Raises
     ------
@@ -42,18 +41,24 @@ def autocorrelation(chains: ArrayLike, lag: int) -> Estimate:
         If there is no state, one is not finite, or the lag is out of range.
     """
     states = _read(chains, 1)
-    if not 0 <= lag < states.shape[1]:
-        raise UsageError(f"lag={lag}: chains of {states.shape[1]} steps have lags from 0 to {states.shape[1] - 1}")
+    steps = states.shape[1]
+    if not 0 <= lag < steps:
+        raise UsageError(f"lag={lag}: chains of {steps} steps have lags from 0 to {steps - 1}")
     if np.ptp(states) == 0:
         return Estimate(math.nan, -1.0, 1.0)
+    states = states - states.mean()
+    first, later = states[:, : steps - lag], states[:, lag:]
+    columns = np.stack([(first * later).mean(1), first.mean(1), later.mean(1), states.mean(1), (states**2).mean(1)])
+    value = float(_correlation(columns.mean(axis=1)))
+    ends = int(states.max(axis=1).argmax()), int(states.min(axis=1).argmin())
+    if len(states) == 1 or any(np.ptp(np.delete(states, end, axis=0)) == 0 for end in ends):
+        return Estimate(value, -1.0, 1.0)  # one chain alone, or one alone that differs
+    return clip(_about(value, jackknife(columns, _correlation)), -1.0, 1.0)
 
-    def figure(part: Floats) -> float:
-        centred = part - part.mean()
-        variance = float((centred**2).mean())
-        covariance = float((centred[:, : part.shape[1] - lag] * centred[:, lag:]).mean())
-        return covariance / variance if variance else 1.0
 
-    return clip(_over_chains(states, figure), -1.0, 1.0)
+def _correlation(mean: Floats) -> Floats:
+    product, first, later, centre, square = mean
+    return np.asarray((product - centre * (first + later) + centre**2) / (square - centre**2))
 
 
 def r_hat(chains: ArrayLike) -> Estimate:
@@ -67,10 +72,10 @@ def r_hat(chains: ArrayLike) -> Estimate:
     Returns
     -------
     Estimate
-        sqrt(((n - 1) W + B) / (n W)) over the halves of all chains, with n the steps of a half, W the mean of their variances
-        and B / n the variance of their means (Gelman et al., BDA3, 11.4; Vehtari et al. 2021 without ranks). Near 1 where
-        chains agree; the latter ask for less than 1.01. Where no chain moves: infinite if they stand at different
-        states; if all states are equal, which says nothing, NaN within [0, inf].
+        sqrt(((n - 1) W + B) / (n W)) over the halves of all chains, with n the steps of a half, W the mean of their
+        variances and B / n the variance of their means (Gelman et al., BDA3, 11.4; Vehtari et al. 2021 without
+        ranks). Near 1 where chains agree; the latter ask for less than 1.01. Where no chain moves: infinite if they
+        stand at different states; if all states are equal, which says nothing, NaN within [0, inf].
 
     Raises
     ------
@@ -78,32 +83,29 @@ def r_hat(chains: ArrayLike) -> Estimate:
         If there is no state, fewer than 4 steps, or a state that is not finite.
     """
     states = _read(chains, 4)
-    if np.ptp(states) == 0:
-        return Estimate(math.nan, 0.0, math.inf)
-    if not _split_r_hat(states) < math.inf:
-        return Estimate(math.inf, math.inf, math.inf)
-    return clip(_over_chains(states, _split_r_hat))
+    half = states.shape[1] // 2
+    halves = np.stack([states[:, :half], states[:, -half:]])
+    moving = int((np.ptp(halves, axis=2) > 0).any(axis=0).sum())
+    if moving == 0:
+        return Estimate(math.inf, math.inf, math.inf) if np.ptp(halves) else Estimate(math.nan, 0.0, math.inf)
+    halves = halves - halves.mean()
+    within, means = halves.var(axis=2, ddof=1), halves.mean(axis=2)
+    between = float(means.var(ddof=1))  # B / n
+    value = math.sqrt((half - 1) / half + between / float(within.mean()))
+    if moving == 1:  # one chain alone, or one alone that moves
+        return Estimate(value, 0.0, math.inf)
+
+    def figure(mean: Floats) -> Floats:
+        spread, centre, square = mean
+        return np.asarray(np.sqrt((half - 1) / half + (square - centre**2) / spread))
+
+    columns = np.stack([within.mean(axis=0), means.mean(axis=0), (means**2).mean(axis=0)])
+    return clip(_about(value, jackknife(columns, figure)))
 
 
-def _split_r_hat(chains: Floats) -> float:
-    half = chains.shape[1] // 2
-    halves = np.concatenate([chains[:, :half], chains[:, -half:]])
-    within = float(halves.var(axis=1, ddof=1).mean())
-    between = float(halves.mean(axis=1).var(ddof=1))  # B / n
-    if within == 0:
-        return math.inf if between else 1.0
-    return math.sqrt((half - 1) / half + between / within)
-
-
-def _over_chains(chains: Floats, figure: Callable[[Floats], float]) -> Estimate:
-    count, whole = len(chains), figure(chains)
-    if count == 1:
-        return Estimate(whole, -math.inf, math.inf)
-    others = np.array([figure(np.delete(chains, i, axis=0)) for i in range(count)])
-    if not np.isfinite(others).all():  # one chain alone moves, so nothing is known of how chains differ
-        return Estimate(whole, -math.inf, math.inf)
-    _, low, high = mean_interval(count * whole - (count - 1) * others)
-    return Estimate(whole, min(low, whole), max(high, whole))
+def _about(value: float, estimate: Estimate) -> Estimate:
+    """Show a figure by its own formula, with an interval that the jackknife has corrected for bias."""
+    return Estimate(value, min(estimate.low, value), max(estimate.high, value))
 
 
 def _read(chains: ArrayLike, least: int) -> Floats:

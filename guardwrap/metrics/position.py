@@ -30,8 +30,8 @@ def relative_position(texts: Iterable[str], what: str | Keyword | Regex) -> Floa
     Returns
     -------
     ndarray
-        ``[texts]``: characters before the first match over the text's characters, in [0, 1); NaN where there is no match.
-        (The paper's App. G takes such a position without saying in which unit.)
+        ``[texts]``: characters before the first match over the text's characters, in [0, 1); NaN where there is no
+        match. (The paper's App. G takes such a position without saying in which unit.)
 
     Raises
     ------
@@ -40,7 +40,9 @@ def relative_position(texts: Iterable[str], what: str | Keyword | Regex) -> Floa
     CheckFailed
         If a match takes longer than a Regex allows.
     """
-    return np.array([_first(text, Keyword(what) if isinstance(what, str) else what) for text in texts], dtype=np.float64)
+    return np.array(
+        [_first(text, Keyword(what) if isinstance(what, str) else what) for text in texts], dtype=np.float64
+    )
 
 
 def _first(text: str, what: Keyword | Regex) -> float:
@@ -124,8 +126,8 @@ def positivity_by_sentence(
     Returns
     -------
     list of Estimate
-        For each sentence position the mean over the texts that have such a sentence, with a t interval; where one text alone
-        has it, the interval is [0, 1]. Later positions speak of long texts only.
+        For each sentence position the mean over the texts that have such a sentence, with a t interval; where one
+        text alone has it, the interval is [0, 1]. Later positions speak of long texts only.
 
     Raises
     ------

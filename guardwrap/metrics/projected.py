@@ -20,8 +20,8 @@ _Z = 1.959964
 def projected_kl(p_bins: ArrayLike, q_bins: ArrayLike, *, bins: int = 10) -> Estimate:
     """Estimate KL(p̄‖q̄) between the laws of two samples' bins.
 
-    Sorting texts into bins can only lose differences (data processing inequality), so this bounds KL(p‖q) from below. It
-    is what can be measured of samplers whose probabilities are not known (IMH).
+    Sorting texts into bins can only lose differences (data processing inequality), so this bounds KL(p‖q) from below.
+    It is what can be measured of samplers whose probabilities are not known (IMH).
 
     Parameters
     ----------
@@ -36,9 +36,9 @@ def projected_kl(p_bins: ArrayLike, q_bins: ArrayLike, *, bins: int = 10) -> Est
     Estimate
         Nats. Half a draw is added to each bin of both samples, so that an empty one gives no infinity (Krichevsky and
         Trofimov 1981); from the KL of the shares the bias of order 1/draws is then taken away, that of the half draws
-        included (Paninski 2003), and the delta method gives the interval, with a normal quantile. Where p = q the interval
-        covers 0 nearly always. It ends too low where a bin that p gives often is expected less than once among the draws
-        of q: then more draws, or fewer bins, are needed.
+        included (Paninski 2003), and the delta method gives the interval, with a normal quantile. Where p = q the
+        interval covers 0 nearly always. It ends too low where a bin that p gives often is expected less than once
+        among the draws of q: then more draws, or fewer bins, are needed.
 
     Raises
     ------

@@ -1,12 +1,12 @@
 """Quasi-rejection sampling: what a β costs, how far from g it stays, and which β a target asks for.
 
-QRS (Eikema et al. 2022; paper App. G) accepts an attempt y of the proposal a' with probability m(y) = min(1, w(y) / β), so it
-samples p_β ∝ a' m. Here w = a b / a' is not normalised, as in the tools: β is in units of P/a'. The paper's text writes
-min(1, g / (β a')) with g = P / Z: its β is ours divided by Z. β → 0 (``log_beta=-inf``) is rejection (Algorithm 1, g'); a β
-of at least max w is exact.
+QRS (Eikema et al. 2022; paper App. G) accepts an attempt y of the proposal a' with probability m(y) = min(1, w(y) /
+β), so it samples p_β ∝ a' m. Here w = a b / a' is not normalised, as in the tools: β is in units of P/a'. The paper's
+text writes min(1, g / (β a')) with g = P / Z: its β is ours divided by Z. β → 0 (``log_beta=-inf``) is rejection
+(Algorithm 1, g'); a β of at least max w is exact.
 
-``log_weights`` is as in ``guardwrap.metrics.weights``; ``log_beta`` is in nats. Intervals are for the β that is given: that a
-β was chosen on the same attempts is not in them.
+``log_weights`` is as in ``guardwrap.metrics.weights``; ``log_beta`` is in nats. Intervals are for the β that is
+given: that a β was chosen on the same attempts is not in them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def qrs_acceptance(log_weights: ArrayLike, log_beta: float) -> Estimate:
     -------
     Estimate
         Mean acceptance probability, with the interval of ``mean_interval``; for ``log_beta=-inf`` the exact interval of
-        ``acceptance_rate``. Where fewer than two attempts satisfy b the interval is everything.
+        ``acceptance_rate``. Where fewer than two attempts satisfy b the interval is the whole range.
 
     Raises
     ------
@@ -73,8 +73,9 @@ def qrs_tvd(log_weights: ArrayLike, log_beta: float) -> Estimate:
     Returns
     -------
     Estimate
-        Between 0 and 1. Self-normalised importance sampling (Eikema et al. 2022); jackknife. It is 0, whatever the truth,
-        where β is at least the largest weight among the attempts: larger ones that were not seen are not counted.
+        Between 0 and 1. Self-normalised importance sampling (Eikema et al. 2022); jackknife. It is 0, whatever the
+        truth, where β is at least the largest weight among the attempts: larger ones that were not seen are not
+        counted.
 
     Raises
     ------
@@ -100,8 +101,8 @@ def qrs_kl(log_weights: ArrayLike, log_beta: float) -> Estimate:
     Returns
     -------
     Estimate
-        Nats. Self-normalised importance sampling; jackknife. It is 0, whatever the truth, where β is at least the largest
-        weight among the attempts.
+        Nats. Self-normalised importance sampling; jackknife. It is 0, whatever the truth, where β is at least the
+        largest weight among the attempts.
 
     Raises
     ------
@@ -127,8 +128,8 @@ def log_beta_for_acceptance(log_weights: ArrayLike, target: float) -> float:
     Returns
     -------
     float
-        log β in nats, by root finding on the attempts' mean acceptance probability; -inf where the target is the acceptance
-        rate of rejection. The lower the target, the larger β and the nearer to g.
+        log β in nats, by root finding on the attempts' mean acceptance probability; -inf where the target is the
+        acceptance rate of rejection. The lower the target, the larger β and the nearer to g.
 
     Raises
     ------
@@ -170,8 +171,8 @@ def log_beta_for_tvd(log_weights: ArrayLike, target: float) -> float:
     Returns
     -------
     float
-        log β in nats, by root finding on the estimated TVD, which falls as β grows; -inf where rejection from a' is near
-        enough.
+        log β in nats, by root finding on the estimated TVD, which falls as β grows; -inf where rejection from a' is
+        near enough.
 
     Raises
     ------
@@ -183,8 +184,8 @@ def log_beta_for_tvd(log_weights: ArrayLike, target: float) -> float:
     log_w = read_weights(log_weights)
     if not 0 < target < 1:
         raise UsageError(
-            f"a TVD of {target} cannot be met; give more than 0 and less than 1 (0 takes a β of at least max P/a', which "
-            "attempts cannot show: give beta yourself)"
+            f"a TVD of {target} cannot be met; give more than 0 and less than 1 (0 takes a β of at least max P/a', "
+            "which attempts cannot show: give β itself)"
         )
     satisfied = log_w[log_w > -math.inf]
 
