@@ -1,9 +1,19 @@
-"""log-probabilities of finished texts, in one forward pass each: the other half of a weight."""
+"""log-probabilities of finished texts, in one forward pass each: the other half of a weight.
+
+In half precision the log-probability seen while decoding and that of one pass differ by tenths of a nat to nats, and
+so would log a(y) - log a'(y). One pass computes in float32 therefore, whatever the weights are stored in, and in half
+precision both terms come from it: with a' = a they cancel. What is left is that the decoding loop did not draw from
+quite the law that is computed; ``rounding`` says how far off it was.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -40,12 +50,49 @@ def log_probabilities(model: Any, texts: Sequence[tuple[Settings, Sequence[int]]
     """
     order = sorted(range(len(texts)), key=lambda i: len(texts[i][0].ids) + len(texts[i][1]))
     found = [0.0] * len(texts)
-    while order:
-        chosen = _next_rows([texts[i] for i in order], model.config.get_text_config().vocab_size)
-        rows, order = order[:chosen], order[chosen:]
-        for i, value in zip(rows, _scored(model, [texts[i] for i in rows]), strict=True):
-            found[i] = value
+    with _in_float32(model) as wide:
+        while order:
+            chosen = _next_rows([texts[i] for i in order], model.config.get_text_config().vocab_size)
+            rows, order = order[:chosen], order[chosen:]
+            for i, value in zip(rows, _scored(wide, [texts[i] for i in rows]), strict=True):
+                found[i] = value
     return found
+
+
+@contextmanager
+def _in_float32(model: Any) -> Iterator[Any]:
+    """Give the model, or one with the same weights that computes in float32: each module's are widened while it runs.
+
+    It shares the stored weights and nothing else, so the model itself stays as it is, for other threads too.
+    """
+    if is_exact(model):
+        yield model
+        return
+    with _lock:
+        if model not in _wide:
+            shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+            _wide[model] = copy.deepcopy(model, shared)
+            for module in _wide[model].modules():
+                if module._parameters:
+                    module.register_forward_pre_hook(_widen)
+                    module.register_forward_hook(_restore, always_call=True)
+        yield _wide[model]
+
+
+_lock = Lock()
+_wide: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def _widen(module: torch.nn.Module, inputs: Any) -> None:
+    module._stored = dict(module._parameters)  # type: ignore[assignment]  # a plain dict beside the parameters
+    for name, tensor in module._parameters.items():
+        if tensor is not None and tensor.dtype in _HALF:
+            module._parameters[name] = tensor.float()  # type: ignore[assignment]  # no gradient is wanted
+
+
+def _restore(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+    module._parameters = module.__dict__.pop("_stored")
 
 
 def _next_rows(texts: Sequence[tuple[Settings, Sequence[int]]], vocabulary: int) -> int:
