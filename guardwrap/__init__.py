@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from guardwrap.draws import Budget, Draw, Estimate, Outcome, Report, Usage
     from guardwrap.errors import BudgetExhausted, CheckFailed, GuardwrapError
     from guardwrap.generator import Fallback, GuardedGenerator
+    from guardwrap.planning import Forecast, Plan
+    from guardwrap.proposals import Prompt
+    from guardwrap.samplers import imh, qrs
 
 __version__ = "0.1.0"
 
@@ -49,6 +52,11 @@ _WHERE = {
     "constraint": "constraints",
     "Fallback": "generator",
     "GuardedGenerator": "generator",
+    "Forecast": "planning",
+    "Plan": "planning",
+    "Prompt": "proposals",
+    "imh": "samplers",
+    "qrs": "samplers",
 }
 
 __all__ = [
@@ -61,18 +69,23 @@ __all__ = [
     "Estimate",
     "Fallback",
     "Finished",
+    "Forecast",
     "GuardedGenerator",
     "GuardwrapError",
     "JSONSchema",
     "Keyword",
     "Length",
     "Outcome",
+    "Plan",
+    "Prompt",
     "Regex",
     "Report",
     "Usage",
     "Verdict",
     "catalogue",
     "constraint",
+    "imh",
+    "qrs",
 ]
 
 

@@ -138,7 +138,8 @@ class Report:
     budget
         What could have been spent.
     acceptance
-        Acceptance rate with its 95 % interval, or None where attempts are not independent draws.
+        Acceptance rate AR = E_{a'} b, the share of attempts that satisfy the constraint, with its 95 % interval; None
+        where attempts are not independent draws.
     rejections
         For each part of the constraint the attempts that it was first to reject.
     constraint
@@ -150,6 +151,8 @@ class Report:
         prompt run together until the last one ends).
     fallback
         Whether the missing texts were filled with the fallback.
+    evidence
+        Figures of the sampler's, by name: what it costs and how far from g it stays.
     notes
         Anything else worth knowing, one sentence each.
     """
@@ -167,6 +170,7 @@ class Report:
     constraint: str
     mode: str = "refill"
     fallback: bool = False
+    evidence: Mapping[str, Estimate | float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def headline(self) -> str:
@@ -185,7 +189,10 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain JSON types."""
-        data = dataclasses.asdict(dataclasses.replace(self, rejections=dict(self.rejections)))
+        data = dataclasses.asdict(dataclasses.replace(self, rejections=dict(self.rejections), evidence={}))
+        data["evidence"] = {
+            name: figure._asdict() if isinstance(figure, Estimate) else figure for name, figure in self.evidence.items()
+        }
         data["acceptance"] = None if self.acceptance is None else self.acceptance._asdict()
         data["notes"] = list(self.notes)
         return data
@@ -197,6 +204,8 @@ class Report:
         ]
         if self.acceptance is not None:
             lines.append(f"  acceptance   {self.acceptance} (95 % interval)")
+        for name, figure in self.evidence.items():
+            lines.append(f"  {name.replace('_', ' '):12} {figure if isinstance(figure, Estimate) else f'{figure:.3g}'}")
         lines += [f"  rejected by  {label}: {count}" for label, count in self.rejections.items()]
         if self.usage.surplus_attempts:
             lines.append(f"  surplus      {self.usage.surplus_attempts} attempts, {self.usage.surplus_tokens} tokens")

@@ -10,6 +10,7 @@
     │   ├── SpecError                  the same, in a constraint file: names path and line
     │   └── Unsatisfiable              no text can satisfy it
     ├── ModelError                     the model or its files cannot be used
+    ├── NoAcceptance (ValueError)      a figure about g, from attempts none of which satisfies the constraint
     ├── CheckFailed                    a checker crashed, timed out or returned a non-bool
     └── GenerationFailed               generation ended without the texts asked for
         ├── BudgetExhausted            the budget ended first; carries the outcomes
@@ -36,6 +37,7 @@ __all__ = [
     "GenerationFailed",
     "GuardwrapError",
     "ModelError",
+    "NoAcceptance",
     "PromptError",
     "SpecError",
     "UnknownName",
@@ -100,6 +102,23 @@ class Unsatisfiable(ConstraintError):
 
 class ModelError(GuardwrapError):
     """The model or its files cannot be used."""
+
+
+class NoAcceptance(GuardwrapError, ValueError):
+    """None of the attempts satisfies the constraint, so nothing can be estimated about g.
+
+    Parameters
+    ----------
+    attempts
+        How many there were, or None where that is not known.
+    """
+
+    def __init__(self, attempts: int | None) -> None:
+        which = "none of the attempts" if attempts is None else f"none of {attempts} attempts"
+        super().__init__(
+            f"{which} satisfies the constraint; make more, weaken it, or use a proposal that meets it more"
+        )
+        self.attempts = attempts
 
 
 class CheckFailed(GuardwrapError):

@@ -8,10 +8,12 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
+from transformers.pipelines import Pipeline
 
 from guardwrap.constraints.base import Constraint, is_count, run_check
 from guardwrap.constraints.files import as_constraint_file
@@ -21,17 +23,29 @@ from guardwrap.engine.decode import Decoder
 from guardwrap.engine.formats import as_pipeline, gathered, padding_mask, read_prompts, unpadded
 from guardwrap.engine.prefix import StablePrefix, first_violated
 from guardwrap.engine.prepare import Settings, one_at_a_time, prepare, require_context
+from guardwrap.engine.proposed import ProposedCall, Weigher, require_same_tokens, require_weighable
 from guardwrap.engine.selftest import choose
 from guardwrap.engine.serve import Order, Prompt, serve
 from guardwrap.engine.tasks import draws_whole, is_media, is_whisper
 from guardwrap.engine.whole import Whole
 from guardwrap.errors import BudgetExhausted, Deterministic, GuardwrapError, UsageError, nearest
-from guardwrap.samplers import Sampler, sampler_named
+from guardwrap.planning import Plan, planned
+from guardwrap.proposals import Prompt as ProposalPrompt
+from guardwrap.samplers import Attempt, Sampler, sampler_named
 
 __all__ = ["Fallback", "GuardedGenerator"]
 
 BATCH_SIZE = 32
 _ON_EXHAUSTED = ("raise", "none")
+
+
+@dataclass(frozen=True)
+class _Proposal:
+    """What attempts are drawn from: a pipeline, the wrapped one for another prompt; and in words."""
+
+    pipe: Pipeline
+    prompt: ProposalPrompt | None
+    described: str
 
 
 @dataclass(frozen=True)
@@ -66,7 +80,12 @@ class GuardedGenerator:
     tokenizer
         For a model given as an object.
     sampler
-        Name of the sampler; None for the constraint file's, or ``"rejection"``.
+        ``"rejection"``, ``"qrs"``, ``"imh"``, another sampler's name, or what ``qrs(...)`` and ``imh(...)`` return;
+        None for the constraint file's, or ``"rejection"``.
+    proposal
+        What attempts are drawn from, if not the model itself: a ``Prompt``, or another model with the same tokenizer (a
+        pipeline, a Hub id, a path, or a model object). Rejection then samples g' ∝ a' b; QRS and IMH go from there
+        towards g.
     budget
         What may be spent on one prompt; None for the constraint file's, or ``Budget()``.
     on_exhausted
@@ -103,6 +122,7 @@ class GuardedGenerator:
         *,
         tokenizer: Any = None,
         sampler: str | Sampler | None = None,
+        proposal: Any = None,
         budget: Budget | None = None,
         on_exhausted: str | Fallback = "raise",
         batch_size: int | None = None,
@@ -126,6 +146,7 @@ class GuardedGenerator:
         batch_size = (self._pipe._batch_size or BATCH_SIZE) if batch_size is None else batch_size
         self._batch_size = _require_whole("batch_size", batch_size, 1)
         self._stable: dict[str, StablePrefix] = {}
+        self._proposal = self._proposal_of(proposal)
 
     @property
     def model(self) -> Any:
@@ -151,8 +172,8 @@ class GuardedGenerator:
             What the pipeline takes: a string, a chat (list of messages), audio, ``{"images": ..., "text": ...}``, a
             list of such, a generator or a dataset. An image and a text may also be given as ``images=`` and ``text=``.
         **options
-            ``constraints``, ``sampler``, ``budget``, ``seed`` and ``batch_size`` replace the wrapper's own for this
-            call; the rest goes to the pipeline.
+            ``constraints``, ``sampler``, ``proposal``, ``budget``, ``seed`` and ``batch_size`` replace the wrapper's
+            own for this call; the rest goes to the pipeline.
 
         Returns
         -------
@@ -208,6 +229,67 @@ class GuardedGenerator:
         _require_whole("first", first, 0)
         return (outcome for _, outcome in self._outcomes(prompts, *self._order(options), first=first))
 
+    def attempts(self, prompts: Any, count: int, *, weigh: bool = True, **options: Any) -> list[list[Attempt]]:
+        """Draw a fixed number of attempts for each prompt and return them all, judged: for estimates and training.
+
+        Parameters
+        ----------
+        prompts, **options
+            As in a call.
+        count
+            Attempts for each prompt.
+        weigh
+            Whether those that satisfy the constraint get their log-weight log a(y) - log a'(y) in nats; the others
+            have minus infinity.
+
+        Returns
+        -------
+        list of list of Attempt
+            For each prompt its attempts, in launch order. Texts of those that are not satisfied have not passed the
+            constraint, and may end where it was violated.
+        """
+        return self._pilot(prompts, count, weigh, options)[1]
+
+    def plan(self, prompts: Any, *, pilot: int = 100, **options: Any) -> Plan:
+        """Say what a call will cost, from a small pilot.
+
+        Parameters
+        ----------
+        prompts, **options
+            As in the call that is planned; ``num_return_sequences`` is how many texts it will ask for.
+        pilot
+            Attempts for each prompt.
+
+        Returns
+        -------
+        Plan
+            For each prompt the acceptance rate, the attempts, tokens and seconds expected, and how probably the budget
+            suffices; and which sampler and budget it would choose.
+        """
+        wanted = _require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
+        own = options.get("proposal") if options.get("proposal") is not None else self._proposal
+        outcomes, attempts = self._pilot(prompts, pilot, own is not None, options)
+        budget = options.get("budget") or self._budget
+        return planned(outcomes, attempts, texts=wanted, budget=budget, proposal=own is not None)
+
+    def _pilot(
+        self, prompts: Any, count: int, weigh: bool, options: Mapping[str, Any]
+    ) -> tuple[list[Outcome], list[list[Attempt]]]:
+        found: list[list[Attempt]] = []
+
+        def init() -> list[Attempt]:
+            found.append([])  # prompts are taken in turn, so the lists are theirs in order
+            return found[-1]
+
+        def step(state: list[Attempt], attempt: Attempt) -> tuple[list[Attempt], None]:
+            state.append(attempt)
+            return state, None
+
+        collector = Sampler("attempts", init, step, lambda state: ("all attempts, judged", {}), weigh)
+        budget = Budget(max_attempts=_require_whole("count", count, 1))
+        own = {"sampler": collector, "budget": budget, "num_return_sequences": count}
+        return self.run(prompts, progress=False, **{**options, **own}), found
+
     def generate(self, inputs: torch.Tensor | None = None, **options: Any) -> Any:
         """Generate, in the format of ``model.generate``.
 
@@ -234,6 +316,8 @@ class GuardedGenerator:
         if is_media(self._pipe):
             raise UsageError("generate takes tokens only; call the wrapper with what the pipeline takes instead")
         own, rest = _split(options)
+        if self._proposal is not None or own.get("proposal") is not None:
+            raise UsageError("generate draws from the model itself; with a proposal, call the wrapper or run()")
         ids = inputs if inputs is not None else rest.pop("input_ids", None)
         if not isinstance(ids, torch.Tensor):
             raise UsageError("generate takes a tensor of token ids: generate(**tokenizer(text, return_tensors='pt'))")
@@ -273,6 +357,8 @@ class GuardedGenerator:
         self, prompts: Iterable[Any], call: Call, order: Order, *, first: int = 0
     ) -> Iterator[tuple[Prompt, Outcome]]:
         prepared = call.prompts(enumerate(prompts, start=first), self._batch_size)
+        if order.sampler.weighs:
+            prepared = map(require_weighable, prepared)
         served = self._served(prepared, call, order)
         return ((prompt, self._completed(prompt, outcome, order.constraint)) for prompt, outcome in served)
 
@@ -304,9 +390,31 @@ class GuardedGenerator:
         """Read the options of a call."""
         own, rest = _split(options)
         call = call_of(self._pipe, rest)
-        return call, self._order_of(own, call)
+        proposal = self._proposal if own.get("proposal") is None else self._proposal_of(own["proposal"])
+        if proposal is not None:
+            source = call if proposal.pipe is self._pipe else call_of(proposal.pipe, rest)
+            told = None if proposal.prompt is None else proposal.prompt.apply
+            call = ProposedCall(**vars(call), source=source, told=told)
+        return call, self._order_of(own, call, proposal)
 
-    def _order_of(self, own: Mapping[str, Any], call: Call) -> Order:
+    def _proposal_of(self, given: Any) -> _Proposal | None:
+        """Read what attempts are to be drawn from."""
+        if given is None:
+            return None
+        if draws_whole(self._pipe):
+            raise UsageError(
+                "a proposal needs a causal language model, whose texts can be weighed; leave proposal= out"
+            )
+        if isinstance(given, ProposalPrompt):
+            return _Proposal(self._pipe, given, str(given))
+        own = isinstance(given, str | Path | Pipeline)
+        pipe = as_pipeline(given, None if own else self.tokenizer)
+        if draws_whole(pipe):
+            raise UsageError("the proposal must be a causal language model like the model itself")
+        require_same_tokens(self._pipe, pipe)
+        return _Proposal(pipe, None, f"the model {pipe.model.name_or_path!r}")
+
+    def _order_of(self, own: Mapping[str, Any], call: Call, proposal: _Proposal | None = None) -> Order:
         """Check guardwrap's options of a call, and fill them up with the wrapper's."""
         constraint, sampler, budget = self._constraint, self._sampler, self._budget
         if own.get("constraints") is not None:
@@ -321,7 +429,8 @@ class GuardedGenerator:
             raise UsageError(f"budget must be a Budget, not {type(budget).__name__}; e.g. Budget(max_attempts=100)")
         seed = self._next_seed() if own.get("seed") is None else _require_whole("seed", own["seed"], 0)
         size = self._batch_size if own.get("batch_size") is None else _require_whole("batch_size", own["batch_size"], 1)
-        if _has_dropout(self.model):
+        model = self.model if proposal is None else proposal.pipe.model
+        if _has_dropout(self.model) or _has_dropout(model):
             raise UsageError("the model is in training mode, so dropout makes its texts random; call model.eval()")
         early = self._stable_prefix(call).works and not call.parses
         notes: tuple[str, ...] = ()
@@ -329,8 +438,12 @@ class GuardedGenerator:
             notes = ("the content of the message was judged, as it is parsed from the answer",)
         elif not early:
             notes = ("no early abort: this tokenizer rewrites text that it has already decoded",)
-        mode = "generate" if draws_whole(self._pipe) else choose(self.model).name
-        return Order(constraint, sampler, budget, seed, size, mode, early, notes)
+        order = Order(constraint, sampler, budget, seed, size, "generate", early, notes)
+        if draws_whole(self._pipe):
+            return order
+        weigh = Weigher(self.model, model) if proposal is not None and sampler.weighs else None
+        described = None if proposal is None else proposal.described
+        return dataclasses.replace(order, mode=choose(model).name, model=model, proposal=described, weigh=weigh)
 
     def _served(self, prompts: Iterator[Prompt], call: Call, order: Order) -> Iterator[tuple[Prompt, Outcome]]:
         stable = self._stable_prefix(call)
@@ -342,7 +455,7 @@ class GuardedGenerator:
         watched = watch if order.early_abort else None
         if draws_whole(self._pipe):
             return serve(prompts, order, Whole(order.batch_size, watched), call.text)
-        make_rows = partial(choose(self.model), self.model)
+        make_rows = partial(choose(order.model), order.model)
         return serve(prompts, order, Decoder(make_rows, order.batch_size, watched), call.text)
 
     def _stable_prefix(self, call: Call) -> StablePrefix:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from guardwrap.draws import Estimate
 from guardwrap.metrics import acceptance_rate
@@ -13,6 +14,14 @@ REPETITIONS = 4_000
 def test_fixed_number_of_attempts(p: float) -> None:
     accepted = np.random.default_rng(0).binomial(200, p, REPETITIONS)
     assert covered([acceptance_rate(int(k), 200, stopped_on_acceptance=False) for k in accepted], p) >= 0.945
+
+
+@pytest.mark.parametrize("attempts", [1, 7, 40])
+def test_it_is_clopper_and_pearsons_interval(attempts: int) -> None:
+    for accepted in range(attempts + 1):
+        exact = binomtest(accepted, attempts).proportion_ci(method="exact")
+        rate = acceptance_rate(accepted, attempts, stopped_on_acceptance=False)
+        assert rate[1:] == pytest.approx((exact.low, exact.high))
 
 
 @pytest.mark.parametrize("p", [0.01, 0.2, 0.5, 0.93])

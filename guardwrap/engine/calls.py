@@ -21,7 +21,7 @@ from guardwrap.errors import PromptError, UsageError, first_line
 
 __all__ = ["OWN", "Call", "MediaCall", "call_of"]
 
-OWN = ("constraints", "sampler", "budget", "seed", "batch_size")
+OWN = ("constraints", "sampler", "budget", "seed", "batch_size", "proposal")
 """guardwrap's own options of a call."""
 
 
@@ -119,8 +119,9 @@ class Call:
 
     def message(self, prompt: Prompt, ids: Sequence[int]) -> Any:
         """Return the message that the pipeline parses from a chat's answer."""
-        before = self.pipe.tokenizer.decode(prompt.settings.prompt_ids, **self.reading)
-        return self.pipe.tokenizer.parse_response(self.growing(prompt.settings, ids), prefix=before)
+        target = prompt.target or prompt.settings
+        before = self.pipe.tokenizer.decode(target.prompt_ids, **self.reading)
+        return self.pipe.tokenizer.parse_response(self.growing(target, ids), prefix=before)
 
     def records(self, prompt: Prompt, drawn: Sequence[Sequence[int]], others: Sequence[str | None]) -> Any:
         """Render what a prompt got, as the pipeline would.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["uniforms"]
+__all__ = ["decision", "uniforms"]
 
 _BLOCK = 64
 
@@ -23,8 +23,7 @@ class uniforms:  # noqa: N801  # an iterator that reads as a function
     """
 
     def __init__(self, seed: int, prompt: int, attempt: int) -> None:
-        sequence = np.random.SeedSequence(seed, spawn_key=(prompt, attempt))
-        self._generator = np.random.Generator(np.random.Philox(sequence))
+        self._generator = _generator(seed, prompt, attempt)
         self._block: list[float] = []
 
     def __iter__(self) -> uniforms:
@@ -34,3 +33,12 @@ class uniforms:  # noqa: N801  # an iterator that reads as a function
         if not self._block:
             self._block = self._generator.random(_BLOCK)[::-1].tolist()
         return self._block.pop()
+
+
+def decision(seed: int, prompt: int, attempt: int) -> float:
+    """Return a uniform of an attempt's that none of its tokens uses: for a sampler that accepts at random."""
+    return float(_generator(seed, prompt, attempt, 1).random())
+
+
+def _generator(seed: int, *key: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=key)))

@@ -7,14 +7,15 @@ import math
 import time
 from bisect import bisect_right, insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from guardwrap.constraints.base import Constraint, Judgement, judge
-from guardwrap.draws import Budget, Draw, Outcome, Report, Usage
+from guardwrap.draws import Budget, Draw, Estimate, Outcome, Report, Usage
 from guardwrap.engine.decode import Decoded, Decoder, Launch
 from guardwrap.engine.prepare import Settings
+from guardwrap.engine.randomness import decision
 from guardwrap.engine.whole import Whole
 from guardwrap.errors import GuardwrapError
 from guardwrap.metrics import acceptance_rate
@@ -53,13 +54,27 @@ class Prompt:
     text
         As text.
     settings
-        What transformers made of it.
+        What transformers made of it: attempts are drawn under these.
+    target
+        What defines a(y), where attempts are drawn from something else; None where they are drawn from a itself.
     """
 
     number: int
     given: Any
     text: str
     settings: Settings
+    target: Settings | None = None
+
+
+class Weigh(Protocol):
+    """Computes log-weights; see ``proposed.Weigher``."""
+
+    @property
+    def note(self) -> str | None:
+        """What rounding does to them."""
+
+    def __call__(self, attempts: Sequence[tuple[Prompt, Draw]]) -> list[float]:
+        """Return log a(y) - log a'(y) in nats for each attempt."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +99,13 @@ class Order:
         Whether prefix verdicts may be used with the tokenizer at hand.
     notes
         For the reports.
+    model
+        What draws tokens: the model itself, or that of the proposal.
+    proposal
+        In words, what attempts are drawn from; None for the model itself.
+    weigh
+        Computes log a(y) - log a'(y) in nats for attempts that satisfy the constraint. Asked for by some samplers, with
+        a proposal.
     """
 
     constraint: Constraint
@@ -94,6 +116,9 @@ class Order:
     mode: str
     early_abort: bool = True
     notes: tuple[str, ...] = ()
+    model: Any = None
+    proposal: str | None = None
+    weigh: Weigh | None = None
 
 
 @dataclass
@@ -109,6 +134,7 @@ class _Account:
     launched: int = 0
     waiting: dict[int, _Judged] = field(default_factory=dict)  # decided out of turn, by attempt
     attempts: int = 0
+    satisfied: int = 0
     tokens: int = 0
     surplus: list[int] = field(default_factory=list)
     began: float | None = None
@@ -122,9 +148,10 @@ class _Account:
     def launches(self, room: int, running: Sequence[int]) -> list[Launch]:
         """Return the next attempts: so many that the texts still missing are expected of what is on its way.
 
-        Of new attempts a share of (accepted + 1) / (attempts + 1) is expected: what is needed at first, then 2, 4, 8 …
-        times as many while all are rejected. Of one with t tokens, (accepted + 1) / (accepted + 1 + those rejected
-        with more than t tokens): what has got far where most fail early will mostly succeed.
+        Of new attempts a share of (satisfied + 1) / (attempts + 1) is expected to satisfy the constraint: what is
+        needed at first, then 2, 4, 8 … times as many while all are rejected. Of one with t tokens, (satisfied + 1) /
+        (satisfied + 1 + those rejected with more than t tokens): what has got far where most fail early will mostly
+        succeed.
 
         Parameters
         ----------
@@ -141,11 +168,14 @@ class _Account:
             # What is on its way still counts, if it is in time.
             self.ended = None if self.under_way else "deadline" if late else "max_seconds"
             return []
-        accepted = len(self.accepted) + sum(judged.judgement.satisfied for judged in self.waiting.values())
-        rejected = len(self.rejected_at)
+        # A sampler may take only some of the attempts that satisfy the constraint: so far this share of them.
+        share = (len(self.accepted) + 1) / (self.satisfied + 1)
+        waiting = sum(judged.judgement.satisfied for judged in self.waiting.values())
+        satisfied, rejected = self.satisfied + waiting, len(self.rejected_at)
         later = (rejected - bisect_right(self.rejected_at, length) for length in running)
-        missing = self.wanted - accepted - sum((accepted + 1) / (accepted + 1 + count) for count in later)
-        count = min(room, math.ceil(missing * (accepted + rejected + 1) / (accepted + 1) - 1e-9))
+        expected = waiting + sum((satisfied + 1) / (satisfied + 1 + count) for count in later)
+        missing = self.wanted - len(self.accepted) - share * expected
+        count = min(room, math.ceil(missing * (satisfied + rejected + 1) / (share * (satisfied + 1)) - 1e-9))
         if budget.max_attempts is not None:
             count = min(count, budget.max_attempts - self.launched)
         if self.prompt.settings.mode == "greedy":
@@ -180,8 +210,9 @@ class _Account:
             self.ended = "deadline"
             return
         self.attempts += 1
+        self.satisfied += judged.judgement.satisfied
         self.tokens += len(judged.draw.token_ids)
-        self.state, text = self.order.sampler.step(self.state, Attempt(judged.draw, judged.judgement.satisfied))
+        self.state, text = self.order.sampler.step(self.state, self._attempt(judged))
         if text is not None:
             self.accepted.append(text)
         else:
@@ -197,6 +228,15 @@ class _Account:
         elif budget.max_tokens is not None and self.tokens >= budget.max_tokens:
             self.ended = "max_tokens"
 
+    def _attempt(self, judged: _Judged) -> Attempt:
+        """Return what the sampler sees."""
+        satisfied = judged.judgement.satisfied
+        if not self.order.sampler.weighs:
+            return Attempt(judged.draw, satisfied)
+        launch = judged.decoded.launch
+        uniform = decision(launch.seed, launch.prompt, launch.attempt)
+        return Attempt(judged.draw, satisfied, judged.log_weight if satisfied else -math.inf, uniform)
+
     def outcome(self) -> Outcome:
         """Return what the prompt got."""
         sampling = self.prompt.settings.mode == "sample"
@@ -204,9 +244,11 @@ class _Account:
         rate = None
         if sampling and self.attempts:
             complete = self.ended == "complete"
-            rate = acceptance_rate(len(self.accepted), self.attempts, stopped_on_acceptance=complete)
+            rate = acceptance_rate(self.satisfied, self.attempts, stopped_on_acceptance=complete)
+        law, evidence = self._law()
         report = Report(
-            drawn_from=self._law(),
+            drawn_from=law,
+            evidence=evidence,
             sampler=self.order.sampler.name,
             seed=self.order.seed,
             requested=self.wanted,
@@ -218,15 +260,26 @@ class _Account:
             rejections=dict(self.rejections.most_common()),
             constraint=self.order.constraint.digest,
             mode=self.order.mode if self.prompt.settings.beams is None else "generate",
-            notes=self.order.notes if self.prompt.settings.max_time is None else (*self.order.notes, _CLOCK),
+            notes=self._notes(),
         )
         draws = tuple(self.accepted)
         return Outcome(self.prompt.given, tuple(draw.text for draw in draws), draws, report)
 
-    def _law(self) -> str:
+    def _notes(self) -> tuple[str, ...]:
+        clock = None if self.prompt.settings.max_time is None else _CLOCK
+        rounding = None if self.order.weigh is None else self.order.weigh.note
+        return (*self.order.notes, *(note for note in (clock, rounding) if note is not None))
+
+    def _law(self) -> tuple[str, Mapping[str, Estimate | float]]:
+        """In words, what the texts were drawn from, and figures that say how well."""
         if self.prompt.settings.mode != "sample":
-            return f"{self.prompt.settings.mode} search, checked: not a draw from g"
-        return self.order.sampler.law if self.order.budget.deadline is None else "biased by a deadline"
+            return f"{self.prompt.settings.mode} search, checked: not a draw from g", {}
+        law, evidence = self.order.sampler.report(self.state)
+        if self.order.budget.deadline is not None:
+            law = "biased by a deadline"
+        elif self.order.proposal is not None and not self.order.sampler.weighs:
+            law = f"g' of {self.order.proposal}, not g"
+        return law, evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +289,7 @@ class _Judged:
     decoded: Decoded
     draw: Draw
     judgement: Judgement
+    log_weight: float = 0.0  # where a' = a
 
 
 def next_in_turn(waiting: dict[int, _Judged], attempt: int) -> _Judged | None:
@@ -290,8 +344,8 @@ def _served(
 ) -> Iterator[tuple[Prompt, Outcome]]:
     ended: list[Decoded] = []
     rounds = 0  # of launches in a row
-    # A classifier wants company; anything else is judged at once.
-    enough = JUDGED_TOGETHER if order.constraint.cost >= COSTLY else 1
+    # A classifier wants company, and so do texts to be weighed; anything else is judged at once.
+    enough = JUDGED_TOGETHER if order.constraint.cost >= COSTLY or order.weigh is not None else 1
     while True:
         launches: list[Launch] = []
         # An attempt may end with its first token and make room again before the model is run; those that run must
@@ -411,7 +465,13 @@ def _judge(decoded: Sequence[Decoded], accounts: dict[int, _Account], order: Ord
     judgements = [Judgement(False, item.blame) for item in decoded]
     for i, judgement in zip(whole, judge(order.constraint, [draws[i] for i in whole]), strict=True):
         judgements[i] = judgement
-    return [_Judged(*item) for item in zip(decoded, draws, judgements, strict=True)]
+    weights = [0.0] * len(decoded)
+    if order.weigh is not None:
+        inside = [i for i, judgement in enumerate(judgements) if judgement.satisfied]
+        chosen = [(accounts[decoded[i].launch.prompt].prompt, draws[i]) for i in inside]
+        for i, weight in zip(inside, order.weigh(chosen) if chosen else [], strict=True):
+            weights[i] = weight
+    return [_Judged(*item) for item in zip(decoded, draws, judgements, weights, strict=True)]
 
 
 def _beams(prompt: Prompt) -> list[Decoded]:

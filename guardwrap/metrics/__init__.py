@@ -1,5 +1,46 @@
-"""Figures about draws, each with its interval and the source of its estimator."""
+"""Figures about draws, each with its interval and the source of its estimator.
 
+Functions on plain arrays; an ``Estimate`` is a value with its 95 % interval. Importing them imports no torch.
+"""
+
+from guardwrap.metrics.chains import autocorrelation, r_hat
+from guardwrap.metrics.divergence import kl_gold_guarded, kl_gold_proposal, tvd_gold_guarded
+from guardwrap.metrics.diversity import self_bleu, semantic_similarity
+from guardwrap.metrics.from_gold import (
+    kl_gold_base,
+    kl_gold_guarded_from_gold,
+    kl_gold_proposal_from_gold,
+    theorem2_residual,
+)
+from guardwrap.metrics.position import position_bins, position_histogram, positivity_by_sentence, relative_position
+from guardwrap.metrics.projected import projected_kl
+from guardwrap.metrics.qrs import log_beta_for_acceptance, log_beta_for_tvd, qrs_acceptance, qrs_kl, qrs_tvd
 from guardwrap.metrics.rates import acceptance_rate
+from guardwrap.metrics.weights import effective_sample_size, partition
 
-__all__ = ["acceptance_rate"]
+__all__ = [
+    "acceptance_rate",
+    "autocorrelation",
+    "effective_sample_size",
+    "kl_gold_base",
+    "kl_gold_guarded",
+    "kl_gold_guarded_from_gold",
+    "kl_gold_proposal",
+    "kl_gold_proposal_from_gold",
+    "log_beta_for_acceptance",
+    "log_beta_for_tvd",
+    "partition",
+    "position_bins",
+    "position_histogram",
+    "positivity_by_sentence",
+    "projected_kl",
+    "qrs_acceptance",
+    "qrs_kl",
+    "qrs_tvd",
+    "r_hat",
+    "relative_position",
+    "self_bleu",
+    "semantic_similarity",
+    "theorem2_residual",
+    "tvd_gold_guarded",
+]

@@ -1,14 +1,14 @@
-"""What a sampler is: a pure pair of functions, ``init`` and ``step``."""
+"""What a sampler is: pure functions, ``init``, ``step`` and ``report``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from guardwrap.draws import Draw
+from guardwrap.draws import Draw, Estimate
 
-__all__ = ["Attempt", "Sampler"]
+__all__ = ["Attempt", "Sampler", "Trace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,17 @@ class Attempt:
         The draw from the proposal a'.
     satisfied
         b(y): whether it satisfies the constraint.
+    log_weight
+        log P(y) / a'(y) in nats, with P(y) = a(y) b(y): minus infinity where b(y) = 0. None for a sampler that does
+        not ask for weights.
+    uniform
+        A number in [0, 1) of the attempt's own, for a sampler that accepts at random.
     """
 
     draw: Draw
     satisfied: bool
+    log_weight: float | None = None
+    uniform: float = 0.0
 
 
 class Sampler(NamedTuple):
@@ -38,11 +45,33 @@ class Sampler(NamedTuple):
         Returns the state before the first attempt.
     step
         Takes a state and an attempt; returns the next state, and the draw to return to the user or None.
-    law
-        In words, what the returned draws are distributed as when the proposal is the model itself.
+    report
+        Takes a state; returns in words what the returned draws are distributed as, for reports, and figures by name
+        that say how well. A sampler that asks for no weights speaks of a proposal that is the model itself.
+    weighs
+        Whether attempts need log-weights: log a(y) is computed for those that satisfy the constraint.
     """
 
     name: str
     init: Callable[[], Any]
     step: Callable[[Any, Attempt], tuple[Any, Draw | None]]
-    law: str
+    report: Callable[[Any], tuple[str, Mapping[str, Estimate | float]]]
+    weighs: bool = False
+
+
+class Trace(NamedTuple):
+    """Values seen so far, the newest first: a list that can grow without a copy and without changing old states."""
+
+    value: float
+    before: Trace | None
+
+    @staticmethod
+    def values(trace: Trace | None) -> list[float]:
+        """Return the values in the order in which they came."""
+        return list(_backwards(trace))[::-1]
+
+
+def _backwards(trace: Trace | None) -> Iterator[float]:
+    while trace is not None:
+        yield trace.value
+        trace = trace.before

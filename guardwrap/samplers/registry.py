@@ -7,6 +7,8 @@ from importlib.metadata import entry_points
 
 from guardwrap.errors import UnknownName, UsageError
 from guardwrap.samplers.base import Sampler
+from guardwrap.samplers.imh import imh
+from guardwrap.samplers.qrs import qrs
 from guardwrap.samplers.rejection import rejection
 
 __all__ = ["sampler_named", "sampler_names"]
@@ -14,7 +16,7 @@ __all__ = ["sampler_named", "sampler_names"]
 
 @cache
 def _samplers() -> dict[str, Sampler]:
-    found = {rejection.name: rejection}
+    found = {sampler.name: sampler for sampler in (rejection, qrs(), imh())}
     for entry in entry_points(group="guardwrap.samplers"):
         sampler = entry.load()
         if entry.name in found or not isinstance(sampler, Sampler):

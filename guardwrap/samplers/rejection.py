@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from guardwrap.draws import Draw
+from collections.abc import Mapping
+
+from guardwrap.draws import Draw, Estimate
 from guardwrap.samplers.base import Attempt, Sampler
 
 __all__ = ["rejection"]
@@ -16,5 +18,9 @@ def _step(state: None, attempt: Attempt) -> tuple[None, Draw | None]:
     return state, attempt.draw if attempt.satisfied else None
 
 
-rejection = Sampler("rejection", _init, _step, law="exactly g")
+def _report(state: None) -> tuple[str, Mapping[str, Estimate | float]]:
+    return "exactly g", {}
+
+
+rejection = Sampler("rejection", _init, _step, _report)
 """Draw from a' until b(y) = 1. Samples g' ∝ a' b, which is g when a' = a (paper, Section 3 and App. B.3)."""

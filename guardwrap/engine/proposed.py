@@ -1,0 +1,156 @@
+"""Attempts drawn from a proposal a' that is not the model itself, and what they weigh."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers.generation import (
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
+    MinPLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+from transformers.pipelines import Pipeline
+from transformers.utils.chat_template_utils import Chat
+
+from guardwrap.draws import Draw
+from guardwrap.engine.calls import Call
+from guardwrap.engine.prepare import Settings
+from guardwrap.engine.score import is_exact, log_probabilities
+from guardwrap.engine.serve import Prompt
+from guardwrap.errors import UsageError
+
+__all__ = ["ProposedCall", "Weigher", "require_same_tokens", "require_weighable"]
+
+_TRUNCATING = {
+    TopKLogitsWarper: "top_k",
+    TopPLogitsWarper: "top_p",
+    MinPLogitsWarper: "min_p",
+    TypicalLogitsWarper: "typical_p",
+    EpsilonLogitsWarper: "epsilon_cutoff",
+    EtaLogitsWarper: "eta_cutoff",
+}
+
+
+@dataclass(frozen=True)
+class ProposedCall(Call):
+    """A call whose attempts are drawn from something else than the model under the user's prompts.
+
+    Parameters
+    ----------
+    source
+        The call of the proposal: the same one for another prompt, or the same arguments for another model.
+    told
+        From a prompt, a string or a list of messages, to the one that the proposal is given; None is the same one.
+    """
+
+    source: Call | None = None
+    told: Callable[[Any], Any] | None = None
+
+    def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[Prompt]:
+        """Preprocess numbered prompts and resolve both settings: those of the proposal and those that define a(y)."""
+        assert self.source is not None
+        given, again = itertools.tee(given)
+        others = self.source.prompts(((number, self._told(prompt)) for number, prompt in again), capacity)
+        for prompt, other in zip(super().prompts(given, capacity), others, strict=True):
+            target, drawn = prompt.settings, other.settings
+            new_tokens = target.max_length - len(target.ids)
+            drawn = dataclasses.replace(drawn, max_length=len(drawn.ids) + new_tokens, count=target.count)
+            yield dataclasses.replace(prompt, settings=drawn, target=target)
+
+    def _told(self, prompt: Any) -> Any:
+        if self.told is None:
+            return prompt
+        made = self.told(getattr(prompt, "messages", prompt))
+        return made if isinstance(made, str) else Chat(made)
+
+
+class Weigher:
+    """Computes log a(y) - log a'(y) for finished attempts, in nats.
+
+    In float32 log a'(y) is what decoding saw. In half precision both terms come from one pass in float32 each; see
+    ``score``.
+
+    Parameters
+    ----------
+    model
+        Of a.
+    proposal
+        Of a'; the same one where the proposal is another prompt.
+    """
+
+    def __init__(self, model: Any, proposal: Any) -> None:
+        self._model, self._proposal = model, proposal
+        self._squares: list[float] = []
+
+    def __call__(self, attempts: Sequence[tuple[Prompt, Draw]]) -> list[float]:
+        """Return a log-weight for each attempt, in nats."""
+        base = log_probabilities(
+            self._model, [(prompt.target or prompt.settings, draw.token_ids) for prompt, draw in attempts]
+        )
+        seen = [math.nan if draw.log_proposal is None else draw.log_proposal for _, draw in attempts]
+        drawn = seen
+        if not is_exact(self._proposal):
+            drawn = log_probabilities(self._proposal, [(prompt.settings, draw.token_ids) for prompt, draw in attempts])
+            self._squares += [(a - b) ** 2 for a, b in zip(seen, drawn, strict=True)]
+        return [a - b for a, b in zip(base, drawn, strict=True)]
+
+    @property
+    def note(self) -> str | None:
+        """What rounding does, in one sentence, where it does something."""
+        if not self._squares:
+            return None
+        error = math.sqrt(sum(self._squares) / len(self._squares))
+        dtype = str(self._proposal.dtype).removeprefix("torch.")
+        return (
+            f"weights are computed in float32; decoding in {dtype} drew from a law that is off by {error:.2g} nats "
+            f"(root mean square over {len(self._squares)} texts)"
+        )
+
+
+def require_same_tokens(pipe: Pipeline, other: Pipeline) -> None:
+    """Require that tokens mean the same to both.
+
+    Raises
+    ------
+    UsageError
+        If the proposal has another vocabulary.
+    """
+    sizes = [each.model.config.get_text_config().vocab_size for each in (pipe, other)]
+    if sizes[0] != sizes[1] or pipe.tokenizer.get_vocab() != other.tokenizer.get_vocab():
+        raise UsageError(
+            "the proposal has another tokenizer than the model, so the model cannot say what its texts weigh; "
+            "give a model of the same family"
+        )
+
+
+def require_weighable(prompt: Prompt) -> Prompt:
+    """Require that attempts can be weighed.
+
+    Raises
+    ------
+    UsageError
+        If they are not sampled, or a truncation keeps a' from texts that a gives.
+    """
+    if prompt.settings.mode != "sample":
+        raise UsageError(
+            f"{prompt.settings.mode} search draws nothing that could be weighed; pass do_sample=True, num_beams=1, or "
+            "sampler='rejection'"
+        )
+    settings: Settings | None = None if prompt.target is None else prompt.settings
+    for warper in settings.warpers if settings is not None else ():
+        name = _TRUNCATING.get(type(warper))
+        if name is not None:
+            off = "0" if name in ("top_k", "epsilon_cutoff", "eta_cutoff") else "None"
+            raise UsageError(
+                f"{name} keeps the proposal from texts that the model gives, so they could never be returned; pass "
+                f"{name}={off}, or sampler='rejection'"
+            )
+    return prompt

@@ -1,0 +1,146 @@
+"""log-probabilities of finished texts, in one forward pass each: the other half of a weight.
+
+In half precision the log-probability seen while decoding and that of one pass differ by tenths of a nat to nats, and
+so would log a(y) - log a'(y). One pass computes in float32 therefore, whatever the weights are stored in, and in half
+precision both terms come from it: with a' = a they cancel. What is left is that the decoding loop did not draw from
+quite the law that is computed; ``rounding`` says how far off it was.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from guardwrap.engine.prepare import Settings
+from guardwrap.engine.rows import _parameters
+
+__all__ = ["is_exact", "log_probabilities"]
+
+_AT_ONCE = 2**25
+"""Numbers in the logits of one pass, at most: 128 MiB in float32."""
+
+
+def is_exact(model: Any) -> bool:
+    """Whether what decoding saw and what one pass computes agree to about 1e-3 nats: float32 and wider do."""
+    return model.dtype in (torch.float32, torch.float64)
+
+
+@torch.no_grad()
+def log_probabilities(model: Any, texts: Sequence[tuple[Settings, Sequence[int]]]) -> list[float]:
+    """Compute log a(y), under the settings of each text's prompt: processors, warpers and temperature included.
+
+    Parameters
+    ----------
+    model
+        A causal language model.
+    texts
+        Pairs of a prompt's settings and new tokens, the end-of-sequence token included where there is one. Its
+        log-probability counts once.
+
+    Returns
+    -------
+    list of float
+        In nats; minus infinity where a warper excludes a token. Each is summed in float64.
+    """
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i][0].ids) + len(texts[i][1]))
+    found = [0.0] * len(texts)
+    with _in_float32(model) as wide:
+        while order:
+            chosen = _next_rows([texts[i] for i in order], model.config.get_text_config().vocab_size)
+            rows, order = order[:chosen], order[chosen:]
+            for i, value in zip(rows, _scored(wide, [texts[i] for i in rows]), strict=True):
+                found[i] = value
+    return found
+
+
+@contextmanager
+def _in_float32(model: Any) -> Iterator[Any]:
+    """Give the model, or one with the same weights that computes in float32: each module's are widened while it runs.
+
+    It shares the stored weights and nothing else, so the model itself stays as it is, for other threads too.
+    """
+    if is_exact(model):
+        yield model
+        return
+    with _lock:
+        if model not in _wide:
+            shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+            _wide[model] = copy.deepcopy(model, shared)
+            for module in _wide[model].modules():
+                if module._parameters:
+                    module.register_forward_pre_hook(_widen)
+                    module.register_forward_hook(_restore, always_call=True)
+        yield _wide[model]
+
+
+_lock = Lock()
+_wide: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def _widen(module: torch.nn.Module, inputs: Any) -> None:
+    module._stored = dict(module._parameters)  # type: ignore[assignment]  # a plain dict beside the parameters
+    for name, tensor in module._parameters.items():
+        if tensor is not None and tensor.dtype in _HALF:
+            module._parameters[name] = tensor.float()  # type: ignore[assignment]  # no gradient is wanted
+
+
+def _restore(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+    module._parameters = module.__dict__.pop("_stored")
+
+
+def _next_rows(texts: Sequence[tuple[Settings, Sequence[int]]], vocabulary: int) -> int:
+    """How many of the texts, ordered by length, fit into one pass."""
+    count, first = 1, len(texts[0][0].ids)
+    while count < len(texts):
+        settings, new = texts[count]
+        first = min(first, len(settings.ids))
+        if (count + 1) * (len(settings.ids) + len(new) - first) * vocabulary > _AT_ONCE:
+            break
+        count += 1
+    return count
+
+
+def _scored(model: Any, texts: Sequence[tuple[Settings, Sequence[int]]]) -> list[float]:
+    # Padding stands on the right, where no causal model can see it: nothing has to be masked or numbered for it.
+    sequences = [(*settings.ids, *new) for settings, new in texts]
+    longest = max(len(ids) for ids in sequences) - 1  # the last token is predicted, not read
+    device = model.device
+    ids = torch.zeros(len(texts), longest, dtype=torch.long, device=device)
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence) - 1] = torch.tensor(sequence[:-1], device=device)
+    first = min(len(settings.ids) for settings, _ in texts) - 1
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    extra = {}
+    if "logits_to_keep" in _parameters(type(base).forward):
+        extra["logits_to_keep"] = longest - first
+    logits = model(
+        input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, return_dict=True, **extra
+    ).logits
+    logits = logits[:, logits.shape[1] - (longest - first) :]
+    return [
+        _log_probability(logits[row, len(settings.ids) - 1 - first :][: len(new)], settings, new)
+        for row, (settings, new) in enumerate(texts)
+    ]
+
+
+def _log_probability(logits: torch.Tensor, settings: Settings, new: Sequence[int]) -> float:
+    """Sum over the tokens of one text; logits ``[tokens, vocabulary]``."""
+    scores = logits.float()
+    tokens = torch.tensor(new, device=logits.device)
+    if settings.processors:
+        ids = torch.cat([settings.prompt_ids.to(tokens), tokens])[None]
+        before = len(settings.ids)
+        steps = [settings.processors(ids[:, : before + t], scores[t : t + 1]) for t in range(len(new))]
+        scores = torch.cat(steps)
+    if settings.warpers:
+        scores = settings.warpers(tokens.new_empty(len(new), 0), scores)
+    chosen = scores.gather(1, tokens[:, None]).squeeze(1).double()
+    value: torch.Tensor = (chosen - scores.logsumexp(-1).double()).sum()
+    return float(value)

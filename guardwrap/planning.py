@@ -1,0 +1,253 @@
+"""What a run will cost, said before it is paid for: a small pilot, and what follows from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scipy.stats import betabinom
+
+from guardwrap.draws import Budget, Estimate, Outcome
+from guardwrap.metrics import acceptance_rate, log_beta_for_tvd, qrs_acceptance, tvd_gold_guarded
+from guardwrap.samplers import Attempt
+
+__all__ = ["Forecast", "Plan", "planned"]
+
+_SURE = 0.99
+"""Probability with which a suggested budget suffices."""
+
+_NEAR = 0.05
+"""Total variation distance to g that is near enough: the target of ``qrs()`` too."""
+
+_MOST = 10_000_000
+"""Attempts that a budget is suggested for, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What one prompt will cost.
+
+    Parameters
+    ----------
+    prompt
+        As it was given.
+    texts
+        Asked for.
+    pilot
+        Attempts of the pilot.
+    acceptance
+        Share of attempts that give a text, with its 95 % interval.
+    attempts, tokens, seconds
+        Expected for ``texts``; the ends of the intervals follow from those of ``acceptance``, and are infinite where
+        the pilot saw no acceptance.
+    suffices
+        Probability that the budget is enough, given the pilot: from the beta-binomial law of the acceptances to come
+        under Jeffreys' prior.
+    rejections
+        For each part of the constraint the attempts that it was first to reject.
+    budget
+        Attempts with which the texts are reached with probability 0.99, or None where no useful number of them is.
+    """
+
+    prompt: Any
+    texts: int
+    pilot: int
+    acceptance: Estimate
+    attempts: Estimate
+    tokens: Estimate
+    seconds: Estimate
+    suffices: float
+    rejections: Mapping[str, int]
+    budget: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a call will cost, and what to do about it.
+
+    Parameters
+    ----------
+    forecasts
+        One for each prompt of the pilot.
+    sampler
+        The one it would choose, in words.
+    budget
+        Attempts a prompt that it would allow; None where more are needed than it would ever allow.
+    advice
+        One sentence.
+    """
+
+    forecasts: tuple[Forecast, ...]
+    sampler: str
+    budget: Budget | None
+    advice: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain JSON types; infinite figures are None."""
+        rows = [{name: _plain(getattr(forecast, name)) for name in Forecast.__slots__} for forecast in self.forecasts]
+        budget = None if self.budget is None else self.budget.max_attempts
+        return {"forecasts": rows, "sampler": self.sampler, "max_attempts": budget, "advice": self.advice}
+
+    def __str__(self) -> str:
+        lines = []
+        for each in self.forecasts:
+            worst = max(each.rejections.items(), key=lambda item: item[1], default=None)
+            lines += [
+                f"{each.texts} of prompt {_short(each.prompt)}",
+                f"  acceptance   {each.acceptance} ({each.pilot} attempts of the pilot)",
+                f"  attempts     {each.attempts}",
+                f"  tokens       {each.tokens}",
+                f"  seconds      {each.seconds}",
+                f"  suffices     the budget does with probability {each.suffices:.2g}",
+            ]
+            if worst is not None:
+                lines.append(f"  rejected by  {worst[0]}: {worst[1]}, more than any other part")
+        budget = "" if self.budget is None else f", Budget(max_attempts={self.budget.max_attempts})"
+        return "\n".join([*lines, f"choose sampler={self.sampler!r}{budget}", self.advice])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Estimate):
+        return {name: _plain(figure) for name, figure in value._asdict().items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _short(prompt: Any) -> str:
+    text = prompt if isinstance(prompt, str) else repr(prompt)
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def planned(
+    outcomes: Sequence[Outcome],
+    attempts: Sequence[Sequence[Attempt]],
+    *,
+    texts: int,
+    budget: Budget,
+    proposal: bool,
+) -> Plan:
+    """Make a plan of a pilot.
+
+    Parameters
+    ----------
+    outcomes, attempts
+        Of the pilot, one for each prompt.
+    texts
+        How many will be asked for, for each prompt.
+    budget
+        For the run.
+    proposal
+        Whether attempts are drawn from something else than the model itself, and have weights.
+    """
+    spent = sum(outcome.report.usage.attempts + outcome.report.usage.surplus_attempts for outcome in outcomes)
+    # Prompts that share a batch share its time.
+    wall = max((outcome.report.usage.seconds for outcome in outcomes), default=0.0)
+    seconds = wall / spent if spent else 0.0
+    kind = _sampler(attempts) if proposal else "rejection"
+    forecasts = []
+    for outcome, drawn in zip(outcomes, attempts, strict=True):
+        accepted: float = sum(attempt.satisfied for attempt in drawn)
+        if kind == "qrs" and accepted > 1:
+            weights = [attempt.log_weight for attempt in drawn if attempt.log_weight is not None]
+            accepted = qrs_acceptance(weights, log_beta_for_tvd(weights, _NEAR)).value * len(drawn)
+        forecasts.append(_forecast(outcome, texts=texts, accepted=accepted, budget=budget, seconds=seconds))
+    budgets = [each.budget for each in forecasts]
+    enough = None if None in budgets or not budgets else Budget(max_attempts=max(n for n in budgets if n is not None))
+    return Plan(tuple(forecasts), kind, enough, _advice(forecasts, proposal=proposal))
+
+
+def _sampler(attempts: Sequence[Sequence[Attempt]]) -> str:
+    """Choose rejection where what the proposal gives is surely near g, else QRS."""
+    for drawn in attempts:
+        weights = [attempt.log_weight for attempt in drawn if attempt.log_weight is not None]
+        if sum(weight > -math.inf for weight in weights) < 2 or tvd_gold_guarded(weights).high > _NEAR:
+            return "qrs"
+    return "rejection"
+
+
+def _forecast(outcome: Outcome, *, texts: int, accepted: float, budget: Budget, seconds: float) -> Forecast:
+    """Say what a prompt will cost.
+
+    Parameters
+    ----------
+    outcome
+        Of the pilot.
+    texts
+        How many will be asked for.
+    accepted
+        Of the pilot's attempts, how many would have given a text; for a sampler that accepts at random their expected
+        number.
+    budget
+        For the run.
+    seconds
+        Of one attempt.
+    """
+    usage = outcome.report.usage
+    pilot, length = usage.attempts, usage.tokens / max(usage.attempts, 1)
+    counted = acceptance_rate(math.floor(accepted), pilot, stopped_on_acceptance=False)
+    rate = counted._replace(value=accepted / pilot) if pilot else counted
+    attempts = Estimate(*(texts / share if share else math.inf for share in (rate.value, rate.high, rate.low)))
+    allowed = min(
+        math.inf if budget.max_attempts is None else budget.max_attempts,
+        math.inf if budget.max_tokens is None else budget.max_tokens / max(length, 1),
+        math.inf if budget.max_seconds is None else budget.max_seconds / max(seconds, 1e-9),
+    )
+    return Forecast(
+        prompt=outcome.prompt,
+        texts=texts,
+        pilot=pilot,
+        acceptance=rate,
+        attempts=attempts,
+        tokens=Estimate(*(length * count for count in attempts)),
+        seconds=Estimate(*(seconds * count for count in attempts)),
+        suffices=_reached(texts, allowed, accepted, pilot),
+        rejections=outcome.report.rejections,
+        budget=_enough(texts, accepted, pilot),
+    )
+
+
+def _reached(texts: int, attempts: float, accepted: float, pilot: int) -> float:
+    """Probability of so many acceptances among the attempts to come."""
+    if attempts == math.inf:
+        return 1.0
+    return float(betabinom.sf(texts - 1, int(attempts), accepted + 0.5, pilot - accepted + 0.5))
+
+
+def _enough(texts: int, accepted: float, pilot: int) -> int | None:
+    """Return the fewest attempts, to two digits, that reach the texts with probability 0.99."""
+    if not accepted:
+        return None
+    low, high = texts - 1, texts
+    while _reached(texts, high, accepted, pilot) < _SURE:
+        low, high = high, 2 * high
+        if high > _MOST:
+            return None
+    while high - low > max(1, high // 100):
+        middle = (low + high) // 2
+        low, high = (middle, high) if _reached(texts, middle, accepted, pilot) < _SURE else (low, middle)
+    return high
+
+
+def _advice(forecasts: Sequence[Forecast], *, proposal: bool) -> str:
+    """One sentence about what to do."""
+    hopeless = [each for each in forecasts if each.acceptance.value == 0]
+    help_ = "train an adapter, say in the prompt what the constraint asks for (proposal=Prompt(...)), or weaken it"
+    if not forecasts:
+        return "there is no prompt"
+    if hopeless:
+        most = max(each.acceptance.high for each in hopeless)
+        return (
+            f"{len(hopeless)} of {len(forecasts)} prompts had no acceptance in the pilot, so their rate is below "
+            f"{most:.2g} (95 %): {help_}"
+        )
+    worst = min(forecasts, key=lambda each: each.suffices)
+    if worst.suffices >= _SURE:
+        return "the budget suffices"
+    if worst.budget is None:
+        return f"no budget of {_MOST:,} attempts would do: {help_}"
+    if proposal or worst.acceptance.value > 0.01:
+        return "raise the budget as above"
+    return f"raise the budget as above; cheaper: {help_}"

@@ -1,0 +1,66 @@
+"""What attempts are drawn from, where it is not the model itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from guardwrap.errors import UsageError
+
+__all__ = ["Prompt"]
+
+_PLACE = "{prompt}"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A constraint-aware prompt (CAP): a'(y) = a(y | CAP), the same model told what the constraint asks for.
+
+    Parameters
+    ----------
+    template
+        A text with ``{prompt}`` in the place of the user's prompt or, in a chat, of the last user message; or a
+        function from a prompt (a string, or a list of messages) to another one.
+
+    Raises
+    ------
+    UsageError
+        If a template has no ``{prompt}``.
+
+    Examples
+    --------
+    ::
+
+        GuardedGenerator(pipe, Keyword("dragon"), sampler="qrs", proposal=Prompt("Mention a dragon. {prompt}"))
+    """
+
+    template: str | Callable[[Any], Any]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.template, str) and _PLACE not in self.template:
+            raise UsageError(f"the template of a prompt needs {_PLACE} where the user's prompt stands")
+
+    def apply(self, prompt: Any) -> Any:
+        """Return the constraint-aware prompt for a prompt: a string, or a list of messages.
+
+        Raises
+        ------
+        UsageError
+            If a chat has no user message of text, or the function returned neither.
+        """
+        if not isinstance(self.template, str):
+            made = self.template(prompt)
+            if not isinstance(made, str | list):
+                raise UsageError(f"the proposal's function returned {type(made).__name__}, not a string or a chat")
+            return made
+        if isinstance(prompt, str):
+            return self.template.replace(_PLACE, prompt)
+        last = max((i for i, message in enumerate(prompt) if message.get("role") == "user"), default=None)
+        if last is None or not isinstance(prompt[last].get("content"), str):
+            raise UsageError("the proposal's template needs a user message of plain text; give a function instead")
+        told = {**prompt[last], "content": self.template.replace(_PLACE, prompt[last]["content"])}
+        return [*prompt[:last], told, *prompt[last + 1 :]]
+
+    def __str__(self) -> str:
+        return "the prompt " + (repr(self.template) if isinstance(self.template, str) else "of a function")

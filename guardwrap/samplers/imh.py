@@ -1,0 +1,112 @@
+"""Independent Metropolis-Hastings (Robert and Casella 2004, Section 7.4; the paper's App. G)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from guardwrap.draws import Draw, Estimate
+from guardwrap.errors import UsageError
+from guardwrap.metrics import acceptance_rate, autocorrelation, r_hat
+from guardwrap.samplers.base import Attempt, Sampler, Trace
+from guardwrap.samplers.qrs import checked_weight
+
+__all__ = ["imh"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """Where a chain stands."""
+
+    draw: Draw | None = None
+    log_weight: float = -math.inf
+    moves: int = 0
+    trace: Trace | None = None  # log-weights after each move
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Chains side by side, whose turn it is, and what has been seen."""
+
+    chains: tuple[_Chain, ...]
+    turn: int = 0
+    ended: tuple[tuple[float, ...], ...] = ()
+    moves: int = 0
+    moved: int = 0
+
+
+def imh(steps: int = 10, *, thinning: int | None = None, chains: int | None = None, move: str = "accepted") -> Sampler:
+    """Return the sampler whose chains start at an accepted draw and move by min(1, w(y') / w(y)), w = P / a'.
+
+    Parameters
+    ----------
+    steps
+        Moves of a chain before its first text: the burn-in. 0 is rejection sampling from the proposal.
+    thinning
+        Moves between the texts of a chain. None ends the chain with its text, so that texts are independent.
+    chains
+        Chains side by side that take moves in turn. None is one after the other without thinning, which costs the
+        same: attempts are independent and drawn in batches either way; and 4 with it.
+    move
+        ``"accepted"``: a move proposes an attempt that satisfies the constraint, one accepted draw of Algorithm 1, as
+        in the paper. ``"raw"``: it proposes any attempt; one that violates the constraint leaves the chain where it is.
+
+    Returns
+    -------
+    Sampler
+        Its report has the moves, the share of them that moved, and of the chains' log-weights the autocorrelation
+        at lag 1 and, for several chains, split R-hat.
+
+    Raises
+    ------
+    UsageError
+        If a number is out of range or ``move`` is unknown.
+    """
+    for name, value, least in (("steps", steps, 0), ("thinning", thinning, 1), ("chains", chains, 1)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise UsageError(f"imh({name}={value!r}): give a whole number of at least {least}")
+    if move not in ("accepted", "raw"):
+        raise UsageError(f"imh(move={move!r}): give 'accepted' or 'raw'")
+    count = chains or (1 if thinning is None else 4)
+
+    def init() -> _State:
+        return _State((_Chain(),) * count)
+
+    def step(state: _State, attempt: Attempt) -> tuple[_State, Draw | None]:
+        weight = checked_weight(attempt)
+        chain = state.chains[state.turn]
+        begins = chain.draw is None
+        if not attempt.satisfied and (begins or move == "accepted"):
+            return state, None
+        moves = begins or (weight > -math.inf and math.log1p(-attempt.uniform) <= weight - chain.log_weight)
+        if moves:
+            chain = replace(chain, draw=attempt.draw, log_weight=weight)
+        if not begins:
+            chain = replace(chain, moves=chain.moves + 1)
+            state = replace(state, moves=state.moves + 1, moved=state.moved + moves)
+        chain = replace(chain, trace=Trace(chain.log_weight, chain.trace))
+        due = chain.moves - steps
+        text = chain.draw if due == 0 or (thinning is not None and due > 0 and due % thinning == 0) else None
+        if text is not None and thinning is None:
+            state = replace(state, ended=(*state.ended, tuple(Trace.values(chain.trace))))
+            chain = _Chain()
+        now = (*state.chains[: state.turn], chain, *state.chains[state.turn + 1 :])
+        return replace(state, chains=now, turn=(state.turn + 1) % count), text
+
+    def report(state: _State) -> tuple[str, Mapping[str, Estimate | float]]:
+        if not state.ended and state.chains[0].draw is None:
+            return "nothing: no attempt satisfied the constraint, so no chain of IMH began", {}
+        figures: dict[str, Estimate | float] = {"steps": float(steps), "moves": float(state.moves)}
+        if state.moves:
+            figures["move_acceptance"] = acceptance_rate(state.moved, state.moves, stopped_on_acceptance=False)
+        traces = [*state.ended, *(tuple(Trace.values(chain.trace)) for chain in state.chains)]
+        shortest = min((len(trace) for trace in traces if len(trace) > steps), default=0)
+        whole = [trace[:shortest] for trace in traces if len(trace) >= shortest]
+        if shortest >= 4 and steps:
+            figures["autocorrelation"] = autocorrelation(whole, 1)
+            if len(whole) > 1:
+                figures["r_hat"] = r_hat(whole)
+        return f"approximately g: IMH, {steps} moves from an accepted draw", figures
+
+    return Sampler("imh", init, step, report, weighs=True)

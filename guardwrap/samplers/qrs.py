@@ -1,0 +1,138 @@
+"""Quasi-rejection sampling (Eikema et al., TMLR 2022; the paper's App. G)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from guardwrap.draws import Draw, Estimate
+from guardwrap.errors import ModelError, UsageError
+from guardwrap.metrics import (
+    effective_sample_size,
+    log_beta_for_acceptance,
+    log_beta_for_tvd,
+    qrs_acceptance,
+    qrs_kl,
+    qrs_tvd,
+)
+from guardwrap.samplers.base import Attempt, Sampler, Trace
+
+__all__ = ["checked_weight", "qrs"]
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """log β, or None during the pilot; the log-weights of all attempts; how many of them satisfied the constraint."""
+
+    log_beta: float | None
+    seen: Trace | None = None
+    satisfied: int = 0
+
+
+def qrs(
+    beta: float | None = None,
+    *,
+    target_tvd: float | None = None,
+    target_acceptance: float | None = None,
+    pilot: int = 100,
+) -> Sampler:
+    """Return the sampler that accepts y with probability min(1, P(y) / (β a'(y))), where P(y) = a(y) b(y).
+
+    As β → 0 it is rejection sampling from the proposal (g'); from β = max P / a' on it is exact (g). In between the
+    total variation distance to g falls and the cost grows with β.
+
+    Parameters
+    ----------
+    beta
+        β > 0, in units of P(y) / a'(y). The paper's text divides by the normalised g = P / Z, so that its β is this
+        one over Z; its remark that β = Z is a reasonable compromise speaks of P, as here.
+    target_tvd
+        Instead of β: the total variation distance to g that is good enough, in (0, 1).
+    target_acceptance
+        Instead of β: the share of attempts to be accepted, in (0, 1).
+    pilot
+        With a target: attempts are drawn until so many satisfied the constraint, β is set from their weights, and
+        sampling begins. They count against the budget, and none of them is returned: β depends on them.
+
+    Returns
+    -------
+    Sampler
+        Its report has β, the acceptance rate, TVD(p_β, g), KL(g‖p_β) in nats and the effective sample size of the
+        weights, each with an interval.
+
+    Raises
+    ------
+    UsageError
+        If more than one of ``beta`` and the targets is given, or one is out of range. None at all is
+        ``target_tvd=0.05``.
+    """
+    given = [value for value in (beta, target_tvd, target_acceptance) if value is not None]
+    if len(given) > 1:
+        raise UsageError("qrs takes one of beta, target_tvd and target_acceptance")
+    if beta is not None and not (0 < beta < math.inf):
+        raise UsageError(f"beta={beta!r}: give a number above 0; sampler='rejection' is the limit at 0")
+    for name, value in (("target_tvd", target_tvd), ("target_acceptance", target_acceptance)):
+        if value is not None and not 0 < value < 1:
+            raise UsageError(f"{name}={value!r}: give a number between 0 and 1")
+    if not isinstance(pilot, int) or pilot < 2:
+        raise UsageError(f"pilot={pilot!r}: give a whole number of at least 2")
+    tvd = 0.05 if not given else target_tvd
+
+    def chosen(weights: list[float]) -> float:
+        if target_acceptance is not None:
+            return log_beta_for_acceptance(weights, target_acceptance)
+        return log_beta_for_tvd(weights, tvd or 0.05)
+
+    def init() -> _State:
+        return _State(None if beta is None else math.log(beta))
+
+    def step(state: _State, attempt: Attempt) -> tuple[_State, Draw | None]:
+        weight = checked_weight(attempt)
+        after = replace(state, seen=Trace(weight, state.seen), satisfied=state.satisfied + attempt.satisfied)
+        if state.log_beta is None:
+            if after.satisfied >= pilot:
+                after = replace(after, log_beta=chosen(Trace.values(after.seen)))
+            return after, None
+        accepted = weight > -math.inf and (
+            weight >= state.log_beta or attempt.uniform < math.exp(weight - state.log_beta)
+        )
+        return after, attempt.draw if accepted else None
+
+    return Sampler("qrs", init, step, _report, weighs=True)
+
+
+def _report(state: _State) -> tuple[str, Mapping[str, Estimate | float]]:
+    if state.log_beta is None:
+        return f"nothing: the pilot of QRS ended with {state.satisfied} attempts that satisfy the constraint", {}
+    beta = math.exp(state.log_beta)
+    weights = Trace.values(state.seen)
+    if not any(weight > -math.inf for weight in weights):
+        return f"approximately g: QRS, β = {beta:.3g}", {"beta": beta}
+    tvd = qrs_tvd(weights, state.log_beta)
+    figures: dict[str, Estimate | float] = {
+        "beta": beta,
+        "acceptance": qrs_acceptance(weights, state.log_beta),
+        "tvd": tvd,
+        "kl": qrs_kl(weights, state.log_beta),
+        "effective_sample_size": effective_sample_size(weights),
+    }
+    return f"approximately g: QRS, β = {beta:.3g}, TVD to g {tvd}", figures
+
+
+def checked_weight(attempt: Attempt) -> float:
+    """Return an attempt's log-weight.
+
+    Raises
+    ------
+    ModelError
+        If it is NaN or infinite.
+    UsageError
+        If there is none.
+    """
+    weight = attempt.log_weight
+    if weight is None:
+        raise UsageError("this sampler needs log-weights, and the attempt has none")
+    if math.isnan(weight) or weight == math.inf:
+        raise ModelError(f"a log-weight is {weight}: the model or the proposal gives no probability; try float32")
+    return weight

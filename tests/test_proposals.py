@@ -1,0 +1,255 @@
+"""Attempts drawn from something else than the model: weights, and what QRS and IMH make of them, through the engine."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from guardwrap import Budget, BudgetExhausted, GuardedGenerator, Keyword, Length, Prompt, Regex, imh, qrs
+from guardwrap.engine import score
+from guardwrap.errors import UsageError
+from guardwrap.samplers import Sampler
+from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
+
+DRAWS = 5_000  # 20 000 of them, and more laws, in tests/test_samplers.py, without an engine
+FITS, FAILS = 1e-3, 1e-9
+CONSTRAINT = Keyword("a", whole_words=False) & ~Regex("^b")
+
+Law = Mapping[tuple[int, ...], float]
+
+
+def other_model() -> tuple[World, World]:
+    """A model and another one with the same tokenizer, a few steps of training away."""
+    world, other = (table_world(letters="abc", max_new_tokens=6, temperature=0.8) for _ in range(2))
+    with torch.no_grad():
+        other.model.table.add_(0.4 * torch.randn(other.model.table.shape, generator=torch.Generator().manual_seed(5)))
+    return world, other
+
+
+def other_prompt() -> tuple[World, World]:
+    """A model and the same one told something else first."""
+    world = llama_world(letters="ab ", max_new_tokens=5, temperature=0.8)
+    return world, dataclasses.replace(world, prompt="ab" + world.prompt)
+
+
+PAIRS: dict[str, Any] = {
+    "other model": (other_model, lambda other: other.pipeline()),
+    "other prompt": (other_prompt, lambda other: Prompt("ab{prompt}")),
+}
+
+
+def weights(world: World, other: World) -> tuple[Law, dict[tuple[int, ...], float]]:
+    """The proposal's law on texts that satisfy the constraint, and P / a' of each."""
+    a, proposal = world.law(), other.law()
+    inside = world.gold(CONSTRAINT)
+    return {ids: proposal[ids] for ids in inside}, {ids: a[ids] / proposal[ids] for ids in inside}
+
+
+def normal(law: Mapping[tuple[int, ...], float]) -> Law:
+    total = sum(law.values())
+    return {ids: p / total for ids, p in law.items()}
+
+
+def qrs_law(world: World, other: World, beta: float) -> Law:
+    proposal, w = weights(world, other)
+    return normal({ids: p * min(1.0, w[ids] / beta) for ids, p in proposal.items()})
+
+
+def imh_law(world: World, other: World, steps: int) -> Law:
+    proposal, w = weights(world, other)
+    start = np.array(list(normal(proposal).values()))
+    ratio = np.array(list(w.values()))
+    matrix = start[None, :] * np.minimum(1.0, ratio[None, :] / ratio[:, None])
+    np.fill_diagonal(matrix, 0.0)
+    np.fill_diagonal(matrix, 1.0 - matrix.sum(1))
+    return dict(zip(proposal, (start @ np.linalg.matrix_power(matrix, steps)).tolist(), strict=True))
+
+
+def drawn(world: World, sampler: str | Sampler, proposal: Any, count: int = DRAWS, **options: Any) -> Any:
+    guarded = GuardedGenerator(
+        world.pipeline(),
+        CONSTRAINT,
+        sampler=sampler,
+        proposal=proposal,
+        budget=Budget(max_attempts=None),
+        batch_size=64,
+    )
+    (outcome,) = guarded.run(world.prompt, num_return_sequences=count, seed=1, **{**world.settings, **options})
+    assert outcome.ok
+    return outcome
+
+
+def texts(outcome: Any) -> list[tuple[int, ...]]:
+    return [draw.token_ids for draw in outcome.draws]
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+def test_what_the_samplers_return(kind: str) -> None:
+    make, proposal = PAIRS[kind]
+    world, other = make()
+    beta = 1.5 * sum(
+        world.gold(CONSTRAINT)[ids] * 0 + p for ids, p in world.law().items() if ids in world.gold(CONSTRAINT)
+    )
+    plain = drawn(world, "rejection", proposal(other))
+    assert goodness_of_fit(texts(plain), normal(weights(world, other)[0])) > FITS
+    assert goodness_of_fit(texts(plain), world.gold(CONSTRAINT)) < FAILS, "g' is g: the test shows nothing"
+    assert plain.report.drawn_from.startswith("g' of the ")
+    assert plain.report.evidence == {}
+    quasi = drawn(world, qrs(beta), proposal(other))
+    assert goodness_of_fit(texts(quasi), qrs_law(world, other, beta)) > FITS
+    assert quasi.report.drawn_from.startswith("approximately g: QRS")
+    law = qrs_law(world, other, beta)
+    tvd = sum(abs(law[ids] - p) for ids, p in gold.items()) / 2
+    assert quasi.report.evidence["tvd"].low < tvd < quasi.report.evidence["tvd"].high
+    chain = drawn(world, imh(3), proposal(other), DRAWS // 3)
+    assert goodness_of_fit(texts(chain), imh_law(world, other, 3)) > FITS
+    assert chain.report.evidence["steps"] == 3
+
+
+def test_beta_above_the_largest_weight_draws_from_g() -> None:
+    world, other = other_model()
+    most = max(weights(world, other)[1].values())
+    outcome = drawn(world, qrs(most * 1.01), other.pipeline())
+    assert goodness_of_fit(texts(outcome), world.gold(CONSTRAINT)) > FITS
+
+
+def test_negative_control_the_end_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, other = other_model()
+    most = max(weights(world, other)[1].values()) * 1.01
+    whole = score._log_probability
+
+    def without_end(logits: torch.Tensor, settings: Any, new: Any) -> float:
+        finished = new[-1] in settings.end_ids
+        return whole(logits, settings, new[:-1] if finished else new) if len(new) > 1 else 0.0
+
+    monkeypatch.setattr(score, "_log_probability", without_end)
+    outcome = drawn(world, qrs(most), other.pipeline())
+    assert goodness_of_fit(texts(outcome), world.gold(CONSTRAINT)) < FAILS
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.7}, {"repetition_penalty": 1.3}])
+def test_log_weights_are_those_of_the_enumerated_laws(kind: str, options: dict[str, Any]) -> None:
+    make, proposal = PAIRS[kind]
+    world, other = make()
+    guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, proposal=proposal(other), batch_size=7)
+    (attempts,) = guarded.attempts(world.prompt, 300, seed=2, **{**world.settings, **options})
+    assert len(attempts) == 300
+    assert {attempt.satisfied for attempt in attempts} == {True, False}
+    assert all((attempt.log_weight == -math.inf) != attempt.satisfied for attempt in attempts)
+    if "repetition_penalty" in options:  # which no enumeration here knows: against the engine's own log a'
+        back = GuardedGenerator(world.pipeline(), Length(min=0))
+        (own,) = back.attempts(world.prompt, 400, seed=3, **{**world.settings, **options})
+        log_a = {attempt.draw.token_ids: attempt.draw.log_proposal for attempt in own}
+    else:
+        log_a = {ids: math.log(p) for ids, p in dataclasses.replace(world, **options).law().items()}
+    seen = [attempt for attempt in attempts if attempt.satisfied and attempt.draw.token_ids in log_a]
+    assert len(seen) > 20
+    for attempt in seen:
+        expected = log_a[attempt.draw.token_ids] - attempt.draw.log_proposal
+        assert attempt.log_weight == pytest.approx(expected, abs=1e-4)
+
+
+def test_top_k_is_part_of_a() -> None:
+    """A proposal without top-k under a model with it: texts outside have weight zero."""
+    world, other = other_model()
+    cut = dataclasses.replace(world, top_k=2)
+    pipe = other.pipeline()
+    guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, proposal=pipe)
+    (attempts,) = guarded.attempts(world.prompt, 400, seed=2, **cut.settings)
+    law = cut.law()
+    assert all(attempt.log_weight == -math.inf for attempt in attempts if attempt.draw.token_ids not in law)
+    # With the same top-k on both sides a' does not cover g: refused where weights are asked of a sampler.
+    with pytest.raises(UsageError, match="top_k=0"):
+        guarded.run(world.prompt, sampler="qrs", **cut.settings)
+    # The model itself with top-k covers its own g: every weight is 1.
+    (outcome,) = GuardedGenerator(world.pipeline(), CONSTRAINT, sampler=qrs(1.0), seed=1).run(
+        world.prompt, num_return_sequences=5_000, budget=Budget(max_attempts=None), **cut.settings
+    )
+    assert goodness_of_fit(texts(outcome), cut.gold(CONSTRAINT)) > FITS
+    assert outcome.report.evidence["tvd"].value == 0
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-3), (torch.bfloat16, 1e-9), (torch.float16, 1e-9)])
+def test_the_same_law_weighs_nothing(dtype: torch.dtype, most: float) -> None:
+    world = llama_world(letters="abcdefgh ", max_new_tokens=24)
+    world.model.to(dtype)
+    guarded = GuardedGenerator(world.pipeline(), Length(min=1), proposal=Prompt("{prompt}"), sampler=qrs(1.0), seed=0)
+    (attempts,) = guarded.attempts(world.prompt, 64, **world.settings)
+    assert max(abs(a.log_weight) for a in attempts if a.satisfied) <= most
+    (outcome,) = guarded.run(world.prompt, num_return_sequences=20, **world.settings)
+    assert any("off by" in note for note in outcome.report.notes) == (dtype != torch.float32)
+    assert {p.dtype for p in world.model.parameters()} == {dtype}, "the user's model was changed"
+
+
+def test_negative_control_half_precision_weights_without_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = llama_world(letters="abcdefgh ", max_new_tokens=24)
+    world.model.to(torch.bfloat16)
+    monkeypatch.setattr("guardwrap.engine.proposed.is_exact", lambda model: True)
+    guarded = GuardedGenerator(world.pipeline(), Length(min=1), proposal=Prompt("{prompt}"))
+    (attempts,) = guarded.attempts(world.prompt, 64, seed=0, **world.settings)
+    assert max(abs(a.log_weight) for a in attempts if a.satisfied) > 1e-3
+
+
+def test_same_seed_same_texts_whatever_the_batch_size() -> None:
+    world, _ = other_prompt()
+    for sampler in (qrs(0.5), imh(2), qrs(target_tvd=0.3, pilot=10)):
+        runs = []
+        for size in (1, 7, 64):
+            guarded = GuardedGenerator(
+                world.pipeline(), CONSTRAINT, sampler=sampler, proposal=Prompt("ab{prompt}"), batch_size=size
+            )
+            outcomes = guarded.run([world.prompt, "b"], seed=3, num_return_sequences=6, **world.settings)
+            runs.append([(outcome.texts, outcome.report.usage.attempts) for outcome in outcomes])
+        assert runs[0] == runs[1] == runs[2]
+
+
+def test_a_chat_is_told() -> None:
+    told = Prompt("Be brief. {prompt}").apply([{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}])
+    assert told == [{"role": "system", "content": "s"}, {"role": "user", "content": "Be brief. hi"}]
+    assert Prompt(lambda prompt: prompt + "!").apply("x") == "x!"
+    for wrong in ([{"role": "system", "content": "s"}], [{"role": "user", "content": [{"type": "text", "text": "x"}]}]):
+        with pytest.raises(UsageError, match="user message"):
+            Prompt("a {prompt}").apply(wrong)
+    with pytest.raises(UsageError, match="not a string or a chat"):
+        Prompt(lambda prompt: 3).apply("x")
+    with pytest.raises(UsageError, match=r"\{prompt\}"):
+        Prompt("Be brief.")
+
+
+def test_what_cannot_work() -> None:
+    world, other = other_model()
+    pipe = world.pipeline()
+    with pytest.raises(UsageError, match="another tokenizer"):
+        GuardedGenerator(pipe, CONSTRAINT, proposal=table_world(letters="abd").pipeline())
+    with pytest.raises(UsageError, match="another tokenizer"):
+        GuardedGenerator(pipe, CONSTRAINT, proposal=table_world(letters="ab").pipeline())
+    for options, says in (
+        ({"top_p": 0.9}, "top_p=None"),
+        ({"min_p": 0.1}, "min_p=None"),
+        ({"do_sample": False}, "greedy search"),
+        ({"num_beams": 2, "do_sample": False}, "beam search"),
+    ):
+        for sampler in ("qrs", imh(3)):
+            guarded = GuardedGenerator(pipe, CONSTRAINT, sampler=sampler, proposal=other.pipeline())
+            with pytest.raises(UsageError, match=says):
+                guarded.run(world.prompt, **{**world.settings, **options})
+    with pytest.raises(UsageError, match="with a proposal"):
+        GuardedGenerator(pipe, CONSTRAINT, proposal=Prompt("b{prompt}")).generate(torch.tensor([[1]]))
+
+
+def test_a_pilot_without_an_acceptance_says_so() -> None:
+    world, other = other_model()
+    never = Regex("^never$")
+    for sampler, says in (("qrs", "the pilot of QRS ended with 0 attempts"), (imh(2), "no chain of IMH began")):
+        guarded = GuardedGenerator(
+            world.pipeline(), never, sampler=sampler, proposal=other.pipeline(), budget=Budget(max_attempts=30)
+        )
+        (outcome,) = guarded.run(world.prompt, **world.settings)
+        assert says in outcome.report.drawn_from
+        with pytest.raises(BudgetExhausted, match="0 of 1 text"):
+            guarded(world.prompt, **world.settings)
