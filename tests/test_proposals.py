@@ -15,7 +15,7 @@ from guardwrap.errors import UsageError
 from guardwrap.samplers import Sampler
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 
-DRAWS = 5_000  # 20 000 of them, and more laws, in tests/test_samplers.py, without an engine
+DRAWS = 2_000  # 20 000 of them, and more laws, in tests/test_samplers.py, without an engine
 FITS, FAILS = 1e-3, 1e-9
 CONSTRAINT = Keyword("a", whole_words=False) & ~Regex("^b")
 
@@ -24,15 +24,15 @@ Law = Mapping[tuple[int, ...], float]
 
 def other_model() -> tuple[World, World]:
     """A model and another one with the same tokenizer, a few steps of training away."""
-    world, other = (table_world(letters="abc", max_new_tokens=6, temperature=0.8) for _ in range(2))
+    world, other = (table_world(letters="ab", max_new_tokens=4, temperature=0.8) for _ in range(2))
     with torch.no_grad():
-        other.model.table.add_(0.4 * torch.randn(other.model.table.shape, generator=torch.Generator().manual_seed(5)))
+        other.model.table.add_(0.6 * torch.randn(other.model.table.shape, generator=torch.Generator().manual_seed(5)))
     return world, other
 
 
 def other_prompt() -> tuple[World, World]:
     """A model and the same one told something else first."""
-    world = llama_world(letters="ab ", max_new_tokens=5, temperature=0.8)
+    world = llama_world(letters="ab", max_new_tokens=4, temperature=0.8)
     return world, dataclasses.replace(world, prompt="ab" + world.prompt)
 
 
@@ -91,9 +91,8 @@ def texts(outcome: Any) -> list[tuple[int, ...]]:
 def test_what_the_samplers_return(kind: str) -> None:
     make, proposal = PAIRS[kind]
     world, other = make()
-    beta = 1.5 * sum(
-        world.gold(CONSTRAINT)[ids] * 0 + p for ids, p in world.law().items() if ids in world.gold(CONSTRAINT)
-    )
+    inside = world.gold(CONSTRAINT)
+    beta = 1.5 * sum(p for ids, p in world.law().items() if ids in inside)
     plain = drawn(world, "rejection", proposal(other))
     assert goodness_of_fit(texts(plain), normal(weights(world, other)[0])) > FITS
     assert goodness_of_fit(texts(plain), world.gold(CONSTRAINT)) < FAILS, "g' is g: the test shows nothing"
@@ -103,7 +102,7 @@ def test_what_the_samplers_return(kind: str) -> None:
     assert goodness_of_fit(texts(quasi), qrs_law(world, other, beta)) > FITS
     assert quasi.report.drawn_from.startswith("approximately g: QRS")
     law = qrs_law(world, other, beta)
-    tvd = sum(abs(law[ids] - p) for ids, p in gold.items()) / 2
+    tvd = sum(abs(law[ids] - p) for ids, p in inside.items()) / 2
     assert quasi.report.evidence["tvd"].low < tvd < quasi.report.evidence["tvd"].high
     chain = drawn(world, imh(3), proposal(other), DRAWS // 3)
     assert goodness_of_fit(texts(chain), imh_law(world, other, 3)) > FITS
@@ -124,7 +123,7 @@ def test_negative_control_the_end_is_not_counted(monkeypatch: pytest.MonkeyPatch
 
     def without_end(logits: torch.Tensor, settings: Any, new: Any) -> float:
         finished = new[-1] in settings.end_ids
-        return whole(logits, settings, new[:-1] if finished else new) if len(new) > 1 else 0.0
+        return whole(logits[:-1], settings, new[:-1]) if finished else whole(logits, settings, new)
 
     monkeypatch.setattr(score, "_log_probability", without_end)
     outcome = drawn(world, qrs(most), other.pipeline())
@@ -155,17 +154,17 @@ def test_log_weights_are_those_of_the_enumerated_laws(kind: str, options: dict[s
 
 
 def test_top_k_is_part_of_a() -> None:
-    """A proposal without top-k under a model with it: texts outside have weight zero."""
     world, other = other_model()
     cut = dataclasses.replace(world, top_k=2)
-    pipe = other.pipeline()
-    guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, proposal=pipe)
-    (attempts,) = guarded.attempts(world.prompt, 400, seed=2, **cut.settings)
-    law = cut.law()
-    assert all(attempt.log_weight == -math.inf for attempt in attempts if attempt.draw.token_ids not in law)
-    # With the same top-k on both sides a' does not cover g: refused where weights are asked of a sampler.
-    with pytest.raises(UsageError, match="top_k=0"):
-        guarded.run(world.prompt, sampler="qrs", **cut.settings)
+    # The proposal's own top 2 are others: it would not cover g.
+    guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, proposal=other.pipeline())
+    for draw in (
+        lambda: guarded.run(world.prompt, sampler="qrs", **cut.settings),
+        lambda: guarded.attempts(world.prompt, 10, **cut.settings),
+    ):
+        with pytest.raises(UsageError, match="top_k=0"):
+            draw()
+    assert len(guarded.attempts(world.prompt, 10, weigh=False, **cut.settings)[0]) == 10
     # The model itself with top-k covers its own g: every weight is 1.
     (outcome,) = GuardedGenerator(world.pipeline(), CONSTRAINT, sampler=qrs(1.0), seed=1).run(
         world.prompt, num_return_sequences=5_000, budget=Budget(max_attempts=None), **cut.settings
@@ -225,9 +224,9 @@ def test_what_cannot_work() -> None:
     world, other = other_model()
     pipe = world.pipeline()
     with pytest.raises(UsageError, match="another tokenizer"):
-        GuardedGenerator(pipe, CONSTRAINT, proposal=table_world(letters="abd").pipeline())
+        GuardedGenerator(pipe, CONSTRAINT, proposal=table_world(letters="ac").pipeline())
     with pytest.raises(UsageError, match="another tokenizer"):
-        GuardedGenerator(pipe, CONSTRAINT, proposal=table_world(letters="ab").pipeline())
+        GuardedGenerator(pipe, CONSTRAINT, proposal=table_world(letters="abc").pipeline())
     for options, says in (
         ({"top_p": 0.9}, "top_p=None"),
         ({"min_p": 0.1}, "min_p=None"),
@@ -253,3 +252,56 @@ def test_a_pilot_without_an_acceptance_says_so() -> None:
         assert says in outcome.report.drawn_from
         with pytest.raises(BudgetExhausted, match="0 of 1 text"):
             guarded(world.prompt, **world.settings)
+
+
+def test_plan() -> None:
+    world = table_world(letters="ab", temperature=0.8)
+    guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, budget=Budget(max_attempts=40))
+    plan = guarded.plan([world.prompt, "b"], pilot=200, num_return_sequences=5, seed=0, **world.settings)
+    z = sum(p for ids, p in world.law().items() if ids in world.gold(CONSTRAINT))
+    first = plan.forecasts[0]
+    assert first.texts == 5
+    assert first.acceptance.low < z < first.acceptance.high
+    assert first.attempts.low < 5 / z < first.attempts.high
+    assert first.tokens.value == pytest.approx(first.attempts.value * 2, rel=0.6)
+    assert 0.9 < first.suffices <= 1
+    assert plan.sampler == "rejection"
+    assert plan.budget is not None
+    assert plan.budget.max_attempts is not None
+    assert "choose sampler='rejection', Budget(max_attempts=" in str(plan)
+    assert plan.to_dict()["forecasts"][1]["prompt"] == "b"
+    # The budget that it suggests suffices 99 times in 100, and not much less does.
+    enough = plan.budget.max_attempts
+    hardest = min(plan.forecasts, key=lambda forecast: forecast.acceptance.value).prompt
+    outcomes = guarded.run([hardest] * 300, seed=1, num_return_sequences=5, budget=plan.budget, **world.settings)
+    assert sum(outcome.ok for outcome in outcomes) > 285
+    few = Budget(max_attempts=enough // 2)
+    outcomes = guarded.run([hardest] * 300, seed=1, num_return_sequences=5, budget=few, **world.settings)
+    assert sum(outcome.ok for outcome in outcomes) < 285
+
+
+def test_plan_without_an_acceptance() -> None:
+    world = table_world(letters="ab")
+    guarded = GuardedGenerator(world.pipeline(), Regex("^never$"), budget=Budget(max_attempts=1000))
+    plan = guarded.plan(world.prompt, pilot=50, seed=0, **world.settings)
+    (forecast,) = plan.forecasts
+    assert forecast.acceptance.value == 0
+    assert forecast.attempts.value == math.inf
+    assert forecast.attempts.low > 10
+    assert forecast.suffices < 0.95
+    assert plan.budget is None
+    assert "below 0.071" in plan.advice
+    assert "adapter" in plan.advice
+    assert plan.to_dict()["forecasts"][0]["attempts"]["value"] is None
+
+
+def test_plan_of_a_proposal_chooses_a_sampler() -> None:
+    world, other = other_model()
+    far = GuardedGenerator(world.pipeline(), CONSTRAINT, proposal=other.pipeline())
+    near = GuardedGenerator(world.pipeline(), CONSTRAINT, proposal=Prompt("{prompt}"))
+    plans = [each.plan(world.prompt, pilot=400, seed=0, **world.settings) for each in (far, near)]
+    assert [plan.sampler for plan in plans] == ["qrs", "rejection"]
+    assert (
+        plans[0].forecasts[0].acceptance.value
+        < far.run(world.prompt, seed=0, **world.settings)[0].report.acceptance.high
+    )
