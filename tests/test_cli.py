@@ -139,10 +139,10 @@ def test_version_and_help():
     for args in ([], ["--help"], ["-h"]):
         result = run(*args)
         assert result.exit_code == 0
-        assert all(command in result.stdout for command in ("demo", "generate", "check", "catalogue"))
+        assert all(command in result.stdout for command in ("demo", "generate", "plan", "check", "catalogue"))
 
 
-@pytest.mark.parametrize("command", ["demo", "generate", "check", "catalogue"])
+@pytest.mark.parametrize("command", ["demo", "generate", "plan", "check", "catalogue"])
 def test_every_option_is_documented(command):
     result = run(command, "--help")
     assert result.exit_code == 0
@@ -161,6 +161,7 @@ def _command(name):
     [
         ["--help"],
         ["generate", "--help"],
+        ["plan", "--help"],
         ["check", "catalogue:no-urls", "text"],
         ["catalogue"],
         ["catalogue", "--schema"],
@@ -238,6 +239,37 @@ def test_the_scenes_of_the_demo_are_python():
         names["GuardedGenerator"] = lambda generator, constraint, seed: constraint
         exec(made, names)
         assert names["guarded"] == scene.constraint
+
+
+# plan
+
+
+def test_plan(model, has_a):
+    args = [
+        "plan",
+        "ab",
+        "cd",
+        "-c",
+        has_a,
+        "--model",
+        model,
+        "--max-new-tokens",
+        8,
+        "--pilot",
+        40,
+        "-n",
+        3,
+        "--seed",
+        1,
+    ]
+    result = run(*args)
+    assert result.exit_code == 0, result.output
+    assert "choose sampler='rejection'" in result.stdout
+    plan = json.loads(run(*args, "--json", "--proposal", "a{prompt}", "--top-k", 0).stdout)
+    assert [forecast["prompt"] for forecast in plan["forecasts"]] == ["ab", "cd"]
+    assert all(forecast["texts"] == 3 and forecast["pilot"] == 40 for forecast in plan["forecasts"])
+    assert plan["sampler"] in ("qrs", "rejection")
+    assert_one_line(run("plan", "ab", "-c", has_a, "--model", model, "--proposal", "a"), "{prompt}")
 
 
 # generate

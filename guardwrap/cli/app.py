@@ -18,6 +18,7 @@ from guardwrap.cli.check import check
 from guardwrap.cli.common import Verbose, fail
 from guardwrap.cli.demo import demo
 from guardwrap.cli.generate import generate
+from guardwrap.cli.plan import plan
 from guardwrap.errors import GuardwrapError
 
 __all__ = ["app", "main"]
@@ -104,6 +105,7 @@ def options(
 
 app.command()(demo)
 app.command()(generate)
+app.command()(plan)
 app.command()(check)
 app.command()(catalogue)
 

@@ -1,0 +1,74 @@
+"""``guardwrap plan``: what a run will cost, before it is paid for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from guardwrap.cli.common import AllowCode, Model, Verbose, load_generator, printable, read_constraints
+from guardwrap.cli.prompts import source_of
+from guardwrap.draws import Budget
+from guardwrap.errors import UsageError
+from guardwrap.proposals import Prompt
+
+__all__ = ["plan"]
+
+_SHOWN = 8
+"""Prompts that a pilot is drawn for, at most: the first ones."""
+
+
+def plan(
+    prompts: Annotated[
+        list[str] | None, typer.Argument(show_default=False, help="Prompts; - reads them from stdin, one a line.")
+    ] = None,
+    constraints: Annotated[
+        list[str],
+        typer.Option(
+            "--constraints", "-c", metavar="FILE", help="A constraint file, or catalogue:NAME. Several must all hold."
+        ),
+    ] = ...,  # type: ignore[assignment]  # required
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", metavar="PATH", help="Prompts, one a line; - is stdin.")
+    ] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Make each plain prompt a user message.")] = False,
+    model: Model = "local",
+    proposal: Annotated[
+        str | None, typer.Option(help="Draw attempts from this prompt; {prompt} stands for the user's own.")
+    ] = None,
+    pilot: Annotated[
+        int, typer.Option(min=2, help=f"Attempts of the pilot, for each of the first {_SHOWN} prompts.")
+    ] = 64,
+    count: Annotated[int, typer.Option("-n", "--num-return-sequences", min=1, help="Texts a prompt.")] = 1,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest text.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="If left out the model's own, or 0.7.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample from this many likeliest tokens.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the pilot.")] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(help="Budget that is planned for; if left out the constraint file's, or 1000.")
+    ] = None,
+    allow_code: AllowCode = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Say what generating will cost: a small pilot, and what follows from it.
+
+    For each prompt the acceptance rate, the attempts, tokens and seconds expected, how probably the budget suffices,
+    and which part of the constraint rejects most; then the sampler and the budget that it would choose.
+    """
+    given = read_constraints(constraints, allow_code=allow_code)
+    budget = given.budget or Budget()
+    if max_attempts is not None:
+        budget = dataclasses.replace(budget, max_attempts=max_attempts)
+    items = islice(source_of(prompts or [], file, None).items(), _SHOWN)
+    texts = [item.given(chat) for item in items]
+    if not texts:
+        raise UsageError("there is no prompt to plan for")
+    options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "seed": seed}
+    guarded = load_generator(model, given, budget=budget, proposal=None if proposal is None else Prompt(proposal))
+    known = {name: value for name, value in options.items() if value is not None}
+    made = guarded.plan(texts, pilot=pilot, num_return_sequences=count, **known)
+    typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable(str(made)))
