@@ -98,9 +98,9 @@ def effective_sample_size(log_weights: ArrayLike) -> Estimate:
     Estimate
         (Σ w)² / Σ w² of Kong (1992), in attempts; the interval is for n (E w)² / E w² with n the number of attempts,
         taken on the scale E w² / (E w)². The largest weights decide about it and are the rarest, so with few attempts
-        it is too high. Measured on enumerated worlds, the interval covers in 94 to 96 % where the figure is some
-        hundreds and no weight is above 100 times the mean, and in 90 to 93 % where single weights near 1000 times the
-        mean exist. Where fewer than two attempts satisfy b the interval is the whole range.
+        it is too high. Measured on enumerated worlds with 2 000 attempts, the interval covers in 94 to 96 % where no
+        weight is above 20 times the mean; with rare ones of 50 to 1 000 times the mean in 90 to 93 % where the figure
+        is above 100, and in 59 to 81 % below. Where fewer than two attempts satisfy b the interval is the whole range.
 
     Raises
     ------
