@@ -20,10 +20,11 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import betaincinv
 
 from guardwrap.draws import Estimate
 from guardwrap.metrics.intervals import Floats, clip, jackknife
-from guardwrap.metrics.weights import read_weights, scaled
+from guardwrap.metrics.weights import kong, read_weights, scaled
 
 __all__ = [
     "kl_gold_guarded",
@@ -34,17 +35,21 @@ __all__ = [
 ]
 
 
-def kl_to_sampler(log_weights: Floats, log_accept: Floats) -> Estimate:
-    """Estimate KL(g‖p) in nats for p ∝ a' m, from log w and log m, both ``[attempts]``."""
+# With weights worth fewer draws of g than this, how large the unseen ones are is anyone's guess.
+_LEAST_WORTH = 10.0
+
+
+def kl_to_sampler(log_weights: Floats, log_accept: Floats, log_beta: float = -math.inf) -> Estimate:
+    """Estimate KL(g‖p) in nats for p ∝ a' m, from log w and log m ``[attempts]``; w/m is constant where w <= β."""
     w, m = scaled(log_weights)[0], scaled(log_accept)[0]
-    accepted = int((w > 0).sum())
+    satisfied, heavy = w > 0, w[log_weights > log_beta]
     gain = np.zeros_like(w)
-    gain[w > 0] = w[w > 0] * (np.log(w[w > 0]) - np.log(m[w > 0]))
+    gain[satisfied] = w[satisfied] * (np.log(w[satisfied]) - np.log(m[satisfied]))
     columns = np.stack([w, gain, m])
-    if accepted < 2:
-        value = float(_kl(columns.mean(axis=1)))
-        return Estimate(max(value, 0.0), 0.0, math.inf)
-    return clip(jackknife(columns, _kl, accepted - 1))
+    if len(heavy) < 2:
+        return Estimate(max(float(_kl(columns.mean(axis=1))), 0.0), 0.0, math.inf)
+    value, low, high = clip(jackknife(columns, _kl, len(heavy) - 1))
+    return Estimate(value, low, high if kong(heavy) >= _LEAST_WORTH else math.inf)
 
 
 def _kl(mean: Floats) -> Floats:
@@ -53,16 +58,21 @@ def _kl(mean: Floats) -> Floats:
     return np.asarray(gain / w - np.log(w) + np.log(m))
 
 
-def tvd_to_sampler(log_weights: Floats, log_accept: Floats) -> Estimate:
-    """Estimate TVD(g, p) for p ∝ a' m, from log w and log m, both ``[attempts]``."""
+def tvd_to_sampler(log_weights: Floats, log_accept: Floats, log_beta: float = -math.inf) -> Estimate:
+    """Estimate TVD(g, p) for p ∝ a' m, from log w and log m ``[attempts]``; w/m is constant where w <= β."""
     w, m = scaled(log_weights)[0], scaled(log_accept)[0]
+    heavy = w[log_weights > log_beta]
     # ½ E |x - y| = E [x - y where x > y]. To first order the estimate of where that is adds nothing to the error.
     short = w / w.mean() > m / m.mean()
     columns = np.stack([w, m, w * short, m * short])
-    accepted = int((w > 0).sum())
-    if accepted < 2:
-        return Estimate(float(_tvd(columns.mean(axis=1))), 0.0, 1.0)
-    return clip(jackknife(columns, _tvd, accepted - 1), high=1.0)
+    if len(heavy) < 2:
+        # TVD(g, p) is at most g's share of weights above β: as many draws of g as there are in effect leave it open
+        # up to the upper end of Clopper and Pearson.
+        draws = kong(w)
+        share = float(heavy.sum() / w.sum()) * draws
+        high = float(betaincinv(share + 1, draws - share, 0.975)) if draws > share else 1.0
+        return Estimate(float(_tvd(columns.mean(axis=1))), 0.0, high)
+    return clip(jackknife(columns, _tvd, len(heavy) - 1), high=1.0)
 
 
 def _tvd(mean: Floats) -> Floats:
@@ -81,8 +91,8 @@ def kl_gold_proposal(log_weights: ArrayLike) -> Estimate:
     Returns
     -------
     Estimate
-        Nats. Self-normalised importance sampling; jackknife. Where fewer than two attempts satisfy b the interval is
-        the whole range.
+        Nats. Self-normalised importance sampling; jackknife. The upper end is infinite where the effective sample
+        size is below 10; where fewer than two attempts satisfy b the interval is the whole range.
 
     Raises
     ------
@@ -106,8 +116,9 @@ def kl_gold_guarded(log_weights: ArrayLike) -> Estimate:
     Returns
     -------
     Estimate
-        Nats. Self-normalised importance sampling, AR_{a'} being the share of finite weights; jackknife. Where fewer
-        than two attempts satisfy b the interval is the whole range.
+        Nats. Self-normalised importance sampling, AR_{a'} being the share of finite weights; jackknife. The upper end
+        is infinite where the effective sample size is below 10; where fewer than two attempts satisfy b the interval
+        is the whole range.
 
     Raises
     ------

@@ -73,9 +73,10 @@ def qrs_tvd(log_weights: ArrayLike, log_beta: float) -> Estimate:
     Returns
     -------
     Estimate
-        Between 0 and 1. Self-normalised importance sampling (Eikema et al. 2022); jackknife. It is 0, whatever the
-        truth, where β is at least the largest weight among the attempts: larger ones that were not seen are not
-        counted.
+        Between 0 and 1. Self-normalised importance sampling (Eikema et al. 2022); jackknife. Where fewer than two
+        weights are above β the attempts hardly show what is lost, and the value is near 0 or 0. Then the upper end is
+        that of Clopper and Pearson (1934) for g's share of such weights, as if the attempts were as many draws of g
+        as their effective sample size; TVD(g, p_β) is never more than this share.
 
     Raises
     ------
@@ -85,7 +86,7 @@ def qrs_tvd(log_weights: ArrayLike, log_beta: float) -> Estimate:
         If no weight is finite.
     """
     log_w = read_weights(log_weights)
-    return tvd_to_sampler(log_w, _log_accept(log_w, log_beta))
+    return tvd_to_sampler(log_w, _log_accept(log_w, log_beta), log_beta)
 
 
 def qrs_kl(log_weights: ArrayLike, log_beta: float) -> Estimate:
@@ -101,8 +102,9 @@ def qrs_kl(log_weights: ArrayLike, log_beta: float) -> Estimate:
     Returns
     -------
     Estimate
-        Nats. Self-normalised importance sampling; jackknife. It is 0, whatever the truth, where β is at least the
-        largest weight among the attempts.
+        Nats. Self-normalised importance sampling; jackknife. The upper end is infinite where the weights above β have
+        an effective sample size below 10: how large those are that were not seen is not known, and KL has no bound.
+        Where no weight is above β the value is 0, whatever the truth.
 
     Raises
     ------
@@ -112,7 +114,7 @@ def qrs_kl(log_weights: ArrayLike, log_beta: float) -> Estimate:
         If no weight is finite.
     """
     log_w = read_weights(log_weights)
-    return kl_to_sampler(log_w, _log_accept(log_w, log_beta))
+    return kl_to_sampler(log_w, _log_accept(log_w, log_beta), log_beta)
 
 
 def log_beta_for_acceptance(log_weights: ArrayLike, target: float) -> float:

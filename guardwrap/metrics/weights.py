@@ -15,7 +15,7 @@ from guardwrap.draws import Estimate
 from guardwrap.errors import NoAcceptance, UsageError
 from guardwrap.metrics.intervals import Floats, clip, jackknife, mean_interval, numbers
 
-__all__ = ["effective_sample_size", "partition", "read_weights", "scaled"]
+__all__ = ["effective_sample_size", "kong", "partition", "read_weights", "scaled"]
 
 # Smaller weights than e^-300 of the largest count as that: it changes no figure, and their squares stay above 0.
 _LEAST = -300.0
@@ -46,6 +46,11 @@ def scaled(log_weights: Floats) -> tuple[Floats, float]:
     """Return the weights ``[attempts]`` over the largest one, and the largest one's logarithm in nats."""
     top = float(log_weights.max())
     return np.where(log_weights > -math.inf, np.exp(np.maximum(log_weights - top, _LEAST)), 0.0), top
+
+
+def kong(weights: Floats) -> float:
+    """Return (Σ w)² / Σ w² of weights that are not all 0 (Kong 1992)."""
+    return float(weights.sum() ** 2 / (weights**2).sum())
 
 
 def partition(log_weights: ArrayLike) -> Estimate:
@@ -93,9 +98,9 @@ def effective_sample_size(log_weights: ArrayLike) -> Estimate:
     Estimate
         (Σ w)² / Σ w² of Kong (1992), in attempts; the interval is for n (E w)² / E w² with n the number of attempts,
         taken on the scale E w² / (E w)². The largest weights decide about it and are the rarest, so with few attempts
-        it is too high. Measured on enumerated worlds, the interval covers in 94 to 96 % where the figure is some
-        hundreds and no weight is above 100 times the mean, and in 90 to 93 % where single weights near 1000 times the
-        mean exist. Where fewer than two attempts satisfy b the interval is the whole range.
+        it is too high. Measured on enumerated worlds with 2 000 attempts, the interval covers in 94 to 96 % where no
+        weight is above 20 times the mean; with rare ones of 50 to 1 000 times the mean in 90 to 93 % where the figure
+        is above 100, and in 59 to 81 % below. Where fewer than two attempts satisfy b the interval is the whole range.
 
     Raises
     ------
@@ -106,7 +111,7 @@ def effective_sample_size(log_weights: ArrayLike) -> Estimate:
     """
     w, _ = scaled(read_weights(log_weights))
     size, accepted = len(w), int((w > 0).sum())
-    value = float(w.sum() ** 2 / (w**2).sum())
+    value = kong(w)
     if accepted < 2:
         return Estimate(value, 0.0, float(size))
     spread = clip(jackknife(np.stack([w, w**2]), lambda mean: mean[1] / mean[0] ** 2, accepted - 1), 1.0)

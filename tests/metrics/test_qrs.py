@@ -57,12 +57,15 @@ def test_a_beta_that_is_none(log_weights: np.ndarray, figure, log_beta: float) -
 
 
 def test_the_ends(log_weights: np.ndarray) -> None:
-    """β = 0 is g'; at the largest weight and above nothing is left to gain."""
+    """β = 0 is g'; at the largest weight and above nothing is left to gain, as far as the attempts show."""
     assert metrics.qrs_kl(log_weights, -math.inf) == metrics.kl_gold_guarded(log_weights)
     assert metrics.qrs_tvd(log_weights, -math.inf) == metrics.tvd_gold_guarded(log_weights)
+    draws = metrics.effective_sample_size(log_weights).value
     for log_beta in (float(log_weights.max()), float(log_weights.max()) + 1_000):
-        assert metrics.qrs_kl(log_weights, log_beta) == pytest.approx((0, 0, 0), abs=1e-9)
-        assert metrics.qrs_tvd(log_weights, log_beta) == pytest.approx((0, 0, 0), abs=1e-9)
+        assert metrics.qrs_kl(log_weights, log_beta) == pytest.approx((0, 0, math.inf), abs=1e-9)
+        # None of `draws` draws of g: 1 - 0.025^(1/draws).
+        nothing_seen = 1 - 0.025 ** (1 / draws)
+        assert metrics.qrs_tvd(log_weights, log_beta) == pytest.approx((0, 0, nothing_seen), abs=1e-9)
 
 
 def test_nearer_costs_more(log_weights: np.ndarray) -> None:

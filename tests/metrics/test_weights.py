@@ -101,6 +101,7 @@ def test_one_acceptance_says_nothing_of_the_spread(name: str) -> None:
 
 def test_equal_weights() -> None:
     """a' = a: g' is g, for certain."""
+    assert metrics.kl_gold_guarded(np.repeat([0.0, REJECTED], [9, 70])) == (0, 0, math.inf)  # too few to tell
     log_weights = np.repeat([0.0, REJECTED], [30, 70])
     assert metrics.kl_gold_guarded(log_weights) == (0, 0, 0)
     assert metrics.tvd_gold_guarded(log_weights) == (0, 0, 0)
