@@ -13,7 +13,13 @@ from transformers import (
     GenerationConfig,
     PreTrainedTokenizerFast,
 )
-from transformers.generation import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria, StoppingCriteriaList
+from transformers.generation import (
+    EosTokenCriteria,
+    MaxLengthCriteria,
+    MaxTimeCriteria,
+    StoppingCriteriaList,
+    StopStringCriteria,
+)
 
 from guardwrap import (
     Budget,
@@ -28,6 +34,7 @@ from guardwrap import (
     Verdict,
     constraint,
 )
+from guardwrap.engine import prepare
 from guardwrap.engine.prefix import StablePrefix
 from guardwrap.engine.rows import Plain
 from guardwrap.engine.selftest import choose
@@ -165,6 +172,27 @@ def test_the_model_configuration_fills_up_that_of_the_call(own: World) -> None:
     assert len(records) == 3
     assert all("b" not in record["generated_text"][1:-1] for record in records)
     assert own.model.generation_config.stop_strings == ["b"]
+
+
+def test_stop_strings_are_made_into_a_criterion_once(own: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers goes through the whole vocabulary each time."""
+    made = []
+
+    class Counted(StopStringCriteria):
+        def __init__(self, *args: Any) -> None:
+            made.append(args[1])
+            super().__init__(*args)
+
+    monkeypatch.setattr(prepare, "StopStringCriteria", Counted)
+    guarded = GuardedGenerator(own.pipeline(), ANYTHING, seed=0)
+    options = {"max_new_tokens": 8, "temperature": 2.0, "num_return_sequences": 4, "stop_strings": ["b", "ca"]}
+    texts = [text for outcome in guarded.run(["a", "ab", "abc", "d"], **options) for text in outcome.texts]
+    assert made == [["b", "ca"]]
+    assert any(text.endswith(("b", "ca")) for text in texts)
+    assert not any("b" in text[:-1] or "ca" in text[:-1] for text in texts)
+    own.tokenizer.add_tokens(["bb"])
+    guarded.run(["a", "ab"], **options)
+    assert made == [["b", "ca"]] * 2
 
 
 def rope(kind: str) -> Any:

@@ -131,7 +131,7 @@ def mixed_fit(world: World, batch_size: int, draws: int, seed: int) -> float:
     }
     guarded = GuardedGenerator(world.pipeline(), LIKELY, batch_size=batch_size, seed=seed)
     budget = Budget(max_attempts=None)
-    count = draws // (7 * len(prompts))
+    count = math.ceil(draws / (7 * len(prompts)))
     results = guarded.run(prompts * 7, num_return_sequences=count, budget=budget, progress=False, **world.settings)
     return goodness_of_fit([(outcome.prompt, draw.token_ids) for outcome in results for draw in outcome.draws], law)
 
@@ -146,7 +146,8 @@ def test_drawn_from_g_however_rows_are_kept(
 ) -> None:
     monkeypatch.setattr(generator, "choose", lambda model: kind)
     world = make(letters="ab ", temperature=0.8, max_new_tokens=3)
-    assert mixed_fit(world, 64, 21_000, MODES[kind]) > FITS
+    slow = kind is Plain and make is llama_world  # each token from the whole text
+    assert mixed_fit(world, 64, FEW if slow else DRAWS, MODES[kind]) > FITS
     assert mixed_fit(world, 7, FEW // 2, MODES[kind]) > FITS
 
 
@@ -161,6 +162,8 @@ def test_rows_that_are_mixed_up_are_biased(kind: type[Rows], monkeypatch: pytest
         return keep(self, rows)[::-1]
 
     monkeypatch.setattr(kind, "keep", mixed_up)
+    # Rows that take the place of longer ones would not fit into the tree of prefixes.
+    monkeypatch.setattr(loop.Decoder, "_is_shared", lambda self, attempt: False)
     monkeypatch.setattr(generator, "choose", lambda model: kind)
     assert mixed_fit(llama_world(letters="ab ", temperature=0.8), 64, FEW // 2, MODES[kind]) < FAILS
 

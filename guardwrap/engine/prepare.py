@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from threading import RLock
 from typing import Any, Literal
 
@@ -342,11 +342,23 @@ def _one_sequence(model: Any, kwargs: Mapping[str, Any], tokenizer: Any) -> tupl
     changes: dict[str, Any] = {"num_return_sequences": 1}
     if stops:
         # generate() drops the tokenizer when a callable decodes, and then cannot build this itself.
-        criteria = [*(kwargs.pop("stopping_criteria", None) or []), StopStringCriteria(tokenizer, stops)]
+        strings = (stops,) if isinstance(stops, str) else tuple(stops)
+        stopping = _stop_criterion(tokenizer, len(tokenizer), strings, str(model.device))
+        criteria = [*(kwargs.pop("stopping_criteria", None) or []), stopping]
         kwargs |= {"stopping_criteria": StoppingCriteriaList(criteria), "stop_strings": None}
     if kwargs.get("generation_config") is not None:
         changes["stop_strings"] = None
     return _on_top(kwargs, changes), count
+
+
+@lru_cache(maxsize=4)
+def _stop_criterion(tokenizer: Any, size: int, strings: tuple[str, ...], device: str) -> StopStringCriteria:
+    """Make the criterion once for all prompts: with 49 k tokens it takes 0.3 s of CPU time.
+
+    transformers' own cache never hits, as its key has the vocabulary in the order in which the tokenizer happens to
+    give it. The size tells when tokens were added, and the criterion moves its tables to the device of the tokens.
+    """
+    return StopStringCriteria(tokenizer, list(strings))
 
 
 @contextmanager
