@@ -82,10 +82,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain JSON types; infinite figures are None."""
-        rows = [
-            {name: _plain(getattr(forecast, name)) for name in Forecast.__slots__}
-            for forecast in self.forecasts
-        ]
+        rows = [{name: _plain(getattr(forecast, name)) for name in Forecast.__slots__} for forecast in self.forecasts]
         budget = None if self.budget is None else self.budget.max_attempts
         return {"forecasts": rows, "sampler": self.sampler, "max_attempts": budget, "advice": self.advice}
 

@@ -17,6 +17,7 @@ from guardwrap.cli.catalogue import catalogue
 from guardwrap.cli.check import check
 from guardwrap.cli.common import Verbose, fail
 from guardwrap.cli.demo import demo
+from guardwrap.cli.evaluate import evaluate
 from guardwrap.cli.generate import generate
 from guardwrap.errors import GuardwrapError
 
@@ -104,6 +105,7 @@ def options(
 
 app.command()(demo)
 app.command()(generate)
+app.command()(evaluate)
 app.command()(check)
 app.command()(catalogue)
 
