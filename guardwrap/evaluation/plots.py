@@ -132,7 +132,9 @@ def _curves(axes: Axes, label: str, found: ProposalFigures) -> str:
     """Draw the curves of one proposal; say what they show."""
     start = _distance(found.samplers[0]) or found.figures["kl_gold_guarded"]
     curves = {
-        sampler: [(p.relative_cost, kl) for p in found.samplers if p.sampler == sampler and (kl := _distance(p))]
+        sampler: [
+            (p.relative_cost, kl) for p in found.samplers if p.sampler == sampler and p.texts and (kl := _distance(p))
+        ]
         for sampler in _SAMPLERS
     }
     positive = [kl.value for curve in curves.values() for _, kl in curve if kl.value > 0]
@@ -144,7 +146,8 @@ def _curves(axes: Axes, label: str, found: ProposalFigures) -> str:
         title, colour, marker = _SAMPLERS[sampler]
         costs, values = [1.0, *(cost for cost, _ in curve)], [start, *(kl for _, kl in curve)]
         shown = [max(value.value, bottom) for value in values]
-        bars = _bars([Estimate(y, max(v.low, bottom), v.high) for y, v in zip(shown, values, strict=True)])
+        most = 10 * max(shown)
+        bars = _bars([Estimate(y, max(v.low, bottom), v.high) for y, v in zip(shown, values, strict=True)], most)
         axes.errorbar(
             costs, shown, yerr=bars, color=colour, marker=marker, markersize=4, capsize=2, linewidth=1, label=title
         )
@@ -160,7 +163,9 @@ def _curves(axes: Axes, label: str, found: ProposalFigures) -> str:
     axes.set_ylim(bottom=bottom)
     for axis in (axes.xaxis, axes.yaxis):
         _log_ticks(axis)
-    axes.legend()
+    handles, names = axes.get_legend_handles_labels()
+    if handles:
+        axes.legend(handles, names)
     return "; ".join(told) + "."
 
 
@@ -187,11 +192,11 @@ def _end(estimate: Estimate) -> float:
     return estimate.high if estimate.high < 3 * estimate.value + 1 else estimate.value
 
 
-def _bars(estimates: Sequence[Estimate], most: float = math.inf) -> list[list[float]]:
+def _bars(estimates: Sequence[Estimate], most: float) -> list[list[float]]:
     """Return the lengths of intervals down and up, cut where the axis ends."""
     return [
         [max(e.value - e.low, 0.0) for e in estimates],
-        [max(min(e.high, max(most, e.value), 1e300) - e.value, 0.0) for e in estimates],
+        [max(min(e.high, most) - e.value, 0.0) for e in estimates],
     ]
 
 

@@ -126,9 +126,9 @@ def tradeoff(
     rate = acceptance_rate(len(satisfied), len(attempts), stopped_on_acceptance=False)
     points = [_point("rejection", None, *_run(rejection, attempts), bins, _inverse(rate), 1.0)]
     for log_beta in _chosen(weights) if betas is None else sorted(map(math.log, betas)):
-        accepted = qrs_acceptance(weights, log_beta)
+        cost = _inverse(qrs_acceptance(weights, log_beta))
         ran = _run(qrs(math.exp(log_beta)), attempts)
-        points.append(_point("qrs", math.exp(log_beta), *ran, bins, _inverse(accepted), rate.value / accepted.value))
+        points.append(_point("qrs", math.exp(log_beta), *ran, bins, cost, cost.value * rate.value))
     # Attempts that are drawn again carry the error of the recorded ones, which are worth so many draws of g.
     worth = effective_sample_size(weights[[attempt.satisfied for attempt in attempts]]).value
     for number in sorted(set(steps)):
@@ -147,7 +147,9 @@ def _run(sampler: Sampler, attempts: Sequence[Attempt]) -> tuple[list[str], Mapp
         state, draw = sampler.step(state, attempt)
         if draw is not None:
             texts.append(draw.text)
-    return texts, sampler.report(state)[1]
+    # Chains have no figures of weights that are 0, as of texts that the model's top-k never gives.
+    known = sampler.name != "imh" or all(attempt.log_weight != -math.inf for attempt in attempts)
+    return texts, sampler.report(state)[1] if known else {}
 
 
 def _point(
