@@ -17,6 +17,7 @@ from guardwrap.cli.catalogue import catalogue
 from guardwrap.cli.check import check
 from guardwrap.cli.common import Verbose, fail
 from guardwrap.cli.demo import demo
+from guardwrap.cli.evaluate import evaluate
 from guardwrap.cli.generate import generate
 from guardwrap.cli.plan import plan
 from guardwrap.errors import GuardwrapError
@@ -106,6 +107,7 @@ def options(
 app.command()(demo)
 app.command()(generate)
 app.command()(plan)
+app.command()(evaluate)
 app.command()(check)
 app.command()(catalogue)
 

@@ -13,7 +13,7 @@ import re
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, TypeVar, Union
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
@@ -24,7 +24,7 @@ from guardwrap.constraints.registry import COMPOSITES, kinds
 from guardwrap.draws import Budget
 from guardwrap.errors import ConstraintError, SpecError, nearest
 
-__all__ = ["ConstraintFile", "dump", "json_schema", "load", "parse"]
+__all__ = ["ConstraintFile", "dump", "json_schema", "load", "load_with_constraint", "parse"]
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 60
@@ -32,6 +32,7 @@ MAX_NODES = 50_000
 MAX_NUMBER = 40  # characters
 
 _Path = tuple[str | int, ...]
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,54 @@ def load(path: str | Path, *, allow_code: bool = False) -> ConstraintFile:
     SpecError
         If the file cannot be read or is not well formed.
     """
+    return parse(_text(path), path=str(path), allow_code=allow_code)
+
+
+def load_with_constraint(
+    path: str | Path, model: type[_Model], *, allow_code: bool = False
+) -> tuple[_Model, Constraint | None]:
+    """Read a YAML file of another kind that may hold a constraint, spelt as in a constraint file.
+
+    Parameters
+    ----------
+    path
+        Path of the YAML file.
+    model
+        What its fields are; a field ``constraint`` takes anything here.
+    allow_code
+        As in ``load``.
+
+    Returns
+    -------
+    tuple
+        The file, and the constraint if the field ``constraint`` is a mapping, else None.
+
+    Raises
+    ------
+    SpecError
+        If the file cannot be read or is not well formed; the message names path and line.
+    """
+    text, name = _text(path), str(path)
+    root = _compose(text, name, f"it needs {', '.join(model.model_fields)}")
+    data = _Reader(name).read(root)
+    if not isinstance(data, dict):
+        raise SpecError(f"{name}:1: this file is a mapping with the fields {', '.join(model.model_fields)}")
+    try:
+        file = model.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        raise _translate(error, data, root, name, model) from None
+    if not isinstance(data.get("constraint"), dict):
+        return file, None
+    alone = {"guardwrap": 1, "constraint": data["constraint"]}
+    try:
+        node = _adapter().validate_json(json.dumps(alone)).constraint
+    except ValidationError as error:
+        raise _translate(error, alone, root, name) from None
+    return file, _build(node, ("constraint",), root, name, allow_code)
+
+
+def _text(path: str | Path) -> str:
+    """Read a file of text, of limited size."""
     try:
         with open(path, "rb") as file:
             raw = file.read(MAX_BYTES + 1)
@@ -154,7 +203,7 @@ def load(path: str | Path, *, allow_code: bool = False) -> ConstraintFile:
         raise SpecError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
     if len(raw) > MAX_BYTES:
         raise SpecError(f"{path}: larger than {MAX_BYTES} bytes")
-    return parse(text, path=str(path), allow_code=allow_code)
+    return text
 
 
 def parse(text: str, *, path: str = "<string>", allow_code: bool = False) -> ConstraintFile:
@@ -176,7 +225,7 @@ def parse(text: str, *, path: str = "<string>", allow_code: bool = False) -> Con
     """
     if len(text) > MAX_BYTES:
         raise SpecError(f"{path}: larger than {MAX_BYTES} bytes")
-    root = _compose(text, path)
+    root = _compose(text, path, "a constraint file begins with 'guardwrap: 1'")
     data = _Reader(path).read(root)
     if not isinstance(data, dict):
         raise SpecError(f"{path}:1: a constraint file is a mapping that begins with 'guardwrap: 1'")
@@ -254,7 +303,7 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_implicit_resolver(_BOOL, re.compile("(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
-def _compose(text: str, path: str) -> yaml.Node:
+def _compose(text: str, path: str, needed: str) -> yaml.Node:
     """Parse to nodes, with limits on depth and size; they carry the line numbers."""
     try:
         depth = 0
@@ -274,7 +323,7 @@ def _compose(text: str, path: str) -> yaml.Node:
         problem = getattr(error, "problem", None) or getattr(error, "context", None) or _one_line(error)
         raise SpecError(f"{path}{where}: malformed YAML: {_one_line(problem)}") from None
     if root is None:
-        raise SpecError(f"{path}: empty file; a constraint file begins with 'guardwrap: 1'")
+        raise SpecError(f"{path}: empty file; {needed}")
     return root
 
 
@@ -385,7 +434,9 @@ def _build(node: Any, location: _Path, root: yaml.Node, path: str, allow_code: b
 _UNKNOWN_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
 
 
-def _translate(error: ValidationError, data: Any, root: yaml.Node, path: str) -> SpecError:
+def _translate(
+    error: ValidationError, data: Any, root: yaml.Node, path: str, file: type[BaseModel] = _File
+) -> SpecError:
     """Turn pydantic's first complaint into one line with path, line and nearest valid spelling."""
     errors = error.errors(include_url=False, include_input=False)
     # A misspelt field is also a missing one; the misspelling is the cause.
@@ -396,7 +447,7 @@ def _translate(error: ValidationError, data: Any, root: yaml.Node, path: str) ->
     context = first.get("ctx", {})
     match first["type"]:
         case kind if kind in _UNKNOWN_FIELD:
-            known = _fields(model)
+            known = _fields(model, file)
             message = f"unknown field {_short(key)}{nearest(key, known)}; known: {', '.join(known)}"
         case "missing" | "missing_argument":
             message, location = f"needs a field {key!r}", location[:-1]
@@ -444,9 +495,9 @@ def _locate(loc: tuple[int | str, ...], data: Any, missing: bool) -> tuple[_Path
     return tuple(location), kind
 
 
-def _fields(kind: str) -> list[str]:
+def _fields(kind: str, file: type[BaseModel]) -> list[str]:
     models: dict[str, Any] = {**kinds(), **_COMPOSITE_MODELS, "budget": Budget, "examples": _Examples}
-    model = models.get(kind, _File)
+    model = models.get(kind, file)
     return list(model.model_fields) if issubclass(model, BaseModel) else [f.name for f in fields(model)]
 
 

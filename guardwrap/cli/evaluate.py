@@ -1,0 +1,89 @@
+"""``guardwrap evaluate``: proposals and samplers compared, as JSON and as one page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from guardwrap.cli.common import AllowCode, Verbose, fail, load_generator, printable
+from guardwrap.errors import UsageError
+from guardwrap.evaluation.drawing import require_matplotlib
+from guardwrap.evaluation.settings import Settings, read_settings
+
+__all__ = ["evaluate"]
+
+_SHOWN = ("acceptance_rate", "kl_gold_base", "kl_gold_guarded")
+
+
+def evaluate(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", show_default=False, help="What to compare: a YAML file.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FOLDER", show_default=False, help="For what is written.")
+    ],
+    attempts: Annotated[
+        int | None, typer.Option(min=2, help="Attempts of each proposal for each prompt; if left out as in the file.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="A Hub id, a folder, or 'local'; if left out as in the file.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="If left out as in the file, or 0.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Attempts side by side, at most.")] = None,
+    allow_code: AllowCode = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Measure how far proposals and samplers stay from g, and what they cost.
+
+    CONFIG says at least
+
+        constraint: catalogue:NAME, a constraint file, or a constraint as in one
+
+        prompts: [...]
+
+        proposals: {NAME: "a template with {prompt}"}
+
+    and may say model, chat, generation (arguments of generate), attempts, base_attempts, batch_size, betas, steps,
+    texts, position, seed.
+
+    Writes evaluation.json, report.html and the plots as PNG. Attempts are kept in the folder: after an interruption the
+    same command goes on where it was. Exit code 0: done; 2: bad input; 130: interrupted.
+    """
+    require_matplotlib()
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"cannot write to {str(out)!r}: it is no folder")
+    given = {"attempts": attempts, "model": model, "seed": seed, "batch_size": batch_size}
+    changes = {name: value for name, value in given.items() if value is not None}
+    settings, constraint = read_settings(config, changes=changes, allow_code=allow_code)
+    from guardwrap.evaluation.run import evaluate as run
+    from guardwrap.evaluation.summary import LABELS, mean_over_prompts
+
+    try:
+        source: Any = load_generator(settings.model, constraint, batch_size=settings.batch_size)
+        with _progress(settings) as tick:
+            found = run(source, settings, constraint, out, tick)
+    except KeyboardInterrupt:
+        raise typer.Exit(fail(f"interrupted; attempts are in {out}, continue with the same command", 130)) from None
+    for name, figures in mean_over_prompts(found.prompts).items():
+        known = ", ".join(f"{LABELS[key]} {figures[key]}" for key in _SHOWN if key in figures)
+        typer.echo(f"{printable(name)}: {known}")
+    typer.echo(str(out / "report.html"))
+
+
+@contextmanager
+def _progress(settings: Settings) -> Iterator[Callable[[int], None]]:
+    """Show on a terminal how many attempts are there."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich import progress
+    from rich.console import Console
+
+    of_each = (settings.base_attempts or settings.attempts) + settings.attempts * len(settings.proposals)
+    columns = (progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn())
+    with progress.Progress("attempts", *columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=of_each * len(settings.prompts))
+        yield lambda made: bar.advance(task, made)

@@ -1,0 +1,226 @@
+"""What recorded attempts say about proposals and samplers: pure functions, without generation and without I/O."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guardwrap.constraints.text import Keyword, Regex
+from guardwrap.draws import Estimate
+from guardwrap.evaluation.notes import notes_on
+from guardwrap.evaluation.reach import Reach, reach
+from guardwrap.evaluation.tradeoff import Bins, Point, diversity, tradeoff
+from guardwrap.metrics import (
+    acceptance_rate,
+    effective_sample_size,
+    kl_gold_base,
+    kl_gold_guarded,
+    kl_gold_proposal,
+    partition,
+    position_bins,
+    position_histogram,
+    relative_position,
+    theorem2_residual,
+    tvd_gold_guarded,
+)
+from guardwrap.metrics.intervals import combine, jackknife, log_estimate
+from guardwrap.metrics.weights import scaled
+from guardwrap.samplers import Attempt
+
+__all__ = ["BINS", "BaseFigures", "PromptFigures", "ProposalFigures", "figures_of"]
+
+BINS = 10
+_SAMPLES = 5
+
+
+@dataclass(frozen=True)
+class BaseFigures:
+    """What the model's own attempts say; those that satisfy the constraint are draws of g.
+
+    Parameters
+    ----------
+    attempts, accepted
+        Counts.
+    figures
+        By name.
+    histogram
+        Where in texts of g the place is, a share for each bin; None without a place.
+    self_bleu
+        Of texts of g, by n.
+    samples
+        A few texts of g, in launch order.
+    """
+
+    attempts: int
+    accepted: int
+    figures: Mapping[str, Estimate]
+    histogram: Sequence[Estimate] | None
+    self_bleu: Mapping[str, Estimate]
+    samples: Sequence[str]
+
+
+@dataclass(frozen=True)
+class ProposalFigures:
+    """What the attempts of one proposal say.
+
+    Parameters
+    ----------
+    attempts, accepted
+        Counts.
+    figures
+        By name; empty where no attempt says anything about g.
+    histogram
+        As of the model, but of texts of g'.
+    samplers
+        Every setting of every sampler; rejection first.
+    reach
+        What samplers cost at which distance.
+    notes
+        What a reader should beware of.
+    """
+
+    attempts: int
+    accepted: int
+    figures: Mapping[str, Estimate]
+    histogram: Sequence[Estimate] | None = None
+    samplers: Sequence[Point] = ()
+    reach: Sequence[Reach] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class PromptFigures:
+    """All figures of one prompt."""
+
+    prompt: str
+    base: BaseFigures
+    proposals: Mapping[str, ProposalFigures]
+
+
+def figures_of(
+    prompt: str,
+    base: Sequence[Attempt],
+    proposals: Mapping[str, Sequence[Attempt]],
+    *,
+    place: str | Keyword | Regex | None = None,
+    betas: Sequence[float] | None = None,
+    steps: Sequence[int],
+    texts: int = 1000,
+    seed: int = 0,
+) -> PromptFigures:
+    """Take everything from the attempts of one prompt that they say.
+
+    Parameters
+    ----------
+    prompt
+        The prompt.
+    base
+        Attempts of the model itself, a number fixed beforehand.
+    proposals
+        Attempts of each proposal, likewise.
+    place
+        What to look for in texts: its relative position is what texts are compared by. None for no comparison.
+    betas, steps, texts, seed
+        As in ``tradeoff``.
+    """
+    accepted = [attempt.draw.text for attempt in base if attempt.satisfied]
+    rate = acceptance_rate(len(accepted), len(base), stopped_on_acceptance=False)
+    positions = {} if place is None else _positions([base, *proposals.values()], place)
+    bins = _bins(positions, accepted) if positions and accepted else None
+    of_base = BaseFigures(
+        len(base),
+        len(accepted),
+        {"acceptance_rate": rate, "kl_gold_base": kl_gold_base(len(accepted), len(base))},
+        _histogram(positions, accepted),
+        diversity(accepted),
+        accepted[:_SAMPLES],
+    )
+
+    def of_proposal(attempts: Sequence[Attempt]) -> ProposalFigures:
+        satisfied = [attempt.draw.text for attempt in attempts if attempt.satisfied]
+        weights = np.array([attempt.log_weight for attempt in attempts], dtype=np.float64)
+        if not (weights > -math.inf).any():
+            nothing = {"acceptance_rate": acceptance_rate(len(satisfied), len(attempts), stopped_on_acceptance=False)}
+            note = "no attempt satisfies the constraint and has a probability under the model: no more is known"
+            return ProposalFigures(len(attempts), len(satisfied), nothing, notes=(note,))
+        figures = _of_weights(weights, len(satisfied), rate)
+        points = tradeoff(attempts, bins, betas=betas, steps=steps, texts=texts, seed=seed)
+        reached = reach(points)
+        return ProposalFigures(
+            len(attempts),
+            len(satisfied),
+            figures,
+            _histogram(positions, satisfied),
+            points,
+            reached,
+            notes_on(figures, len(accepted), place is not None, bool(reached)),
+        )
+
+    return PromptFigures(prompt, of_base, {name: of_proposal(attempts) for name, attempts in proposals.items()})
+
+
+def _of_weights(weights: NDArray[np.float64], satisfied: int, base_rate: Estimate) -> dict[str, Estimate]:
+    """Return the figures that follow from log-weights and AR_a."""
+    known = {
+        "acceptance_rate": acceptance_rate(satisfied, len(weights), stopped_on_acceptance=False),
+        "partition": partition(weights),
+        "kl_gold_proposal": kl_gold_proposal(weights),
+        "kl_gold_guarded": kl_gold_guarded(weights),
+        "tvd_gold_guarded": tvd_gold_guarded(weights),
+        "effective_sample_size": effective_sample_size(weights),
+    }
+    if base_rate.value > 0:
+        of_base = log_estimate(base_rate)
+        known["log_partition_over_base_rate"] = combine((1, log_estimate(known["partition"])), (-1, of_base))
+        if residual := _residual(weights, of_base):
+            known["theorem2_residual"] = residual
+    return known
+
+
+def _residual(weights: NDArray[np.float64], log_base_rate: Estimate) -> Estimate | None:
+    """Estimate Theorem 2's residual from sources that share no attempt.
+
+    The attempts are dealt out to the terms, and KL(g‖g') = E_g log a/a' - log AR_a + log AR_{a'} (App. D) takes Z from
+    the model's own attempts. So a constant that the log-weights miss, such as an end-of-sequence term, shows; from one
+    set of attempts the residual would be 0 by construction.
+    """
+    quarters = [weights[i::4] for i in range(4)]
+    finite = [int((quarter > -math.inf).sum()) for quarter in quarters]
+    if min(finite) < 2:
+        return None
+    rates = [acceptance_rate(n, len(q), stopped_on_acceptance=False) for n, q in zip(finite, quarters, strict=True)]
+    guarded = combine((1, _mean_log_weight(quarters[1])), (-1, log_base_rate), (1, log_estimate(rates[2])))
+    return theorem2_residual(kl_gold_proposal(quarters[0]), guarded, rates[3])
+
+
+def _mean_log_weight(weights: NDArray[np.float64]) -> Estimate:
+    """Estimate E_g log a/a' by self-normalised importance sampling, with a jackknifed interval."""
+    w, _ = scaled(weights)
+    gain = np.zeros_like(w)
+    gain[w > 0] = w[w > 0] * weights[w > 0]
+    return jackknife(np.stack([w, gain]), lambda mean: np.asarray(mean[1] / mean[0]), int((w > 0).sum()) - 1)
+
+
+def _positions(recordings: Sequence[Sequence[Attempt]], place: str | Keyword | Regex) -> dict[str, float]:
+    """Return where the place is in every text that satisfies the constraint; NaN where it is not in it."""
+    texts = sorted({attempt.draw.text for attempts in recordings for attempt in attempts if attempt.satisfied})
+    return dict(zip(texts, relative_position(texts, place).tolist(), strict=True))
+
+
+def _bins(positions: Mapping[str, float], gold: Sequence[str]) -> Bins:
+    """Sort texts into bins; those without the place have a bin of their own."""
+    numbers = {
+        text: BINS if math.isnan(position) else int(position_bins([position], BINS)[0])
+        for text, position in positions.items()
+    }
+    count = BINS + (BINS in numbers.values())
+    return Bins(numbers.__getitem__, count, np.array([numbers[text] for text in gold], dtype=np.int64))
+
+
+def _histogram(positions: Mapping[str, float], texts: Sequence[str]) -> list[Estimate] | None:
+    found = [positions[text] for text in texts if not math.isnan(positions.get(text, math.nan))]
+    return position_histogram(found, BINS) if found else None

@@ -1,0 +1,48 @@
+"""What a reader of figures should beware of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+from guardwrap.draws import Estimate
+
+__all__ = ["notes_on"]
+
+_FEW = 100  # texts of g, or effective draws
+
+
+def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bool) -> tuple[str, ...]:
+    """Say in words what the figures of a proposal warn of.
+
+    Parameters
+    ----------
+    figures
+        Of the proposal.
+    gold
+        Texts of g.
+    place
+        Whether texts are compared by a place in them.
+    halved
+        Whether there was a distance by that place that could be halved.
+    """
+    notes = []
+    if (worth := figures["effective_sample_size"].value) < _FEW:
+        notes.append(
+            f"the attempts are worth {worth:.3g} draws of g: distances and their intervals may end too low; make more"
+        )
+    ratio = figures.get("log_partition_over_base_rate")
+    if ratio is None:
+        notes.append("no attempt of the model itself satisfies the constraint: nothing can be held against AR_a")
+    elif ratio.high < 0 or ratio.low > 0:
+        notes.append(
+            "Z from the weights is not AR_a: the proposal hardly ever gives part of what g gives, so that "
+            "distances end too low, or log-probabilities are wrong"
+        )
+    if place and gold < _FEW:
+        notes.append(f"{gold} texts of g only: the projected KL needs more attempts of the model itself")
+    if place and gold and not halved:
+        notes.append("the place shows no distance between g' and g that samplers could reduce")
+    if find_spec("sacrebleu") is None:
+        notes.append("no Self-BLEU: it needs sacrebleu (pip install 'guardwrap[metrics]')")
+    return tuple(notes)

@@ -1,0 +1,177 @@
+"""Attempts drawn once and kept as JSON Lines, so that an interrupted evaluation goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from guardwrap.draws import Draw
+from guardwrap.errors import UsageError
+from guardwrap.proposals import Prompt
+from guardwrap.samplers import Attempt
+
+__all__ = ["Attempts", "Source", "record", "recording_path"]
+
+CHUNK = 1000  # attempts of each prompt in one line of a recording
+
+Attempts = list[list[Attempt]]
+"""For each prompt its attempts, in launch order."""
+
+
+class Source(Protocol):
+    """What draws attempts: a ``GuardedGenerator``."""
+
+    def attempts(
+        self, prompts: Any, count: int, *, proposal: Prompt | None = None, seed: int | None = None, **options: Any
+    ) -> Attempts:
+        """Draw ``count`` attempts for each prompt, with log-weights."""
+
+
+def record(
+    source: Source,
+    law: Mapping[str, Any],
+    folder: Path,
+    count: int,
+    versions: Mapping[str, str],
+    tick: Callable[[int], None] = lambda _: None,
+) -> tuple[Attempts, dict[str, str]]:
+    """Return the attempts of one proposal: those that are recorded, and new ones for the rest.
+
+    Parameters
+    ----------
+    source
+        What draws.
+    law
+        Everything that attempts depend on, as plain JSON types: ``name``, ``template`` (None for the model itself),
+        ``prompts``, ``generation`` and ``seed``, and what else tells two laws apart. A recording is used again only
+        for the same law.
+    folder
+        Where recordings are.
+    count
+        Attempts for each prompt.
+    versions
+        Kept with a new recording.
+    tick
+        Called with the number of attempts made, over all prompts, whenever some are there.
+
+    Returns
+    -------
+    tuple
+        The attempts, and the versions that the recording was begun with.
+
+    Raises
+    ------
+    UsageError
+        If the source gives other attempts than it was asked for.
+    """
+    path = recording_path(folder, law)
+    proposal = None if law["template"] is None else Prompt(law["template"])
+    sizes = [min(CHUNK, count - done) for done in range(0, count, CHUNK)]
+    begun, kept, size = _kept(path, law, sizes)
+    recorded: Attempts = [[] for _ in law["prompts"]]
+    folder.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.truncate(size)
+        if begun is None:
+            begun = dict(versions)
+            file.write(_line({"law": law, "versions": begun}))
+        for number, wanted in enumerate(sizes):
+            if number < len(kept):
+                chunk = kept[number]
+            else:
+                chunk = source.attempts(
+                    law["prompts"], wanted, proposal=proposal, seed=_seed(law, number), **law["generation"]
+                )
+                if [len(attempts) for attempts in chunk] != [wanted] * len(law["prompts"]):
+                    raise UsageError(f"asked for {wanted} attempts a prompt and got another number")
+                file.write(_line({"attempts": [[_to_row(a) for a in attempts] for attempts in chunk]}))
+                file.flush()
+            for attempts, more in zip(recorded, chunk, strict=True):
+                attempts += more[:wanted]
+            tick(wanted * len(chunk))
+    return recorded, begun
+
+
+def recording_path(folder: Path, law: Mapping[str, Any]) -> Path:
+    """Return where the attempts of a law are kept."""
+    slug = re.sub(r"\W+", "-", law["name"], flags=re.ASCII).strip("-")[:40]
+    digest = hashlib.sha256(json.dumps(law, sort_keys=True).encode()).hexdigest()[:12]
+    return folder / f"{slug or 'proposal'}-{digest}.jsonl"
+
+
+def _seed(law: Mapping[str, Any], number: int) -> int:
+    """Seed a chunk: laws share no randomness, so that their figures are independent."""
+    words = (law["seed"], zlib.crc32(law["name"].encode()), number)
+    return int(np.random.SeedSequence(words).generate_state(1)[0])
+
+
+def _kept(
+    path: Path, law: Mapping[str, Any], sizes: Sequence[int]
+) -> tuple[dict[str, str] | None, list[Attempts], int]:
+    """Read what is recorded: the versions, the chunks that are long enough, and where the last of them ends."""
+    begun: dict[str, str] | None = None
+    kept: list[Attempts] = []
+    size = 0
+    for raw in _whole_lines(path):
+        try:
+            data = json.loads(raw)
+            if begun is None:
+                if data["law"] != law:
+                    raise ValueError
+                begun = dict(data["versions"])
+            elif len(kept) == len(sizes):  # a longer recording is kept as it is
+                pass
+            else:
+                chunk = [[_to_attempt(row) for row in rows] for rows in data["attempts"]]
+                if len(chunk) != len(law["prompts"]):
+                    raise ValueError
+                if any(len(attempts) < sizes[len(kept)] for attempts in chunk):
+                    break
+                kept.append(chunk)
+        except (ValueError, KeyError, TypeError):
+            raise UsageError(f"{str(path)!r} is not a recording of these attempts; remove it") from None
+        size += len(raw)
+    return begun, kept, size
+
+
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file, if there is one, but for half a line at its end."""
+    if path.exists():
+        with path.open("rb") as file:
+            for raw in file:
+                if raw.endswith(b"\n"):
+                    yield raw
+
+
+def _line(data: Mapping[str, Any]) -> bytes:
+    return json.dumps(data).encode() + b"\n"
+
+
+def _to_row(attempt: Attempt) -> dict[str, Any]:
+    """Spell an attempt. The text of one that does not satisfy the constraint is not kept: it must not get out."""
+    row: dict[str, Any] = {"satisfied": attempt.satisfied, "log_proposal": attempt.draw.log_proposal}
+    if attempt.satisfied:
+        row |= {
+            "log_weight": None if attempt.log_weight == -math.inf else attempt.log_weight,
+            "uniform": attempt.uniform,
+            "text": attempt.draw.text,
+            "token_ids": attempt.draw.token_ids,
+            "finished": attempt.draw.finished,
+        }
+    return row
+
+
+def _to_attempt(row: Mapping[str, Any]) -> Attempt:
+    if not row["satisfied"]:
+        return Attempt(Draw("", (), "", log_proposal=row["log_proposal"]), False, -math.inf)
+    weight = -math.inf if row["log_weight"] is None else float(row["log_weight"])
+    draw = Draw("", tuple(row["token_ids"]), row["text"], row["finished"], row["log_proposal"])
+    return Attempt(draw, True, weight, row["uniform"])

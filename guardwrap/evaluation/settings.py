@@ -1,0 +1,163 @@
+"""What an evaluation is told: one YAML file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.files import PREFIX, as_constraint_file
+from guardwrap.constraints.spec import load_with_constraint
+from guardwrap.constraints.text import Keyword, Regex
+from guardwrap.proposals import Prompt
+
+__all__ = ["BASE", "STEPS", "Settings", "place_of", "read_settings"]
+
+BASE = "base"
+"""What figures call the model itself."""
+
+STEPS = (1, 2, 5, 10, 20, 50, 100)
+
+_OURS = ("count", "num_return_sequences", "prompts", "proposal", "seed")
+
+
+class Settings(BaseModel):
+    """What to compare, and how thoroughly.
+
+    Parameters
+    ----------
+    model
+        A Hub id, a folder, or ``"local"``, the embedded model.
+    constraint
+        ``catalogue:NAME``, the path of a constraint file, or a constraint as in such a file.
+    prompts
+        One or more. g differs from prompt to prompt, so each has its own figures.
+    proposals
+        Constraint-aware prompts by name: templates with ``{prompt}``.
+    chat
+        Whether each prompt becomes a user message.
+    generation
+        Arguments of ``generate``, e.g. ``max_new_tokens``. They define a(y).
+    attempts
+        Of each proposal, for each prompt.
+    base_attempts
+        Of the model itself, for each prompt, where that is another number: texts of g come from them.
+    batch_size
+        Attempts side by side, at most.
+    betas
+        The β of QRS, in units of P/a' as in ``qrs``. None chooses them by what they cost.
+    steps
+        Moves of IMH.
+    texts
+        Of each setting of IMH, where so many can be had: 1000 in the paper (App. G).
+    position
+        A word or phrase, whose place in a text is compared. None takes the constraint's only keyword or regular
+        expression, if it has one.
+    seed
+        The same seed gives the same figures.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str = "local"
+    constraint: str | dict[str, Any]
+    prompts: list[str] = Field(min_length=1)
+    proposals: dict[str, str] = Field(min_length=1)
+    chat: bool = False
+    generation: dict[str, Any] = {}
+    attempts: int = Field(10_000, ge=2)
+    base_attempts: int | None = Field(None, ge=2)
+    batch_size: int | None = Field(None, ge=1)
+    betas: list[float] | None = Field(None, min_length=1)
+    steps: list[int] = Field(list(STEPS), min_length=1)
+    texts: int = Field(1000, ge=1)
+    position: str | None = Field(None, min_length=1)
+    seed: int = Field(0, ge=0)
+
+    @field_validator("proposals")
+    @classmethod
+    def _templates(cls, proposals: dict[str, str]) -> dict[str, str]:
+        for name, template in proposals.items():
+            if not name.strip() or name == BASE:
+                raise ValueError(f"a proposal needs a name, and {BASE!r} is the model itself")
+            Prompt(template)
+        return proposals
+
+    @field_validator("generation")
+    @classmethod
+    def _arguments(cls, generation: dict[str, Any]) -> dict[str, Any]:
+        if taken := [name for name in _OURS if name in generation]:
+            raise ValueError(f"{taken[0]} is no setting of the model's law; leave it out")
+        return generation
+
+    @field_validator("betas")
+    @classmethod
+    def _above_0(cls, betas: list[float] | None) -> list[float] | None:
+        if betas is not None and not all(0 < beta < math.inf for beta in betas):
+            raise ValueError("each β must be a number above 0; rejection, the limit at 0, is always compared")
+        return betas
+
+    @field_validator("steps")
+    @classmethod
+    def _moves(cls, steps: list[int]) -> list[int]:
+        if not all(number >= 1 for number in steps):
+            raise ValueError("each number of steps must be at least 1; rejection, no step, is always compared")
+        return steps
+
+    def given(self, prompt: str) -> str | list[dict[str, str]]:
+        """Return a prompt as a ``GuardedGenerator`` takes it."""
+        return [{"role": "user", "content": prompt}] if self.chat else prompt
+
+
+def read_settings(
+    path: str | Path, *, changes: Mapping[str, Any] | None = None, allow_code: bool = False
+) -> tuple[Settings, Constraint]:
+    """Read an evaluation's file.
+
+    Parameters
+    ----------
+    path
+        Path of the YAML file. A folder or constraint file that it names is looked for beside it first.
+    changes
+        Fields to replace, e.g. from the command line.
+    allow_code
+        Whether the constraint may name Python functions.
+
+    Raises
+    ------
+    SpecError
+        If the file cannot be read or is not well formed; the message names path and line.
+    GuardwrapError
+        If the constraint that it names cannot be read.
+    """
+    settings, constraint = load_with_constraint(path, Settings, allow_code=allow_code)
+    changes = {"model": _beside(path, settings.model), **(changes or {})}
+    if constraint is None:
+        named = str(settings.constraint)
+        given = named if named.startswith(PREFIX) else _beside(path, named)
+        constraint = as_constraint_file(given, allow_code=allow_code).constraint
+    return settings.model_copy(update=changes), constraint
+
+
+def _beside(path: str | Path, name: str) -> str:
+    found = Path(path).parent / name
+    return str(found) if found.exists() else name
+
+
+def place_of(settings: Settings, constraint: Constraint) -> Keyword | Regex | None:
+    """Return what to look for in texts, whose place in them is compared, or None if nothing can be looked for."""
+    if settings.position is not None:
+        return Keyword(settings.position)
+    found = [part for part in constraint.parts if isinstance(part, Keyword | Regex) and _has_a_place(part)]
+    return found[0] if len(found) == 1 else None
+
+
+def _has_a_place(part: Keyword | Regex) -> bool:
+    """Say whether every text that satisfies a part has a match somewhere."""
+    if isinstance(part, Keyword):
+        return part.on == "completion" and part.match != "none" and part.min_count > 0
+    return part.on == "completion" and part.match == "search"

@@ -1,0 +1,222 @@
+"""What each setting of a sampler costs and how near to g it comes: samplers run over recorded attempts (paper App. G).
+
+Samplers are pure, so one recording serves all settings. IMH takes many accepted attempts a text. Where the recorded
+ones are too few, they are drawn again and again with replacement: a bootstrap of the proposal's law.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+import numpy as np
+from numpy.typing import NDArray
+
+from guardwrap.draws import Estimate
+from guardwrap.metrics import (
+    acceptance_rate,
+    effective_sample_size,
+    log_beta_for_acceptance,
+    projected_kl,
+    qrs_acceptance,
+    self_bleu,
+)
+from guardwrap.metrics.intervals import clip
+from guardwrap.samplers import Attempt, Sampler, imh, qrs, rejection
+
+__all__ = ["BLEU_TEXTS", "Bins", "Point", "diversity", "tradeoff"]
+
+COSTS = (1.1, 1.2, 1.36, 1.7, 2.2, 3.0, 4.5, 7.0, 10.0, 15.0, 22.0, 33.0, 50.0)
+"""What QRS costs over rejection, where β is chosen."""
+
+BLEU_TEXTS = 100
+_LEAST = 100  # texts that a β is chosen for
+_MOST = 10_000  # texts of IMH
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Texts of g, and where in a text to look.
+
+    Parameters
+    ----------
+    of
+        From a text to its bin.
+    count
+        How many bins there are.
+    gold
+        Bins of texts of g.
+    """
+
+    of: Callable[[str], int]
+    count: int
+    gold: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting of a sampler.
+
+    Parameters
+    ----------
+    sampler, setting
+        ``"rejection"`` and None, ``"qrs"`` and β, ``"imh"`` and its steps.
+    texts
+        How many it gave.
+    resampled
+        Whether they were made of recorded attempts drawn with replacement.
+    cost
+        Attempts for a text.
+    relative_cost
+        The same over rejection from this proposal.
+    projected_kl
+        To g, on the bins of positions, in nats.
+    figures
+        What the sampler says about itself.
+    self_bleu
+        By n.
+    """
+
+    sampler: str
+    setting: float | None
+    texts: int
+    resampled: bool
+    cost: Estimate
+    relative_cost: float
+    projected_kl: Estimate | None = None
+    figures: Mapping[str, Estimate | float] = field(default_factory=dict)
+    self_bleu: Mapping[str, Estimate] = field(default_factory=dict)
+
+
+def tradeoff(
+    attempts: Sequence[Attempt],
+    bins: Bins | None,
+    *,
+    betas: Sequence[float] | None,
+    steps: Sequence[int],
+    texts: int,
+    seed: int,
+) -> list[Point]:
+    """Run every setting over the attempts of one proposal.
+
+    Parameters
+    ----------
+    attempts
+        All of them, in launch order; at least one satisfies the constraint.
+    bins
+        What texts are sorted into; None for no projected KL.
+    betas
+        As in ``qrs``; None chooses them by what they cost, β = Z among them.
+    steps
+        Of IMH.
+    texts
+        Of IMH, where there are not more without drawing attempts twice.
+    seed
+        For drawing attempts with replacement.
+
+    Returns
+    -------
+    list of Point
+        Rejection; QRS and IMH by rising cost.
+    """
+    weights = np.array([attempt.log_weight for attempt in attempts], dtype=np.float64)
+    satisfied = [attempt for attempt in attempts if attempt.satisfied]
+    rate = acceptance_rate(len(satisfied), len(attempts), stopped_on_acceptance=False)
+    points = [_point("rejection", None, *_run(rejection, attempts), bins, _inverse(rate), 1.0)]
+    for log_beta in _chosen(weights) if betas is None else sorted(map(math.log, betas)):
+        cost = _inverse(qrs_acceptance(weights, log_beta))
+        ran = _run(qrs(math.exp(log_beta)), attempts)
+        points.append(_point("qrs", math.exp(log_beta), *ran, bins, cost, cost.value * rate.value))
+    # Attempts that are drawn again carry the error of the recorded ones, which are worth so many draws of g.
+    worth = effective_sample_size(weights[[attempt.satisfied for attempt in attempts]]).value
+    for number in sorted(set(steps)):
+        count = min(max(len(satisfied) // (number + 1), texts), _MOST)
+        again = count * (number + 1) > len(satisfied)
+        stream = _resampled(satisfied, count * (number + 1), [seed, number]) if again else satisfied
+        ran = _run(imh(number), stream[: count * (number + 1)])
+        cost = Estimate(*((number + 1) * x for x in _inverse(rate)))
+        points.append(_point("imh", number, *ran, bins, cost, number + 1.0, worth if again else math.inf))
+    return points
+
+
+def _run(sampler: Sampler, attempts: Sequence[Attempt]) -> tuple[list[str], Mapping[str, Estimate | float]]:
+    state, texts = sampler.init(), []
+    for attempt in attempts:
+        state, draw = sampler.step(state, attempt)
+        if draw is not None:
+            texts.append(draw.text)
+    # Chains have no figures of weights that are 0, as of texts that the model's top-k never gives.
+    known = sampler.name != "imh" or all(attempt.log_weight != -math.inf for attempt in attempts)
+    return texts, sampler.report(state)[1] if known else {}
+
+
+def _point(
+    sampler: str,
+    setting: float | None,
+    texts: list[str],
+    figures: Mapping[str, Estimate | float],
+    bins: Bins | None,
+    cost: Estimate,
+    relative: float,
+    worth: float = math.inf,
+) -> Point:
+    """Put a point together; ``worth`` draws of g is what the attempts are worth that were drawn again."""
+    projected = None
+    if bins is not None and texts:
+        found = projected_kl(bins.gold, np.array([bins.of(text) for text in texts]), bins=bins.count)
+        # The bias that as many draws of g have (Paninski 2003), and their error beside that of the texts.
+        value = found.value - (bins.count - 1) / (2 * worth)
+        wider = math.sqrt(1 + len(texts) / worth)
+        down, up = wider * (found.value - found.low), wider * (found.high - found.value)
+        projected = clip(Estimate(value, value - down, value + up))
+    resampled = worth < math.inf
+    # Texts of attempts that were drawn again are alike for that reason alone.
+    bleu = {} if resampled else diversity(texts)
+    return Point(sampler, setting, len(texts), resampled, cost, relative, projected, figures, bleu)
+
+
+def _inverse(rate: Estimate) -> Estimate:
+    """From a share of attempts to attempts for one."""
+    value, low, high = (1 / x if x > 0 else math.inf for x in (rate.value, rate.high, rate.low))
+    return Estimate(value, low, high)
+
+
+def _chosen(weights: NDArray[np.float64]) -> list[float]:
+    """Choose log β by cost: those of ``COSTS`` that leave enough texts; β = Z; and the largest weight.
+
+    Attempts cannot tell apart β above their largest weight.
+    """
+    accepted, top = int((weights > -math.inf).sum()), float(weights.max())
+    share, log_z = accepted / len(weights), float(np.logaddexp.reduce(weights)) - math.log(len(weights))
+    chosen = [log_beta_for_acceptance(weights, share / cost) for cost in COSTS if accepted / cost >= _LEAST]
+    chosen += [log_z, *([top] if math.exp(log_z - top) * len(weights) >= _LEAST else [])]
+    return sorted({log_beta for log_beta in chosen if -700 < log_beta <= top})
+
+
+def _resampled(satisfied: Sequence[Attempt], size: int, seed: list[int]) -> list[Attempt]:
+    chance = np.random.default_rng(seed)
+    picked, uniforms = chance.integers(len(satisfied), size=size).tolist(), chance.random(size).tolist()
+    return [
+        Attempt(satisfied[i].draw, True, satisfied[i].log_weight, uniform)
+        for i, uniform in zip(picked, uniforms, strict=True)
+    ]
+
+
+def diversity(texts: Sequence[str]) -> dict[str, Estimate]:
+    """Return Self-BLEU by n, for n from 2 to 5, of ``BLEU_TEXTS`` of the texts.
+
+    Parameters
+    ----------
+    texts
+        iid texts of one sampler.
+
+    Returns
+    -------
+    dict
+        Empty where there are fewer texts, or sacrebleu, an extra, is not installed.
+    """
+    if len(texts) < BLEU_TEXTS or find_spec("sacrebleu") is None:
+        return {}
+    return {str(n): self_bleu(texts, n, k=BLEU_TEXTS) for n in (2, 3, 4, 5)}

@@ -1,0 +1,70 @@
+"""An evaluation's file."""
+
+import pytest
+
+from guardwrap import Keyword, Regex
+from guardwrap.constraints import Length
+from guardwrap.errors import SpecError
+from guardwrap.evaluation.settings import Settings, place_of, read_settings
+
+
+def test_the_place():
+    settings = Settings(constraint="x", prompts=["p"], proposals={"cap": "{prompt}"})
+    word, digits = Keyword("dragon"), Regex(r"\d")
+    assert place_of(settings, word) is word
+    assert place_of(settings, digits & Length(max=10, unit="words")) is digits
+    for without in (word & digits, ~digits, word | digits, Keyword("x", match="none"), Regex("x", match="fullmatch")):
+        assert place_of(settings, without) is None
+    assert place_of(settings.model_copy(update={"position": "castle"}), ~digits) == Keyword("castle")
+
+
+CONFIG = """\
+constraint: {kind: keyword, words: a}
+prompts: [Tell me., Tell more.]
+proposals:
+  cap: "Use an a. {prompt}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (CONFIG + "bets: [1]\n", "c.yaml:5: bets: unknown field 'bets' (did you mean 'betas'?); known: model, "),
+        (CONFIG + "betas: [1, 0]\n", "c.yaml:5: betas: each β must be a number above 0"),
+        (CONFIG + "steps: [0]\n", "c.yaml:5: steps: each number of steps must be at least 1"),
+        (CONFIG + "generation: {seed: 1}\n", "c.yaml:5: generation: seed is no setting of the model's law"),
+        (CONFIG.replace("{prompt}", ""), "c.yaml:3: proposals: the template of a prompt needs {prompt}"),
+        (CONFIG.replace("cap:", "base:"), "c.yaml:3: proposals: a proposal needs a name, and 'base' is"),
+        (CONFIG.replace("words", "wrods"), "c.yaml:1: constraint.wrods: unknown field 'wrods' (did you mean 'words'?)"),
+        (CONFIG.replace("kind: keyword, words: a", "kind: not"), "c.yaml:1: constraint: needs a field 'of'"),
+        (CONFIG.replace("prompts", "# "), "c.yaml:1: the file: needs a field 'prompts'"),
+        ("# nothing\n", "c.yaml: empty file; it needs model, constraint, prompts"),
+        ("- 1\n", "c.yaml:1: this file is a mapping with the fields model, constraint"),
+    ],
+)
+def test_settings_that_cannot_work(tmp_path, monkeypatch, text, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(SpecError) as error:
+        read_settings("c.yaml")
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_settings(tmp_path):
+    (tmp_path / "c.yaml").write_text(CONFIG + "model: tiny\nattempts: 50\n")
+    (tmp_path / "tiny").mkdir()
+    settings, constraint = read_settings(tmp_path / "c.yaml", changes={"attempts": 7})
+    assert constraint == Keyword("a")
+    assert settings.model == str(tmp_path / "tiny")
+    assert (settings.attempts, settings.base_attempts, settings.seed) == (7, None, 0)
+    for named in ("catalogue:no-contact-details", "word.yaml"):
+        (tmp_path / "word.yaml").write_text("guardwrap: 1\nconstraint: {kind: keyword, words: b}\n")
+        (tmp_path / "d.yaml").write_text(CONFIG.replace("{kind: keyword, words: a}", named))
+        _, constraint = read_settings(tmp_path / "d.yaml")
+        assert (constraint == Keyword("b")) == (named == "word.yaml")
+    (tmp_path / "d.yaml").write_text(
+        CONFIG.replace("{kind: keyword, words: a}", "{kind: python, function: 'os:getcwd'}")
+    )
+    with pytest.raises(SpecError, match=r"d\.yaml:1: names Python code"):
+        read_settings(tmp_path / "d.yaml")
