@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from transformers import GenerationConfig
 
+from guardwrap.constraints.patterns import filtered_warnings
 from guardwrap.engine.prepare import without_stop_strings
 from guardwrap.engine.rows import Ids, Plain, Rows, Wave
 from guardwrap.engine.slots import Slots
@@ -105,8 +105,8 @@ def _require_generate(model: Any) -> None:
         output_logits=True,
         return_dict_in_generate=True,
     )
-    with warnings.catch_warnings(), without_stop_strings(model.generation_config):
-        warnings.simplefilter("ignore")  # about settings of the model's own that a greedy trial does not use
+    with without_stop_strings(model.generation_config), filtered_warnings("ignore"):
+        # about settings of the model's own that a greedy trial does not use
         made = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
     plain = Plain(model)
     reference = plain.add([tuple(ids[0].tolist())])
