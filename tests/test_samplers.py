@@ -249,6 +249,14 @@ def test_figures_of_imh() -> None:
     assert imh(8).report(imh(8).init())[0].startswith("nothing: no attempt")
 
 
+def test_figures_where_the_model_does_not_give_every_text() -> None:
+    """Chains that begin at a text of weight zero have no log-weight there."""
+    sampler = imh(4)
+    law, figures = sampler.report(run(sampler, WORLDS["top-k"].attempts(7), 3_000))
+    assert law.startswith("approximately g")
+    assert all(math.isfinite(figures[name].value) for name in ("move_acceptance", "autocorrelation", "r_hat"))  # type: ignore[union-attr]
+
+
 def test_states_do_not_change() -> None:
     """A state can be stepped from twice."""
     attempts = list(itertools.islice(WORLDS["whole"].attempts(8), 400))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from guardwrap.draws import Draw, Estimate
 from guardwrap.errors import UsageError
@@ -31,7 +32,7 @@ class _State:
 
     chains: tuple[_Chain, ...]
     turn: int = 0
-    ended: tuple[tuple[float, ...], ...] = ()
+    ended: tuple[Trace | None, Any] | None = None  # traces of chains that ended, the newest first
     moves: int = 0
     moved: int = 0
 
@@ -89,18 +90,20 @@ def imh(steps: int = 10, *, thinning: int | None = None, chains: int | None = No
         due = chain.moves - steps
         text = chain.draw if due == 0 or (thinning is not None and due > 0 and due % thinning == 0) else None
         if text is not None and thinning is None:
-            state = replace(state, ended=(*state.ended, tuple(Trace.values(chain.trace))))
+            state = replace(state, ended=(chain.trace, state.ended))
             chain = _Chain()
         now = (*state.chains[: state.turn], chain, *state.chains[state.turn + 1 :])
         return replace(state, chains=now, turn=(state.turn + 1) % count), text
 
     def report(state: _State) -> tuple[str, Mapping[str, Estimate | float]]:
-        if not state.ended and state.chains[0].draw is None:
+        if state.ended is None and state.chains[0].draw is None:
             return "nothing: no attempt satisfied the constraint, so no chain of IMH began", {}
         figures: dict[str, Estimate | float] = {"steps": float(steps), "moves": float(state.moves)}
         if state.moves:
             figures["move_acceptance"] = acceptance_rate(state.moved, state.moves, stopped_on_acceptance=False)
-        traces = [*state.ended, *(tuple(Trace.values(chain.trace)) for chain in state.chains)]
+        traces = [Trace.values(trace) for trace in (*_ended(state), *(chain.trace for chain in state.chains))]
+        # A chain may begin where the model gives nothing, and has no log-weight until it moves.
+        traces = [trace for trace in traces if -math.inf not in trace]
         shortest = min((len(trace) for trace in traces if len(trace) > steps), default=0)
         whole = [trace[:shortest] for trace in traces if len(trace) >= shortest]
         if shortest >= 4 and steps:
@@ -110,3 +113,10 @@ def imh(steps: int = 10, *, thinning: int | None = None, chains: int | None = No
         return f"approximately g: IMH, {steps} moves from an accepted draw", figures
 
     return Sampler("imh", init, step, report, weighs=True)
+
+
+def _ended(state: _State) -> Iterator[Trace | None]:
+    ended = state.ended
+    while ended is not None:
+        yield ended[0]
+        ended = ended[1]
