@@ -203,3 +203,16 @@ def test_out_of_memory_with_one_attempt_is_an_error(world: World, monkeypatch: p
     monkeypatch.setattr(Slots, "forward", full)
     with pytest.raises(ModelError, match="shorten the prompt"):
         guarded("ab", max_new_tokens=8, num_return_sequences=5)
+
+
+def test_out_of_memory_in_the_self_test_is_not_held_against_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("llama", {})
+
+    def full(self: Any, tokens: torch.Tensor, remember: Any = None) -> torch.Tensor:
+        raise torch.OutOfMemoryError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Slots, "forward", full)
+        with pytest.raises(ModelError, match="free some"):
+            choose(model)
+    assert choose(model) is Slots

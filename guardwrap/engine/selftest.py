@@ -56,6 +56,9 @@ def _tested(model: Any) -> type[Rows]:
     for kind in kinds:
         try:
             error = _difference(kind, model)
+        except torch.OutOfMemoryError as reason:  # which says nothing about the model, so nothing is remembered
+            way_out = "free some, or load it in half precision"
+            raise ModelError(f"out of memory when the model was first tried; {way_out}") from reason
         except Exception as reason:  # whatever an architecture does with a cache it does not know
             logger.debug("%s does not work with %s", kind.name, type(model).__name__, exc_info=reason)
             continue
