@@ -3,12 +3,11 @@
 In half precision the log-probability seen while decoding and that of one pass differ by tenths of a nat to nats, and
 so would log a(y) - log a'(y). One pass computes in float32 therefore, whatever the weights are stored in, and in half
 precision both terms come from it: with a' = a they cancel. What is left is that the decoding loop did not draw from
-quite the law that is computed; ``rounding`` says how far off it was.
+quite the law that is computed; ``Weigher.note`` says how far off it was.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
@@ -19,6 +18,7 @@ import torch
 
 from guardwrap.engine.prepare import Settings
 from guardwrap.engine.rows import _parameters
+from guardwrap.engine.sharing import shared_copy
 
 __all__ = ["is_exact", "log_probabilities"]
 
@@ -70,8 +70,7 @@ def _in_float32(model: Any) -> Iterator[Any]:
         return
     with _lock:
         if model not in _wide:
-            shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-            _wide[model] = copy.deepcopy(model, shared)
+            _wide[model] = shared_copy(model)
             for module in _wide[model].modules():
                 if module._parameters:
                     module.register_forward_pre_hook(_widen)
