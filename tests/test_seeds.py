@@ -86,7 +86,7 @@ def test_negative_control_a_stream_shared_by_the_batch_depends_on_it(
         def __next__(self) -> float:
             return shared.random()
 
-    monkeypatch.setattr(loop, "_stream", lambda launch: Shared())
+    monkeypatch.setattr(loop, "stream_of", lambda launch: Shared())
     first = texts(world, 1)
     shared.seed(0)
     assert texts(world, batch_size) != first

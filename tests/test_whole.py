@@ -13,7 +13,7 @@ from transformers import LogitsProcessor
 
 from guardwrap import Budget, Finished, GuardedGenerator, Keyword, Length, Regex, constraint
 from guardwrap.draws import Outcome
-from guardwrap.engine import prepare, whole
+from guardwrap.engine import decode, prepare, whole
 from guardwrap.engine.decode import Decoded
 from guardwrap.testing import World, goodness_of_fit
 
@@ -72,8 +72,8 @@ def test_negative_control_noise_shared_by_the_batch(monkeypatch: pytest.MonkeyPa
     def shared(scores: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return inverse_cdf(scores, uniform[:1].expand_as(uniform))
 
-    inverse_cdf = whole.inverse_cdf
-    monkeypatch.setattr(whole, "inverse_cdf", shared)
+    inverse_cdf = decode.inverse_cdf
+    monkeypatch.setattr(decode, "inverse_cdf", shared)
     model, tokenizer = t5("ab ")
     outcome = drawn(model, tokenizer, draws=FEW)
     assert goodness_of_fit([draw.token_ids for draw in outcome.draws], gold(model, tokenizer)[1]) < FAILS
@@ -130,7 +130,7 @@ def test_seeds_belong_to_attempts(kind: str, monkeypatch: pytest.MonkeyPatch) ->
         def __next__(self) -> float:
             return float(torch.rand((), generator=generator))
 
-    monkeypatch.setattr(whole, "_stream", lambda launch: Shared())
+    monkeypatch.setattr(whole, "stream_of", lambda launch: Shared())
     first = texts(1)
     generator.manual_seed(0)
     assert texts(5) != first

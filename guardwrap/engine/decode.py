@@ -18,7 +18,7 @@ from guardwrap.errors import ModelError
 
 logger = logging.getLogger("guardwrap")
 
-__all__ = ["Decoded", "Decoder", "Launch"]
+__all__ = ["Decoded", "Decoder", "Launch", "draw_tokens", "halved", "stream_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class Decoder:
         list of Decoded
             Those that ended with them.
         """
-        new = (Decoded(launch, stream=_stream(launch), prompt_ids=launch.settings.ids) for launch in launches)
+        new = (Decoded(launch, stream=stream_of(launch), prompt_ids=launch.settings.ids) for launch in launches)
         return self._begin(list(new))
 
     @torch.no_grad()
@@ -260,36 +260,68 @@ class Decoder:
 
     def _halve(self, attempts: Sequence[Decoded], error: torch.OutOfMemoryError) -> None:
         """Go on with half as many attempts at once; those on their way begin again."""
-        if self._size == 1:
-            raise ModelError(
-                "out of memory with one attempt at a time; shorten the prompt or max_new_tokens"
-            ) from error
-        self._size //= 2
-        logger.warning("out of memory: going on with %d attempts at once", self._size)
+        self._size = halved(self._size, error)
         begun = [attempt.launch for attempt in (*self._running, *self._waiting, *attempts)]
         self._again = sorted([*begun, *self._again], key=lambda launch: (launch.prompt, launch.attempt))
         self._running, self._waiting, self._tokens = [], [], torch.empty(0)
         self._rows = self._make_rows()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
 
 
-def _stream(launch: Launch) -> Iterator[float]:
+def stream_of(launch: Launch) -> Iterator[float]:
+    """Return the uniforms of an attempt, from its first token on."""
     return uniforms(launch.seed, launch.prompt, launch.attempt)
 
 
-def _draw(logits: torch.Tensor, attempts: Sequence[Decoded], watch: Watch | None) -> torch.Tensor:
-    """Draw a token for each attempt, note it, and set the status of those that end with it."""
-    uniform = torch.tensor([next(attempt.stream) for attempt in attempts], dtype=torch.float64, device=logits.device)
+def halved(size: int, error: torch.OutOfMemoryError) -> int:
+    """Return half as many attempts at once, because memory ran out.
+
+    Raises
+    ------
+    ModelError
+        If it ran out with one.
+    """
+    if size == 1:
+        raise ModelError("out of memory with one attempt at a time; shorten the prompt or max_new_tokens") from error
+    logger.warning("out of memory: going on with %d attempts at once", size // 2)
+    return size // 2
+
+
+def draw_tokens(
+    scores: torch.Tensor, attempts: Sequence[Decoded], candidates: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Draw a token for each attempt, of one call, and note it with its log-probability.
+
+    Parameters
+    ----------
+    scores
+        After all processors and warpers; ``[attempts, columns]``.
+    attempts
+        Their uniforms are used, and their tokens grow.
+    candidates
+        Which token each column stands for, ``[attempts, columns]``; None where columns are tokens.
+
+    Returns
+    -------
+    torch.Tensor
+        The tokens, ``[attempts]``.
+    """
+    uniform = torch.tensor([next(attempt.stream) for attempt in attempts], dtype=torch.float64, device=scores.device)
     choose = inverse_cdf if attempts[0].launch.settings.mode == "sample" else argmax
-    # The warpers come from the call's own settings, so they are the same for every prompt.
-    scores, candidates = warped(_process(logits, attempts), attempts[0].launch.settings.warpers)
     tokens, log_probabilities = choose(scores, uniform)
     if candidates is not None:
         tokens = candidates.gather(1, tokens[:, None]).squeeze(1)
     for attempt, token, value in zip(attempts, tokens.tolist(), log_probabilities.tolist(), strict=True):
         attempt.token_ids.append(token)
         attempt.log_probability += value
+    return tokens
+
+
+def _draw(logits: torch.Tensor, attempts: Sequence[Decoded], watch: Watch | None) -> torch.Tensor:
+    """Draw a token for each attempt, note it, and set the status of those that end with it."""
+    # The warpers come from the call's own settings, so they are the same for every prompt.
+    scores, candidates = warped(_process(logits, attempts), attempts[0].launch.settings.warpers)
+    tokens = draw_tokens(scores, attempts, candidates)
     _settle(attempts, watch)
     return tokens
 

@@ -7,7 +7,6 @@ for all attempts of a prompt that are launched together, and runs its own loop; 
 from __future__ import annotations
 
 import copy
-import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,15 +15,11 @@ import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import MaxLengthCriteria, MaxTimeCriteria
 
-from guardwrap.engine.decode import Decoded, Launch
+from guardwrap.engine.decode import Decoded, Launch, draw_tokens, halved, stream_of
 from guardwrap.engine.prepare import Settings, stand_in
-from guardwrap.engine.randomness import uniforms
-from guardwrap.engine.tokens import argmax, inverse_cdf
-from guardwrap.errors import ModelError, UsageError
+from guardwrap.errors import UsageError
 
 __all__ = ["Whole", "WholeWatch", "draw"]
-
-logger = logging.getLogger("guardwrap")
 
 WholeWatch = Callable[[Sequence[int], Settings], str | None]
 """From the token ids so far and the prompt's settings to the part of the constraint that they violate, or None."""
@@ -76,7 +71,8 @@ class Whole:
         try:
             ended = draw([self._queue[i] for i in turn], self._watch)
         except torch.OutOfMemoryError as error:
-            self._halve(error)
+            self._size = halved(self._size, error)
+            torch.cuda.empty_cache()
             return []
         self._queue = [launch for i, launch in enumerate(self._queue) if i not in turn]
         return ended
@@ -85,16 +81,6 @@ class Whole:
         """Forget the attempts that are not needed any more; return those that had begun: there are none."""
         self._queue = [launch for launch in self._queue if not unneeded(launch)]
         return []
-
-    def _halve(self, error: torch.OutOfMemoryError) -> None:
-        if self._size == 1:
-            raise ModelError(
-                "out of memory with one attempt at a time; shorten the prompt or max_new_tokens"
-            ) from error
-        self._size //= 2
-        logger.warning("out of memory: going on with %d attempts at once", self._size)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
 
 
 def draw(launches: Sequence[Launch], watch: WholeWatch | None) -> list[Decoded]:
@@ -117,7 +103,7 @@ def draw(launches: Sequence[Launch], watch: WholeWatch | None) -> list[Decoded]:
     UsageError
         If the model's ``generate`` draws a text in several rounds.
     """
-    attempts = [Decoded(launch, stream=_stream(launch)) for launch in launches]
+    attempts = [Decoded(launch, stream=stream_of(launch)) for launch in launches]
     settings = launches[0].settings
 
     def sample(
@@ -150,10 +136,6 @@ def draw(launches: Sequence[Launch], watch: WholeWatch | None) -> list[Decoded]:
     return attempts
 
 
-def _stream(launch: Launch) -> uniforms:
-    return uniforms(launch.seed, launch.prompt, launch.attempt)
-
-
 def _running(attempts: Sequence[Decoded]) -> list[int]:
     """Rows whose attempts have not ended: ``generate`` goes on with the others' padding until the last one ends."""
     return [row for row, attempt in enumerate(attempts) if attempt.status == "running"]
@@ -164,18 +146,12 @@ class _Choice(LogitsProcessor):
 
     def __init__(self, attempts: Sequence[Decoded]) -> None:
         self._attempts = attempts
-        self._choose = inverse_cdf if attempts[0].launch.settings.mode == "sample" else argmax
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         rows = _running(self._attempts)
         if not rows:
             return scores  # on some devices transformers notices the end a step late
-        running = [self._attempts[row] for row in rows]
-        uniform = torch.tensor([next(attempt.stream) for attempt in running], dtype=torch.float64, device=scores.device)
-        tokens, log_probabilities = self._choose(scores[rows], uniform)
-        for attempt, token, value in zip(running, tokens.tolist(), log_probabilities.tolist(), strict=True):
-            attempt.token_ids.append(token)
-            attempt.log_probability += value
+        tokens = draw_tokens(scores[rows], [self._attempts[row] for row in rows])
         only = torch.full_like(scores, float("-inf"))
         only[rows, tokens] = 0.0
         return only
