@@ -63,8 +63,6 @@ class Decoded:
         Its uniforms.
     began
         ``time.monotonic()`` of its launch.
-    prompt_ids
-        The prompt.
     """
 
     launch: Launch
@@ -74,12 +72,11 @@ class Decoded:
     blame: str | None = None
     stream: Iterator[float] = field(default_factory=lambda: iter(()), repr=False)
     began: float = field(default_factory=lambda: time.monotonic())
-    prompt_ids: Ids = field(default=(), repr=False)
 
     @property
     def prefix(self) -> Ids:
         """Prompt and tokens so far."""
-        return (*self.prompt_ids, *self.token_ids)
+        return (*self.launch.settings.ids, *self.token_ids)
 
 
 Watch = Callable[[Sequence[int]], str | None]
@@ -157,8 +154,7 @@ class Decoder:
         list of Decoded
             Those that ended with them.
         """
-        new = (Decoded(launch, stream=stream_of(launch), prompt_ids=launch.settings.ids) for launch in launches)
-        return self._begin(list(new))
+        return self._begin([Decoded(launch, stream=stream_of(launch)) for launch in launches])
 
     @torch.no_grad()
     def advance(self) -> list[Decoded]:
@@ -196,7 +192,7 @@ class Decoder:
         The others get a row, or wait for the one that has the same tokens.
         """
         ended: list[Decoded] = []
-        computed = self._shared_prefixes()
+        computed = set(self._memorable().values())
         while attempts:
             try:
                 logits = self._rows.add([attempt.prefix for attempt in attempts])
@@ -211,12 +207,12 @@ class Decoder:
                     ended.append(attempt)
                 elif not self._is_shared(attempt):
                     seated.append(row)
-                elif self._rows.knows(attempt.prefix):
+                elif self._rows.knows(prefix := attempt.prefix):
                     further.append(attempt)
-                elif attempt.prefix in computed:
+                elif prefix in computed:
                     self._waiting.append(attempt)
                 else:
-                    computed.add(attempt.prefix)
+                    computed.add(prefix)
                     seated.append(row)
             self._seat([*self._running, *attempts], torch.cat([self._tokens.to(tokens), tokens]), seated)
             attempts = further
@@ -237,11 +233,9 @@ class Decoder:
 
     def _is_shared(self, attempt: Decoded) -> bool:
         """Whether others are likely to have the same tokens."""
-        others = attempt.launch.settings.count > 1 or attempt.launch.attempt > 0
-        return self._rows.shares and others and attempt.log_probability >= -SHARED
-
-    def _shared_prefixes(self) -> set[Ids]:
-        return {attempt.prefix for attempt in self._running if self._is_shared(attempt)}
+        # Asked of every attempt at every token: what is cheap and mostly says no comes first.
+        likely = attempt.log_probability >= -SHARED
+        return likely and self._rows.shares and (attempt.launch.attempt > 0 or attempt.launch.settings.count > 1)
 
     def _memorable(self) -> dict[int, Ids]:
         """Rows from which others begin, or may begin."""
@@ -249,7 +243,9 @@ class Decoder:
 
     def _seat_orphans(self) -> None:
         """Give a row to those that wait for one that is gone: its attempt was stopped."""
-        computed = self._shared_prefixes()
+        if not self._waiting:
+            return
+        computed = set(self._memorable().values())
         for attempt in list(self._waiting):
             if attempt.prefix not in computed:
                 self._rows.add([attempt.prefix[:-1]])
