@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from transformers import Cache, DynamicCache
 
-__all__ = ["Ids", "Plain", "Rows", "Wave", "fresh_cache", "run"]
+__all__ = ["Ids", "Plain", "Rows", "Wave", "fresh_cache", "run", "taken_by"]
 
 
 Ids = tuple[int, ...]
@@ -58,6 +58,12 @@ class Rows(Protocol):
         """
 
 
+def taken_by(model: Any) -> frozenset[str]:
+    """Names of the arguments of a model's ``forward``; under an adapter, of the model below it."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return _parameters(type(base).forward)
+
+
 @cache
 def _parameters(forward: Callable[..., Any]) -> frozenset[str]:
     return frozenset(inspect.signature(forward).parameters)
@@ -65,8 +71,7 @@ def _parameters(forward: Callable[..., Any]) -> frozenset[str]:
 
 def run(model: Any, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, past: Cache | None) -> torch.Tensor:
     """Run the model; logits of the last position, ``[rows, vocabulary]``, float32."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    known = _parameters(type(base).forward)
+    known = taken_by(model)
     extra = {"position_ids": positions, "logits_to_keep": 1, "attention_mask": mask}
     extra |= {"past_key_values": past, "cache_params": past}  # Mamba's name for it
     output = model(

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from guardwrap.engine.prepare import Settings
-from guardwrap.engine.rows import _parameters
+from guardwrap.engine.rows import taken_by
 from guardwrap.engine.sharing import shared_copy
 
 __all__ = ["is_exact", "log_probabilities"]
@@ -115,10 +115,7 @@ def _scored(model: Any, texts: Sequence[tuple[Settings, Sequence[int]]]) -> list
     for row, sequence in enumerate(sequences):
         ids[row, : len(sequence) - 1] = torch.tensor(sequence[:-1], device=device)
     first = min(len(settings.ids) for settings, _ in texts) - 1
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    extra = {}
-    if "logits_to_keep" in _parameters(type(base).forward):
-        extra["logits_to_keep"] = longest - first
+    extra = {"logits_to_keep": longest - first} if "logits_to_keep" in taken_by(model) else {}
     logits = model(
         input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, return_dict=True, **extra
     ).logits
