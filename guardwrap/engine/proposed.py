@@ -88,7 +88,7 @@ class Weigher:
 
     def __init__(self, model: Any, proposal: Any) -> None:
         self._model, self._proposal = model, proposal
-        self._squares: list[float] = []
+        self._texts, self._squares = 0, 0.0  # weighed in float32, and by how much squared decoding was off
 
     def __call__(self, attempts: Sequence[tuple[Prompt, Draw]]) -> list[float]:
         """Return a log-weight for each attempt, in nats."""
@@ -99,19 +99,20 @@ class Weigher:
         drawn = seen
         if not is_exact(self._proposal):
             drawn = log_probabilities(self._proposal, [(prompt.settings, draw.token_ids) for prompt, draw in attempts])
-            self._squares += [(a - b) ** 2 for a, b in zip(seen, drawn, strict=True)]
+            self._texts += len(seen)
+            self._squares += sum((a - b) ** 2 for a, b in zip(seen, drawn, strict=True))
         return [a - b for a, b in zip(base, drawn, strict=True)]
 
     @property
     def note(self) -> str | None:
         """What rounding does, in one sentence, where it does something."""
-        if not self._squares:
+        if not self._texts:
             return None
-        error = math.sqrt(sum(self._squares) / len(self._squares))
+        error = math.sqrt(self._squares / self._texts)
         dtype = str(self._proposal.dtype).removeprefix("torch.")
         return (
             f"weights are computed in float32; decoding in {dtype} drew from a law that is off by {error:.2g} nats "
-            f"(root mean square over {len(self._squares)} texts)"
+            f"(root mean square over {self._texts} texts)"
         )
 
 
