@@ -12,14 +12,12 @@ from scipy.stats import betabinom
 from guardwrap.draws import Budget, Estimate, Outcome
 from guardwrap.metrics import acceptance_rate, log_beta_for_tvd, qrs_acceptance, tvd_gold_guarded
 from guardwrap.samplers import Attempt
+from guardwrap.samplers.qrs import NEAR
 
 __all__ = ["Forecast", "Plan", "planned"]
 
 _SURE = 0.99
 """Probability with which a suggested budget suffices."""
-
-_NEAR = 0.05
-"""Total variation distance to g that is near enough: the target of ``qrs()`` too."""
 
 _MOST = 10_000_000
 """Attempts that a budget is suggested for, at most."""
@@ -152,7 +150,7 @@ def planned(
         accepted: float = sum(attempt.satisfied for attempt in drawn)
         if kind == "qrs" and accepted > 1:
             weights = [attempt.log_weight for attempt in drawn if attempt.log_weight is not None]
-            accepted = qrs_acceptance(weights, log_beta_for_tvd(weights, _NEAR)).value * len(drawn)
+            accepted = qrs_acceptance(weights, log_beta_for_tvd(weights, NEAR)).value * len(drawn)
         forecasts.append(_forecast(outcome, texts=texts, accepted=accepted, budget=budget, seconds=seconds))
     budgets = [each.budget for each in forecasts]
     enough = None if None in budgets or not budgets else Budget(max_attempts=max(n for n in budgets if n is not None))
@@ -163,7 +161,7 @@ def _sampler(attempts: Sequence[Sequence[Attempt]]) -> str:
     """Choose rejection where what the proposal gives is surely near g, else QRS."""
     for drawn in attempts:
         weights = [attempt.log_weight for attempt in drawn if attempt.log_weight is not None]
-        if sum(weight > -math.inf for weight in weights) < 2 or tvd_gold_guarded(weights).high > _NEAR:
+        if sum(weight > -math.inf for weight in weights) < 2 or tvd_gold_guarded(weights).high > NEAR:
             return "qrs"
     return "rejection"
 

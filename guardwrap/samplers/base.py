@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from guardwrap.draws import Draw, Estimate
+from guardwrap.errors import ModelError, UsageError
 
-__all__ = ["Attempt", "Sampler", "Trace"]
+__all__ = ["Attempt", "Sampler", "Trace", "checked_weight"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,24 @@ class Sampler(NamedTuple):
     step: Callable[[Any, Attempt], tuple[Any, Draw | None]]
     report: Callable[[Any], tuple[str, Mapping[str, Estimate | float]]]
     weighs: bool = False
+
+
+def checked_weight(attempt: Attempt) -> float:
+    """Return an attempt's log-weight.
+
+    Raises
+    ------
+    ModelError
+        If it is NaN or infinite.
+    UsageError
+        If there is none.
+    """
+    weight = attempt.log_weight
+    if weight is None:
+        raise UsageError("this sampler needs log-weights, and the attempt has none")
+    if math.isnan(weight) or weight == math.inf:
+        raise ModelError(f"a log-weight is {weight}: the model or the proposal gives no probability; try float32")
+    return weight
 
 
 class Trace(NamedTuple):

@@ -10,8 +10,7 @@ from typing import Any
 from guardwrap.draws import Draw, Estimate
 from guardwrap.errors import UsageError
 from guardwrap.metrics import acceptance_rate, autocorrelation, r_hat
-from guardwrap.samplers.base import Attempt, Sampler, Trace
-from guardwrap.samplers.qrs import checked_weight
+from guardwrap.samplers.base import Attempt, Sampler, Trace, checked_weight
 
 __all__ = ["imh"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from guardwrap.draws import Draw, Estimate
-from guardwrap.errors import ModelError, UsageError
+from guardwrap.errors import UsageError
 from guardwrap.metrics import (
     effective_sample_size,
     log_beta_for_acceptance,
@@ -16,9 +16,12 @@ from guardwrap.metrics import (
     qrs_kl,
     qrs_tvd,
 )
-from guardwrap.samplers.base import Attempt, Sampler, Trace
+from guardwrap.samplers.base import Attempt, Sampler, Trace, checked_weight
 
-__all__ = ["checked_weight", "qrs"]
+__all__ = ["NEAR", "qrs"]
+
+NEAR = 0.05
+"""Total variation distance to g that is near enough, where nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +80,11 @@ def qrs(
             raise UsageError(f"{name}={value!r}: give a number between 0 and 1")
     if not isinstance(pilot, int) or pilot < 2:
         raise UsageError(f"pilot={pilot!r}: give a whole number of at least 2")
-    tvd = 0.05 if not given else target_tvd
 
     def chosen(weights: list[float]) -> float:
         if target_acceptance is not None:
             return log_beta_for_acceptance(weights, target_acceptance)
-        return log_beta_for_tvd(weights, tvd or 0.05)
+        return log_beta_for_tvd(weights, NEAR if target_tvd is None else target_tvd)
 
     def init() -> _State:
         return _State(None if beta is None else math.log(beta))
@@ -118,21 +120,3 @@ def _report(state: _State) -> tuple[str, Mapping[str, Estimate | float]]:
         "effective_sample_size": effective_sample_size(weights),
     }
     return f"approximately g: QRS, β = {beta:.3g}, TVD to g {tvd}", figures
-
-
-def checked_weight(attempt: Attempt) -> float:
-    """Return an attempt's log-weight.
-
-    Raises
-    ------
-    ModelError
-        If it is NaN or infinite.
-    UsageError
-        If there is none.
-    """
-    weight = attempt.log_weight
-    if weight is None:
-        raise UsageError("this sampler needs log-weights, and the attempt has none")
-    if math.isnan(weight) or weight == math.inf:
-        raise ModelError(f"a log-weight is {weight}: the model or the proposal gives no probability; try float32")
-    return weight
