@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from guardwrap.errors import UsageError
 
-__all__ = ["Budget", "Draw", "Estimate", "Outcome", "Report", "Usage"]
+__all__ = ["Budget", "Draw", "Estimate", "Outcome", "Report", "Usage", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +189,8 @@ class Report:
         return f"{blame}{rate}raise the budget, weaken the constraint, or say in the prompt what it asks for"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain JSON types."""
-        data = dataclasses.asdict(dataclasses.replace(self, rejections=dict(self.rejections), evidence={}))
-        data["evidence"] = {
-            name: figure._asdict() if isinstance(figure, Estimate) else figure for name, figure in self.evidence.items()
-        }
-        data["acceptance"] = None if self.acceptance is None else self.acceptance._asdict()
-        data["notes"] = list(self.notes)
+        """Return the report as plain JSON types; figures that are infinite or unknown are None."""
+        data: dict[str, Any] = plain(self)
         return data
 
     def __str__(self) -> str:
@@ -250,3 +246,18 @@ class Outcome:
             "ok": self.ok,
             "report": self.report.to_dict(),
         }
+
+
+def plain(value: Any) -> Any:
+    """Return figures as plain JSON types; what is infinite or unknown becomes None."""
+    if isinstance(value, Estimate):
+        return {name: plain(number) for name, number in value._asdict().items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value

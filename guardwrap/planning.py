@@ -9,7 +9,7 @@ from typing import Any
 
 from scipy.stats import betabinom
 
-from guardwrap.draws import Budget, Estimate, Outcome
+from guardwrap.draws import Budget, Estimate, Outcome, plain
 from guardwrap.metrics import acceptance_rate, log_beta_for_tvd, qrs_acceptance, tvd_gold_guarded
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.qrs import NEAR
@@ -84,9 +84,13 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain JSON types; infinite figures are None."""
-        rows = [{name: _plain(getattr(forecast, name)) for name in Forecast.__slots__} for forecast in self.forecasts]
         budget = None if self.budget is None else self.budget.max_attempts
-        return {"forecasts": rows, "sampler": self.sampler, "max_attempts": budget, "advice": self.advice}
+        return {
+            "forecasts": plain(self.forecasts),
+            "sampler": self.sampler,
+            "max_attempts": budget,
+            "advice": self.advice,
+        }
 
     def __str__(self) -> str:
         lines = []
@@ -104,14 +108,6 @@ class Plan:
                 lines.append(f"  rejected by  {worst[0]}: {worst[1]}, more than any other part")
         budget = "" if self.budget is None else f", Budget(max_attempts={self.budget.max_attempts})"
         return "\n".join([*lines, f"choose sampler={self.sampler!r}{budget}", self.advice])
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Estimate):
-        return {name: _plain(figure) for name, figure in value._asdict().items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return dict(value) if isinstance(value, Mapping) else value
 
 
 def _short(prompt: Any) -> str:
@@ -149,7 +145,7 @@ def planned(
     for outcome, drawn in zip(outcomes, attempts, strict=True):
         accepted: float = sum(attempt.satisfied for attempt in drawn)
         if kind == "qrs" and accepted > 1:
-            weights = [attempt.log_weight for attempt in drawn if attempt.log_weight is not None]
+            weights = _weights(drawn)
             accepted = qrs_acceptance(weights, log_beta_for_tvd(weights, NEAR)).value * len(drawn)
         forecasts.append(_forecast(outcome, texts=texts, accepted=accepted, budget=budget, seconds=seconds))
     budgets = [each.budget for each in forecasts]
@@ -160,10 +156,14 @@ def planned(
 def _sampler(attempts: Sequence[Sequence[Attempt]]) -> str:
     """Choose rejection where what the proposal gives is surely near g, else QRS."""
     for drawn in attempts:
-        weights = [attempt.log_weight for attempt in drawn if attempt.log_weight is not None]
+        weights = _weights(drawn)
         if sum(weight > -math.inf for weight in weights) < 2 or tvd_gold_guarded(weights).high > NEAR:
             return "qrs"
     return "rejection"
+
+
+def _weights(drawn: Sequence[Attempt]) -> list[float]:
+    return [attempt.log_weight for attempt in drawn if attempt.log_weight is not None]
 
 
 def _forecast(outcome: Outcome, *, texts: int, accepted: float, budget: Budget, seconds: float) -> Forecast:

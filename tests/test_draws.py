@@ -1,11 +1,14 @@
 """Budgets, reports and outcomes."""
 
+import dataclasses
 import json
+import math
 from typing import Any
 
 import pytest
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Length, Regex
+from guardwrap.draws import Estimate
 from guardwrap.errors import UsageError
 from guardwrap.testing import World
 
@@ -39,6 +42,19 @@ def test_reports_print_and_serialise(world: World) -> None:
         text = str(outcome.report)
         assert "exactly g" in text
         assert all(len(line) < 120 for line in text.splitlines())
+
+
+def test_infinite_evidence_is_strict_json(world: World) -> None:
+    """An interval may have no upper end, and strict JSON has no word for infinity."""
+    (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
+    figures = {"kl": Estimate(0.5, 0.1, math.inf), "beta": math.inf, "steps": 3.0}
+    report = dataclasses.replace(outcome.report, evidence=figures, acceptance=Estimate(0.5, 0.0, math.inf))
+    data = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert data["evidence"] == {"kl": {"value": 0.5, "low": 0.1, "high": None}, "beta": None, "steps": 3.0}
+    assert data["acceptance"] == {"value": 0.5, "low": 0.0, "high": None}
+    assert list(data) == [field.name for field in dataclasses.fields(report)]
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        json.dumps(dataclasses.asdict(report), allow_nan=False)
 
 
 def test_attempts_are_exact(world: World) -> None:

@@ -9,12 +9,12 @@ import pytest
 from placed import placed
 
 from guardwrap import Regex
-from guardwrap.draws import Draw, Estimate
+from guardwrap.draws import Draw, Estimate, plain
 from guardwrap.evaluation import tradeoff as tradeoff_module
 from guardwrap.evaluation.figures import figures_of
 from guardwrap.evaluation.plots import plots_of
 from guardwrap.evaluation.reach import reach
-from guardwrap.evaluation.summary import mean_over_prompts, plain
+from guardwrap.evaluation.summary import mean_over_prompts
 from guardwrap.evaluation.tradeoff import COSTS, Point
 from guardwrap.samplers import Attempt
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from guardwrap.draws import Estimate
+from guardwrap.draws import Estimate, plain
 from guardwrap.evaluation.figures import BINS, PromptFigures
 from guardwrap.evaluation.settings import BASE, Settings
 from guardwrap.evaluation.tradeoff import BLEU_TEXTS
 from guardwrap.metrics.intervals import combine
 
-__all__ = ["HOW", "LABELS", "Evaluation", "mean_over_prompts", "plain"]
+__all__ = ["HOW", "LABELS", "Evaluation", "mean_over_prompts"]
 
 LABELS = {
     "acceptance_rate": "acceptance rate AR",
@@ -114,18 +113,3 @@ def mean_over_prompts(prompts: Sequence[PromptFigures]) -> dict[str, dict[str, E
                 total = combine(*((1, value) for value in values))
                 means.setdefault(name, {})[figure] = Estimate(*(x / len(rows) for x in total))
     return means
-
-
-def plain(value: Any) -> Any:
-    """Return figures as plain JSON types; what is infinite or unknown becomes None."""
-    if isinstance(value, Estimate):
-        return {name: plain(number) for name, number in value._asdict().items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    return value
