@@ -430,7 +430,7 @@ class GuardedGenerator:
         seed = self._next_seed() if own.get("seed") is None else _require_whole("seed", own["seed"], 0)
         size = self._batch_size if own.get("batch_size") is None else _require_whole("batch_size", own["batch_size"], 1)
         model = self.model if proposal is None else proposal.pipe.model
-        if _has_dropout(self.model) or _has_dropout(model):
+        if _has_dropout(self.model) or (model is not self.model and _has_dropout(model)):
             raise UsageError("the model is in training mode, so dropout makes its texts random; call model.eval()")
         early = self._stable_prefix(call).works and not call.parses
         notes: tuple[str, ...] = ()
