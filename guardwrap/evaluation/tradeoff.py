@@ -147,9 +147,7 @@ def _run(sampler: Sampler, attempts: Sequence[Attempt]) -> tuple[list[str], Mapp
         state, draw = sampler.step(state, attempt)
         if draw is not None:
             texts.append(draw.text)
-    # Chains have no figures of weights that are 0, as of texts that the model's top-k never gives.
-    known = sampler.name != "imh" or all(attempt.log_weight != -math.inf for attempt in attempts)
-    return texts, sampler.report(state)[1] if known else {}
+    return texts, sampler.report(state)[1]
 
 
 def _point(
