@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from laws import imh_law, normal, qrs_law
 
 from guardwrap.draws import Draw
 from guardwrap.samplers import Attempt
@@ -40,17 +41,10 @@ class Placed:
         return normal(self.proposal * self.satisfied)
 
     def qrs(self, beta: float) -> np.ndarray:
-        return normal(self.proposal * np.minimum(1, self.weights / beta))
+        return qrs_law(self.proposal * self.satisfied, self.weights, beta)
 
     def imh(self, steps: int) -> np.ndarray:
-        inside = self.satisfied
-        law, weights = self.rejection()[inside], self.weights[inside]
-        matrix = law[None, :] * np.minimum(1, weights[None, :] / weights[:, None])
-        np.fill_diagonal(matrix, 0)
-        np.fill_diagonal(matrix, 1 - matrix.sum(1))
-        after = np.zeros(len(inside))
-        after[inside] = law @ np.linalg.matrix_power(matrix, steps)
-        return after
+        return imh_law(self.proposal * self.satisfied, self.weights, steps)
 
     def places(self, law: np.ndarray) -> np.ndarray:
         """Share of texts by the place of the a."""
@@ -79,10 +73,6 @@ class Placed:
             )
             for i, uniform in zip(picked, uniforms, strict=True)
         ]
-
-
-def normal(law: np.ndarray) -> np.ndarray:
-    return law / law.sum()
 
 
 def placed(slope: float = 0.45, *, letters: str = "bcde") -> Placed:

@@ -2,12 +2,11 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from laws import Law, by_text, imh_law, normal, qrs_law
 
 from guardwrap import Budget, BudgetExhausted, GuardedGenerator, Keyword, Length, Prompt, Regex, imh, qrs
 from guardwrap.engine import score
@@ -18,8 +17,6 @@ from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 DRAWS = 2_000  # 20 000 of them, and more laws, in tests/test_samplers.py, without an engine
 FITS, FAILS = 1e-3, 1e-9
 CONSTRAINT = Keyword("a", whole_words=False) & ~Regex("^b")
-
-Law = Mapping[tuple[int, ...], float]
 
 
 def other_model() -> tuple[World, World]:
@@ -49,26 +46,6 @@ def weights(world: World, other: World) -> tuple[Law, dict[tuple[int, ...], floa
     return {ids: proposal[ids] for ids in inside}, {ids: a[ids] / proposal[ids] for ids in inside}
 
 
-def normal(law: Mapping[tuple[int, ...], float]) -> Law:
-    total = sum(law.values())
-    return {ids: p / total for ids, p in law.items()}
-
-
-def qrs_law(world: World, other: World, beta: float) -> Law:
-    proposal, w = weights(world, other)
-    return normal({ids: p * min(1.0, w[ids] / beta) for ids, p in proposal.items()})
-
-
-def imh_law(world: World, other: World, steps: int) -> Law:
-    proposal, w = weights(world, other)
-    start = np.array(list(normal(proposal).values()))
-    ratio = np.array(list(w.values()))
-    matrix = start[None, :] * np.minimum(1.0, ratio[None, :] / ratio[:, None])
-    np.fill_diagonal(matrix, 0.0)
-    np.fill_diagonal(matrix, 1.0 - matrix.sum(1))
-    return dict(zip(proposal, (start @ np.linalg.matrix_power(matrix, steps)).tolist(), strict=True))
-
-
 def drawn(world: World, sampler: str | Sampler, proposal: Any, count: int = DRAWS, **options: Any) -> Any:
     guarded = GuardedGenerator(
         world.pipeline(),
@@ -94,18 +71,18 @@ def test_what_the_samplers_return(kind: str) -> None:
     inside = world.gold(CONSTRAINT)
     beta = 1.5 * sum(p for ids, p in world.law().items() if ids in inside)
     plain = drawn(world, "rejection", proposal(other))
-    assert goodness_of_fit(texts(plain), normal(weights(world, other)[0])) > FITS
+    assert goodness_of_fit(texts(plain), by_text(normal, weights(world, other)[0])) > FITS
     assert goodness_of_fit(texts(plain), world.gold(CONSTRAINT)) < FAILS, "g' is g: the test shows nothing"
     assert plain.report.drawn_from.startswith("g' of the ")
     assert plain.report.evidence == {}
     quasi = drawn(world, qrs(beta), proposal(other))
-    assert goodness_of_fit(texts(quasi), qrs_law(world, other, beta)) > FITS
+    law = by_text(qrs_law, *weights(world, other), beta=beta)
+    assert goodness_of_fit(texts(quasi), law) > FITS
     assert quasi.report.drawn_from.startswith("approximately g: QRS")
-    law = qrs_law(world, other, beta)
     tvd = sum(abs(law[ids] - p) for ids, p in inside.items()) / 2
     assert quasi.report.evidence["tvd"].low < tvd < quasi.report.evidence["tvd"].high
     chain = drawn(world, imh(3), proposal(other), DRAWS // 3)
-    assert goodness_of_fit(texts(chain), imh_law(world, other, 3)) > FITS
+    assert goodness_of_fit(texts(chain), by_text(imh_law, *weights(world, other), steps=3)) > FITS
     assert chain.report.evidence["steps"] == 3
 
 

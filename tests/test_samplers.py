@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from laws import Text, by_text, imh_law, normal, qrs_law
 
 from guardwrap.draws import Draw
 from guardwrap.errors import ModelError, UsageError
@@ -16,8 +17,6 @@ from guardwrap.testing import goodness_of_fit, table_world
 
 DRAWS = 20_000
 FITS, FAILS = 1e-3, 1e-9
-
-Text = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,12 @@ class Pair:
         return [text for text in self.proposal if self.satisfied(text)]
 
     def gold(self) -> dict[Text, float]:
-        return normal({text: p for text, p in self.a.items() if self.satisfied(text)})
+        return by_text(normal, {text: p for text, p in self.a.items() if self.satisfied(text)})
+
+    def law(self, sampler: Callable[..., np.ndarray], **settings: Any) -> dict[Text, float]:
+        """What a sampler should return: ``qrs_law`` or ``imh_law``."""
+        inside = {text: self.proposal[text] for text in self.inside}
+        return by_text(sampler, inside, {text: self.weight(text) for text in inside}, **settings)
 
     def attempts(self, seed: int) -> Iterator[Attempt]:
         """Draw from the proposal for ever."""
@@ -62,17 +66,12 @@ class Pair:
                 yield replace(draws[number], uniform=uniform)
 
 
-def normal(law: dict[Text, float]) -> dict[Text, float]:
-    total = sum(law.values())
-    return {text: p / total for text, p in law.items()}
-
-
 def pair(top_k: int = 0) -> Pair:
     worlds = [table_world(seed, letters="abc", max_new_tokens=6, temperature=0.8, top_k=top_k) for seed in (0, 2)]
     a, other = (world.law() for world in worlds)
     # Nearer to a than the other world alone: 20 000 draws must see the largest weights often enough.
     near = {text: a.get(text, p / 10) ** 0.7 * p**0.3 for text, p in other.items()}
-    return Pair(a, normal(near), worlds[0].tokenizer.eos_token_id)
+    return Pair(a, by_text(normal, near), worlds[0].tokenizer.eos_token_id)
 
 
 WORLDS = {"whole": pair(), "top-k": pair(top_k=3)}
@@ -87,26 +86,6 @@ def returned(sampler: Sampler, attempts: Iterator[Attempt]) -> list[Text]:
             if len(texts) == DRAWS:
                 break
     return texts
-
-
-def qrs_law(world: Pair, beta: float) -> dict[Text, float]:
-    return normal({text: world.proposal[text] * min(1.0, world.weight(text) / beta) for text in world.inside})
-
-
-def imh_law(world: Pair, steps: int, move: str = "accepted") -> dict[Text, float]:
-    """Push the law of the start, g', through the chain's transition matrix."""
-    inside = world.inside
-    proposed = np.array([world.proposal[text] for text in inside])
-    weights = np.array([world.weight(text) for text in inside])
-    start = proposed / proposed.sum()
-    moves = start if move == "accepted" else proposed
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(weights[:, None] > 0, weights[None, :] / weights[:, None], 1.0 * (weights[None, :] > 0))
-    matrix = moves[None, :] * np.minimum(1.0, ratio)
-    np.fill_diagonal(matrix, 0.0)
-    np.fill_diagonal(matrix, 1.0 - matrix.sum(1))
-    law = start @ np.linalg.matrix_power(matrix, steps)
-    return dict(zip(inside, law.tolist(), strict=True))
 
 
 def test_the_worlds_are_what_they_should_be() -> None:
@@ -129,7 +108,7 @@ def test_qrs_draws_from_the_law_of_its_beta(name: str, share: float) -> None:
     z = sum(p for text, p in world.a.items() if world.satisfied(text))
     most = max(world.weight(text) for text in world.inside)
     beta = most if share == math.inf else share * z
-    law = qrs_law(world, beta)
+    law = world.law(qrs_law, beta=beta)
     if share == math.inf and name == "whole":  # the other proposal does not cover g
         assert max(abs(law[text] - p) for text, p in world.gold().items() if text in law) < 1e-12
     texts = returned(qrs(beta), world.attempts(1))
@@ -143,14 +122,14 @@ def test_qrs_draws_from_the_law_of_its_beta(name: str, share: float) -> None:
 def test_imh_draws_from_the_law_of_its_steps(name: str, steps: int, move: str) -> None:
     world = WORLDS[name]
     texts = returned(imh(steps, move=move), world.attempts(2))
-    assert goodness_of_fit(texts, imh_law(world, steps, move)) > FITS
+    assert goodness_of_fit(texts, world.law(imh_law, steps=steps, move=move)) > FITS
 
 
 def test_imh_of_many_steps_draws_from_g() -> None:
     world = WORLDS["whole"]
-    only = replace(world, proposal=normal({text: world.proposal[text] for text in world.inside}))
+    only = replace(world, proposal=by_text(normal, {text: world.proposal[text] for text in world.inside}))
     texts = returned(imh(50), only.attempts(3))
-    assert goodness_of_fit(texts, imh_law(world, 50)) > FITS
+    assert goodness_of_fit(texts, world.law(imh_law, steps=50)) > FITS
     assert goodness_of_fit(texts, world.gold()) > FITS
 
 
@@ -169,7 +148,7 @@ def test_texts_of_a_thinned_chain(chains: int) -> None:
         by_turn[0] += texts[:chains]
         by_turn[1] += texts[chains:]
     for turn, texts in enumerate(by_turn):
-        assert goodness_of_fit(texts, imh_law(world, 1 + 2 * turn)) > FITS
+        assert goodness_of_fit(texts, world.law(imh_law, steps=1 + 2 * turn)) > FITS
 
 
 # Negative controls: break the weights and see the same test fail.
@@ -197,7 +176,9 @@ def inverted(world: Pair) -> Callable[[Attempt], Attempt]:
 def test_negative_control_broken_weights(broken: Any, kind: str) -> None:
     world = WORLDS["whole"]
     z = sum(p for text, p in world.a.items() if world.satisfied(text))
-    sampler, law = (qrs(3 * z), qrs_law(world, 3 * z)) if kind == "qrs" else (imh(5), imh_law(world, 5))
+    sampler, law = (
+        (qrs(3 * z), world.law(qrs_law, beta=3 * z)) if kind == "qrs" else (imh(5), world.law(imh_law, steps=5))
+    )
     texts = returned(sampler, map(broken(world), world.attempts(1)))
     assert goodness_of_fit(texts, law) < FAILS
 
@@ -218,7 +199,7 @@ def test_beta_is_set_by_a_pilot() -> None:
     for target in (0.05, 0.2):
         sampler = qrs(target_tvd=target, pilot=2000)
         law, figures = sampler.report(run(sampler, world.attempts(5), 20_000))
-        true = qrs_law(world, figures["beta"])  # type: ignore[arg-type]
+        true = world.law(qrs_law, beta=figures["beta"])
         tvd = sum(abs(true[text] - gold[text]) for text in gold) / 2
         assert tvd == pytest.approx(target, abs=0.02)
         assert figures["tvd"].low < tvd < figures["tvd"].high  # type: ignore[union-attr]
