@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AllowCode",
+    "Constraints",
     "Model",
+    "Prompts",
+    "Proposal",
     "Verbose",
     "fail",
     "in_one_line",
+    "known",
     "load_generator",
     "printable",
     "quieten_transformers",
@@ -68,6 +72,25 @@ Model = Annotated[
     str,
     typer.Option("--model", "-m", help="A Hub id, a folder, or 'local': the embedded model."),
 ]
+
+Prompts = Annotated[
+    list[str] | None, typer.Argument(show_default=False, help="Prompts; - reads them from stdin, one a line.")
+]
+Constraints = Annotated[
+    list[str],
+    typer.Option(
+        "--constraints", "-c", metavar="FILE", help="A constraint file, or catalogue:NAME. Several must all hold."
+    ),
+]
+Proposal = Annotated[
+    str | None,
+    typer.Option(metavar="TEMPLATE", help="Draw attempts from this prompt; {prompt} stands for the user's own."),
+]
+
+
+def known(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were given; what is left out is decided elsewhere."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def fail(message: str, code: int) -> int:

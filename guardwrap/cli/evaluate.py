@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from guardwrap.cli.common import AllowCode, Verbose, fail, load_generator, printable
+from guardwrap.cli.common import AllowCode, Verbose, fail, known, load_generator, printable
 from guardwrap.errors import UsageError
 from guardwrap.evaluation.drawing import require_matplotlib
 from guardwrap.evaluation.settings import Settings, read_settings
@@ -55,8 +55,7 @@ def evaluate(
     require_matplotlib()
     if out.exists() and not out.is_dir():
         raise UsageError(f"cannot write to {str(out)!r}: it is no folder")
-    given = {"attempts": attempts, "model": model, "seed": seed, "batch_size": batch_size}
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = known({"attempts": attempts, "model": model, "seed": seed, "batch_size": batch_size})
     settings, constraint = read_settings(config, changes=changes, allow_code=allow_code)
     from guardwrap.evaluation.run import evaluate as run
     from guardwrap.evaluation.summary import LABELS, mean_over_prompts
@@ -68,8 +67,8 @@ def evaluate(
     except KeyboardInterrupt:
         raise typer.Exit(fail(f"interrupted; attempts are in {out}, continue with the same command", 130)) from None
     for name, figures in mean_over_prompts(found.prompts).items():
-        known = ", ".join(f"{LABELS[key]} {figures[key]}" for key in _SHOWN if key in figures)
-        typer.echo(f"{printable(name)}: {known}")
+        shown = ", ".join(f"{LABELS[key]} {figures[key]}" for key in _SHOWN if key in figures)
+        typer.echo(f"{printable(name)}: {shown}")
     typer.echo(str(out / "report.html"))
 
 

@@ -9,7 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
-from guardwrap.cli.common import AllowCode, Model, Verbose, fail, load_generator, read_constraints
+from guardwrap.cli.common import (
+    AllowCode,
+    Constraints,
+    Model,
+    Prompts,
+    Verbose,
+    fail,
+    known,
+    load_generator,
+    read_constraints,
+)
 from guardwrap.cli.prompts import source_of
 from guardwrap.cli.results import Finished, check_output, read_finished
 from guardwrap.cli.running import Run
@@ -23,15 +33,8 @@ _PROMPTS, _SETTINGS, _BUDGET, _OUTPUT = "Prompts", "Generation", "Budget for eac
 
 
 def generate(
-    prompts: Annotated[
-        list[str] | None, typer.Argument(show_default=False, help="Prompts; - reads them from stdin, one a line.")
-    ] = None,
-    constraints: Annotated[
-        list[str],
-        typer.Option(
-            "--constraints", "-c", metavar="FILE", help="A constraint file, or catalogue:NAME. Several must all hold."
-        ),
-    ] = ...,  # type: ignore[assignment]  # required
+    prompts: Prompts = None,
+    constraints: Constraints = ...,  # type: ignore[assignment]  # required
     file: Annotated[
         str | None,
         typer.Option("--file", "-f", metavar="PATH", rich_help_panel=_PROMPTS, help="Prompts, one a line; - is stdin."),
@@ -105,7 +108,7 @@ def generate(
     """
     given = read_constraints(constraints, allow_code=allow_code)
     limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_seconds": max_seconds}
-    budget = dataclasses.replace(given.budget or Budget(), **_known(limits))
+    budget = dataclasses.replace(given.budget or Budget(), **known(limits))
     source = source_of(prompts or [], file, jsonl)
     if resume and output is None:
         raise UsageError("--resume needs --output, the file to go on with")
@@ -120,7 +123,7 @@ def generate(
         seed = done.seed
     options = {
         "num_return_sequences": count,
-        **_known({"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k}),
+        **known({"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k}),
         "seed": secrets.randbits(32) if seed is None else seed,
     }
     run = Run(items, total, done, chat=chat, output=output)
@@ -142,7 +145,3 @@ def _generate(
         raise typer.Exit(fail(f"interrupted: {run.state()}", 130)) from None
     except GuardwrapError as error:
         raise typer.Exit(fail(f"{error}; {run.state()}" if run.done else str(error), 2)) from None
-
-
-def _known(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}

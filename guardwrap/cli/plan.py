@@ -9,7 +9,18 @@ from typing import Annotated
 
 import typer
 
-from guardwrap.cli.common import AllowCode, Model, Verbose, load_generator, printable, read_constraints
+from guardwrap.cli.common import (
+    AllowCode,
+    Constraints,
+    Model,
+    Prompts,
+    Proposal,
+    Verbose,
+    known,
+    load_generator,
+    printable,
+    read_constraints,
+)
 from guardwrap.cli.prompts import source_of
 from guardwrap.draws import Budget
 from guardwrap.errors import UsageError
@@ -22,23 +33,14 @@ _SHOWN = 8
 
 
 def plan(
-    prompts: Annotated[
-        list[str] | None, typer.Argument(show_default=False, help="Prompts; - reads them from stdin, one a line.")
-    ] = None,
-    constraints: Annotated[
-        list[str],
-        typer.Option(
-            "--constraints", "-c", metavar="FILE", help="A constraint file, or catalogue:NAME. Several must all hold."
-        ),
-    ] = ...,  # type: ignore[assignment]  # required
+    prompts: Prompts = None,
+    constraints: Constraints = ...,  # type: ignore[assignment]  # required
     file: Annotated[
         str | None, typer.Option("--file", "-f", metavar="PATH", help="Prompts, one a line; - is stdin.")
     ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Make each plain prompt a user message.")] = False,
     model: Model = "local",
-    proposal: Annotated[
-        str | None, typer.Option(help="Draw attempts from this prompt; {prompt} stands for the user's own.")
-    ] = None,
+    proposal: Proposal = None,
     pilot: Annotated[
         int, typer.Option(min=2, help=f"Attempts of the pilot, for each of the first {_SHOWN} prompts.")
     ] = 64,
@@ -60,15 +62,12 @@ def plan(
     and which part of the constraint rejects most; then the sampler and the budget that it would choose.
     """
     given = read_constraints(constraints, allow_code=allow_code)
-    budget = given.budget or Budget()
-    if max_attempts is not None:
-        budget = dataclasses.replace(budget, max_attempts=max_attempts)
+    budget = dataclasses.replace(given.budget or Budget(), **known({"max_attempts": max_attempts}))
     items = islice(source_of(prompts or [], file, None).items(), _SHOWN)
     texts = [item.given(chat) for item in items]
     if not texts:
         raise UsageError("there is no prompt to plan for")
     options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "seed": seed}
     guarded = load_generator(model, given, budget=budget, proposal=None if proposal is None else Prompt(proposal))
-    known = {name: value for name, value in options.items() if value is not None}
-    made = guarded.plan(texts, pilot=pilot, num_return_sequences=count, **known)
+    made = guarded.plan(texts, pilot=pilot, num_return_sequences=count, **known(options))
     typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable(str(made)))
