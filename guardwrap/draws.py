@@ -156,6 +156,8 @@ class Report:
         Figures of the sampler's, by name: what it costs and how far from g it stays.
     notes
         Anything else worth knowing, one sentence each.
+    proposal
+        In words, what attempts were drawn from; None for the model itself.
     """
 
     drawn_from: str
@@ -173,6 +175,7 @@ class Report:
     fallback: bool = False
     evidence: Mapping[str, Estimate | float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    proposal: str | None = None
 
     def headline(self) -> str:
         """One line: how many texts, at what cost, and what ended it."""

@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 from typer.testing import CliRunner
 
-from guardwrap import Keyword, Regex, __version__
+from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Regex, __version__
 from guardwrap.cli import app
 from guardwrap.cli.common import printable
 from guardwrap.cli.demo import SCENES
@@ -290,6 +290,36 @@ def test_prompts_from_arguments(model, has_a):
         assert record["report"]["requested"] == record["report"]["accepted"] == 2
 
 
+def test_a_sampler_and_a_proposal(model, has_a, tmp_path):
+    options = ("ab", "-c", has_a, "-n", 3, "--seed", 1, "--top-k", 0, "--max-attempts", 5000)
+    reports = {}
+    for sampler in ("rejection", "qrs", "imh"):
+        result = generate(model, *options, "--sampler", sampler, "--proposal", "ca{prompt}")
+        assert result.exit_code == 0, result.output
+        (record,) = records(result.stdout)
+        assert record["prompt"] == "ab"
+        assert all("a" in text for text in record["texts"])
+        reports[sampler] = record["report"]
+        assert (record["report"]["sampler"], record["report"]["proposal"]) == (sampler, "the prompt 'ca{prompt}'")
+    assert reports["rejection"]["drawn_from"] == "g' of the prompt 'ca{prompt}', not g"
+    assert reports["qrs"]["drawn_from"].startswith("approximately g: QRS, β = ")
+    assert reports["imh"]["evidence"]["steps"] == 10
+    (plain,) = records(generate(model, *options).stdout)
+    assert (plain["report"]["sampler"], plain["report"]["proposal"]) == ("rejection", None)
+    # As the Python twin draws them.
+    made = GuardedGenerator(model, Regex("a"), sampler="imh", proposal=Prompt("ca{prompt}"))
+    settings = {"num_return_sequences": 3, "seed": 1, "top_k": 0, "max_new_tokens": 8}
+    (outcome,) = made.run("ab", budget=Budget(max_attempts=5000), **settings)
+    (record,) = records(generate(model, *options, "--sampler", "imh", "--proposal", "ca{prompt}").stdout)
+    assert record["texts"] == list(outcome.texts)
+    assert record["report"]["usage"]["attempts"] == outcome.report.usage.attempts
+    # An option replaces what a file says.
+    (tmp_path / "c.yaml").write_text(HAS_A + "sampler: imh\n")
+    for more, name in (((), "imh"), (("--sampler", "rejection"), "rejection")):
+        (record,) = records(generate(model, "ab", "-c", "c.yaml", *more).stdout)
+        assert record["report"]["sampler"] == name
+
+
 def test_every_source_of_prompts_gives_the_same(model, has_a, tmp_path):
     (tmp_path / "p.txt").write_bytes("\ufeffab\r\ncd".encode())
     (tmp_path / "p.jsonl").write_text('{"prompt": "ab"}\n{"prompt": "cd"}\n')
@@ -416,6 +446,9 @@ def test_terminal_escapes_are_not_printed():
         (["hi", "-c", "has-a.yaml", "--seed", "-1"], None, ["seed"]),
         (["hi", "-c", "has-a.yaml", "--max-attempts", "0"], None, ["max_attempts"]),
         (["hi", "-c", "has-a.yaml", "--model", "./no-model"], None, ["./no-model"]),
+        (["hi", "-c", "has-a.yaml", "--sampler", "qsr"], None, ["qsr", "did you mean 'qrs'"]),
+        (["hi", "-c", "has-a.yaml", "--proposal", "a"], None, ["{prompt}"]),
+        (["hi", "-c", "has-a.yaml", "--proposal", "a{prompt}", "--sampler", "qrs"], None, ["top_k=0"]),
         (["hi", "-c", "has-a.yaml", "--resume"], None, ["--output"]),
         (["hi", "-c", "has-a.yaml", "-o", "no/folder/out"], None, ["no such folder"]),
         (["hi", "-c", "has-a.yaml", "-o", "."], None, ["folder"]),
@@ -518,6 +551,36 @@ def test_resume_gives_what_an_uninterrupted_run_would(model, has_a, prompts, tmp
     part = (tmp_path / "part.jsonl").read_text()
     assert part.splitlines(keepends=True)[:done] == whole[:done]
     assert without_time(part) == without_time("".join(whole))
+
+
+def test_resume_goes_on_with_the_same_sampler_and_proposal(model, has_a, tmp_path):
+    options = ("ab", "cd", "ef", "-c", has_a, "--top-k", 0, "--seed", 1, "-o", "out.jsonl")
+    drawn = ("--sampler", "imh", "--proposal", "a{prompt}")
+    assert generate(model, *options, *drawn).exit_code == 0
+    whole = (tmp_path / "out.jsonl").read_text()
+    part = whole.splitlines(keepends=True)[0]
+    (tmp_path / "out.jsonl").write_text(part)
+    for other, says in [
+        ((), "another sampler"),
+        (("--sampler", "qrs", "--proposal", "a{prompt}"), "another sampler"),
+        (("--sampler", "imh"), "another --proposal, or with none"),
+        (("--sampler", "imh", "--proposal", "b{prompt}"), "another --proposal, or with none"),
+    ]:
+        assert_one_line(generate(model, *options, "--resume", *other), "out.jsonl:1: was made with", says)
+        assert (tmp_path / "out.jsonl").read_text() == part
+    assert generate(model, *options, "--resume", *drawn).exit_code == 0
+    rows, wanted = without_time((tmp_path / "out.jsonl").read_text()), without_time(whole)
+    for row in (*rows, *wanted):
+        # Weights are rounded as the batch has it, in the seventh digit.
+        del row["report"]["evidence"]["autocorrelation"]
+    assert rows == wanted
+    # Written before reports named a proposal: that was none.
+    assert generate(model, *options[:-1], "old.jsonl").exit_code == 0
+    rows = records((tmp_path / "old.jsonl").read_text())
+    del rows[0]["report"]["proposal"]
+    (tmp_path / "old.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    assert_one_line(generate(model, *options[:-1], "old.jsonl", "--resume", "--proposal", "a{prompt}"), "with none")
+    assert generate(model, *options[:-1], "old.jsonl", "--resume").exit_code == 0
 
 
 def test_resuming_a_finished_run_changes_nothing(model, has_a, prompts, tmp_path):

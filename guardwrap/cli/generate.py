@@ -14,6 +14,7 @@ from guardwrap.cli.common import (
     Constraints,
     Model,
     Prompts,
+    Proposal,
     Verbose,
     fail,
     known,
@@ -26,6 +27,7 @@ from guardwrap.cli.running import Run
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.draws import Budget
 from guardwrap.errors import GuardwrapError, UsageError
+from guardwrap.proposals import Prompt
 
 __all__ = ["generate"]
 
@@ -51,6 +53,11 @@ def generate(
         bool, typer.Option("--chat", rich_help_panel=_PROMPTS, help="Make each plain prompt a user message.")
     ] = False,
     model: Model = "local",
+    sampler: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="rejection, qrs or imh; if left out the constraint file's, or rejection."),
+    ] = None,
+    proposal: Proposal = None,
     count: Annotated[
         int, typer.Option("-n", "--num-return-sequences", min=1, rich_help_panel=_SETTINGS, help="Texts a prompt.")
     ] = 1,
@@ -106,9 +113,13 @@ def generate(
     it is text for people instead. Exit code 0: done; 2: bad input; 3: a budget ended before some prompt had all its
     texts, what there is was written; 130: interrupted.
     """
+    from guardwrap.samplers import sampler_named  # scipy comes with it, which help need not wait for
+
     given = read_constraints(constraints, allow_code=allow_code)
+    chosen = sampler_named(sampler or given.sampler or "rejection")
     limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_seconds": max_seconds}
     budget = dataclasses.replace(given.budget or Budget(), **known(limits))
+    told = None if proposal is None else Prompt(proposal)
     source = source_of(prompts or [], file, jsonl)
     if resume and output is None:
         raise UsageError("--resume needs --output, the file to go on with")
@@ -116,7 +127,11 @@ def generate(
         check_output(output, source, resume=resume, overwrite=overwrite)
     total = source.count()
     items = source.items()
-    done = read_finished(output, items, given.constraint.digest) if output and resume else Finished()
+    done = Finished()
+    if output and resume:
+        drawn_from = None if told is None else str(told)
+        same = {"constraint": given.constraint.digest, "sampler": chosen.name, "proposal": drawn_from}
+        done = read_finished(output, items, same)
     if seed is not None and done.seed not in (None, seed):
         raise UsageError(f"{str(output)!r} was made with --seed {done.seed}; resume with the same seed or without one")
     if done.seed is not None:
@@ -128,17 +143,16 @@ def generate(
     }
     run = Run(items, total, done, chat=chat, output=output)
     if total != run.done:
-        _generate(run, model, given, budget, batch_size, options)
+        wrapper = {"sampler": chosen, "proposal": told, "budget": budget, "batch_size": batch_size}
+        _generate(run, model, given, wrapper, options)
     if run.done == 0:
         raise UsageError(f"no prompts in {source.name}")
     if run.short:
         raise typer.Exit(fail(f"{run.short} of {run.done} prompts did not get all their texts; {run.advice}", 3))
 
 
-def _generate(
-    run: Run, model: str, given: ConstraintFile, budget: Budget, batch_size: int | None, options: dict[str, Any]
-) -> None:
-    guarded = load_generator(model, given, budget=budget, batch_size=batch_size)
+def _generate(run: Run, model: str, given: ConstraintFile, wrapper: dict[str, Any], options: dict[str, Any]) -> None:
+    guarded = load_generator(model, given, **wrapper)
     try:
         run.go(guarded, options)
     except KeyboardInterrupt:

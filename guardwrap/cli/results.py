@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -62,7 +62,15 @@ def check_output(path: Path, source: Source, *, resume: bool, overwrite: bool) -
         raise UsageError(f"{str(path)!r} holds the prompts; write to another file")
 
 
-def read_finished(path: Path, items: Iterator[Item], constraint: str) -> Finished:
+_SAME = {
+    "constraint": "other constraints; resume with the same ones",
+    "sampler": "another sampler; resume with the same one",
+    "proposal": "another --proposal, or with none; resume with the same",
+}
+"""What the reports of one run agree in, and what to say where they do not."""
+
+
+def read_finished(path: Path, items: Iterator[Item], run: Mapping[str, str | None]) -> Finished:
     """Go through what an interrupted run has left, and skip the prompts that it is about.
 
     Parameters
@@ -71,13 +79,13 @@ def read_finished(path: Path, items: Iterator[Item], constraint: str) -> Finishe
         The output file; one that does not exist has no lines.
     items
         All prompts; those with a complete line are taken out.
-    constraint
-        Digest of the constraint.
+    run
+        What the reports of this run say of its constraint, sampler and proposal, by these names.
 
     Raises
     ------
     UsageError
-        If the file is not what a run with these prompts and this constraint would have left.
+        If the file is not what this run with these prompts would have left.
     """
     done = Finished()
     if not path.exists():
@@ -93,8 +101,9 @@ def read_finished(path: Path, items: Iterator[Item], constraint: str) -> Finishe
                 raise UsageError(f"{where}: there are fewer prompts than lines; resume with the same prompts")
             if prompt != _prompt(item.fields):
                 raise UsageError(f"{where}: is not about the prompt of {item.where}; resume with the same prompts")
-            if report["constraint"] != constraint:
-                raise UsageError(f"{where}: was made with other constraints; resume with the same ones")
+            for name, other in _SAME.items():
+                if report.get(name) != run[name]:
+                    raise UsageError(f"{where}: was made with {other}")
             if done.seed not in (None, report["seed"]):
                 raise UsageError(f"{where}: has another seed than the line before; this file cannot be continued")
             done = Finished(number, done.size + len(raw), done.short + (not ok), report["seed"])

@@ -261,6 +261,7 @@ class _Account:
             constraint=self.order.constraint.digest,
             mode=self.order.mode if self.prompt.settings.beams is None else "generate",
             notes=self._notes(),
+            proposal=self.order.proposal,
         )
         draws = tuple(self.accepted)
         return Outcome(self.prompt.given, tuple(draw.text for draw in draws), draws, report)
