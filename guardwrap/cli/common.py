@@ -125,14 +125,27 @@ def read_constraints(given: Sequence[str], *, allow_code: bool) -> ConstraintFil
         raise SpecError(str(error).replace("allow_code=True", "--allow-code")) from None
 
 
-def load_generator(model: str, constraints: Any, **options: Any) -> GuardedGenerator:
-    """Make a ``GuardedGenerator``. torch is first imported here: help, ``check`` and ``catalogue`` start without it."""
+def load_generator(model: str, constraints: Any, *, dtype: str | None = None, **options: Any) -> GuardedGenerator:
+    """Make a ``GuardedGenerator``. torch is first imported here: help, ``check`` and ``catalogue`` start without it.
+
+    Parameters
+    ----------
+    model, constraints, **options
+        As it takes them.
+    dtype
+        What the model is to compute in; None is what its weights are stored in.
+    """
     # Threads that wait for each other in a loop slow down ten times where other programs want the processor too.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from guardwrap.generator import GuardedGenerator
 
     quieten_transformers()
-    return GuardedGenerator(model, constraints, **options)
+    guarded = GuardedGenerator(model, constraints, **options)
+    if dtype is not None:
+        import torch
+
+        guarded.model.to(getattr(torch, dtype))
+    return guarded
 
 
 def quieten_transformers() -> None:

@@ -46,7 +46,7 @@ def evaluate(
 
         proposals: {NAME: "a template with {prompt}"}
 
-    and may say model, chat, generation (arguments of generate), attempts, base_attempts, batch_size, betas, steps,
+    and may say model, dtype, chat, generation (arguments of generate), attempts, base_attempts, batch_size, betas, steps,
     texts, position, seed.
 
     Writes evaluation.json, report.html and the plots as PNG. Attempts are kept in the folder: after an interruption the
@@ -61,7 +61,7 @@ def evaluate(
     from guardwrap.evaluation.summary import LABELS, mean_over_prompts
 
     try:
-        source: Any = load_generator(settings.model, constraint, batch_size=settings.batch_size)
+        source: Any = load_generator(settings.model, constraint, dtype=settings.dtype, batch_size=settings.batch_size)
         with _progress(settings) as tick:
             found = run(source, settings, constraint, out, tick)
     except KeyboardInterrupt:

@@ -51,6 +51,7 @@ def evaluate(
     folder.mkdir(parents=True, exist_ok=True)
     law: dict[str, Any] = {
         "model": settings.model,
+        "dtype": settings.dtype,
         "constraint": constraint.digest,
         "prompts": [settings.given(prompt) for prompt in settings.prompts],
         "generation": settings.generation,
