@@ -46,8 +46,8 @@ def evaluate(
 
         proposals: {NAME: "a template with {prompt}"}
 
-    and may say model, dtype, chat, generation (arguments of generate), attempts, base_attempts, batch_size, betas, steps,
-    texts, position, seed.
+    and may say model, dtype, chat, generation (arguments of generate), attempts, base_attempts, batch_size, betas,
+    steps, texts, position, seed.
 
     Writes evaluation.json, report.html and the plots as PNG. Attempts are kept in the folder: after an interruption the
     same command goes on where it was. Exit code 0: done; 2: bad input; 130: interrupted.

@@ -33,8 +33,8 @@ class Settings(BaseModel):
     model
         A Hub id, a folder, or ``"local"``, the embedded model.
     dtype
-        What the model computes in; None is what its weights are stored in. float16 on a CPU takes three times as long as
-        float32.
+        What the model computes in; None is what its weights are stored in. float16 on a CPU takes three times as
+        long as float32.
     constraint
         ``catalogue:NAME``, the path of a constraint file, or a constraint as in such a file.
     prompts
