@@ -96,13 +96,13 @@ def test_beta_above_the_largest_weight_draws_from_g() -> None:
 def test_negative_control_the_end_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     world, other = other_model()
     most = max(weights(world, other)[1].values()) * 1.01
-    whole = score._log_probability
+    whole = score.of_tokens
+    end = world.pipeline().model.generation_config.eos_token_id
 
-    def without_end(logits: torch.Tensor, settings: Any, new: Any) -> float:
-        finished = new[-1] in settings.end_ids
-        return whole(logits[:-1], settings, new[:-1]) if finished else whole(logits, settings, new)
+    def without_end(scores: torch.Tensor, tokens: Any) -> torch.Tensor:
+        return whole(scores, tokens)[: -1 if tokens[-1] == end else None]
 
-    monkeypatch.setattr(score, "_log_probability", without_end)
+    monkeypatch.setattr(score, "of_tokens", without_end)
     outcome = drawn(world, qrs(most), other.pipeline())
     assert goodness_of_fit(texts(outcome), world.gold(CONSTRAINT)) < FAILS
 

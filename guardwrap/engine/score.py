@@ -20,7 +20,7 @@ from guardwrap.engine.prepare import Settings
 from guardwrap.engine.rows import taken_by
 from guardwrap.engine.sharing import shared_copy
 
-__all__ = ["is_exact", "log_probabilities"]
+__all__ = ["Text", "in_float32", "is_exact", "log_probabilities", "of_tokens", "scored"]
 
 _AT_ONCE = 2**25
 """Numbers in the logits of one pass, at most: 128 MiB in float32."""
@@ -31,8 +31,12 @@ def is_exact(model: Any) -> bool:
     return model.dtype in (torch.float32, torch.float64)
 
 
+Text = tuple[Settings, Sequence[int]]
+"""A prompt's settings and new tokens, the end-of-sequence token included where there is one."""
+
+
 @torch.no_grad()
-def log_probabilities(model: Any, texts: Sequence[tuple[Settings, Sequence[int]]]) -> list[float]:
+def log_probabilities(model: Any, texts: Sequence[Text]) -> list[float]:
     """Compute log a(y), under the settings of each text's prompt: processors, warpers and temperature included.
 
     Parameters
@@ -40,27 +44,45 @@ def log_probabilities(model: Any, texts: Sequence[tuple[Settings, Sequence[int]]
     model
         A causal language model.
     texts
-        Pairs of a prompt's settings and new tokens, the end-of-sequence token included where there is one. Its
-        log-probability counts once.
+        What to score. The log-probability of an end-of-sequence token counts once.
 
     Returns
     -------
     list of float
         In nats; minus infinity where a warper excludes a token. Each is summed in float64.
     """
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i][0].ids) + len(texts[i][1]))
     found = [0.0] * len(texts)
-    with _in_float32(model) as wide:
-        while order:
-            chosen = _next_rows([texts[i] for i in order], model.config.get_text_config().vocab_size)
-            rows, order = order[:chosen], order[chosen:]
-            for i, value in zip(rows, _scored(wide, [texts[i] for i in rows]), strict=True):
-                found[i] = value
+    with in_float32(model) as wide:
+        for batch in scored(wide, texts):
+            for i, scores in batch:
+                found[i] = float(of_tokens(scores, texts[i][1]).sum())
     return found
 
 
+def of_tokens(scores: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
+    """Return the log-probability of each token in nats, ``[tokens]`` in float64, of scores ``[tokens, vocabulary]``."""
+    chosen = scores.gather(1, torch.tensor(tokens, device=scores.device)[:, None]).squeeze(1)
+    return chosen.double() - scores.logsumexp(-1).double()
+
+
+def scored(model: Any, texts: Sequence[Text]) -> Iterator[list[tuple[int, torch.Tensor]]]:
+    """Compute what each token of the texts is drawn from, in as few forward passes as memory allows.
+
+    Yields
+    ------
+    list of (int, torch.Tensor)
+        For each pass the places of its texts in ``texts``, and their scores ``[tokens, vocabulary]``: logits in float32
+        after processors and warpers. Gradients flow through them unless torch is told otherwise.
+    """
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i][0].ids) + len(texts[i][1]))
+    while order:
+        chosen = _next_rows([texts[i] for i in order], model.config.get_text_config().vocab_size)
+        rows, order = order[:chosen], order[chosen:]
+        yield list(zip(rows, _scores(model, [texts[i] for i in rows]), strict=True))
+
+
 @contextmanager
-def _in_float32(model: Any) -> Iterator[Any]:
+def in_float32(model: Any) -> Iterator[Any]:
     """Give the model, or one with the same weights that computes in float32: each module's are widened while it runs.
 
     It shares the stored weights and nothing else, so the model itself stays as it is, for other threads too.
@@ -94,7 +116,7 @@ def _restore(module: torch.nn.Module, inputs: Any, output: Any) -> None:
     module._parameters = module.__dict__.pop("_stored")
 
 
-def _next_rows(texts: Sequence[tuple[Settings, Sequence[int]]], vocabulary: int) -> int:
+def _next_rows(texts: Sequence[Text], vocabulary: int) -> int:
     """How many of the texts, ordered by length, fit into one pass."""
     count, first = 1, len(texts[0][0].ids)
     while count < len(texts):
@@ -106,7 +128,7 @@ def _next_rows(texts: Sequence[tuple[Settings, Sequence[int]]], vocabulary: int)
     return count
 
 
-def _scored(model: Any, texts: Sequence[tuple[Settings, Sequence[int]]]) -> list[float]:
+def _scores(model: Any, texts: Sequence[Text]) -> list[torch.Tensor]:
     # Padding stands on the right, where no causal model can see it: nothing has to be masked or numbered for it.
     sequences = [(*settings.ids, *new) for settings, new in texts]
     longest = max(len(ids) for ids in sequences) - 1  # the last token is predicted, not read
@@ -121,15 +143,14 @@ def _scored(model: Any, texts: Sequence[tuple[Settings, Sequence[int]]]) -> list
     ).logits
     logits = logits[:, logits.shape[1] - (longest - first) :]
     return [
-        _log_probability(logits[row, len(settings.ids) - 1 - first :][: len(new)], settings, new)
+        _processed(logits[row, len(settings.ids) - 1 - first :][: len(new)].float(), settings, new)
         for row, (settings, new) in enumerate(texts)
     ]
 
 
-def _log_probability(logits: torch.Tensor, settings: Settings, new: Sequence[int]) -> float:
-    """Sum over the tokens of one text; logits ``[tokens, vocabulary]``."""
-    scores = logits.float()
-    tokens = torch.tensor(new, device=logits.device)
+def _processed(scores: torch.Tensor, settings: Settings, new: Sequence[int]) -> torch.Tensor:
+    """Apply what ``generate`` does to the logits of one text, ``[tokens, vocabulary]``."""
+    tokens = torch.tensor(new, device=scores.device)
     if settings.processors:
         ids = torch.cat([settings.prompt_ids.to(tokens), tokens])[None]
         before = len(settings.ids)
@@ -137,6 +158,4 @@ def _log_probability(logits: torch.Tensor, settings: Settings, new: Sequence[int
         scores = torch.cat(steps)
     if settings.warpers:
         scores = settings.warpers(tokens.new_empty(len(new), 0), scores)
-    chosen = scores.gather(1, tokens[:, None]).squeeze(1).double()
-    value: torch.Tensor = (chosen - scores.logsumexp(-1).double()).sum()
-    return float(value)
+    return scores
