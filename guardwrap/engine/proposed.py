@@ -46,7 +46,8 @@ class ProposedCall(Call):
     Parameters
     ----------
     source
-        The call of the proposal: the same one for another prompt, or the same arguments for another model.
+        The call of the proposal: the same one for another prompt, or the same arguments for another model. None where
+        a' is another model under this call's own prompts and settings, as with an adapter.
     told
         From a prompt, a string or a list of messages, to the one that the proposal is given; None is the same one.
     """
@@ -56,7 +57,10 @@ class ProposedCall(Call):
 
     def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[Prompt]:
         """Preprocess numbered prompts and resolve both settings: those of the proposal and those that define a(y)."""
-        assert self.source is not None
+        if self.source is None:
+            for prompt in super().prompts(given, capacity):
+                yield dataclasses.replace(prompt, target=prompt.settings)
+            return
         given, again = itertools.tee(given)
         others = self.source.prompts(((number, self._told(prompt)) for number, prompt in again), capacity)
         for prompt, other in zip(super().prompts(given, capacity), others, strict=True):
