@@ -24,7 +24,7 @@ from guardwrap.engine.decode import Decoder
 from guardwrap.engine.formats import as_pipeline, gathered, padding_mask, read_prompts, unpadded
 from guardwrap.engine.prefix import StablePrefix, first_violated
 from guardwrap.engine.prepare import Settings, one_at_a_time, prepare, require_context
-from guardwrap.engine.proposed import ProposedCall, Weigher, require_same_tokens, require_weighable
+from guardwrap.engine.proposed import ProposedCall, Weigher, require_same_tokens, require_weighable, with_own_target
 from guardwrap.engine.selftest import choose
 from guardwrap.engine.serve import Order, Prompt, serve
 from guardwrap.engine.tasks import draws_whole, is_media, is_whisper
@@ -399,7 +399,7 @@ class GuardedGenerator:
         tokens = Call(self._pipe, reading={"skip_special_tokens": True})
         order = self._order_of(own, tokens, self._proposal_in(own))
         if order.proposal is not None:
-            prompts = [dataclasses.replace(prompt, target=prompt.settings) for prompt in prompts]
+            prompts = [with_own_target(prompt) for prompt in prompts]
         if order.sampler.weighs:
             prompts = [require_weighable(prompt) for prompt in prompts]
         served = list(self._served(iter(prompts), tokens, order))
@@ -597,7 +597,8 @@ class GuardedGenerator:
     def _next_seed(self) -> int:
         call = next(self._calls)
         if self._seed is None:
-            return int(torch.randint(2**63 - 1, ()).item())
+            with one_at_a_time:
+                return int(torch.randint(2**63 - 1, ()).item())
         if call == 0:
             return self._seed
         return int.from_bytes(hashlib.blake2b(f"{self._seed}/{call}".encode(), digest_size=7).digest(), "big")

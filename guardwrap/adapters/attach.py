@@ -11,10 +11,13 @@ from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 from peft.tuners.tuners_utils import BaseTunerLayer
 
 from guardwrap.constraints.patterns import filtered_warnings
+from guardwrap.engine.prepare import one_at_a_time
 from guardwrap.engine.sharing import shared_copy
 from guardwrap.errors import AdapterError, UsageError, first_line
 
 __all__ = ["attach", "merged", "require_plain", "tensors_of"]
+
+PARTS_WAY_OUT = "merge it into the model with peft (merge_and_unload) and give that checkpoint"
 
 
 def attach(
@@ -60,13 +63,16 @@ def attach(
     """
     require_plain(model)
     _settle_quantised(model)
+    if config.modules_to_save or config.trainable_token_indices or config.bias != "none":
+        raise AdapterError(f"an adapter that replaces parts of the model is not supported; {PARTS_WAY_OUT}")
     config = copy.deepcopy(config)
     config.task_type = config.task_type or "CAUSAL_LM"
     config.inference_mode = not trainable
     shared = shared_copy(model, own_parameters=True)
     try:
-        with torch.random.fork_rng(devices=[]), filtered_warnings("ignore"):
-            torch.manual_seed(seed)
+        # Alone, as other threads draw their seeds from the same generator; that of the CPU, where peft draws.
+        with one_at_a_time, torch.random.fork_rng(devices=[]), filtered_warnings("ignore"):
+            torch.default_generator.manual_seed(seed)
             adapted = get_peft_model(shared, config)
     except (ValueError, TypeError, RuntimeError, KeyError, AttributeError) as error:  # whatever peft makes of a config
         raise AdapterError(f"the adapter does not fit {type(model).__name__}: {first_line(error)}") from None
@@ -102,9 +108,7 @@ def require_plain(model: Any) -> None:
 
 def tensors_of(adapted: PeftModel) -> dict[str, torch.Tensor]:
     """Return an adapter's numbers by name, as they stand in ``adapter_model.safetensors``; on the CPU, contiguous."""
-    with filtered_warnings("ignore"):
-        found = get_peft_model_state_dict(adapted, save_embedding_layers=False)
-    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in found.items()}
+    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in _named(adapted).items()}
 
 
 def merged(adapted: PeftModel) -> Any:
@@ -141,13 +145,20 @@ def is_quantised(model: Any) -> bool:
     )
 
 
+def _named(adapted: PeftModel) -> dict[str, torch.Tensor]:
+    """Return an adapter's own tensors by their names in files."""
+    with filtered_warnings("ignore"):
+        found: dict[str, torch.Tensor] = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    return found
+
+
 def _fill(adapted: PeftModel, tensors: Mapping[str, torch.Tensor]) -> None:
     """Give an adapter its numbers.
 
     peft copies whatever has the name of a parameter, those of the model under it included, whose memory is the
     user's. So the names must be exactly the adapter's.
     """
-    wanted = tensors_of(adapted)
+    wanted = _named(adapted)
     for name in sorted(tensors.keys() - wanted.keys()):
         raise AdapterError(
             f"adapter_model.safetensors has {name[:200]!r}, which is no part of a LoRA adapter on "

@@ -17,7 +17,7 @@ from peft import LoraConfig, PeftModel
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from guardwrap.adapters.attach import tensors_of
+from guardwrap.adapters.attach import PARTS_WAY_OUT, tensors_of
 from guardwrap.adapters.card import Card, readme
 from guardwrap.errors import AdapterError, first_line
 
@@ -256,6 +256,8 @@ def _read_config(path: Path, tensors: Mapping[str, torch.Tensor]) -> LoraConfig:
             continue
         if key not in _READ and key in usual and value == usual[key]:
             continue
+        if key in ("bias", "modules_to_save", "trainable_token_indices"):
+            raise wrong(f"{key} replaces parts of the model, which is not supported; {PARTS_WAY_OUT}")
         if key not in _READ:
             raise wrong(f"{key[:80]!r} is not supported; guardwrap loads plain LoRA, rsLoRA and DoRA adapters")
         if not _READ[key](value):
@@ -264,7 +266,7 @@ def _read_config(path: Path, tensors: Mapping[str, torch.Tensor]) -> LoraConfig:
     if "lora_alpha" not in known or "r" not in known:
         raise wrong("r and lora_alpha are needed, numbers above 0")
     ranks = _ranks(tensors)
-    if not ranks and not known.get("modules_to_save"):
+    if not ranks:
         raise wrong(f"{WEIGHTS} has no LoRA tensors")
     # Whole names, so that no pattern is left to match; each of them reads as itself.
     return LoraConfig(**known, target_modules=sorted(ranks), rank_pattern={re.escape(m): r for m, r in ranks.items()})
@@ -318,7 +320,6 @@ _READ: Mapping[str, Callable[[Any], bool]] = {
     "use_rslora": lambda value: value is True,
     "use_dora": lambda value: value is True,
     "lora_bias": lambda value: value is True,
-    "modules_to_save": _names,
     "alpha_pattern": lambda value: (
         isinstance(value, dict) and _names(list(value)) and all(_number(alpha) for alpha in value.values())
     ),

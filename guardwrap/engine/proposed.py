@@ -27,7 +27,7 @@ from guardwrap.engine.score import is_exact, log_probabilities
 from guardwrap.engine.serve import Prompt
 from guardwrap.errors import UsageError
 
-__all__ = ["ProposedCall", "Weigher", "require_same_tokens", "require_weighable"]
+__all__ = ["ProposedCall", "Weigher", "require_same_tokens", "require_weighable", "with_own_target"]
 
 _TRUNCATING = {
     TopKLogitsWarper: "top_k",
@@ -58,8 +58,7 @@ class ProposedCall(Call):
     def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[Prompt]:
         """Preprocess numbered prompts and resolve both settings: those of the proposal and those that define a(y)."""
         if self.source is None:
-            for prompt in super().prompts(given, capacity):
-                yield dataclasses.replace(prompt, target=prompt.settings)
+            yield from map(with_own_target, super().prompts(given, capacity))
             return
         given, again = itertools.tee(given)
         others = self.source.prompts(((number, self._told(prompt)) for number, prompt in again), capacity)
@@ -133,6 +132,22 @@ def require_same_tokens(pipe: Pipeline, other: Pipeline) -> None:
             "the proposal has another tokenizer than the model, so the model cannot say what its texts weigh; "
             "give a model of the same family"
         )
+
+
+def with_own_target(prompt: Prompt) -> Prompt:
+    """Say that attempts are drawn from another model under the prompt's own settings.
+
+    Raises
+    ------
+    UsageError
+        With beam search, which has found the model's own texts when the settings are known.
+    """
+    if prompt.settings.beams is not None:
+        raise UsageError(
+            "beam search looks for the model's own texts, not an adapter's; pass do_sample=True, num_beams=1, or "
+            "adapter=False"
+        )
+    return dataclasses.replace(prompt, target=prompt.settings)
 
 
 def require_weighable(prompt: Prompt) -> Prompt:
