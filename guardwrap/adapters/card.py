@@ -15,7 +15,7 @@ import transformers
 from pydantic import BaseModel, ConfigDict, Field
 
 import guardwrap
-from guardwrap.adapters.fingerprint import Fingerprint, fingerprint
+from guardwrap.adapters.fingerprints import Fingerprint, fingerprint
 from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.spec import load_as, to_yaml
 from guardwrap.draws import Estimate

@@ -17,8 +17,8 @@ from peft import LoraConfig, PeftModel
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from guardwrap.adapters.attach import PARTS_WAY_OUT, tensors_of
 from guardwrap.adapters.card import Card, readme
+from guardwrap.adapters.lora import PARTS_WAY_OUT, tensors_of
 from guardwrap.errors import AdapterError, first_line
 
 __all__ = ["CARD", "CONFIG", "CURVE", "WEIGHTS", "Files", "fetched", "read_adapter", "save_adapter"]

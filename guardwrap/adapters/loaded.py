@@ -9,10 +9,10 @@ from typing import Any
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from guardwrap.adapters.attach import attach, merged, require_plain
 from guardwrap.adapters.card import Card
-from guardwrap.adapters.fingerprint import difference
+from guardwrap.adapters.fingerprints import difference
 from guardwrap.adapters.folder import CONFIG, Files, fetched, read_adapter
+from guardwrap.adapters.lora import attach, merged, require_plain
 from guardwrap.constraints.base import Constraint
 from guardwrap.errors import AdapterError, AdapterMismatch, first_line
 from guardwrap.proposals import Adapter
