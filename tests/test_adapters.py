@@ -10,8 +10,8 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from guardwrap import Adapter, Budget, GuardedGenerator, Keyword, Length, Prompt, Regex, constraint, qrs
-from guardwrap.adapters import Card, Figure, Figures, attach, describe, merged, save_adapter
+from guardwrap import Adapter, GuardedGenerator, Keyword, Length, Prompt, constraint, qrs
+from guardwrap.adapters import Card, attach, merged, save_adapter
 from guardwrap.adapters import loaded as loaded_module
 from guardwrap.constraints.base import All
 from guardwrap.constraints.patterns import filtered_warnings
@@ -19,34 +19,10 @@ from guardwrap.engine.sharing import shared_copy
 from guardwrap.errors import AdapterMismatch, CheckFailed, UsageError
 from guardwrap.testing import World, goodness_of_fit, llama_world
 from tests import tiny
+from tests.adapted import CONSTRAINT, card_of, guarded_of, trained, world_of
 
 DRAWS = 5_000
 FITS, FAILS = 1e-3, 1e-9
-CONSTRAINT = Keyword("a", whole_words=False) & ~Regex("^b")
-KL = Figure(value=0.61, low=0.5, high=0.72)
-
-
-def world_of(**options: Any) -> World:
-    return llama_world(letters="ab", max_new_tokens=4, temperature=0.8, **options)
-
-
-def trained(model: Any, *, seed: int = 0, strength: float = 0.07, trainable: bool = False, **config: Any) -> Any:
-    """An adapter with random numbers, as if it had been trained."""
-    adapted = attach(model, LoraConfig(**{"r": 2, "target_modules": "all-linear", **config}), trainable=trainable)
-    chance = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in adapted.named_parameters():
-            if "lora_" in name and "magnitude" not in name:
-                parameter.add_(strength * torch.randn(parameter.shape, generator=chance))
-    return adapted
-
-
-def card_of(world: World, **others: Any) -> Card:
-    given = {"figures": Figures(kl_gold_guarded=KL), **others}
-    return describe(
-        world.model, CONSTRAINT, [world.prompt], name="tiny/llama", settings=world.settings, method="none", seed=0,
-        samples=100, **given,
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -64,11 +40,6 @@ def other(world: World, *, seed: int = 0) -> World:
 def normal(law: Mapping[Any, float]) -> dict[Any, float]:
     total = sum(law.values())
     return {ids: p / total for ids, p in law.items()}
-
-
-def guarded_of(world: World, adapter: Any, **options: Any) -> GuardedGenerator:
-    settings = {"budget": Budget(max_attempts=None), "batch_size": 64, "seed": 1, **options}
-    return GuardedGenerator(world.pipeline(), CONSTRAINT, adapter=adapter, **settings)
 
 
 def state_of(model: Any) -> Any:
