@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from guardwrap.errors import BudgetExhausted, CheckFailed, GuardwrapError
     from guardwrap.generator import Fallback, GuardedGenerator
     from guardwrap.planning import Forecast, Plan
-    from guardwrap.proposals import Prompt
+    from guardwrap.proposals import Adapter, Prompt
     from guardwrap.samplers import imh, qrs
 
 __version__ = "0.1.0"
@@ -54,12 +54,14 @@ _WHERE = {
     "GuardedGenerator": "generator",
     "Forecast": "planning",
     "Plan": "planning",
+    "Adapter": "proposals",
     "Prompt": "proposals",
     "imh": "samplers",
     "qrs": "samplers",
 }
 
 __all__ = [
+    "Adapter",
     "Budget",
     "BudgetExhausted",
     "CheckFailed",

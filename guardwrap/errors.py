@@ -10,6 +10,8 @@
     │   ├── SpecError                  the same, in a constraint file: names path and line
     │   └── Unsatisfiable              no text can satisfy it
     ├── ModelError                     the model or its files cannot be used
+    ├── AdapterError                   an adapter's files cannot be used: missing, corrupt, tampered with, unsupported
+    │   └── AdapterMismatch            they are fine, and for another model or constraint
     ├── NoAcceptance (ValueError)      a figure about g, from attempts none of which satisfies the constraint
     ├── CheckFailed                    a checker crashed, timed out or returned a non-bool
     └── GenerationFailed               generation ended without the texts asked for
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from guardwrap.draws import Outcome
 
 __all__ = [
+    "AdapterError",
+    "AdapterMismatch",
     "BudgetExhausted",
     "CheckFailed",
     "ConstraintError",
@@ -102,6 +106,14 @@ class Unsatisfiable(ConstraintError):
 
 class ModelError(GuardwrapError):
     """The model or its files cannot be used."""
+
+
+class AdapterError(GuardwrapError):
+    """An adapter's files cannot be used."""
+
+
+class AdapterMismatch(AdapterError):
+    """An adapter that was trained for another model or another constraint; ``allow_mismatch=True`` takes it anyway."""
 
 
 class NoAcceptance(GuardwrapError, ValueError):

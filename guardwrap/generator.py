@@ -15,6 +15,7 @@ import torch
 from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 from transformers.pipelines import Pipeline
 
+from guardwrap.adapters.loaded import Checkpoint, Loaded, load
 from guardwrap.constraints.base import Constraint, is_count, run_check
 from guardwrap.constraints.files import as_constraint_file
 from guardwrap.draws import Budget, Draw, Outcome
@@ -23,13 +24,14 @@ from guardwrap.engine.decode import Decoder
 from guardwrap.engine.formats import as_pipeline, gathered, padding_mask, read_prompts, unpadded
 from guardwrap.engine.prefix import StablePrefix, first_violated
 from guardwrap.engine.prepare import Settings, one_at_a_time, prepare, require_context
-from guardwrap.engine.proposed import ProposedCall, Weigher, require_same_tokens, require_weighable
+from guardwrap.engine.proposed import ProposedCall, Weigher, require_same_tokens, require_weighable, with_own_target
 from guardwrap.engine.selftest import choose
 from guardwrap.engine.serve import Order, Prompt, serve
 from guardwrap.engine.tasks import draws_whole, is_media, is_whisper
 from guardwrap.engine.whole import Whole
 from guardwrap.errors import BudgetExhausted, Deterministic, GuardwrapError, UsageError, nearest
 from guardwrap.planning import Plan, planned
+from guardwrap.proposals import Adapter
 from guardwrap.proposals import Prompt as ProposalPrompt
 from guardwrap.samplers import Attempt, Sampler, sampler_named
 
@@ -41,11 +43,12 @@ _ON_EXHAUSTED = ("raise", "none")
 
 @dataclass(frozen=True)
 class _Proposal:
-    """What attempts are drawn from: a pipeline, the wrapped one for another prompt; and in words."""
+    """What attempts are drawn from: a pipeline, the wrapped one for another prompt or an adapter; and in words."""
 
     pipe: Pipeline
     prompt: ProposalPrompt | None
     described: str
+    adapter: Loaded | Checkpoint | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,10 @@ class GuardedGenerator:
         What attempts are drawn from, if not the model itself: a ``Prompt``, or another model with the same tokenizer (a
         pipeline, a Hub id, a path, or a model object). Rejection then samples g' ∝ a' b; QRS and IMH go from there
         towards g.
+    adapter
+        A trained adapter that attempts are drawn from: its folder or Hub id, or an ``Adapter``; or a full checkpoint
+        with the same tokenizer. The model is not touched and its weights are not copied, but for those of the adapted
+        layers with rejection, which are merged for speed. Texts are from g' as with ``proposal``; not both.
     budget
         What may be spent on one prompt; None for the constraint file's, or ``Budget()``.
     on_exhausted
@@ -106,6 +113,8 @@ class GuardedGenerator:
         If the generator cannot be wrapped or a parameter is invalid.
     ConstraintError
         If the constraints are not well formed.
+    AdapterError
+        If the adapter's files cannot be used; ``AdapterMismatch`` if it is for another model or constraint.
 
     Examples
     --------
@@ -123,6 +132,7 @@ class GuardedGenerator:
         tokenizer: Any = None,
         sampler: str | Sampler | None = None,
         proposal: Any = None,
+        adapter: Any = None,
         budget: Budget | None = None,
         on_exhausted: str | Fallback = "raise",
         batch_size: int | None = None,
@@ -147,6 +157,9 @@ class GuardedGenerator:
         self._batch_size = _require_whole("batch_size", batch_size, 1)
         self._stable: dict[str, StablePrefix] = {}
         self._proposal = self._proposal_of(proposal)
+        self._adapter: Loaded | Checkpoint | None = None
+        if adapter is not None:
+            self.load_adapter(adapter)
 
     @property
     def model(self) -> Any:
@@ -163,6 +176,51 @@ class GuardedGenerator:
         """What every text satisfies."""
         return self._constraint
 
+    @property
+    def adapter(self) -> Loaded | Checkpoint | None:
+        """The adapter in use, with its ``name`` and ``card``; None without one."""
+        return self._adapter
+
+    def load_adapter(self, adapter: Any, *, allow_mismatch: bool = False) -> None:
+        """Draw from an adapter from now on, in the place of the one before. Calls that are running keep theirs.
+
+        Parameters
+        ----------
+        adapter
+            The folder or Hub id of an adapter or a full checkpoint, or an ``Adapter``.
+        allow_mismatch
+            Whether to take one whose card is of another model or another constraint.
+
+        Raises
+        ------
+        AdapterError
+            If its files cannot be used; ``AdapterMismatch`` if it is for another model or constraint. The adapter in
+            use stays then.
+        UsageError
+            If the model cannot take an adapter, or the wrapper has a proposal.
+        """
+        if self._proposal is not None:
+            raise UsageError("the wrapper draws from its proposal; make another one for the adapter")
+        loaded = self._adapter_of(adapter, allow_mismatch)
+        loaded.require_constraint(self._constraint)
+        self._adapter = loaded
+
+    def unload_adapter(self) -> None:
+        """Draw from the model itself from now on, exactly g again. Calls that are running keep their adapter."""
+        self._adapter = None
+
+    def _adapter_of(self, given: Any, allow_mismatch: bool = False) -> Loaded | Checkpoint:
+        """Load what was given as an adapter."""
+        if draws_whole(self._pipe):
+            raise UsageError("an adapter needs a causal language model, whose texts can be weighed; leave adapter= out")
+        if isinstance(given, str | Path):
+            given = Adapter(given)
+        if not isinstance(given, Adapter):
+            raise UsageError(f"adapter={given!r} is no folder, no Hub id and no Adapter('...')")
+        if allow_mismatch:
+            given = dataclasses.replace(given, allow_mismatch=True)
+        return load(self.model, self.tokenizer, given)
+
     def __call__(self, prompts: Any = None, **options: Any) -> Any:
         """Generate, in the pipeline's own format.
 
@@ -172,8 +230,9 @@ class GuardedGenerator:
             What the pipeline takes: a string, a chat (list of messages), audio, ``{"images": ..., "text": ...}``, a
             list of such, a generator or a dataset. An image and a text may also be given as ``images=`` and ``text=``.
         **options
-            ``constraints``, ``sampler``, ``proposal``, ``budget``, ``seed`` and ``batch_size`` replace the wrapper's
-            own for this call; the rest goes to the pipeline.
+            ``constraints``, ``sampler``, ``proposal``, ``adapter``, ``budget``, ``seed`` and ``batch_size`` replace the
+            wrapper's own for this call (``adapter=False``: none, draw from the model itself); the rest goes to the
+            pipeline.
 
         Returns
         -------
@@ -267,10 +326,10 @@ class GuardedGenerator:
             suffices; and which sampler and budget it would choose.
         """
         wanted = _require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
-        own = options.get("proposal") if options.get("proposal") is not None else self._proposal
-        outcomes, attempts = self._pilot(prompts, pilot, own is not None, options)
+        other = options.get("proposal") is not None or self._proposal is not None or self._takes_adapter(options)
+        outcomes, attempts = self._pilot(prompts, pilot, other, options)
         budget = options.get("budget") or self._budget
-        return planned(outcomes, attempts, texts=wanted, budget=budget, proposal=own is not None)
+        return planned(outcomes, attempts, texts=wanted, budget=budget, proposal=other)
 
     def _pilot(
         self, prompts: Any, count: int, weigh: bool, options: Mapping[str, Any]
@@ -317,7 +376,7 @@ class GuardedGenerator:
             raise UsageError("generate takes tokens only; call the wrapper with what the pipeline takes instead")
         own, rest = _split(options)
         if self._proposal is not None or own.get("proposal") is not None:
-            raise UsageError("generate draws from the model itself; with a proposal, call the wrapper or run()")
+            raise UsageError("generate takes no other prompt or model; with a proposal, call the wrapper or run()")
         ids = inputs if inputs is not None else rest.pop("input_ids", None)
         if not isinstance(ids, torch.Tensor):
             raise UsageError("generate takes a tensor of token ids: generate(**tokenizer(text, return_tensors='pt'))")
@@ -338,7 +397,12 @@ class GuardedGenerator:
             text = self.tokenizer.decode(row, skip_special_tokens=True)
             prompts.append(Prompt(number, row.tolist(), text, settings))
         tokens = Call(self._pipe, reading={"skip_special_tokens": True})
-        served = list(self._served(iter(prompts), tokens, self._order_of(own, tokens)))
+        order = self._order_of(own, tokens, self._proposal_in(own))
+        if order.proposal is not None:
+            prompts = [with_own_target(prompt) for prompt in prompts]
+        if order.sampler.weighs:
+            prompts = [require_weighable(prompt) for prompt in prompts]
+        served = list(self._served(iter(prompts), tokens, order))
         self._raise_if_short([outcome for _, outcome in served], strict=True)
         two_parts = draws_whole(self._pipe)
         begin = [prompt.settings.prompt_ids.to(ids) if two_parts else ids[prompt.number] for prompt in prompts]
@@ -390,12 +454,29 @@ class GuardedGenerator:
         """Read the options of a call."""
         own, rest = _split(options)
         call = call_of(self._pipe, rest)
-        proposal = self._proposal if own.get("proposal") is None else self._proposal_of(own["proposal"])
+        proposal = self._proposal_in(own)
         if proposal is not None:
-            source = call if proposal.pipe is self._pipe else call_of(proposal.pipe, rest)
+            source = None if proposal.adapter is not None else call
+            source = source if proposal.pipe is self._pipe else call_of(proposal.pipe, rest)
             told = None if proposal.prompt is None else proposal.prompt.apply
             call = ProposedCall(**vars(call), source=source, told=told)
         return call, self._order_of(own, call, proposal)
+
+    def _takes_adapter(self, own: Mapping[str, Any]) -> bool:
+        given = own.get("adapter")
+        return self._adapter is not None if given is None else given is not False
+
+    def _proposal_in(self, own: Mapping[str, Any]) -> _Proposal | None:
+        """Read what attempts of a call are to be drawn from."""
+        given, proposal = own.get("adapter"), own.get("proposal")
+        if not self._takes_adapter(own):
+            return self._proposal if proposal is None else self._proposal_of(proposal)
+        if proposal is not None or self._proposal is not None:
+            raise UsageError(
+                "attempts come from a proposal or from an adapter, not both; pass adapter=False, or no proposal="
+            )
+        adapter = self._adapter if given is None else self._adapter_of(given)
+        return _Proposal(self._pipe, None, "an adapter", adapter)
 
     def _proposal_of(self, given: Any) -> _Proposal | None:
         """Read what attempts are to be drawn from."""
@@ -430,19 +511,24 @@ class GuardedGenerator:
         seed = self._next_seed() if own.get("seed") is None else _require_whole("seed", own["seed"], 0)
         size = self._batch_size if own.get("batch_size") is None else _require_whole("batch_size", own["batch_size"], 1)
         model = self.model if proposal is None else proposal.pipe.model
+        described = None if proposal is None else proposal.described
+        notes: tuple[str, ...] = ()
+        if proposal is not None and proposal.adapter is not None:
+            proposal.adapter.require_constraint(constraint)
+            model, notes = proposal.adapter.model(merge=not sampler.weighs)  # where a(y) is never computed
+            described = proposal.adapter.described(constraint)
+            notes += (f"attempts were drawn from {described}",) if sampler.weighs else ()
         if _has_dropout(self.model) or (model is not self.model and _has_dropout(model)):
             raise UsageError("the model is in training mode, so dropout makes its texts random; call model.eval()")
         early = self._stable_prefix(call).works and not call.parses
-        notes: tuple[str, ...] = ()
         if call.parses:
-            notes = ("the content of the message was judged, as it is parsed from the answer",)
+            notes += ("the content of the message was judged, as it is parsed from the answer",)
         elif not early:
-            notes = ("no early abort: this tokenizer rewrites text that it has already decoded",)
+            notes += ("no early abort: this tokenizer rewrites text that it has already decoded",)
         order = Order(constraint, sampler, budget, seed, size, "generate", early, notes)
         if draws_whole(self._pipe):
             return order
         weigh = Weigher(self.model, model) if proposal is not None and sampler.weighs else None
-        described = None if proposal is None else proposal.described
         return dataclasses.replace(order, mode=choose(model).name, model=model, proposal=described, weigh=weigh)
 
     def _served(self, prompts: Iterator[Prompt], call: Call, order: Order) -> Iterator[tuple[Prompt, Outcome]]:
@@ -511,7 +597,8 @@ class GuardedGenerator:
     def _next_seed(self) -> int:
         call = next(self._calls)
         if self._seed is None:
-            return int(torch.randint(2**63 - 1, ()).item())
+            with one_at_a_time:
+                return int(torch.randint(2**63 - 1, ()).item())
         if call == 0:
             return self._seed
         return int.from_bytes(hashlib.blake2b(f"{self._seed}/{call}".encode(), digest_size=7).digest(), "big")

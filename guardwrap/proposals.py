@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from guardwrap.errors import UsageError
 
-__all__ = ["Prompt"]
+__all__ = ["Adapter", "Prompt"]
 
 _PLACE = "{prompt}"
 
@@ -64,3 +65,29 @@ class Prompt:
 
     def __str__(self) -> str:
         return "the prompt " + (repr(self.template) if isinstance(self.template, str) else "of a function")
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A trained adapter: a' is the model with a small change, trained to meet the constraint more often.
+
+    Parameters
+    ----------
+    source
+        The folder or Hub id of an adapter, or of a full checkpoint with the same tokenizer.
+    allow_mismatch
+        Whether to take an adapter whose card is of another model or another constraint. Files that are not those of
+        the card, and pickles, are never taken.
+    revision
+        Of a Hub id: a branch, tag or commit.
+
+    Examples
+    --------
+    ::
+
+        GuardedGenerator(pipe, Keyword("dragon"), adapter=Adapter("adapters/dragon", allow_mismatch=True))
+    """
+
+    source: str | Path
+    allow_mismatch: bool = False
+    revision: str | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -24,7 +25,7 @@ from guardwrap.constraints.registry import COMPOSITES, kinds
 from guardwrap.draws import Budget
 from guardwrap.errors import ConstraintError, SpecError, nearest
 
-__all__ = ["ConstraintFile", "dump", "json_schema", "load", "load_with_constraint", "parse"]
+__all__ = ["ConstraintFile", "dump", "json_schema", "load", "load_as", "load_with_constraint", "parse", "to_yaml"]
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 60
@@ -169,15 +170,8 @@ def load_with_constraint(
     SpecError
         If the file cannot be read or is not well formed; the message names path and line.
     """
-    text, name = _text(path), str(path)
-    root = _compose(text, name, f"it needs {', '.join(model.model_fields)}")
-    data = _Reader(name).read(root)
-    if not isinstance(data, dict):
-        raise SpecError(f"{name}:1: this file is a mapping with the fields {', '.join(model.model_fields)}")
-    try:
-        file = model.model_validate_json(json.dumps(data))
-    except ValidationError as error:
-        raise _translate(error, data, root, name, model) from None
+    name = str(path)
+    file, data, root = _read_as(name, model)
     if not isinstance(data.get("constraint"), dict):
         return file, None
     alone = {"guardwrap": 1, "constraint": data["constraint"]}
@@ -186,6 +180,28 @@ def load_with_constraint(
     except ValidationError as error:
         raise _translate(error, alone, root, name) from None
     return file, _build(node, ("constraint",), root, name, allow_code)
+
+
+def load_as(path: str | Path, model: type[_Model]) -> _Model:
+    """Read a YAML file of another kind. Nothing in it is built or run.
+
+    Raises
+    ------
+    SpecError
+        If the file cannot be read or is not well formed; the message names path and line.
+    """
+    return _read_as(str(path), model)[0]
+
+
+def _read_as(path: str, model: type[_Model]) -> tuple[_Model, dict[str, Any], yaml.Node]:
+    root = _compose(_text(path), path, f"it needs {', '.join(model.model_fields)}")
+    data = _Reader(path).read(root)
+    if not isinstance(data, dict):
+        raise SpecError(f"{path}:1: this file is a mapping with the fields {', '.join(model.model_fields)}")
+    try:
+        return model.model_validate_json(json.dumps(data)), data, root
+    except ValidationError as error:
+        raise _translate(error, data, root, path, model) from None
 
 
 def _text(path: str | Path) -> str:
@@ -276,7 +292,12 @@ def dump(constraint: Constraint | ConstraintFile) -> str:
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise ConstraintError("a constraint file cannot hold half of a surrogate pair") from None
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return to_yaml(data)
+
+
+def to_yaml(data: Mapping[str, Any]) -> str:
+    """Write plain JSON types as YAML that reads back the same."""
+    return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -21,7 +21,7 @@ from guardwrap.errors import PromptError, UsageError, first_line
 
 __all__ = ["OWN", "Call", "MediaCall", "call_of"]
 
-OWN = ("constraints", "sampler", "budget", "seed", "batch_size", "proposal")
+OWN = ("constraints", "sampler", "budget", "seed", "batch_size", "proposal", "adapter")
 """guardwrap's own options of a call."""
 
 

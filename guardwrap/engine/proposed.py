@@ -27,7 +27,7 @@ from guardwrap.engine.score import is_exact, log_probabilities
 from guardwrap.engine.serve import Prompt
 from guardwrap.errors import UsageError
 
-__all__ = ["ProposedCall", "Weigher", "require_same_tokens", "require_weighable"]
+__all__ = ["ProposedCall", "Weigher", "require_same_tokens", "require_weighable", "with_own_target"]
 
 _TRUNCATING = {
     TopKLogitsWarper: "top_k",
@@ -46,7 +46,8 @@ class ProposedCall(Call):
     Parameters
     ----------
     source
-        The call of the proposal: the same one for another prompt, or the same arguments for another model.
+        The call of the proposal: the same one for another prompt, or the same arguments for another model. None where
+        a' is another model under this call's own prompts and settings, as with an adapter.
     told
         From a prompt, a string or a list of messages, to the one that the proposal is given; None is the same one.
     """
@@ -56,7 +57,9 @@ class ProposedCall(Call):
 
     def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[Prompt]:
         """Preprocess numbered prompts and resolve both settings: those of the proposal and those that define a(y)."""
-        assert self.source is not None
+        if self.source is None:
+            yield from map(with_own_target, super().prompts(given, capacity))
+            return
         given, again = itertools.tee(given)
         others = self.source.prompts(((number, self._told(prompt)) for number, prompt in again), capacity)
         for prompt, other in zip(super().prompts(given, capacity), others, strict=True):
@@ -130,6 +133,22 @@ def require_same_tokens(pipe: Pipeline, other: Pipeline) -> None:
             "the proposal has another tokenizer than the model, so the model cannot say what its texts weigh; "
             "give a model of the same family"
         )
+
+
+def with_own_target(prompt: Prompt) -> Prompt:
+    """Say that attempts are drawn from another model under the prompt's own settings.
+
+    Raises
+    ------
+    UsageError
+        With beam search, which has found the model's own texts when the settings are known.
+    """
+    if prompt.settings.beams is not None:
+        raise UsageError(
+            "beam search looks for the model's own texts, not an adapter's; pass do_sample=True, num_beams=1, or "
+            "adapter=False"
+        )
+    return dataclasses.replace(prompt, target=prompt.settings)
 
 
 def require_weighable(prompt: Prompt) -> Prompt:

@@ -5,13 +5,29 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import torch
+
 __all__ = ["shared_copy"]
 
 
-def shared_copy(model: Any) -> Any:
+def shared_copy(model: Any, *, own_parameters: bool = False) -> Any:
     """Copy a model's modules but none of its numbers: parameters and buffers are the model's own tensors.
 
     What is done to the copy's modules, such as adding an adapter, leaves the model as it is, for other threads too.
+
+    Parameters
+    ----------
+    model
+        The model.
+    own_parameters
+        Whether the copy gets parameter objects of its own over the same memory, so that freezing them or giving them
+        other memory does not reach the model. They then do not follow the model to another device or dtype. Tied
+        weights stay tied. Quantised weights, which nothing trains, are the model's own objects all the same.
     """
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    if own_parameters:
+        for parameter in model.parameters():
+            if type(parameter) is torch.nn.Parameter:
+                alias = torch.nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
+                shared[id(parameter)] = alias
     return copy.deepcopy(model, shared)

@@ -1,0 +1,267 @@
+"""What is known about a trained adapter: ``card.yaml``, and the README that is made of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import peft
+import torch
+import transformers
+from pydantic import BaseModel, ConfigDict, Field
+
+import guardwrap
+from guardwrap.adapters.fingerprints import Fingerprint, fingerprint
+from guardwrap.constraints.base import Constraint, walk
+from guardwrap.constraints.spec import load_as, to_yaml
+from guardwrap.draws import Estimate
+from guardwrap.errors import AdapterError, SpecError
+
+__all__ = ["Base", "Card", "Figure", "Figures", "Prompts", "describe", "readme"]
+
+SHOWN = 3
+"""Prompts that a card spells out, at most …"""
+
+LONGEST = 2_000
+"""… each of no more characters than this."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Figure(_Frozen):
+    """A value with its 95 % interval; ``high`` is None where nothing bounds it."""
+
+    value: float
+    low: float
+    high: float | None
+
+    @classmethod
+    def of(cls, estimate: Estimate | None) -> Figure | None:
+        """Return an estimate as a card spells it, or None where its value is not known."""
+        if estimate is None or not math.isfinite(estimate.value) or not math.isfinite(estimate.low):
+            return None
+        high = float(estimate.high) if math.isfinite(estimate.high) else None
+        return cls(value=float(estimate.value), low=float(estimate.low), high=high)
+
+    @property
+    def estimate(self) -> Estimate:
+        """The figure as an estimate."""
+        return Estimate(self.value, self.low, math.inf if self.high is None else self.high)
+
+
+class Figures(_Frozen):
+    """What was measured, on the card's prompts.
+
+    Parameters
+    ----------
+    acceptance_before, acceptance_after
+        Acceptance rate of the model itself and with the adapter: E_a b and E_a' b.
+    kl_gold_proposal
+        KL(g‖a') in nats, a mean over prompts.
+    kl_gold_guarded
+        KL(g‖g') in nats, g' ∝ a' b: how far from g the texts are that rejection draws from the adapter.
+    """
+
+    acceptance_before: Figure | None = None
+    acceptance_after: Figure | None = None
+    kl_gold_proposal: Figure | None = None
+    kl_gold_guarded: Figure | None = None
+
+
+class Prompts(_Frozen):
+    """The prompts of the training.
+
+    Parameters
+    ----------
+    count
+        How many there were.
+    digest
+        SHA-256 of all of them, as JSON.
+    first
+        The first few, texts or chats, where they are short.
+    """
+
+    count: int = Field(ge=0)
+    digest: str
+    first: list[str | list[dict[str, Any]]] = []
+
+    @classmethod
+    def of(cls, prompts: Sequence[Any]) -> Prompts:
+        """Return prompts, strings or lists of messages, as a card spells them."""
+        spelt = [json.dumps(prompt, ensure_ascii=False, sort_keys=True) for prompt in prompts]
+        digest = hashlib.sha256(json.dumps(spelt).encode()).hexdigest()
+        first = [json.loads(text) for text in spelt[:SHOWN] if len(text) <= LONGEST]
+        return cls(count=len(prompts), digest=digest, first=first)
+
+
+class Base(_Frozen):
+    """The model that the adapter is for: its Hub id or name, and its fingerprint."""
+
+    name: str
+    fingerprint: Fingerprint
+
+
+class Card(_Frozen):
+    """What is known about an adapter.
+
+    Parameters
+    ----------
+    guardwrap_adapter
+        Version of the format.
+    base
+        The model.
+    constraint
+        As in a constraint file; None where it was made in Python and has no spelling.
+    constraint_digest
+        SHA-256 of its canonical spelling.
+    constraint_description
+        For people.
+    prompts
+        The prompts of the training.
+    settings
+        Arguments of ``generate`` that define a(y).
+    method
+        How it was trained.
+    hyperparameters
+        Of the method.
+    seed
+        Of the training.
+    samples, tokens, seconds
+        What it cost: attempts drawn, their tokens, wall-clock seconds.
+    figures
+        What was measured.
+    versions
+        Of the packages that matter.
+    files
+        SHA-256 of the folder's other files, by name. Filled in when the adapter is saved.
+    license
+        Identifier of the adapter's licence on the Hub, e.g. ``"apache-2.0"``.
+    notes
+        Anything else worth knowing, one sentence each.
+    """
+
+    guardwrap_adapter: Literal[1] = 1
+    base: Base
+    constraint: dict[str, Any] | None = None
+    constraint_digest: str
+    constraint_description: str = ""
+    prompts: Prompts
+    settings: dict[str, Any] = {}
+    method: str
+    hyperparameters: dict[str, Any] = {}
+    seed: int
+    samples: int = Field(ge=0)
+    tokens: int | None = Field(None, ge=0)
+    seconds: float | None = Field(None, ge=0)
+    figures: Figures = Figures()
+    versions: dict[str, str] = {}
+    files: dict[str, str] = {}
+    license: str | None = None
+    notes: list[str] = []
+
+    @classmethod
+    def read(cls, path: str | Path) -> Card:
+        """Read a card. Nothing in it is built or run.
+
+        Raises
+        ------
+        AdapterError
+            If it cannot be read or is not well formed; the message names path and line.
+        """
+        try:
+            return load_as(path, cls)
+        except SpecError as error:
+            raise AdapterError(str(error)) from None
+
+    def to_yaml(self) -> str:
+        """Return the card as the text of ``card.yaml``."""
+        return to_yaml(self.model_dump(mode="json"))
+
+
+def describe(
+    model: Any,
+    constraint: Constraint,
+    prompts: Sequence[Any],
+    *,
+    name: str,
+    settings: Mapping[str, Any],
+    method: str,
+    seed: int,
+    samples: int,
+    **others: Any,
+) -> Card:
+    """Make a card: the model's fingerprint, the constraint's spelling, the prompts' digest and the versions at hand.
+
+    Parameters
+    ----------
+    model
+        The model that the adapter is for.
+    constraint
+        What texts satisfy.
+    prompts
+        Strings or lists of messages.
+    name
+        Hub id of the model, or what people call it. No path: the card is read on other machines.
+    settings, method, seed, samples, **others
+        Fields of the card.
+    """
+    in_memory = any(part.in_memory for part in walk(constraint))
+    given = {"settings": dict(settings), "method": method, "seed": seed, "samples": samples, **others}
+    packages = (guardwrap, torch, transformers, peft)
+    return Card(
+        base=Base(name=name, fingerprint=fingerprint(model)),
+        constraint=None if in_memory else constraint.spec(),
+        constraint_digest=constraint.digest,
+        constraint_description=given.pop("constraint_description", constraint.title),
+        prompts=Prompts.of(prompts),
+        versions={package.__name__: str(package.__version__) for package in packages},
+        **given,
+    )
+
+
+_TABLE = "| measured on the training's prompts | 95 % interval |\n|---|---|\n"
+
+
+def readme(card: Card, folder: str) -> str:
+    """Return the README of an adapter's folder; its front matter makes it a model card of the Hub."""
+    front: dict[str, Any] = {
+        "base_model": card.base.name,
+        "library_name": "peft",
+        "pipeline_tag": "text-generation",
+        "tags": ["guardwrap", "lora"],
+    }
+    if card.license is not None:
+        front["license"] = card.license
+    rows = (
+        ("acceptance rate without the adapter", card.figures.acceptance_before, ""),
+        ("acceptance rate with it", card.figures.acceptance_after, ""),
+        ("KL(g‖a')", card.figures.kl_gold_proposal, " nats"),
+        ("KL(g‖g')", card.figures.kl_gold_guarded, " nats"),
+    )
+    table = [f"| {what} | {figure.estimate}{unit} |" for what, figure, unit in rows if figure is not None]
+    said = "" if card.constraint is None else to_yaml({"guardwrap": 1, "constraint": card.constraint})
+    spent = [f"{card.samples} samples"]
+    spent += [] if card.tokens is None else [f"{card.tokens} tokens"]
+    spent += [] if card.seconds is None else [f"{card.seconds:.0f} seconds"]
+    lines = [
+        f"---\n{to_yaml(front)}---",
+        f"# {folder}",
+        f"A LoRA adapter for `{card.base.name}` that meets a constraint more often than the model itself: "
+        f"{card.constraint_description or card.constraint_digest[:12]}",
+        *([f"```yaml\n{said}```"] if said else []),
+        "Texts drawn from it by rejection all satisfy the constraint and follow g' ∝ a' b; `sampler=\"qrs\"` takes "
+        "them towards the model's own distribution g.",
+        "```python\nfrom guardwrap import GuardedGenerator\n\n"
+        f'guarded = GuardedGenerator("{card.base.name}", constraint, adapter="{folder}")\n```',
+        *([_TABLE + "\n".join(table)] if table else []),
+        f"Trained by {card.method} with {', '.join(spent)}, seed {card.seed}. Everything else is in `card.yaml`"
+        + (", the learning curve in `curve.jsonl`." if "curve.jsonl" in card.files else "."),
+        *card.notes,
+    ]
+    return "\n\n".join(lines) + "\n"

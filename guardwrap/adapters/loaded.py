@@ -1,0 +1,205 @@
+"""An adapter in use: the models that attempts are drawn from, and what reports say about them."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from guardwrap.adapters.card import Card
+from guardwrap.adapters.fingerprints import difference
+from guardwrap.adapters.folder import CONFIG, Files, fetched, read_adapter
+from guardwrap.adapters.lora import attach, merged, require_plain
+from guardwrap.constraints.base import Constraint
+from guardwrap.errors import AdapterError, AdapterMismatch, first_line
+from guardwrap.proposals import Adapter
+
+__all__ = ["Checkpoint", "Loaded", "load"]
+
+
+class Loaded:
+    """A LoRA adapter beside the model that it is for.
+
+    Parameters
+    ----------
+    model
+        The model. It is not touched.
+    adapter
+        Which adapter.
+    files
+        What was read.
+
+    Raises
+    ------
+    AdapterError
+        If the adapter does not fit the model.
+    AdapterMismatch
+        If it was trained on another model, and that was not allowed.
+    """
+
+    def __init__(self, model: Any, adapter: Adapter, files: Files) -> None:
+        self._model, self._adapter, self._files = model, adapter, files
+        self._lock = threading.Lock()
+        self._attached: tuple[Any, PeftModel] | None = None
+        self._merged: tuple[Any, Any] | None = None
+        self._not_merged: str | None = None
+        self._other_base = None if self.card is None else difference(model, self.card.base.fingerprint)
+        if self.card is not None and self._other_base and not adapter.allow_mismatch:
+            raise AdapterMismatch(
+                f"the adapter {self.name!r} was trained on {self.card.base.name!r}, and this model has "
+                f"{self._other_base}; {self._way_out()}"
+            )
+        self._on_model()
+
+    @property
+    def name(self) -> str:
+        """The folder's name or Hub id."""
+        return self._files.name
+
+    @property
+    def card(self) -> Card | None:
+        """What is known about it; None for a plain peft adapter."""
+        return self._files.card
+
+    def require_constraint(self, constraint: Constraint) -> None:
+        """Require the constraint that the adapter was trained for.
+
+        Raises
+        ------
+        AdapterMismatch
+            If it is another one, and that was not allowed.
+        """
+        if self.card is None or self._adapter.allow_mismatch or self.card.constraint_digest == constraint.digest:
+            return
+        raise AdapterMismatch(
+            f"the adapter {self.name!r} was trained for another constraint (digest {self.card.constraint_digest[:12]}) "
+            f"than {constraint.title} (digest {constraint.digest[:12]}); {self._way_out()}"
+        )
+
+    def model(self, *, merge: bool) -> tuple[Any, tuple[str, ...]]:
+        """Return the model of a', and notes for reports.
+
+        Parameters
+        ----------
+        merge
+            Whether the adapter may be folded into weights of its own, made when this is first asked: as fast as the
+            model itself, for the memory of the adapted layers.
+        """
+        with self._lock:
+            adapted = self._on_model()
+            if merge and self._not_merged is None:
+                # Numbers that were written since, by training for instance, are part of what was folded in.
+                written = tuple(0 if p.is_inference() else p._version for p in self._model.parameters())
+                try:
+                    if self._merged is None or self._merged[0] != written:
+                        self._merged = None
+                        self._merged = written, merged(adapted)
+                    return self._merged[1], ()
+                except (RuntimeError, ValueError) as error:  # out of memory, quantised …
+                    self._not_merged = f"the adapter is not merged into the weights, and so slower: {first_line(error)}"
+            return adapted.get_base_model(), (self._not_merged,) if merge and self._not_merged else ()
+
+    def described(self, constraint: Constraint) -> str:
+        """Say what it is, and what its card says about g'."""
+        known = "KL(g‖g') is not known: "
+        if self.card is None:
+            known += "it has no card"
+        elif self.card.constraint_digest != constraint.digest:
+            known += "it was trained for another constraint"
+        elif self._other_base:
+            known += "it was trained on another model"
+        elif self.card.figures.kl_gold_guarded is None:
+            known += "its card does not say"
+        else:
+            figure = self.card.figures.kl_gold_guarded.estimate
+            known = f"KL(g‖g') = {figure} nats, measured on its card's prompts"
+        return f"the adapter {self.name!r} ({known})"
+
+    def _on_model(self) -> PeftModel:
+        """Return the adapter on the model as it now stands: on another device, say, its memory is another."""
+        where = tuple((id(parameter), parameter.data_ptr()) for parameter in self._model.parameters())
+        if self._attached is None or self._attached[0] != where:
+            self._attached = self._merged = None
+            self._attached = where, attach(self._model, self._files.config, self._files.tensors)
+        return self._attached[1]
+
+    def _way_out(self) -> str:
+        return f"use the one it is for, or, if you mean it, Adapter({str(self._adapter.source)!r}, allow_mismatch=True)"
+
+
+class Checkpoint:
+    """A full checkpoint in the place of an adapter: another model for the same tokens, under the same settings.
+
+    Parameters
+    ----------
+    name
+        Its folder or Hub id.
+    model
+        The model.
+    """
+
+    card = None
+
+    def __init__(self, name: str, model: Any) -> None:
+        self.name, self._model = name, model
+
+    def require_constraint(self, constraint: Constraint) -> None:
+        """Nothing is known of what it was trained for."""
+
+    def model(self, *, merge: bool) -> tuple[Any, tuple[str, ...]]:
+        """Return the model of a', and no notes."""
+        return self._model, ()
+
+    def described(self, constraint: Constraint) -> str:
+        """Say what it is."""
+        return f"the checkpoint {self.name!r} (KL(g‖g') is not known: it has no card)"
+
+
+def load(model: Any, tokenizer: Any, adapter: Adapter) -> Loaded | Checkpoint:
+    """Load an adapter for a model.
+
+    Parameters
+    ----------
+    model, tokenizer
+        What it is for.
+    adapter
+        Which.
+
+    Raises
+    ------
+    AdapterError
+        If its files cannot be used.
+    AdapterMismatch
+        If it is for another model, and that was not allowed.
+    UsageError
+        If the model cannot take an adapter.
+    """
+    require_plain(model)
+    folder = fetched(adapter.source, adapter.revision)
+    local = Path(adapter.source).expanduser().is_dir()
+    name = folder.resolve().name if local else str(adapter.source)
+    if not (folder / CONFIG).exists() and (folder / "config.json").exists():
+        source = str(folder) if local else str(adapter.source)
+        return Checkpoint(name, _checkpoint(source, adapter.revision, model, tokenizer))
+    return Loaded(model, adapter, read_adapter(folder, name))
+
+
+def _checkpoint(source: str, revision: str | None, model: Any, tokenizer: Any) -> Any:
+    options = {"revision": revision, "trust_remote_code": False}
+    try:
+        found = AutoModelForCausalLM.from_pretrained(source, use_safetensors=True, dtype=model.dtype, **options)
+    except Exception as error:  # of a foreign file: whatever the libraries make of it
+        raise AdapterError(f"cannot load the checkpoint {source!r}: {first_line(error)}") from None
+    try:
+        vocabulary = AutoTokenizer.from_pretrained(source, **options).get_vocab()
+    except Exception:  # it has no tokenizer of its own, and so the model's
+        vocabulary = tokenizer.get_vocab()
+    sizes = [each.config.get_text_config().vocab_size for each in (model, found)]
+    if sizes[0] != sizes[1] or vocabulary != tokenizer.get_vocab():
+        raise AdapterError(
+            f"the checkpoint {source!r} has another tokenizer than the model; give one of the same family"
+        )
+    return found.to(model.device).eval()

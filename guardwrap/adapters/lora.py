@@ -1,0 +1,188 @@
+"""LoRA adapters on a model whose own weights, flags and modules stay as they are."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.tuners.tuners_utils import BaseTunerLayer
+
+from guardwrap.constraints.patterns import filtered_warnings
+from guardwrap.engine.prepare import one_at_a_time
+from guardwrap.engine.sharing import shared_copy
+from guardwrap.errors import AdapterError, UsageError, first_line
+
+__all__ = ["attach", "merged", "require_plain", "tensors_of"]
+
+PARTS_WAY_OUT = "merge it into the model with peft (merge_and_unload) and give that checkpoint"
+
+
+def attach(
+    model: Any,
+    config: LoraConfig,
+    tensors: Mapping[str, torch.Tensor] | None = None,
+    *,
+    trainable: bool = False,
+    seed: int = 0,
+) -> PeftModel:
+    """Put an adapter on a copy of a model that shares the model's weights.
+
+    The model itself is not touched: not its numbers, not its ``requires_grad`` flags, not its modules. The adapter's
+    numbers are float32 whatever the model's are, because half precision swallows small updates; what its layers return
+    has the model's dtype.
+
+    Parameters
+    ----------
+    model
+        A causal language model.
+    config
+        What is adapted, and how; it is copied.
+    tensors
+        The adapter's numbers, by name, as in ``adapter_model.safetensors``; None for a new adapter, which does nothing
+        yet.
+    trainable
+        Whether gradients go to the adapter. They never go to the model's weights. Modules are in evaluation mode
+        either way.
+    seed
+        Of a new adapter's first numbers. The global generator is left as it was.
+
+    Returns
+    -------
+    PeftModel
+        peft's own model; ``get_base_model()`` of it is a model of the original's class.
+
+    Raises
+    ------
+    UsageError
+        If the model cannot take an adapter.
+    AdapterError
+        If the adapter does not fit the model.
+    """
+    require_plain(model)
+    _settle_quantised(model)
+    if config.modules_to_save or config.trainable_token_indices or config.bias != "none":
+        raise AdapterError(f"an adapter that replaces parts of the model is not supported; {PARTS_WAY_OUT}")
+    config = copy.deepcopy(config)
+    config.task_type = config.task_type or "CAUSAL_LM"
+    config.inference_mode = not trainable
+    shared = shared_copy(model, own_parameters=True)
+    try:
+        # Alone, as other threads draw their seeds from the same generator; that of the CPU, where peft draws.
+        with one_at_a_time, torch.random.fork_rng(devices=[]), filtered_warnings("ignore"):
+            torch.default_generator.manual_seed(seed)
+            adapted = get_peft_model(shared, config)
+    except (ValueError, TypeError, RuntimeError, KeyError, AttributeError) as error:  # whatever peft makes of a config
+        raise AdapterError(f"the adapter does not fit {type(model).__name__}: {first_line(error)}") from None
+    if tensors is not None:
+        _fill(adapted, tensors)
+    for parameter in adapted.parameters():
+        if not trainable:
+            parameter.requires_grad_(False)
+    return adapted.eval()
+
+
+def require_plain(model: Any) -> None:
+    """Require a causal language model with no adapter on it and all its weights at hand.
+
+    Raises
+    ------
+    UsageError
+        If it is something else.
+    """
+    if model.config.is_encoder_decoder:
+        raise UsageError(
+            f"{type(model).__name__} has an encoder and a decoder; adapters need a causal language model, whose texts "
+            "can be weighed"
+        )
+    if any(isinstance(module, BaseTunerLayer) for module in model.modules()):
+        raise UsageError(
+            "the model has an adapter of its own, and so it is not clear what a second one is on top of; merge it "
+            "first (model.merge_and_unload())"
+        )
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise UsageError("some of the model's weights are offloaded, and an adapter needs them all; load it in full")
+
+
+def tensors_of(adapted: PeftModel) -> dict[str, torch.Tensor]:
+    """Return an adapter's numbers by name, as they stand in ``adapter_model.safetensors``; on the CPU, contiguous."""
+    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in _named(adapted).items()}
+
+
+def merged(adapted: PeftModel) -> Any:
+    """Return a model with the adapter's update in its weights: W + BA, computed in float32, in the dtype of W.
+
+    Only the adapted layers have weights of their own; all else is shared with the model under the adapter, which stays
+    as it is. In half precision the update is rounded with the weights.
+
+    Raises
+    ------
+    UsageError
+        If the weights are quantised.
+    RuntimeError
+        What torch raises when memory runs out.
+    """
+    if is_quantised(adapted.get_base_model()):
+        raise UsageError("an adapter cannot be folded into quantised weights without changing them")
+    twin = shared_copy(adapted)
+    for layer in twin.modules():
+        if isinstance(layer, BaseTunerLayer):
+            # A weight of its own, also where the layer is tied to another one: peft writes into it.
+            base = layer.get_base_layer()
+            for name, parameter in base.named_parameters(recurse=False):
+                setattr(base, name, torch.nn.Parameter(parameter.detach().clone(), requires_grad=False))
+    with torch.no_grad(), filtered_warnings("ignore"):
+        return twin.merge_and_unload().eval()
+
+
+def is_quantised(model: Any) -> bool:
+    """Whether weights are stored in fewer bits than they compute with."""
+    return getattr(model, "hf_quantizer", None) is not None or any(
+        type(parameter) is not torch.nn.Parameter or not parameter.is_floating_point()
+        for parameter in model.parameters()
+    )
+
+
+def _named(adapted: PeftModel) -> dict[str, torch.Tensor]:
+    """Return an adapter's own tensors by their names in files."""
+    with filtered_warnings("ignore"):
+        found: dict[str, torch.Tensor] = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    return found
+
+
+def _fill(adapted: PeftModel, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Give an adapter its numbers.
+
+    peft copies whatever has the name of a parameter, those of the model under it included, whose memory is the
+    user's. So the names must be exactly the adapter's.
+    """
+    wanted = _named(adapted)
+    for name in sorted(tensors.keys() - wanted.keys()):
+        raise AdapterError(
+            f"adapter_model.safetensors has {name[:200]!r}, which is no part of a LoRA adapter on "
+            f"{type(adapted.get_base_model()).__name__}; it was trained for another model, or changes more of it"
+        )
+    for name in sorted(wanted.keys() - tensors.keys()):
+        raise AdapterError(f"adapter_model.safetensors lacks {name!r}; the file is not complete")
+    for name, tensor in tensors.items():
+        if tensor.shape != wanted[name].shape:
+            raise AdapterError(
+                f"{name!r} has the shape {list(tensor.shape)} and this model needs {list(wanted[name].shape)}: "
+                "the adapter is for another model"
+            )
+        if not bool(torch.isfinite(tensor.float()).all()):
+            raise AdapterError(f"{name!r} has numbers that are infinite or none at all; train the adapter again")
+    with filtered_warnings("ignore"):
+        set_peft_model_state_dict(adapted, {name: tensor.float() for name, tensor in tensors.items()})
+
+
+def _settle_quantised(model: Any) -> None:
+    """Let 8-bit layers move their scales where they keep them, as their own first forward pass does.
+
+    They take them out of the weight, which a copy shares: whichever ran first would have kept them for itself.
+    """
+    for module in model.modules():
+        if hasattr(module, "init_8bit_state") and getattr(module.weight, "CB", None) is not None:
+            module.init_8bit_state()
