@@ -162,6 +162,11 @@ class GuardedGenerator:
             self.load_adapter(adapter)
 
     @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline in use: the one that was given, or one made of the model."""
+        return self._pipe
+
+    @property
     def model(self) -> Any:
         """The model in use."""
         return self._pipe.model
@@ -548,12 +553,7 @@ class GuardedGenerator:
         """Return the decoder of unfinished attempts; made, and tested, once for each way of reading tokens."""
         key = repr(sorted(call.reading.items()))
         if key not in self._stable:
-            with one_at_a_time:
-                stable = StablePrefix(self.tokenizer, call.alone)
-            clean = call.reading.get("clean_up_tokenization_spaces")
-            if clean or (clean is None and getattr(self.tokenizer, "clean_up_tokenization_spaces", False)):
-                stable.works = False
-            self._stable[key] = stable
+            self._stable[key] = call.stable_prefix()
         return self._stable[key]
 
     def _completed(self, prompt: Prompt, outcome: Outcome, constraint: Constraint) -> Outcome:

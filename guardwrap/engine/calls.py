@@ -14,6 +14,7 @@ from transformers.pipelines import Pipeline, image_text_to_text, text_generation
 from transformers.utils.chat_template_utils import Chat
 
 from guardwrap.engine.formats import record, return_type, unpadded
+from guardwrap.engine.prefix import StablePrefix
 from guardwrap.engine.prepare import Settings, one_at_a_time, prepare, require_context
 from guardwrap.engine.serve import Prompt
 from guardwrap.engine.tasks import TextToTextPipeline, is_media, is_speech, is_vision, is_whisper
@@ -105,6 +106,16 @@ class Call:
         """Return the text of new tokens after no prompt at all."""
         text: str = self.pipe.tokenizer.decode(ids, **self.reading)
         return text
+
+    def stable_prefix(self) -> StablePrefix:
+        """Make the decoder of unfinished attempts, and test whether it can be used."""
+        tokenizer = self.pipe.tokenizer
+        with one_at_a_time:
+            stable = StablePrefix(tokenizer, self.alone)
+        clean = self.reading.get("clean_up_tokenization_spaces")
+        if clean or (clean is None and getattr(tokenizer, "clean_up_tokenization_spaces", False)):
+            stable.works = False
+        return stable
 
     def growing(self, settings: Settings, ids: Sequence[int]) -> str:
         """Return the text of new tokens before the pipeline parses it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,10 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from guardwrap.draws import Draw
 from guardwrap.errors import UsageError
 from guardwrap.proposals import Prompt
-from guardwrap.samplers import Attempt
+from guardwrap.samplers import Attempt, from_row, to_row
 
 __all__ = ["Attempts", "Source", "record", "recording_path"]
 
@@ -92,7 +90,7 @@ def record(
                 )
                 if [len(attempts) for attempts in chunk] != [wanted] * len(law["prompts"]):
                     raise UsageError(f"asked for {wanted} attempts a prompt and got another number")
-                file.write(_line({"attempts": [[_to_row(a) for a in attempts] for attempts in chunk]}))
+                file.write(_line({"attempts": [[to_row(a) for a in attempts] for attempts in chunk]}))
                 file.flush()
             for attempts, more in zip(recorded, chunk, strict=True):
                 attempts += more[:wanted]
@@ -130,7 +128,7 @@ def _kept(
             elif len(kept) == len(sizes):  # a longer recording is kept as it is
                 pass
             else:
-                chunk = [[_to_attempt(row) for row in rows] for rows in data["attempts"]]
+                chunk = [[from_row(row) for row in rows] for rows in data["attempts"]]
                 if len(chunk) != len(law["prompts"]):
                     raise ValueError
                 if any(len(attempts) < sizes[len(kept)] for attempts in chunk):
@@ -153,25 +151,3 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
 
 def _line(data: Mapping[str, Any]) -> bytes:
     return json.dumps(data).encode() + b"\n"
-
-
-def _to_row(attempt: Attempt) -> dict[str, Any]:
-    """Spell an attempt. The text of one that does not satisfy the constraint is not kept: it must not get out."""
-    row: dict[str, Any] = {"satisfied": attempt.satisfied, "log_proposal": attempt.draw.log_proposal}
-    if attempt.satisfied:
-        row |= {
-            "log_weight": None if attempt.log_weight == -math.inf else attempt.log_weight,
-            "uniform": attempt.uniform,
-            "text": attempt.draw.text,
-            "token_ids": attempt.draw.token_ids,
-            "finished": attempt.draw.finished,
-        }
-    return row
-
-
-def _to_attempt(row: Mapping[str, Any]) -> Attempt:
-    if not row["satisfied"]:
-        return Attempt(Draw("", (), "", log_proposal=row["log_proposal"]), False, -math.inf)
-    weight = -math.inf if row["log_weight"] is None else float(row["log_weight"])
-    draw = Draw("", tuple(row["token_ids"]), row["text"], row["finished"], row["log_proposal"])
-    return Attempt(draw, True, weight, row["uniform"])

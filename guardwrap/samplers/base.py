@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from guardwrap.draws import Draw, Estimate
 from guardwrap.errors import ModelError, UsageError
 
-__all__ = ["Attempt", "Sampler", "Trace", "checked_weight"]
+__all__ = ["Attempt", "Sampler", "Trace", "checked_weight", "from_row", "to_row"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +95,26 @@ def _backwards(trace: Trace | None) -> Iterator[float]:
     while trace is not None:
         yield trace.value
         trace = trace.before
+
+
+def to_row(attempt: Attempt) -> dict[str, Any]:
+    """Spell an attempt as JSON types. The text of one that does not satisfy the constraint is not kept."""
+    row: dict[str, Any] = {"satisfied": attempt.satisfied, "log_proposal": attempt.draw.log_proposal}
+    if attempt.satisfied:
+        row |= {
+            "log_weight": None if attempt.log_weight == -math.inf else attempt.log_weight,
+            "uniform": attempt.uniform,
+            "text": attempt.draw.text,
+            "token_ids": attempt.draw.token_ids,
+            "finished": attempt.draw.finished,
+        }
+    return row
+
+
+def from_row(row: Mapping[str, Any]) -> Attempt:
+    """Read what ``to_row`` spelled; prompts are not kept."""
+    if not row["satisfied"]:
+        return Attempt(Draw("", (), "", log_proposal=row["log_proposal"]), False, -math.inf)
+    weight = -math.inf if row["log_weight"] is None else float(row["log_weight"])
+    draw = Draw("", tuple(row["token_ids"]), row["text"], row["finished"], row["log_proposal"])
+    return Attempt(draw, True, weight, row["uniform"])

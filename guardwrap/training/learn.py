@@ -1,0 +1,93 @@
+"""Updates of the policy from weighted samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from guardwrap.engine.score import of_tokens, scored
+from guardwrap.training import shards
+from guardwrap.training.objective import divergence_by_token
+from guardwrap.training.policy import Policy
+from guardwrap.training.samples import Floats, Sample
+from guardwrap.training.task import Task
+
+__all__ = ["adam", "chosen", "spread", "update"]
+
+
+def update(
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    task: Task,
+    samples: Sequence[Sample],
+    weights: Sequence[float] | Floats,
+    *,
+    exact_ends: bool = True,
+    clip: float | None = None,
+) -> float:
+    """Take one step down the gradient of Σ_i w_i D(y_i) and return that sum; D is log a - log π, or -log π.
+
+    Parameters
+    ----------
+    policy, optimizer, task
+        What changes, how, and for what.
+    samples, weights
+        y_i and w_i, ``[samples]``; the weights are constants.
+    exact_ends
+        Whether tokens after the constraint is decided count with their expectation, see ``objective``; otherwise with
+        what was drawn, as in DPG, and a(y), a constant, is left out.
+    clip
+        Largest norm of the gradient; a longer one is shortened to it. None clips nothing.
+    """
+    optimizer.zero_grad(set_to_none=False)
+    pairs = shards.mine(list(zip(samples, weights, strict=True)))
+    total = _backward(policy, task, [s for s, _ in pairs], [float(w) for _, w in pairs], exact_ends)
+    loss = torch.tensor(total, dtype=torch.float64)
+    for parameter in policy.parameters.values():
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    shards.summed([loss, *(parameter.grad for parameter in policy.parameters.values() if parameter.grad is not None)])
+    if clip is not None:
+        torch.nn.utils.clip_grad_norm_(policy.parameters.values(), clip)
+    optimizer.step()
+    return float(loss)
+
+
+def _backward(policy: Policy, task: Task, samples: Sequence[Sample], weights: Sequence[float], ends: bool) -> float:
+    total = 0.0
+    texts = task.texts(samples)
+    reference = scored(task.model, texts)
+    for batch in scored(policy.model, texts):
+        with torch.no_grad():
+            base = dict(next(reference)) if ends else {}
+        terms = []
+        for i, scores in batch:
+            ids = samples[i].token_ids
+            if ends:
+                terms.append(weights[i] * divergence_by_token(scores, base[i], ids, samples[i].decided).sum())
+            else:
+                terms.append(-weights[i] * of_tokens(scores, ids).sum())
+        loss = torch.stack(terms).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += float(loss.detach())
+    return total
+
+
+def chosen(shares: Floats, size: int, *words: int) -> list[int]:
+    """Draw indexes with replacement, as likely as their shares; the same again for the same words."""
+    return [int(i) for i in np.random.default_rng(words).choice(len(shares), size, p=shares)]
+
+
+def spread(shares: Floats, size: int) -> dict[int, int]:
+    """Choose indexes in proportion to their shares, without chance (systematic resampling); how often each."""
+    places = np.searchsorted(np.cumsum(shares), (np.arange(size) + 0.5) / size).clip(max=len(shares) - 1)
+    indexes, counts = np.unique(places, return_counts=True)
+    return dict(zip(indexes.tolist(), counts.tolist(), strict=True))
+
+
+def adam(policy: Policy, rate: float) -> Any:
+    """Make the optimiser."""
+    return torch.optim.Adam(policy.parameters.values(), lr=rate)

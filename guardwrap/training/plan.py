@@ -1,0 +1,71 @@
+"""Rounds of drawing and learning: what a training will do, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from guardwrap.training.settings import Settings
+
+__all__ = ["BASE", "POLICY", "Round", "rounds"]
+
+BASE, POLICY = "base", "policy"
+
+_GROWTH = 1.5
+"""Each round of ``replay`` draws so many times as much as the one before: later draws are worth more."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """Attempts to draw, and how to learn from them.
+
+    Parameters
+    ----------
+    draws
+        Pairs of a law and the number of attempts over all prompts. Laws are ``"base"``, ``"policy"``, or the template
+        of a constraint-aware prompt.
+    learn
+        How.
+    """
+
+    draws: tuple[tuple[str, int], ...]
+    learn: Literal["replay", "dpg", "sft"]
+
+
+def rounds(settings: Settings) -> list[Round]:
+    """Divide the samples among rounds; the last one takes what is left."""
+    planned: list[Round] = []
+    left = settings.samples
+    if settings.hints:
+        warm = settings.samples if settings.method == "sft" else settings.hint_samples
+        # Algorithm 2 fine-tunes on them before DPG begins.
+        learn: Literal["replay", "sft"] = "replay" if settings.method == "replay" else "sft"
+        parts = settings.rounds if settings.method == "sft" else 1
+        for size in _split(warm, [1.0] * parts):
+            sizes = _split(size, [1.0] * len(settings.hints))
+            planned.append(_with_base(tuple(zip(settings.hints, sizes, strict=True)), learn, settings))
+        left -= warm
+    if settings.method == "replay":
+        sizes = _split(left, [_GROWTH**k for k in range(settings.rounds)])
+        planned += [_with_base(((POLICY, size),), "replay", settings) for size in sizes]
+    elif settings.method == "dpg":
+        steps = max(1, round(left / settings.samples_per_step))
+        planned += [Round(((POLICY, size),), "dpg") for size in _split(left, [1.0] * steps)]
+    elif not settings.hints:
+        planned += [Round(((BASE, size),), "sft") for size in _split(left, [1.0] * settings.rounds)]
+    return [part for part in planned if sum(count for _, count in part.draws)]
+
+
+def _with_base(draws: tuple[tuple[str, int], ...], learn: Literal["replay", "sft"], settings: Settings) -> Round:
+    """Give a part of a round of ``replay`` to the model itself."""
+    if learn != "replay" or not settings.base_share:
+        return Round(draws, learn)
+    kept = [(law, round(count * (1 - settings.base_share))) for law, count in draws]
+    base = sum(count for _, count in draws) - sum(count for _, count in kept)
+    return Round((*kept, (BASE, base)), learn)
+
+
+def _split(total: int, sizes: list[float]) -> list[int]:
+    """Divide a number in given proportions; the parts are whole and sum to it."""
+    ends = [round(total * sum(sizes[: k + 1]) / sum(sizes)) for k in range(len(sizes))]
+    return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]

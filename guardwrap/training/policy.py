@@ -1,0 +1,78 @@
+"""The proposal π while it is trained."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from peft import LoraConfig
+
+from guardwrap.adapters.lora import attach, is_quantised, merged, require_plain
+from guardwrap.errors import UsageError
+
+__all__ = ["Policy"]
+
+Numbers = Mapping[str, torch.Tensor]
+
+
+class Policy:
+    """A model with numbers that change: those of a LoRA adapter, or all of them.
+
+    They are float32 whatever the model's are: at a learning rate of 1.4e-5 an update is below the resolution of
+    bfloat16, so 98 of 100 weights would never move.
+
+    Parameters
+    ----------
+    base
+        The model. It stays as it is.
+    rank
+        Of the adapter, on all linear layers. None trains a full copy instead.
+    seed
+        Of the adapter's first numbers.
+
+    Raises
+    ------
+    UsageError
+        If the model cannot be trained this way.
+    """
+
+    def __init__(self, base: Any, rank: int | None, seed: int) -> None:
+        self.rank = rank
+        if rank is None:
+            require_plain(base)
+            if is_quantised(base):
+                raise UsageError("quantised weights cannot be trained; train an adapter (full: false)")
+            self.model = copy.deepcopy(base).float().requires_grad_(True).eval()
+        else:
+            config = LoraConfig(r=rank, lora_alpha=rank, lora_dropout=0.0, target_modules="all-linear")
+            self.model = attach(base, config, trainable=True, seed=seed)
+        self.parameters = {name: tensor for name, tensor in self.model.named_parameters() if tensor.requires_grad}
+
+    def numbers(self) -> dict[str, torch.Tensor]:
+        """Return a copy of what is trained, by name, on the CPU."""
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.parameters.items()}
+
+    def set(self, numbers: Numbers) -> None:
+        """Put other numbers in."""
+        with torch.no_grad():
+            for name, tensor in self.parameters.items():
+                tensor.copy_(numbers[name])
+
+    def source(self) -> Any:
+        """Return a model to draw from: in float32 with the adapter folded in, which saves a tenth of the time.
+
+        In half precision folding would round the law that is drawn from, so there it stays on top.
+        """
+        if self.rank is None or self.model.dtype != torch.float32 or is_quantised(self.model.get_base_model()):
+            return self.model
+        return merged(self.model)
+
+    def digest(self) -> str:
+        """Return what tells these numbers from others."""
+        found = hashlib.sha256()
+        for name in sorted(self.parameters):
+            found.update(self.parameters[name].detach().cpu().contiguous().numpy().tobytes())
+        return found.hexdigest()

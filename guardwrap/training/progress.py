@@ -1,0 +1,191 @@
+"""What a training shows of itself: a row a round, and warnings where its figures fool."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from guardwrap.draws import Estimate, plain
+from guardwrap.metrics import acceptance_rate, effective_sample_size, kl_gold_proposal
+from guardwrap.metrics.intervals import combine
+
+__all__ = ["Row", "mean_over_prompts", "plot_curve", "seen", "warnings_of", "write_curve"]
+
+_FEW = 0.01
+"""Of the satisfying samples; where fewer carry the weight of g, the acceptance rate says nothing about g."""
+
+
+@dataclass
+class Row:
+    """One round.
+
+    Parameters
+    ----------
+    round, law
+        Its number, and what it drew from.
+    samples, tokens, seconds
+        Spent by the whole training when the round had drawn.
+    acceptance
+        Acceptance rate of what was drawn from, over all prompts.
+    effective
+        Effective sample size of these draws as draws of g; of ``accepted`` satisfying ones. None where they are not
+        weighed.
+    accepted
+        Satisfying ones.
+    partition
+        Ẑ from these draws, mean over prompts; an estimate of the model's own acceptance rate.
+    kl
+        KL(g‖a') of what was drawn from, in nats, from its own draws' weights: too low where part of g is lost.
+    mixture
+        Ẑ from all draws so far, mean over prompts; None for a method that keeps no draws.
+    held_out
+        KL(g‖π) after learning, in nats, from held-out weighted samples.
+    kl_gold
+        KL(g‖π) after learning, in nats, from draws of g.
+    updates
+        Of the policy in this round.
+    warnings
+        What to be wary of.
+    """
+
+    round: int
+    law: str
+    samples: int
+    tokens: int
+    seconds: float
+    acceptance: Estimate
+    accepted: int
+    effective: Estimate | None = None
+    partition: float | None = None
+    kl: Estimate | None = None
+    mixture: float | None = None
+    held_out: float | None = None
+    kl_gold: Estimate | None = None
+    updates: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as plain JSON types."""
+        found: dict[str, Any] = plain(vars(self))
+        return found
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Row:
+        """Read what ``to_dict`` returned."""
+        names = ("acceptance", "effective", "kl", "kl_gold")
+        return cls(**{**data, **{name: _estimate(data[name]) for name in names}})
+
+    def __str__(self) -> str:
+        parts = [f"{self.samples} samples", f"AR {self.acceptance}"]
+        parts += [] if self.effective is None else [f"effective {self.effective.value:.0f} of {self.accepted}"]
+        parts += [] if self.partition is None else [f"Z {self.partition:.2g}"]
+        parts += [] if self.kl is None else [f"KL(g‖a') of what was drawn from {self.kl}"]
+        parts += [] if self.kl_gold is None else [f"after learning {self.kl_gold} on draws of g"]
+        parts += [] if self.held_out is None else [f"held out {self.held_out:.2f}"]
+        return ", ".join(parts)
+
+
+def _estimate(data: dict[str, float] | None) -> Estimate | None:
+    if data is None:
+        return None
+    return Estimate(*(math.inf if data[name] is None else float(data[name]) for name in ("value", "low", "high")))
+
+
+def seen(row: Row, log_weights: Sequence[Sequence[float]], attempts: int) -> None:
+    """Fill in what the weights of fresh draws say.
+
+    Parameters
+    ----------
+    row
+        Of the round.
+    log_weights
+        log P/a' of the satisfying draws of each prompt; ``[prompts][accepted]``, nats.
+    attempts
+        Draws for each prompt.
+    """
+    whole = [[*weights, *[-math.inf] * (attempts - len(weights))] for weights in log_weights]
+    row.partition = float(np.mean([np.exp(np.array(weights)).mean() for weights in whole]))
+    met = [weights for weights in whole if max(weights) > -math.inf]
+    if met and attempts > 1:
+        row.effective = _sum([effective_sample_size(weights) for weights in met])
+        row.kl = mean_over_prompts([kl_gold_proposal(weights) for weights in met])
+
+
+def mean_over_prompts(figures: Sequence[Estimate]) -> Estimate:
+    """Return the mean of independent figures with its interval."""
+    return Estimate(*(value / len(figures) for value in _sum(figures)))
+
+
+def _sum(figures: Sequence[Estimate]) -> Estimate:
+    return figures[0] if len(figures) == 1 else combine(*((1, figure) for figure in figures))
+
+
+def warnings_of(row: Row, base: Estimate | None) -> list[str]:
+    """Say where a round's figures fool.
+
+    Parameters
+    ----------
+    row
+        The round.
+    base
+        The model's own acceptance rate, which Ẑ estimates; None where it was not measured.
+    """
+    found = []
+    known, what = (row.mixture, "Ẑ of all draws so far") if base is None else (base.low, "the model's acceptance rate")
+    if row.partition is not None and known and row.partition < known / 3:
+        found.append(
+            f"Ẑ = {row.partition:.2g} from these draws is far below {what}, {known:.2g}: what was drawn from has lost "
+            "part of g, whatever its acceptance rate"
+        )
+    if row.effective is not None and row.accepted >= 100 and row.effective.value < max(_FEW * row.accepted, 5.0):
+        found.append(
+            f"of {row.accepted} satisfying draws only {row.effective.value:.1f} count as draws of g; the acceptance "
+            "rate says little about g, and KL(g‖a') from these draws is too low"
+        )
+    return found
+
+
+def write_curve(rows: Sequence[Row], path: Path) -> None:
+    """Write a JSON line a round."""
+    lines = [json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False) for row in rows]
+    partial = path.with_suffix(".partial")
+    partial.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    partial.replace(path)
+
+
+def plot_curve(rows: Sequence[Row], path: Path) -> None:
+    """Draw KL(g‖a') and the acceptance rate against samples."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    for name, label in (("kl", "drawn from, by its weights"), ("kl_gold", "after learning, on draws of g")):
+        points = [(row.samples, figure) for row in rows if (figure := getattr(row, name)) is not None]
+        if points:
+            _line(upper, points, label)
+    upper.set_ylabel("KL(g‖a') [nats]")
+    if upper.has_data():
+        upper.legend()
+    _line(lower, [(row.samples, row.acceptance) for row in rows], "acceptance rate")
+    lower.set(ylabel="acceptance rate", xlabel="samples", ylim=(0, 1))
+    FigureCanvasAgg(figure).print_png(str(path))  # type: ignore[no-untyped-call]
+
+
+def _line(axes: Any, points: Sequence[tuple[int, Estimate]], label: str) -> None:
+    xs = [x for x, _ in points]
+    (drawn,) = axes.plot(xs, [figure.value for _, figure in points], marker="o", label=label)
+    finite = [(x, f) for x, f in points if math.isfinite(f.high)]
+    axes.fill_between([x for x, _ in finite], [f.low for _, f in finite], [f.high for _, f in finite],
+                      alpha=0.2, color=drawn.get_color())  # fmt: skip
+
+
+def pooled(accepted: Sequence[int], attempts: int) -> Estimate:
+    """Return the acceptance rate over all prompts."""
+    return acceptance_rate(sum(accepted), attempts * len(accepted), stopped_on_acceptance=False)

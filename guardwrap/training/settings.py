@@ -1,0 +1,181 @@
+"""What a training is told: one YAML file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.files import PREFIX, as_constraint_file
+from guardwrap.constraints.spec import load_with_constraint
+from guardwrap.proposals import Prompt
+
+__all__ = ["Settings", "read_settings"]
+
+
+class Settings(BaseModel):
+    """What to train, how, and on what budget.
+
+    Parameters
+    ----------
+    model
+        A Hub id, a folder, or ``"local"``, the embedded model.
+    name
+        Hub id, or what people call the model, for the adapter's card; None is ``model``.
+    dtype
+        What the model computes in; None is what its weights are stored in. The adapter is float32 whatever it is.
+    constraint
+        ``catalogue:NAME``, the path of a constraint file, or a constraint as in such a file.
+    prompts
+        One or more. Each has a g and a Z of its own; KL(g‖a') is their mean.
+    chat
+        Whether each prompt becomes a user message.
+    generation
+        Arguments of ``generate``, e.g. ``max_new_tokens``. They define a(y). A truncation such as top_k must be off.
+    method
+        ``"replay"``: all satisfying samples so far, weighted; ``"dpg"``: Algorithm 2 of the paper; ``"sft"``:
+        fine-tuning on filtered samples.
+    hints
+        Constraint-aware prompts, templates with ``{prompt}``, that the first samples come from: the warm start.
+        ``sft`` without a hint filters samples of the model itself, as the paper's baseline does.
+    hint_samples
+        Attempts drawn from the hints together.
+    samples, tokens, seconds
+        The budget: attempts over all prompts, those from hints included, their tokens, wall-clock seconds. The one that
+        ends first ends the training, and what is trained by then is saved.
+    base_share
+        Of each round of ``replay``, the share of attempts drawn from the model itself, which keeps weights bounded.
+    rounds
+        Of ``replay``: how often it draws and learns, hints not counted.
+    samples_per_step
+        Attempts for one update of ``dpg``.
+    rank
+        Of the LoRA adapter, on all linear layers.
+    full
+        Whether to train a full copy of the weights, in float32, instead of an adapter.
+    learning_rate
+        Of Adam. None is 3e-4 for an adapter and 1.41e-5, the paper's, for all weights.
+    batch_size
+        Samples in one update of ``replay`` and ``sft``.
+    epochs
+        Of ``sft``.
+    patience
+        When the held-out KL has not fallen for so many looks at it, one every ``look`` updates, ``replay`` goes on from
+        the best with smaller steps; when that happens again, it ends the round.
+    look
+        Updates between looks at the held-out KL, and between checkpoints.
+    updates
+        Of one round of ``replay``, at most.
+    gold_attempts
+        Attempts of the model itself, drawn before the training and apart from its budget. Those that satisfy the
+        constraint are draws of g: KL(g‖a') is measured on them all along.
+    final_attempts
+        Attempts of the trained proposal, apart from the budget too, for its acceptance rate.
+    draw_batch_size
+        Attempts side by side, at most; None is the pipeline's own, or 32.
+    trackers
+        What else follows the training, by accelerate's names: ``tensorboard``, ``wandb``, …
+    seed
+        The same seed gives the same adapter.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str = "local"
+    name: str | None = None
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    constraint: str | dict[str, Any]
+    prompts: list[str] = Field(min_length=1)
+    chat: bool = False
+    generation: dict[str, Any] = {}
+    method: Literal["replay", "dpg", "sft"] = "replay"
+    hints: list[str] = []
+    hint_samples: int = Field(10_000, ge=0)
+    samples: int = Field(80_000, ge=1)
+    tokens: int | None = Field(None, ge=1)
+    seconds: float | None = Field(None, gt=0)
+    base_share: float = Field(0.05, ge=0, lt=1)
+    rounds: int = Field(5, ge=1)
+    samples_per_step: int = Field(2000, ge=1)
+    rank: int = Field(16, ge=1)
+    full: bool = False
+    learning_rate: float | None = Field(None, gt=0)
+    batch_size: int = Field(32, ge=1)
+    epochs: int = Field(3, ge=1)
+    patience: int = Field(3, ge=1)
+    look: int = Field(20, ge=1)
+    updates: int = Field(600, ge=1)
+    gold_attempts: int = Field(0, ge=0)
+    final_attempts: int = Field(2000, ge=1)
+    draw_batch_size: int | None = Field(None, ge=1)
+    trackers: list[str] = []
+    seed: int = Field(0, ge=0)
+
+    @field_validator("hints")
+    @classmethod
+    def _templates(cls, hints: list[str]) -> list[str]:
+        for template in hints:
+            Prompt(template)
+        return hints
+
+    @field_validator("generation")
+    @classmethod
+    def _arguments(cls, generation: dict[str, Any]) -> dict[str, Any]:
+        taken = ("num_return_sequences", "prompts", "proposal", "adapter", "seed", "sampler", "budget", "constraints")
+        if found := [name for name in taken if name in generation]:
+            raise ValueError(f"{found[0]} is no setting of the model's law; leave it out")
+        return generation
+
+    @model_validator(mode="after")
+    def _hints_within_the_budget(self) -> Settings:
+        if self.hints and self.hint_samples > self.samples:
+            raise ValueError(f"hint_samples={self.hint_samples} is more than the whole budget, samples={self.samples}")
+        return self
+
+    @property
+    def rate(self) -> float:
+        """The learning rate in use."""
+        return self.learning_rate or (1.41e-5 if self.full else 3e-4)
+
+    def given(self, prompt: str) -> str | list[dict[str, str]]:
+        """Return a prompt as a ``GuardedGenerator`` takes it."""
+        return [{"role": "user", "content": prompt}] if self.chat else prompt
+
+
+def read_settings(
+    path: str | Path, *, changes: Mapping[str, Any] | None = None, allow_code: bool = False
+) -> tuple[Settings, Constraint]:
+    """Read a training's file.
+
+    Parameters
+    ----------
+    path
+        Path of the YAML file. A folder or constraint file that it names is looked for beside it first.
+    changes
+        Fields to replace, e.g. from the command line.
+    allow_code
+        Whether the constraint may name Python functions.
+
+    Raises
+    ------
+    SpecError
+        If the file cannot be read or is not well formed; the message names path and line.
+    GuardwrapError
+        If the constraint that it names cannot be read.
+    """
+    settings, constraint = load_with_constraint(path, Settings, allow_code=allow_code)
+    if constraint is None:
+        named = str(settings.constraint)
+        given = named if named.startswith(PREFIX) else beside(path, named)
+        constraint = as_constraint_file(given, allow_code=allow_code).constraint
+    changed = {"model": beside(path, settings.model), **(changes or {})}
+    return Settings.model_validate({**settings.model_dump(), **changed}), constraint
+
+
+def beside(path: str | Path, name: str) -> str:
+    """Return a file or folder beside another file, where there is one of that name."""
+    found = Path(path).parent / name
+    return str(found) if found.exists() else name

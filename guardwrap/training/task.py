@@ -1,0 +1,111 @@
+"""A model, a constraint and prompts, as training needs them: what is drawn, scored and compared."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from guardwrap.constraints.base import Verdict, run_verdict
+from guardwrap.engine.calls import call_of
+from guardwrap.engine.formats import read_prompts
+from guardwrap.engine.proposed import ProposedCall, require_weighable
+from guardwrap.engine.score import Text, log_probabilities
+from guardwrap.engine.serve import Prompt
+from guardwrap.generator import GuardedGenerator
+from guardwrap.proposals import Prompt as Hint
+from guardwrap.samplers import Attempt
+from guardwrap.training import shards
+from guardwrap.training.samples import Sample
+
+__all__ = ["Task"]
+
+
+@dataclass
+class Task:
+    """What is trained for.
+
+    Parameters
+    ----------
+    guarded
+        The model under its constraint.
+    given
+        The prompts, as a ``GuardedGenerator`` takes them.
+    generation
+        Arguments of ``generate``: they define a(y).
+
+    Raises
+    ------
+    UsageError
+        If log a(y) cannot be computed under these settings, or a truncation would keep π from texts of g.
+    """
+
+    guarded: GuardedGenerator
+    given: Sequence[Any]
+    generation: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        pipe = self.guarded.pipeline
+        self._call = call_of(pipe, self.generation)
+        read, _, _ = read_prompts(pipe, list(self.given))
+        self._read = list(enumerate(read))
+        self.prompts = list(self._call.prompts(self._read, len(self._read)))
+        for prompt in self.prompts:
+            require_weighable(dataclasses.replace(prompt, target=prompt.settings))
+        self._stable = self._call.stable_prefix()
+
+    def draw(self, count: int, seed: int, source: Any = None) -> list[list[Attempt]]:
+        """Draw and judge attempts, ``count`` for each prompt.
+
+        Parameters
+        ----------
+        count
+            At least 1.
+        seed
+            Attempts of one seed are the same again.
+        source
+            A model with the same tokens, or a ``Prompt``; None is the model itself.
+        """
+        return self.guarded.attempts(
+            list(self.given), count, weigh=False, seed=seed, proposal=source, adapter=False, **self.generation
+        )
+
+    def sample(self, prompt: int, attempt: Attempt) -> Sample:
+        """Make a sample of an attempt that satisfies the constraint."""
+        ids = attempt.draw.token_ids
+        return Sample(prompt, ids, self._decided(ids))
+
+    def _decided(self, ids: Sequence[int]) -> int:
+        """After how many tokens the verdict is SATISFIED. It stays so, so halving the range finds the first."""
+        if not self._stable.works or self._call.parses or not self._satisfied(ids):
+            return len(ids)
+        low, high = 0, len(ids)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._satisfied(ids[:middle]) else (middle, high)
+        return high
+
+    def _satisfied(self, ids: Sequence[int]) -> bool:
+        return run_verdict(self.guarded.constraint, self._stable(ids)) is Verdict.SATISFIED
+
+    def hinted(self, template: str) -> list[Prompt]:
+        """Return the prompts under a constraint-aware prompt."""
+        call = ProposedCall(**vars(self._call), source=self._call, told=Hint(template).apply)
+        return list(call.prompts(self._read, len(self._read)))
+
+    def texts(self, samples: Sequence[Sample], prompts: Sequence[Prompt] | None = None) -> list[Text]:
+        """Return what ``engine.score`` takes: samples under their prompts, or under others."""
+        prompts = self.prompts if prompts is None else prompts
+        return [(prompts[sample.prompt].settings, sample.token_ids) for sample in samples]
+
+    def log_probabilities(
+        self, model: Any, samples: Sequence[Sample], prompts: Sequence[Prompt] | None = None
+    ) -> list[float]:
+        """Compute log-probabilities in nats, each process those of its part of the samples."""
+        return shards.mapped(lambda part: log_probabilities(model, self.texts(part, prompts)), samples)
+
+    @property
+    def model(self) -> Any:
+        """The model itself: a."""
+        return self.guarded.model

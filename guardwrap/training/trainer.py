@@ -1,0 +1,389 @@
+"""Rounds of drawing, learning and looking, until the budget ends."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from guardwrap.draws import Estimate
+from guardwrap.engine.score import is_exact
+from guardwrap.errors import UsageError
+from guardwrap.generator import GuardedGenerator
+from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
+from guardwrap.proposals import Prompt
+from guardwrap.training import shards
+from guardwrap.training.checkpoint import newest, write
+from guardwrap.training.drawing import Drawn, draw
+from guardwrap.training.learn import adam, chosen, spread, update
+from guardwrap.training.plan import BASE, POLICY, Round, rounds
+from guardwrap.training.policy import Policy
+from guardwrap.training.progress import Row, mean_over_prompts, seen, warnings_of, write_curve
+from guardwrap.training.samples import Buffer, Floats
+from guardwrap.training.settings import Settings
+from guardwrap.training.state import Fit, State, placed_under, read_state, spelled, under
+from guardwrap.training.task import Task
+
+__all__ = ["Gold", "Trainer"]
+
+logger = logging.getLogger("guardwrap")
+
+WARM_UP = 20
+"""Updates in which the learning rate rises, at the beginning of each round of replay and sft."""
+
+COOLED = 0.2
+"""Of the learning rate, for the second half of a round of replay, which begins when the held-out KL falls no more."""
+
+CLIP = 1.0
+"""Largest norm of a gradient of replay and sft. DPG clips nothing; weights are never clipped."""
+
+_MEASURED = 400  # held-out samples, of which those with much weight are chosen again and again
+
+
+@dataclass(frozen=True)
+class Gold:
+    """Draws of g to measure on: attempts of the model itself that satisfy the constraint.
+
+    Parameters
+    ----------
+    drawn
+        The attempts.
+    log_base
+        log a(y) of those that satisfy it, in nats.
+    """
+
+    drawn: Drawn
+    log_base: Sequence[float]
+
+    @staticmethod
+    def draw(task: Task, count: int, folder: Path, seed: int = 0) -> Gold:
+        """Draw attempts, ``count`` for each prompt; those kept in the folder are not drawn again."""
+        drawn = draw(task, None, count, seed=(seed, "gold"), digest=BASE, folder=folder)
+        return Gold(drawn, task.log_probabilities(task.model, drawn.samples))
+
+    def kl(self, log_policy: Sequence[float], prompts: int) -> Estimate | None:
+        """Return KL(g‖π), a mean over prompts, or None if a prompt has fewer than 2 draws of g."""
+        ratios = np.array(self.log_base) - np.array(log_policy)
+        which = np.array([sample.prompt for sample in self.drawn.samples])
+        accepted = self.drawn.accepted(prompts)
+        if min(accepted) < 2:
+            return None
+        return mean_over_prompts(
+            [kl_gold_proposal_from_gold(ratios[which == i], (accepted[i], self.drawn.attempts)) for i in range(prompts)]
+        )
+
+    def acceptance(self, prompts: int) -> Estimate:
+        """Return the model's own acceptance rate over all prompts."""
+        accepted = sum(self.drawn.accepted(prompts))
+        return acceptance_rate(accepted, self.drawn.attempts * prompts, stopped_on_acceptance=False)
+
+
+class Trainer:
+    """A training. It goes on from its folder's newest checkpoint, if there is one.
+
+    Parameters
+    ----------
+    guarded
+        The model under the constraint.
+    settings
+        What to do.
+    folder
+        For checkpoints, recorded attempts and the learning curve.
+    gold
+        Draws of g to measure on, or None.
+    tick
+        Called with each new row of the learning curve.
+
+    Raises
+    ------
+    UsageError
+        If the model cannot be trained with these settings, or the folder holds another training.
+    """
+
+    def __init__(
+        self,
+        guarded: GuardedGenerator,
+        settings: Settings,
+        folder: Path,
+        gold: Gold | None = None,
+        tick: Callable[[Row], None] = lambda row: None,
+    ) -> None:
+        self.settings, self.folder, self.gold, self._tick = settings, folder, gold, tick
+        self.task = Task(guarded, [settings.given(prompt) for prompt in settings.prompts], settings.generation)
+        self.policy = Policy(guarded.model, None if settings.full else settings.rank, settings.seed)
+        self._optimizer = adam(self.policy, settings.rate)
+        self._hinted = {template: self.task.hinted(template) for template in settings.hints}
+        self.state = State(Buffer(self._prompts), partition=[0.0] * self._prompts)
+        self._began = time.monotonic()
+        self._resume()
+
+    @property
+    def _prompts(self) -> int:
+        return len(self.settings.prompts)
+
+    def run(self) -> None:
+        """Go through the rounds that are left, until the budget ends."""
+        for number, planned in enumerate(rounds(self.settings)):
+            if number < self.state.done:
+                continue
+            if self.state.fit is None and self._over():
+                return
+            self._round(number, planned)
+
+    def _round(self, number: int, planned: Round) -> None:
+        state = self.state
+        replays = planned.learn == "replay"
+        drawn: list[Drawn] = []
+        if state.fit is None:
+            drawn = [self._draw(number, law, count) for law, count in planned.draws]
+            state.samples += sum(each.attempts for each in drawn) * self._prompts
+            state.tokens += sum(each.tokens for each in drawn)
+            row, ratios = self._absorb(number, planned, drawn)
+            if planned.learn != "dpg" or not state.dpg_steps:
+                self._optimizer = adam(self.policy, self.settings.rate)
+            state.fit = Fit(row)
+            if planned.learn == "dpg":
+                self._dpg(drawn[0], ratios)
+        fit = state.fit
+        if planned.learn != "dpg" and state.buffer.samples:
+            self._learn(number, replays)
+        row = fit.row
+        row.updates = {"replay": fit.best_step, "sft": fit.step, "dpg": 1}[planned.learn]
+        row.held_out = fit.best if replays and math.isfinite(fit.best) else None
+        row.kl_gold = self.kl_on_gold()
+        row.warnings = warnings_of(row, None if self.gold is None else self.gold.acceptance(self._prompts))
+        for warning in row.warnings if shards.is_main() else ():
+            logger.warning("round %d: %s", number, warning)
+        state.curve.append(row)
+        state.done, state.fit = number + 1, None
+        self._keep()
+        if shards.is_main():
+            write_curve(state.curve, self.folder / "curve.jsonl")
+            shutil.rmtree(self._draws(number), ignore_errors=True)
+        self._tick(row)
+
+    # Drawing
+
+    def _draws(self, number: int) -> Path:
+        return self.folder / "draws" / f"{number:04d}"
+
+    def _draw(self, number: int, law: str, count: int) -> Drawn:
+        source, digest = self._source(law)
+        return draw(
+            self.task,
+            source,
+            max(1, round(count / self._prompts)),
+            seed=(self.settings.seed, f"round {number} {law}"),
+            digest=digest,
+            folder=self._draws(number) / ("hint" if law in self._hinted else law),
+            over=lambda attempts, tokens: self._over(tokens),
+        )
+
+    def _source(self, law: str) -> tuple[Any, str]:
+        """Return what ``Task.draw`` takes, and what tells it from others."""
+        if law == POLICY:
+            return self.policy.source(), self.policy.digest()
+        return (None, law) if law == BASE else (Prompt(law), law)
+
+    def _over(self, tokens: int = 0) -> bool:
+        """Whether a budget has ended, with so many tokens more."""
+        limits = self.settings
+        if limits.tokens is not None and self.state.tokens + tokens >= limits.tokens:
+            return True
+        return limits.seconds is not None and shards.latest(self.seconds) >= limits.seconds
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds so far, those of interrupted runs up to their last checkpoint included."""
+        return self.state.seconds + time.monotonic() - self._began
+
+    def _absorb(self, number: int, planned: Round, drawn: Sequence[Drawn]) -> tuple[Row, list[float]]:
+        """Take in what a round has drawn, and say what was seen of the first law, which most of it came from.
+
+        Returns the log-weights of that law's samples too, where they are computed.
+        """
+        state, first = self.state, drawn[0]
+        accepted = first.accepted(self._prompts)
+        law = planned.draws[0][0]
+        rate = acceptance_rate(sum(accepted), first.attempts * self._prompts, stopped_on_acceptance=False)
+        row = Row(number, law, state.samples, state.tokens, self.seconds, rate, sum(accepted))
+        if planned.learn == "sft":
+            for each in drawn:
+                state.buffer.extend(each.samples, [0.0] * len(each.samples), [])
+            return row, []
+        log_base = [self.task.log_probabilities(self.task.model, each.samples) for each in drawn]
+        if planned.learn == "replay":
+            self._extend(number, planned, drawn, log_base)
+            row.mixture = float(state.buffer.partition().mean())
+        ratios = [a - b for a, b in zip(log_base[0], self._log_law(law, first), strict=True)]
+        if planned.learn == "dpg":
+            state.counted += first.attempts
+            for sample, ratio in zip(first.samples, ratios, strict=True):
+                state.partition[sample.prompt] += math.exp(ratio)
+            row.mixture = float(np.mean(state.partition)) / state.counted
+        which = [sample.prompt for sample in first.samples]
+        seen(
+            row,
+            [[r for r, p in zip(ratios, which, strict=True) if p == i] for i in range(self._prompts)],
+            first.attempts,
+        )
+        return row, ratios
+
+    def _extend(self, number: int, planned: Round, drawn: Sequence[Drawn], log_base: Sequence[Sequence[float]]) -> None:
+        """Put samples into the buffer; each law says what it thinks of each sample, old and new."""
+        state, buffer = self.state, self.state.buffer
+        for (law, _), each in zip(planned.draws, drawn, strict=True):
+            name = f"{POLICY} {number}" if law == POLICY else law
+            if name not in state.laws:
+                if law == POLICY:
+                    state.policies[name] = self.policy.numbers()
+                state.laws.append(name)
+                buffer.log_laws.append(self._log_under(name, buffer.samples))
+                buffer.drawn.append([0] * self._prompts)
+            place = state.laws.index(name)
+            buffer.drawn[place] = [count + each.attempts for count in buffer.drawn[place]]
+        for each, known in zip(drawn, log_base, strict=True):
+            buffer.extend(each.samples, known, [self._log_under(name, each.samples) for name in state.laws])
+
+    def _log_law(self, law: str, drawn: Drawn) -> list[float]:
+        """Return the samples' log-probabilities under what they were drawn from."""
+        if is_exact(self.policy.model if law == POLICY else self.task.model):
+            return drawn.log_seen
+        return self._log_under(law, drawn.samples)
+
+    def _log_under(self, law: str, samples: Sequence[Any]) -> list[float]:
+        if law in self._hinted:
+            return self.task.log_probabilities(self.task.model, samples, self._hinted[law])
+        if law == BASE:
+            return self.task.log_probabilities(self.task.model, samples)
+        now = self.policy.numbers()
+        self.policy.set(self.state.policies.get(law, now))
+        try:
+            return self.task.log_probabilities(self.policy.model, samples)
+        finally:
+            self.policy.set(now)
+
+    # Learning
+
+    def _dpg(self, drawn: Drawn, ratios: Sequence[float]) -> None:
+        """Take the step of Algorithm 2: the mean over draws of P/(π Z) ∇ log π, Z being the mean of P/π so far."""
+        state = self.state
+        weights = [
+            math.exp(ratio) * state.counted / state.partition[sample.prompt] / (drawn.attempts * self._prompts)
+            for sample, ratio in zip(drawn.samples, ratios, strict=True)
+        ]
+        if weights:
+            update(self.policy, self._optimizer, self.task, drawn.samples, weights, exact_ends=False)
+        state.dpg_steps += 1
+
+    def _learn(self, number: int, replays: bool) -> None:
+        """Learn from the buffer: for as long as the held-out KL falls, or for as many epochs as were asked for."""
+        settings, fit, samples = self.settings, self.state.fit, self.state.buffer.samples
+        assert fit is not None
+        if replays:
+            shares, held_out = (self.state.buffer.shares(held_out=side) for side in (False, True))
+            # Without held-out samples nothing would say when to stop.
+            last = (settings.updates if held_out.any() else settings.look) if shares.any() else 0
+        else:
+            shares, held_out = np.full(len(samples), 1 / len(samples)), np.zeros(0)
+            last = math.ceil(settings.epochs * len(samples) / settings.batch_size)
+        if replays and fit.step == 0 and last:
+            self._look(fit, held_out)
+        while fit.step < last and not self._settled(fit):
+            picked = chosen(shares, settings.batch_size, settings.seed, number, fit.step)
+            fit.step += 1
+            for group in self._optimizer.param_groups:
+                group["lr"] = settings.rate * min(1.0, fit.step / WARM_UP) * (COOLED if fit.cooled else 1.0)
+            weights = np.full(len(picked), 1 / len(picked))
+            update(
+                self.policy, self._optimizer, self.task, [samples[i] for i in picked], weights,
+                exact_ends=replays, clip=CLIP,
+            )  # fmt: skip
+            if fit.step % settings.look == 0 or fit.step == last:
+                if replays:
+                    self._look(fit, held_out)
+                self._keep()
+        if replays and last:
+            self.policy.set(fit.best_numbers)
+
+    def _settled(self, fit: Fit) -> bool:
+        """Whether a round has learned all it can: once more from its best, with smaller steps, before it is over."""
+        if fit.bad < self.settings.patience:
+            return False
+        if fit.cooled:
+            return True
+        self.policy.set(fit.best_numbers)
+        self._optimizer = adam(self.policy, self.settings.rate)
+        fit.cooled, fit.bad = True, 0
+        return False
+
+    def _look(self, fit: Fit, held_out: Floats) -> None:
+        """See whether the held-out KL has fallen. Without held-out samples the last policy is the best."""
+        value = -math.inf
+        if held_out.any():
+            buffer = self.state.buffer
+            often = spread(held_out, _MEASURED)
+            log_policy = self.task.log_probabilities(self.policy.model, [buffer.samples[i] for i in often])
+            ratios = [buffer.log_base[i] - log for i, log in zip(often, log_policy, strict=True)]
+            mean = np.average(ratios, weights=list(often.values()))
+            value = float(mean - np.log(buffer.partition()[self._met()]).mean())
+            logger.info("update %d: held-out KL %.3f nats", fit.step, value)
+        if value < fit.best or not held_out.any():
+            fit.best, fit.best_step, fit.best_numbers, fit.bad = value, fit.step, self.policy.numbers(), 0
+        else:
+            fit.bad += 1
+
+    def _met(self) -> list[int]:
+        """Prompts that have samples."""
+        return sorted({sample.prompt for sample in self.state.buffer.samples})
+
+    def kl_on_gold(self) -> Estimate | None:
+        """Return KL(g‖π) in nats from draws of g, or None without enough of them."""
+        if self.gold is None:
+            return None
+        samples = self.gold.drawn.samples
+        return self.gold.kl(self.task.log_probabilities(self.policy.model, samples), self._prompts)
+
+    # Checkpoints
+
+    def _keep(self) -> None:
+        """Write a checkpoint."""
+        state = self.state
+        state.saved += 1
+        if not shards.is_main():
+            return
+        now = time.monotonic()
+        state.seconds, self._began = state.seconds + now - self._began, now
+        tensors, data = spelled(state)
+        tensors |= placed_under("policy", self.policy.numbers())
+        for i, kept in self._optimizer.state_dict()["state"].items():
+            tensors |= placed_under(f"adam {i}", kept)
+        write(self.folder / "checkpoints", state.saved, tensors, {**data, "settings": self._about()})
+
+    def _resume(self) -> None:
+        found = newest(self.folder / "checkpoints")
+        if found is None:
+            return
+        tensors, data = found
+        if data["settings"] != self._about():
+            raise UsageError(f"{str(self.folder)!r} holds another training; give another folder, or remove it")
+        self.state = read_state(tensors, data)
+        self.policy.set(under("policy", tensors))
+        kept = {i: under(f"adam {i}", tensors) for i in range(len(self.policy.parameters))}
+        if kept[0]:
+            self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": kept})
+
+    def _about(self) -> dict[str, Any]:
+        """Return what tells this training from others, as plain JSON; budgets other than samples may be changed."""
+        free = {"seconds", "tokens", "gold_attempts", "final_attempts", "draw_batch_size", "trackers", "name"}
+        about = self.settings.model_dump(mode="json", exclude=free)
+        found: dict[str, Any] = json.loads(json.dumps({**about, "constraint": self.task.guarded.constraint.digest}))
+        return found
