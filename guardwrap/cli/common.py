@@ -39,6 +39,11 @@ __all__ = [
 ]
 
 
+# Threads that wait for each other in a loop slow down ten times where other programs want the processor too. Read by
+# torch when it is first imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
 def _set_verbosity(count: int) -> int:
     if count:
         handler = logging.StreamHandler(sys.stderr)
@@ -135,8 +140,6 @@ def load_generator(model: str, constraints: Any, *, dtype: str | None = None, **
     dtype
         What the model is to compute in; None is what its weights are stored in.
     """
-    # Threads that wait for each other in a loop slow down ten times where other programs want the processor too.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from guardwrap.generator import GuardedGenerator
 
     quieten_transformers()

@@ -59,6 +59,7 @@ def draw(
     digest: str,
     folder: Path,
     over: Callable[[int, int], bool] = lambda attempts, tokens: False,
+    made: Callable[[int], None] = lambda attempts: None,
 ) -> Drawn:
     """Draw attempts, each process its part.
 
@@ -79,6 +80,8 @@ def draw(
     over
         From the attempts and tokens of these draws so far to whether a budget has ended. Looked at before chunks are
         begun, so that what is drawn does not depend on its own length.
+    made
+        Called with the number of attempts of each chunk, over all prompts.
     """
     each = max(1, CHUNK // len(task.prompts))
     chunks = [(i, min(each, count - begin)) for i, begin in enumerate(range(0, count, each))]
@@ -93,6 +96,7 @@ def draw(
         for chunk in shards.mapped(work, group):
             drawn.attempts += chunk["size"]
             drawn.tokens += chunk["tokens"]
+            made(chunk["size"] * len(task.prompts))
             for prompt, rows in enumerate(chunk["satisfied"]):
                 for attempt in map(from_row, rows):
                     drawn.samples.append(task.sample(prompt, attempt))

@@ -70,10 +70,10 @@ class Settings(BaseModel):
     updates
         Of one round of ``replay``, at most.
     gold_attempts
-        Attempts of the model itself, drawn before the training and apart from its budget. Those that satisfy the
-        constraint are draws of g: KL(g‖a') is measured on them all along.
+        Attempts of the model itself over all prompts, drawn before the training and apart from its budget. Those that
+        satisfy the constraint are draws of g: KL(g‖a') is measured on them all along.
     final_attempts
-        Attempts of the trained proposal, apart from the budget too, for its acceptance rate.
+        Attempts of the trained proposal over all prompts, apart from the budget too, for its acceptance rate.
     draw_batch_size
         Attempts side by side, at most; None is the pipeline's own, or 32.
     trackers

@@ -97,10 +97,10 @@ class Trainer:
         What to do.
     folder
         For checkpoints, recorded attempts and the learning curve.
-    gold
-        Draws of g to measure on, or None.
     tick
         Called with each new row of the learning curve.
+    made
+        Called with the number of attempts, whenever some were drawn.
 
     Raises
     ------
@@ -113,10 +113,10 @@ class Trainer:
         guarded: GuardedGenerator,
         settings: Settings,
         folder: Path,
-        gold: Gold | None = None,
         tick: Callable[[Row], None] = lambda row: None,
+        made: Callable[[int], None] = lambda attempts: None,
     ) -> None:
-        self.settings, self.folder, self.gold, self._tick = settings, folder, gold, tick
+        self.settings, self.folder, self._tick, self._made = settings, folder, tick, made
         self.task = Task(guarded, [settings.given(prompt) for prompt in settings.prompts], settings.generation)
         self.policy = Policy(guarded.model, None if settings.full else settings.rank, settings.seed)
         self._optimizer = adam(self.policy, settings.rate)
@@ -124,6 +124,13 @@ class Trainer:
         self.state = State(Buffer(self._prompts), partition=[0.0] * self._prompts)
         self._began = time.monotonic()
         self._resume()
+        self.gold: Gold | None = None
+
+    def find_gold(self) -> None:
+        """Draw the attempts of the model itself that KL(g‖a') is measured on, where they are asked for."""
+        count = self.settings.gold_attempts
+        if count:
+            self.gold = Gold.draw(self.task, math.ceil(count / self._prompts), self.folder / "gold", self.settings.seed)
 
     @property
     def _prompts(self) -> int:
@@ -185,6 +192,7 @@ class Trainer:
             digest=digest,
             folder=self._draws(number) / ("hint" if law in self._hinted else law),
             over=lambda attempts, tokens: self._over(tokens),
+            made=self._made,
         )
 
     def _source(self, law: str) -> tuple[Any, str]:

@@ -1,0 +1,232 @@
+"""A training from its settings to an adapter with a card."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from guardwrap.adapters import describe, save_adapter
+from guardwrap.adapters.card import Figure, Figures
+from guardwrap.draws import Estimate, plain
+from guardwrap.generator import GuardedGenerator
+from guardwrap.metrics import (
+    acceptance_rate,
+    kl_gold_guarded,
+    kl_gold_guarded_from_gold,
+    kl_gold_proposal,
+    kl_gold_proposal_from_gold,
+    partition,
+)
+from guardwrap.training import shards
+from guardwrap.training.drawing import draw
+from guardwrap.training.progress import Row, mean_over_prompts, plot_curve
+from guardwrap.training.settings import Settings
+from guardwrap.training.trainer import Trainer
+
+__all__ = ["Trained", "train"]
+
+logger = logging.getLogger("guardwrap")
+
+_PAPER = "Kim et al., Guaranteed Generation from Large Language Models (ICLR 2025)"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training gave.
+
+    Parameters
+    ----------
+    folder
+        The adapter's, or the model's where all weights were trained.
+    figures
+        Means over prompts, by name: ``acceptance_before``, ``acceptance_after``, ``kl_gold_proposal`` and
+        ``kl_gold_guarded`` (nats), from draws of g where there are enough; and ``weighted_kl_gold_proposal`` and
+        ``weighted_kl_gold_guarded``, from the weights of the adapter's own draws.
+    samples, tokens, seconds
+        Spent; what was drawn to measure not included.
+    curve
+        A row a round.
+    notes
+        How to read the figures, one sentence each.
+    """
+
+    folder: Path
+    figures: Mapping[str, Estimate]
+    samples: int
+    tokens: int
+    seconds: float
+    curve: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+
+def train(
+    guarded: GuardedGenerator,
+    settings: Settings,
+    folder: str | Path,
+    *,
+    tick: Callable[[Row], None] = lambda row: None,
+    made: Callable[[int], None] = lambda attempts: None,
+) -> Trained:
+    """Train a proposal for a constraint, measure it, and save it.
+
+    An interrupted training goes on where it was, with the same result. Under ``accelerate launch`` drawing and
+    gradients are shared by the processes.
+
+    Parameters
+    ----------
+    guarded
+        The model under the constraint. The model stays as it is.
+    settings
+        What to do.
+    folder
+        For ``adapter/`` (or ``model/``), ``curve.jsonl``, ``curve.png`` where matplotlib is installed, ``result.json``,
+        and checkpoints.
+    tick
+        Called with each new row of the learning curve.
+    made
+        Called with the number of attempts, whenever some were drawn.
+
+    Raises
+    ------
+    UsageError
+        If the model cannot be trained with these settings, or the folder holds another training.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        log = _trackers(settings, folder, stack)
+
+        def seen(row: Row) -> None:
+            log(row)
+            tick(row)
+
+        trainer = Trainer(guarded, settings, folder, seen, made)
+        trainer.find_gold()
+        try:
+            trainer.run()
+        except KeyboardInterrupt:
+            _save(trainer, folder, {}, ["interrupted: nothing was measured"])
+            raise
+        figures, notes = _measured(trainer, folder)
+    state = trainer.state
+    place = _save(trainer, folder, figures, notes)
+    trained = Trained(place, figures, state.samples, state.tokens, state.seconds, tuple(state.curve), tuple(notes))
+    if shards.is_main():
+        data = {**plain(trained), "folder": place.name, "settings": settings.model_dump(mode="json")}
+        text = json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)
+        (folder / "result.json").write_text(text + "\n", encoding="utf-8")
+        if find_spec("matplotlib") and state.curve:
+            plot_curve(state.curve, folder / "curve.png")
+    shards.wait()
+    return trained
+
+
+def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list[str]]:
+    """Measure the trained proposal on draws of its own and on draws of g."""
+    task, prompts = trainer.task, len(trainer.settings.prompts)
+    attempts = math.ceil(trainer.settings.final_attempts / prompts)
+    digest = trainer.policy.digest()
+    seed = (trainer.settings.seed, "final")
+    drawn = draw(task, trainer.policy.source(), attempts, seed=seed, digest=digest, folder=folder / "draws" / "final")
+    accepted = drawn.accepted(prompts)
+    after = acceptance_rate(sum(accepted), attempts * prompts, stopped_on_acceptance=False)
+    figures = {"acceptance_after": after}
+    notes = []
+    log_base = task.log_probabilities(task.model, drawn.samples)
+    log_policy = task.log_probabilities(trainer.policy.model, drawn.samples)
+    weights = [np.full(attempts, -math.inf) for _ in range(prompts)]
+    places = [0] * prompts
+    for sample, a, b in zip(drawn.samples, log_base, log_policy, strict=True):
+        weights[sample.prompt][places[sample.prompt]] = a - b
+        places[sample.prompt] += 1
+    if min(accepted):
+        figures["weighted_kl_gold_proposal"] = mean_over_prompts([kl_gold_proposal(each) for each in weights])
+        figures["weighted_kl_gold_guarded"] = mean_over_prompts([kl_gold_guarded(each) for each in weights])
+    gold = trainer.gold
+    if gold is not None:
+        figures["acceptance_before"] = gold.acceptance(prompts)
+    elif min(accepted):
+        figures["acceptance_before"] = mean_over_prompts([partition(each) for each in weights])
+        notes.append("the acceptance rate without the adapter is Ẑ, from the weights of the adapter's draws")
+    found = None if gold is None else gold.drawn.accepted(prompts)
+    if gold is None or found is None or min(found) < 2:
+        for name in ("kl_gold_proposal", "kl_gold_guarded"):
+            if f"weighted_{name}" in figures:
+                figures[name] = figures[f"weighted_{name}"]
+        notes.append(
+            "KL is estimated from the weights of the adapter's own draws, which is too low where it misses part of g"
+        )
+        return figures, notes
+    log_gold = np.array(gold.log_base) - task.log_probabilities(trainer.policy.model, gold.drawn.samples)
+    which = np.array([sample.prompt for sample in gold.drawn.samples])
+    base = [(count, gold.drawn.attempts) for count in found]
+    figures["kl_gold_proposal"] = mean_over_prompts(
+        [kl_gold_proposal_from_gold(log_gold[which == i], base[i]) for i in range(prompts)]
+    )
+    if min(accepted):
+        figures["kl_gold_guarded"] = mean_over_prompts(
+            [kl_gold_guarded_from_gold(log_gold[which == i], base[i], (accepted[i], attempts)) for i in range(prompts)]
+        )
+    notes.append(f"KL is measured on {sum(found)} draws of g among {sum(n for _, n in base)} attempts of the model")
+    return figures, notes
+
+
+def _save(trainer: Trainer, folder: Path, figures: Mapping[str, Estimate], notes: list[str]) -> Path:
+    """Write what is trained so far; return its folder."""
+    settings, state = trainer.settings, trainer.state
+    place = folder / ("model" if settings.full else "adapter")
+    if not shards.is_main():
+        return place
+    if settings.full:
+        trainer.policy.model.save_pretrained(place)
+        trainer.task.guarded.tokenizer.save_pretrained(place)
+        return place
+    names = ("method", "hints", "hint_samples", "rounds", "base_share", "samples_per_step", "rank", "batch_size",
+             "patience", "look", "updates", "epochs")  # fmt: skip
+    hyperparameters = {name: getattr(settings, name) for name in names} | {"learning_rate": settings.rate}
+    card = describe(
+        trainer.task.model,
+        trainer.task.guarded.constraint,
+        trainer.task.given,
+        name=settings.name or settings.model,
+        settings=settings.generation,
+        method=f"{settings.method} of guardwrap.training, after {_PAPER}",
+        hyperparameters=hyperparameters,
+        seed=settings.seed,
+        samples=state.samples,
+        tokens=state.tokens,
+        seconds=state.seconds,
+        figures=Figures(**{name: Figure.of(figures[name]) for name in Figures.model_fields if name in figures}),
+        notes=notes,
+    )
+    curve = folder / "curve.jsonl"
+    save_adapter(place, trainer.policy.model, card, curve if curve.exists() else None)
+    return place
+
+
+def _trackers(settings: Settings, folder: Path, stack: ExitStack) -> Callable[[Row], None]:
+    """Start the trackers that were asked for; return what tells them a row."""
+    if not settings.trackers:
+        return lambda row: None
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(log_with=settings.trackers, project_dir=str(folder), cpu=True)
+    config = {name: value for name, value in settings.model_dump().items() if isinstance(value, int | float | str)}
+    accelerator.init_trackers("guardwrap", config=config)
+    stack.callback(accelerator.end_training)
+
+    def log(row: Row) -> None:
+        values = {name: getattr(row, name) for name in ("acceptance", "effective", "kl", "kl_gold")}
+        values = {name: figure.value for name, figure in values.items() if figure is not None}
+        values |= {name: getattr(row, name) for name in ("partition", "mixture", "held_out")}
+        accelerator.log({name: value for name, value in values.items() if value is not None}, step=row.samples)
+
+    return log
