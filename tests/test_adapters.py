@@ -259,7 +259,7 @@ def test_only_adapted_layers_have_weights_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(dtype: torch.dtype) -> None:
+def test_half_precision(dtype: torch.dtype, tmp_path: Path) -> None:
     world = llama_world(letters="abcdefgh ", max_new_tokens=24)
     world.model.to(dtype)
     adapted = trained(world.model, trainable=True)
@@ -267,6 +267,10 @@ def test_half_precision(dtype: torch.dtype) -> None:
     ids = torch.tensor([[1, 2, 3]])
     with torch.no_grad():
         assert adapted(input_ids=ids).logits.dtype == merged(adapted)(input_ids=ids).logits.dtype == dtype
+    save_adapter(tmp_path, adapted)
+    guarded = GuardedGenerator(world.pipeline(), Length(min=1), adapter=tmp_path, seed=0)
+    (outcome,) = guarded.run(world.prompt, **world.settings)
+    assert outcome.report.notes == (f"the adapter is merged into {str(dtype)[6:]} weights, which rounds it a little",)
 
 
 def test_an_adapter_that_does_nothing_weighs_nothing(tmp_path: Path) -> None:
