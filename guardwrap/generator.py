@@ -90,8 +90,8 @@ class GuardedGenerator:
         pipeline, a Hub id, a path, or a model object). Rejection then samples g' ∝ a' b; QRS and IMH go from there
         towards g.
     adapter
-        A trained adapter that attempts are drawn from: its folder or Hub id, or an ``Adapter``; or a full checkpoint
-        with the same tokenizer. The model is not touched and its weights are not copied, but for those of the adapted
+        A trained adapter that attempts are drawn from: its folder or Hub id, or an ``Adapter``; a full checkpoint with
+        the same tokenizer; or what ``adapters.attach`` returned, drawn from as it stands. The model is not touched and its weights are not copied, but for those of the adapted
         layers with rejection, which are merged for speed. Texts are from g' as with ``proposal``; not both.
     budget
         What may be spent on one prompt; None for the constraint file's, or ``Budget()``.
@@ -213,6 +213,8 @@ class GuardedGenerator:
         """Load what was given as an adapter."""
         if draws_whole(self._pipe):
             raise UsageError("an adapter needs a causal language model, whose texts can be weighed; leave adapter= out")
+        if hasattr(given, "get_base_model"):  # peft's: an adapter that is being trained
+            return Checkpoint("in memory", given.get_base_model())
         if isinstance(given, str | Path):
             given = Adapter(given)
         if not isinstance(given, Adapter):

@@ -1,13 +1,16 @@
 """Adapters on a model that stays as it is: what is drawn from them, and their life in a wrapper."""
 
 import dataclasses
+import gc
 import threading
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from peft import LoraConfig, get_peft_model
 
 from guardwrap import Adapter, GuardedGenerator, Keyword, Length, Prompt, constraint, qrs
@@ -312,6 +315,37 @@ def test_swap_and_unload(folder: Path, tmp_path: Path) -> None:
     assert len({plain[0], first[0]}) == 2
 
 
+def test_an_unloaded_adapter_is_gone(folder: Path) -> None:
+    world = world_of()
+    world.model.to(torch.bfloat16)
+    guarded = guarded_of(world, Adapter(folder, allow_mismatch=True))
+    for sampler in ("rejection", "qrs"):
+        guarded.run(world.prompt, sampler=sampler, **world.settings)
+    assert guarded.adapter is not None
+    kept = [weakref.ref(guarded.adapter.model(merge=merge)[0]) for merge in (True, False)]
+    gc.collect()
+    assert all(reference() is not None for reference in kept)
+    guarded.unload_adapter()
+    gc.collect()
+    assert all(reference() is None for reference in kept)
+
+
+def test_an_adapter_in_training_is_drawn_from_as_it_stands() -> None:
+    world = world_of()
+    adapted = trained(world.model, trainable=True)
+    guarded = guarded_of(world, None)
+    inside = world.gold(CONSTRAINT)
+    for _ in range(2):
+        law = dataclasses.replace(world, model=adapted.get_base_model()).law()
+        (outcome,) = guarded.run(world.prompt, adapter=adapted, num_return_sequences=DRAWS, **world.settings)
+        assert goodness_of_fit(texts(outcome), normal({ids: law[ids] for ids in inside})) > FITS
+        with torch.no_grad():
+            for name, parameter in adapted.named_parameters():
+                if "lora_B" in name:
+                    parameter.neg_()
+    assert outcome.report.proposal == "the checkpoint 'in memory' (KL(g‖g') is not known: it has no card)"
+
+
 def test_threads_with_and_without(folder: Path) -> None:
     world = world_of()
     guarded = guarded_of(world, folder)
@@ -429,6 +463,11 @@ def test_what_cannot_work(folder: Path) -> None:
         model = get_peft_model(world_of().model, LoraConfig(r=2, target_modules=["q_proj"]))
     with pytest.raises(UsageError, match="an adapter of its own"):
         GuardedGenerator(model.eval(), CONSTRAINT, tokenizer=world.tokenizer, adapter=folder)
+    compiled = world_of()
+    forward = compiled.model.forward
+    compiled.model.forward = lambda *args, **kwargs: forward(*args, **kwargs)
+    with pytest.raises(UsageError, match="forward was replaced by a function"):
+        guarded_of(compiled, folder)
     t5, tokenizer = tiny.t5()
     for given in (
         lambda: GuardedGenerator(t5, CONSTRAINT, tokenizer=tokenizer, adapter=folder),
@@ -452,6 +491,14 @@ def test_a_full_checkpoint(tmp_path: Path) -> None:
     assert goodness_of_fit(texts(outcome), normal({ids: law[ids] for ids in inside})) > FITS
     assert outcome.report.drawn_from.startswith("g' of the checkpoint 'full' (KL(g‖g') is not known")
     assert guarded.run(world.prompt, sampler="qrs", **world.settings)[0].ok
+
+
+def test_hooks_of_accelerate_are_copied_too(folder: Path) -> None:
+    world = world_of()
+    law, inside = other(world).law(), world.gold(CONSTRAINT)
+    add_hook_to_module(world.model, AlignDevicesHook(execution_device="cpu", io_same_device=True))
+    (outcome,) = guarded_of(world, folder).run(world.prompt, num_return_sequences=DRAWS, **world.settings)
+    assert goodness_of_fit(texts(outcome), normal({ids: law[ids] for ids in inside})) > FITS
 
 
 def test_loading_leaves_the_global_generator_alone(folder: Path) -> None:

@@ -126,14 +126,14 @@ def _rounded(model: Any) -> tuple[str, ...]:
 
 
 class Checkpoint:
-    """A full checkpoint in the place of an adapter: another model for the same tokens, under the same settings.
+    """A whole model in the place of an adapter: for the same tokens, under the same settings.
 
     Parameters
     ----------
     name
-        Its folder or Hub id.
+        Its folder or Hub id, or ``"in memory"``.
     model
-        The model.
+        The model, in evaluation mode; of an adapter in training the one under it, ``get_base_model()``.
     """
 
     card = None
