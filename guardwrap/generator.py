@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 from transformers.pipelines import Pipeline
 
-from guardwrap.adapters.loaded import Checkpoint, Loaded, load
+from guardwrap.adapters.loaded import Checkpoint, Loaded, in_training, load
 from guardwrap.constraints.base import Constraint, is_count, run_check
 from guardwrap.constraints.files import as_constraint_file
 from guardwrap.draws import Budget, Draw, Outcome
@@ -91,8 +92,9 @@ class GuardedGenerator:
         towards g.
     adapter
         A trained adapter that attempts are drawn from: its folder or Hub id, or an ``Adapter``; a full checkpoint with
-        the same tokenizer; or what ``adapters.attach`` returned, drawn from as it stands. The model is not touched and its weights are not copied, but for those of the adapted
-        layers with rejection, which are merged for speed. Texts are from g' as with ``proposal``; not both.
+        the same tokenizer; or one in training: what ``adapters.attach`` returned, or a model, drawn from as it stands.
+        The model is not touched and its weights are not copied, but for those of the adapted layers with rejection,
+        which are merged for speed. Texts are from g' as with ``proposal``; not both.
     budget
         What may be spent on one prompt; None for the constraint file's, or ``Budget()``.
     on_exhausted
@@ -213,8 +215,8 @@ class GuardedGenerator:
         """Load what was given as an adapter."""
         if draws_whole(self._pipe):
             raise UsageError("an adapter needs a causal language model, whose texts can be weighed; leave adapter= out")
-        if hasattr(given, "get_base_model"):  # peft's: an adapter that is being trained
-            return Checkpoint("in memory", given.get_base_model())
+        if isinstance(given, PreTrainedModel) or hasattr(given, "get_base_model"):
+            return in_training(self.model, given)
         if isinstance(given, str | Path):
             given = Adapter(given)
         if not isinstance(given, Adapter):

@@ -343,7 +343,7 @@ def test_an_adapter_in_training_is_drawn_from_as_it_stands() -> None:
             for name, parameter in adapted.named_parameters():
                 if "lora_B" in name:
                     parameter.neg_()
-    assert outcome.report.proposal == "the checkpoint 'in memory' (KL(g‖g') is not known: it has no card)"
+    assert outcome.report.proposal == "the checkpoint 'in training' (KL(g‖g') is not known: it has no card)"
 
 
 def test_threads_with_and_without(folder: Path) -> None:
@@ -457,6 +457,8 @@ def test_what_cannot_work(folder: Path) -> None:
         guarded_of(world, folder, proposal=Prompt("b{prompt}"))
     with pytest.raises(UsageError, match="not both"):
         guarded_of(world, None, proposal=Prompt("b{prompt}")).run(world.prompt, adapter=folder, **world.settings)
+    with pytest.raises(UsageError, match="the model in training has 4 tokens, and the model itself 3"):
+        guarded_of(world, llama_world(letters="abc").model)
     with pytest.raises(UsageError, match="no folder, no Hub id"):
         guarded_of(world, 3)
     with filtered_warnings("ignore"):

@@ -15,10 +15,10 @@ from guardwrap.adapters.folder import CARD, CONFIG, Files, fetched, read_adapter
 from guardwrap.adapters.lora import attach, merged, require_plain
 from guardwrap.constraints.base import Constraint
 from guardwrap.engine.score import is_exact
-from guardwrap.errors import AdapterError, AdapterMismatch, first_line
+from guardwrap.errors import AdapterError, AdapterMismatch, UsageError, first_line
 from guardwrap.proposals import Adapter
 
-__all__ = ["Checkpoint", "Loaded", "in_words", "load"]
+__all__ = ["Checkpoint", "Loaded", "in_training", "in_words", "load"]
 
 
 class Loaded:
@@ -131,9 +131,9 @@ class Checkpoint:
     Parameters
     ----------
     name
-        Its folder or Hub id, or ``"in memory"``.
+        Its folder or Hub id.
     model
-        The model, in evaluation mode; of an adapter in training the one under it, ``get_base_model()``.
+        The model, in evaluation mode.
     """
 
     card = None
@@ -151,6 +151,21 @@ class Checkpoint:
     def described(self, constraint: Constraint) -> str:
         """Say what it is."""
         return _checkpoint_in_words(self.name)
+
+
+def in_training(model: Any, other: Any) -> Checkpoint:
+    """Return an adapter on its model, or another model, that is still being trained: drawn from as it stands.
+
+    Raises
+    ------
+    UsageError
+        If it has another vocabulary than the model.
+    """
+    other = other.get_base_model() if hasattr(other, "get_base_model") else other
+    sizes = [each.config.get_text_config().vocab_size for each in (model, other)]
+    if sizes[0] != sizes[1]:
+        raise UsageError(f"the model in training has {sizes[1]} tokens, and the model itself {sizes[0]}")
+    return Checkpoint("in training", other)
 
 
 def _adapter_in_words(name: str, card: Card | None, constraint: Constraint, *, other_base: bool) -> str:
