@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedModel
 from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 from transformers.pipelines import Pipeline
 
-from guardwrap.adapters.loaded import Checkpoint, Loaded, in_training, load
 from guardwrap.constraints.base import Constraint, is_count, run_check
 from guardwrap.constraints.files import as_constraint_file
 from guardwrap.draws import Budget, Draw, Outcome
@@ -35,6 +34,9 @@ from guardwrap.planning import Plan, planned
 from guardwrap.proposals import Adapter
 from guardwrap.proposals import Prompt as ProposalPrompt
 from guardwrap.samplers import Attempt, Sampler, sampler_named
+
+if TYPE_CHECKING:
+    from guardwrap.adapters.loaded import Checkpoint, Loaded
 
 __all__ = ["Fallback", "GuardedGenerator"]
 
@@ -215,6 +217,8 @@ class GuardedGenerator:
         """Load what was given as an adapter."""
         if draws_whole(self._pipe):
             raise UsageError("an adapter needs a causal language model, whose texts can be weighed; leave adapter= out")
+        from guardwrap.adapters.loaded import in_training, load  # peft takes a second to import
+
         if isinstance(given, PreTrainedModel) or hasattr(given, "get_base_model"):
             return in_training(self.model, given)
         if isinstance(given, str | Path):

@@ -65,6 +65,7 @@ def plain(folder: Path) -> Path:
         {"lora_bias": True},
         {"rank_pattern": {"q_proj": 3}, "alpha_pattern": {"k_proj": 1}, "lora_dropout": 0.1},
         {"target_modules": ["embed_tokens", "lm_head", "q_proj"]},
+        {"alpha_pattern": {r".*\.q_proj": 3}},
         {"target_modules": r".*\.(q|v)_proj", "exclude_modules": ["layers.0.self_attn.v_proj"]},
         {"layers_to_transform": [1], "target_modules": ["q_proj"], "layers_pattern": "layers"},
     ],

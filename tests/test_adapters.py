@@ -12,6 +12,7 @@ import pytest
 import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from peft import LoraConfig, get_peft_model
+from transformers import MixtralConfig, MixtralForCausalLM
 
 from guardwrap import Adapter, GuardedGenerator, Keyword, Length, Prompt, constraint, qrs
 from guardwrap.adapters import Card, attach, merged, save_adapter
@@ -19,7 +20,7 @@ from guardwrap.adapters import loaded as loaded_module
 from guardwrap.constraints.base import All
 from guardwrap.constraints.patterns import filtered_warnings
 from guardwrap.engine.sharing import shared_copy
-from guardwrap.errors import AdapterMismatch, CheckFailed, UsageError
+from guardwrap.errors import AdapterError, AdapterMismatch, CheckFailed, UsageError
 from guardwrap.testing import World, goodness_of_fit, llama_world
 from tests import tiny
 from tests.adapted import CONSTRAINT, card_of, guarded_of, trained, world_of
@@ -480,6 +481,15 @@ def test_what_cannot_work(folder: Path) -> None:
             given()
     with pytest.raises(UsageError, match="an encoder and a decoder"):
         attach(t5, LoraConfig(r=2, target_modules="all-linear"))
+
+
+def test_experts_are_refused_before_they_are_trained() -> None:
+    sizes = {"vocab_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 2}
+    model = MixtralForCausalLM(MixtralConfig(**sizes, **heads)).eval()
+    with pytest.raises(AdapterError, match=r"experts of MixtralForCausalLM .* target_modules=\['q_proj'"):
+        attach(model, LoraConfig(r=2, target_modules="all-linear"))
+    assert attach(model, LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
 
 
 def test_a_full_checkpoint(tmp_path: Path) -> None:

@@ -308,12 +308,6 @@ def _whole(value: Any) -> bool:
     return _number(value) and isinstance(value, int)
 
 
-def _names(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(name, str) and re.fullmatch(r"[\w.]{1,200}", name) for name in value
-    )
-
-
 _READ: Mapping[str, Callable[[Any], bool]] = {
     "r": _whole,
     "lora_alpha": _number,
@@ -323,7 +317,9 @@ _READ: Mapping[str, Callable[[Any], bool]] = {
     "use_dora": lambda value: value is True,
     "lora_bias": lambda value: value is True,
     "alpha_pattern": lambda value: (
-        isinstance(value, dict) and _names(list(value)) and all(_number(alpha) for alpha in value.values())
+        isinstance(value, dict)
+        and all(re.fullmatch(r"(\.\*\\\.)?[\w.]{1,200}", name) and _number(alpha) for name, alpha in value.items())
     ),
 }
-"""Fields that are handed to peft, each with what it may be; all but a plain name could be a costly pattern."""
+"""Fields that are handed to peft, each with what it may be. Patterns are names, with anything before them at most: any
+other could take for ever to match."""

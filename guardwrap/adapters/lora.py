@@ -80,6 +80,11 @@ def attach(
             adapted = get_peft_model(shared, config)
     except (ValueError, TypeError, RuntimeError, KeyError, AttributeError) as error:  # whatever peft makes of a config
         raise AdapterError(f"the adapter does not fit {type(model).__name__}: {first_line(error)}") from None
+    if adapted.peft_config["default"].target_parameters:  # peft's own choice for "all-linear", for instance
+        raise AdapterError(
+            f"the experts of {type(model).__name__} are no layers of their own, and adapters for them are not "
+            "supported; name layers, e.g. target_modules=['q_proj', 'v_proj']"
+        )
     if tensors is not None:
         _fill(adapted, tensors)
     for parameter in adapted.parameters():
