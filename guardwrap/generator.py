@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers import PreTrainedModel
 from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 from transformers.pipelines import Pipeline
 
-from guardwrap.adapters.loaded import Checkpoint, Loaded, load
 from guardwrap.constraints.base import Constraint, is_count, run_check
 from guardwrap.constraints.files import as_constraint_file
 from guardwrap.draws import Budget, Draw, Outcome
@@ -34,6 +34,9 @@ from guardwrap.planning import Plan, planned
 from guardwrap.proposals import Adapter
 from guardwrap.proposals import Prompt as ProposalPrompt
 from guardwrap.samplers import Attempt, Sampler, sampler_named
+
+if TYPE_CHECKING:
+    from guardwrap.adapters.loaded import Checkpoint, Loaded
 
 __all__ = ["Fallback", "GuardedGenerator"]
 
@@ -90,9 +93,10 @@ class GuardedGenerator:
         pipeline, a Hub id, a path, or a model object). Rejection then samples g' ∝ a' b; QRS and IMH go from there
         towards g.
     adapter
-        A trained adapter that attempts are drawn from: its folder or Hub id, or an ``Adapter``; or a full checkpoint
-        with the same tokenizer. The model is not touched and its weights are not copied, but for those of the adapted
-        layers with rejection, which are merged for speed. Texts are from g' as with ``proposal``; not both.
+        A trained adapter that attempts are drawn from: its folder or Hub id, or an ``Adapter``; a full checkpoint with
+        the same tokenizer; or one in training: what ``adapters.attach`` returned, or a model, drawn from as it stands.
+        The model is not touched and its weights are not copied, but for those of the adapted layers with rejection,
+        which are merged for speed. Texts are from g' as with ``proposal``; not both.
     budget
         What may be spent on one prompt; None for the constraint file's, or ``Budget()``.
     on_exhausted
@@ -218,6 +222,10 @@ class GuardedGenerator:
         """Load what was given as an adapter."""
         if draws_whole(self._pipe):
             raise UsageError("an adapter needs a causal language model, whose texts can be weighed; leave adapter= out")
+        from guardwrap.adapters.loaded import in_training, load  # peft takes a second to import
+
+        if isinstance(given, PreTrainedModel) or hasattr(given, "get_base_model"):
+            return in_training(self.model, given)
         if isinstance(given, str | Path):
             given = Adapter(given)
         if not isinstance(given, Adapter):

@@ -65,6 +65,7 @@ def plain(folder: Path) -> Path:
         {"lora_bias": True},
         {"rank_pattern": {"q_proj": 3}, "alpha_pattern": {"k_proj": 1}, "lora_dropout": 0.1},
         {"target_modules": ["embed_tokens", "lm_head", "q_proj"]},
+        {"alpha_pattern": {r".*\.q_proj": 3}},
         {"target_modules": r".*\.(q|v)_proj", "exclude_modules": ["layers.0.self_attn.v_proj"]},
         {"layers_to_transform": [1], "target_modules": ["q_proj"], "layers_pattern": "layers"},
     ],
@@ -157,6 +158,13 @@ def test_saving_twice_gives_the_same_bytes(tmp_path: Path) -> None:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
 
+def test_a_card_that_would_not_read_back(tmp_path: Path) -> None:
+    world = world_of()
+    card = card_of(world, hyperparameters={"lr": float("nan")})
+    with pytest.raises(AdapterError):
+        save_adapter(tmp_path / "x", trained(world.model), card)
+
+
 def test_an_old_card_does_not_stay_beside_new_weights(folder: Path) -> None:
     save_adapter(folder, trained(world_of().model, seed=3))
     assert read_adapter(folder).card is None
@@ -239,7 +247,9 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "the model's own": (tensors(lambda t: t.update({EMBEDDING: torch.zeros(3, 16)})), "no part of a LoRA adapter"),
     "another shape": (tensors(lambda t: t.update({FIRST: torch.zeros(2, 17)})), r"the shape \[2, 17\] and this"),
     "another layer": (tensors(lambda t: t.update({FIRST.replace("0", "7"): t.pop(FIRST)})), "no part of a LoRA"),
-    "not a number": (tensors(lambda t: t[FIRST].fill_(float("nan"))), "infinite or none at all"),
+    "not a number": (tensors(lambda t: t[FIRST].fill_(float("nan"))), "numbers above 1e.06, or that are none"),
+    "absurd numbers": (tensors(lambda t: t[FIRST].fill_(1e30)), "numbers above 1e.06"),
+    "absurd scale": (config(lora_alpha=10**40), "lora_alpha has the value '1000"),
     "whole numbers": (tensors(lambda t: t.update({FIRST: torch.zeros(2, 16, dtype=torch.int8)})), "is of int8"),
 }
 

@@ -1,14 +1,18 @@
 """Adapters on a model that stays as it is: what is drawn from them, and their life in a wrapper."""
 
 import dataclasses
+import gc
 import threading
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from peft import LoraConfig, get_peft_model
+from transformers import MixtralConfig, MixtralForCausalLM
 
 from guardwrap import Adapter, GuardedGenerator, Keyword, Length, Prompt, constraint, qrs
 from guardwrap.adapters import Card, attach, merged, save_adapter
@@ -16,7 +20,7 @@ from guardwrap.adapters import loaded as loaded_module
 from guardwrap.constraints.base import All
 from guardwrap.constraints.patterns import filtered_warnings
 from guardwrap.engine.sharing import shared_copy
-from guardwrap.errors import AdapterMismatch, CheckFailed, UsageError
+from guardwrap.errors import AdapterError, AdapterMismatch, CheckFailed, UsageError
 from guardwrap.testing import World, goodness_of_fit, llama_world
 from tests import tiny
 from tests.adapted import CONSTRAINT, card_of, guarded_of, trained, world_of
@@ -259,7 +263,7 @@ def test_only_adapted_layers_have_weights_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(dtype: torch.dtype) -> None:
+def test_half_precision(dtype: torch.dtype, tmp_path: Path) -> None:
     world = llama_world(letters="abcdefgh ", max_new_tokens=24)
     world.model.to(dtype)
     adapted = trained(world.model, trainable=True)
@@ -267,6 +271,10 @@ def test_half_precision(dtype: torch.dtype) -> None:
     ids = torch.tensor([[1, 2, 3]])
     with torch.no_grad():
         assert adapted(input_ids=ids).logits.dtype == merged(adapted)(input_ids=ids).logits.dtype == dtype
+    save_adapter(tmp_path, adapted)
+    guarded = GuardedGenerator(world.pipeline(), Length(min=1), adapter=tmp_path, seed=0)
+    (outcome,) = guarded.run(world.prompt, **world.settings)
+    assert outcome.report.notes == (f"the adapter is merged into {str(dtype)[6:]} weights, which rounds it a little",)
 
 
 def test_an_adapter_that_does_nothing_weighs_nothing(tmp_path: Path) -> None:
@@ -306,6 +314,37 @@ def test_swap_and_unload(folder: Path, tmp_path: Path) -> None:
     assert {outcome.report.drawn_from.split(" (")[0] for outcome in stream} == {"g' of the adapter 'small'"}
     assert drawn(guarded) == plain
     assert len({plain[0], first[0]}) == 2
+
+
+def test_an_unloaded_adapter_is_gone(folder: Path) -> None:
+    world = world_of()
+    world.model.to(torch.bfloat16)
+    guarded = guarded_of(world, Adapter(folder, allow_mismatch=True))
+    for sampler in ("rejection", "qrs"):
+        guarded.run(world.prompt, sampler=sampler, **world.settings)
+    assert guarded.adapter is not None
+    kept = [weakref.ref(guarded.adapter.model(merge=merge)[0]) for merge in (True, False)]
+    gc.collect()
+    assert all(reference() is not None for reference in kept)
+    guarded.unload_adapter()
+    gc.collect()
+    assert all(reference() is None for reference in kept)
+
+
+def test_an_adapter_in_training_is_drawn_from_as_it_stands() -> None:
+    world = world_of()
+    adapted = trained(world.model, trainable=True)
+    guarded = guarded_of(world, None)
+    inside = world.gold(CONSTRAINT)
+    for _ in range(2):
+        law = dataclasses.replace(world, model=adapted.get_base_model()).law()
+        (outcome,) = guarded.run(world.prompt, adapter=adapted, num_return_sequences=DRAWS, **world.settings)
+        assert goodness_of_fit(texts(outcome), normal({ids: law[ids] for ids in inside})) > FITS
+        with torch.no_grad():
+            for name, parameter in adapted.named_parameters():
+                if "lora_B" in name:
+                    parameter.neg_()
+    assert outcome.report.proposal == "the checkpoint 'in training' (KL(g‖g') is not known: it has no card)"
 
 
 def test_threads_with_and_without(folder: Path) -> None:
@@ -419,12 +458,19 @@ def test_what_cannot_work(folder: Path) -> None:
         guarded_of(world, folder, proposal=Prompt("b{prompt}"))
     with pytest.raises(UsageError, match="not both"):
         guarded_of(world, None, proposal=Prompt("b{prompt}")).run(world.prompt, adapter=folder, **world.settings)
+    with pytest.raises(UsageError, match="the model in training has 4 tokens, and the model itself 3"):
+        guarded_of(world, llama_world(letters="abc").model)
     with pytest.raises(UsageError, match="no folder, no Hub id"):
         guarded_of(world, 3)
     with filtered_warnings("ignore"):
         model = get_peft_model(world_of().model, LoraConfig(r=2, target_modules=["q_proj"]))
     with pytest.raises(UsageError, match="an adapter of its own"):
         GuardedGenerator(model.eval(), CONSTRAINT, tokenizer=world.tokenizer, adapter=folder)
+    compiled = world_of()
+    forward = compiled.model.forward
+    compiled.model.forward = lambda *args, **kwargs: forward(*args, **kwargs)
+    with pytest.raises(UsageError, match="forward was replaced by a function"):
+        guarded_of(compiled, folder)
     t5, tokenizer = tiny.t5()
     for given in (
         lambda: GuardedGenerator(t5, CONSTRAINT, tokenizer=tokenizer, adapter=folder),
@@ -435,6 +481,15 @@ def test_what_cannot_work(folder: Path) -> None:
             given()
     with pytest.raises(UsageError, match="an encoder and a decoder"):
         attach(t5, LoraConfig(r=2, target_modules="all-linear"))
+
+
+def test_experts_are_refused_before_they_are_trained() -> None:
+    sizes = {"vocab_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 2}
+    model = MixtralForCausalLM(MixtralConfig(**sizes, **heads)).eval()
+    with pytest.raises(AdapterError, match=r"experts of MixtralForCausalLM .* target_modules=\['q_proj'"):
+        attach(model, LoraConfig(r=2, target_modules="all-linear"))
+    assert attach(model, LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
 
 
 def test_a_full_checkpoint(tmp_path: Path) -> None:
@@ -448,6 +503,14 @@ def test_a_full_checkpoint(tmp_path: Path) -> None:
     assert goodness_of_fit(texts(outcome), normal({ids: law[ids] for ids in inside})) > FITS
     assert outcome.report.drawn_from.startswith("g' of the checkpoint 'full' (KL(g‖g') is not known")
     assert guarded.run(world.prompt, sampler="qrs", **world.settings)[0].ok
+
+
+def test_hooks_of_accelerate_are_copied_too(folder: Path) -> None:
+    world = world_of()
+    law, inside = other(world).law(), world.gold(CONSTRAINT)
+    add_hook_to_module(world.model, AlignDevicesHook(execution_device="cpu", io_same_device=True))
+    (outcome,) = guarded_of(world, folder).run(world.prompt, num_return_sequences=DRAWS, **world.settings)
+    assert goodness_of_fit(texts(outcome), normal({ids: law[ids] for ids in inside})) > FITS
 
 
 def test_loading_leaves_the_global_generator_alone(folder: Path) -> None:

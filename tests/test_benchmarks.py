@@ -38,7 +38,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield import_module("engine")
     logging.set_verbosity(verbosity)
     logging.enable_progress_bar()
-    for name in ("engine", "cases", "loops"):
+    for name in ("engine", "cases", "loops", "adapter"):
         sys.modules.pop(name, None)
 
 
@@ -129,3 +129,19 @@ def test_peak_memory_is_that_of_processes_of_their_own(run: Run) -> None:
         assert made["accepted"] == 2
     (mine,), (theirs,) = case["runs"]["ours"], case["runs"]["generate"]
     assert case["figures"][0]["median"] == pytest.approx(mine["peak_mb"] / theirs["peak_mb"], abs=1e-4)
+
+
+def test_the_adapter_is_compared_with_the_model(engine: Any, tiny: str, tmp_path: Path) -> None:
+    for dtype in ("float32", "bfloat16"):
+        out = str(tmp_path / "made")
+        import_module("adapter").main(["--quick", "--model", tiny, "--dtype", dtype, "--strength", "0.1", "--out", out])
+        written = json.loads((tmp_path / "made.json").read_text())
+        for runs in written["runs"].values():
+            assert [0 < run["row_steps"] <= BATCH * 63 for run in runs] == [True]  # the first token is the prompt's
+        assert written["merged"]["median"] == pytest.approx(
+            written["runs"]["merged"][0]["cpu_s_per_row_step"] / written["runs"]["model"][0]["cpu_s_per_row_step"],
+            abs=1e-4,
+        )
+        rounding = written["rounding"]
+        assert rounding["adapter against model"] > 0.1
+        assert (rounding["merged against unmerged"] > 1e-3) == (dtype == "bfloat16")

@@ -19,10 +19,12 @@ from transformers.utils import logging as transformers_logging
 from typer.testing import CliRunner
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Regex, __version__
+from guardwrap.adapters import describe, save_adapter
 from guardwrap.cli import app
 from guardwrap.cli.common import printable
 from guardwrap.cli.demo import SCENES
-from guardwrap.constraints.files import catalogue_names
+from guardwrap.constraints.files import as_constraint_file, catalogue_names
+from tests.adapted import trained
 
 ROOT = Path(__file__).parents[1]
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
@@ -563,8 +565,8 @@ def test_resume_goes_on_with_the_same_sampler_and_proposal(model, has_a, tmp_pat
     for other, says in [
         ((), "another sampler"),
         (("--sampler", "qrs", "--proposal", "a{prompt}"), "another sampler"),
-        (("--sampler", "imh"), "another --proposal, or with none"),
-        (("--sampler", "imh", "--proposal", "b{prompt}"), "another --proposal, or with none"),
+        (("--sampler", "imh"), "another --proposal or --adapter, or with none"),
+        (("--sampler", "imh", "--proposal", "b{prompt}"), "another --proposal or --adapter, or with none"),
     ]:
         assert_one_line(generate(model, *options, "--resume", *other), "out.jsonl:1: was made with", says)
         assert (tmp_path / "out.jsonl").read_text() == part
@@ -581,6 +583,36 @@ def test_resume_goes_on_with_the_same_sampler_and_proposal(model, has_a, tmp_pat
     (tmp_path / "old.jsonl").write_text(json.dumps(rows[0]) + "\n")
     assert_one_line(generate(model, *options[:-1], "old.jsonl", "--resume", "--proposal", "a{prompt}"), "with none")
     assert generate(model, *options[:-1], "old.jsonl", "--resume").exit_code == 0
+
+
+def test_an_adapter(model, has_a, tmp_path):
+    base = LlamaForCausalLM.from_pretrained(model)
+    constraint = as_constraint_file(has_a).constraint
+    card = describe(base, constraint, ["ab"], name="tiny", settings={}, method="none", seed=0, samples=1)
+    save_adapter(tmp_path / "small", trained(base), card)
+    LlamaForCausalLM.from_pretrained(model).save_pretrained(tmp_path / "full")
+    options = ("ab", "cd", "-c", has_a, "--seed", 1, "-o", "out.jsonl")
+    for folder, name in (
+        ("small", "adapter 'small' (KL(g‖g') is not known: its"),
+        ("full", "checkpoint 'full' (KL(g‖g')"),
+    ):
+        result = generate(model, *options, "--adapter", folder, "--overwrite")
+        assert result.exit_code == 0, result.output
+        whole = (tmp_path / "out.jsonl").read_text()
+        assert [record["report"]["drawn_from"].count(f"g' of the {name}") for record in records(whole)] == [1, 1]
+        part = whole.splitlines(keepends=True)[0]
+        (tmp_path / "out.jsonl").write_text(part)
+        assert_one_line(generate(model, *options, "--resume"), "another --proposal or --adapter, or with none")
+        assert generate(model, *options, "--resume", "--adapter", folder).exit_code == 0
+        assert without_time((tmp_path / "out.jsonl").read_text()) == without_time(whole)
+    plan = json.loads(
+        run("plan", "ab", "-c", has_a, "--model", model, "--adapter", "small", "--json", "--top-k", 0).stdout
+    )
+    assert plan["sampler"] == "qrs"  # rejection is what it chooses for the model itself
+    assert_one_line(generate(model, "ab", "-c", has_a, "--adapter", "nowhere"), "there is no folder 'nowhere'")
+    (tmp_path / "other.yaml").write_text(NEVER)
+    assert_one_line(generate(model, "ab", "-c", "other.yaml", "--adapter", "small"), "trained for another constraint")
+    assert_one_line(generate(model, "ab", "-c", has_a, "--adapter", "small", "--proposal", "a{prompt}"), "proposal")
 
 
 def test_resuming_a_finished_run_changes_nothing(model, has_a, prompts, tmp_path):

@@ -24,6 +24,11 @@ def test_importing_guardwrap_imports_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
+def test_peft_is_imported_for_adapters_only() -> None:
+    code = "import sys, guardwrap.generator, guardwrap.cli; assert 'peft' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
 def test_exported_members_exist_and_are_documented() -> None:
     for name in guardwrap.__all__:
         member = getattr(guardwrap, name)

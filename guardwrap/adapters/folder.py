@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from guardwrap.adapters.card import Card, readme
-from guardwrap.adapters.lora import PARTS_WAY_OUT, tensors_of
+from guardwrap.adapters.lora import LARGEST, PARTS_WAY_OUT, tensors_of
 from guardwrap.errors import AdapterError, first_line
 
 __all__ = ["CARD", "CONFIG", "CURVE", "WEIGHTS", "Files", "fetched", "read_adapter", "save_adapter"]
@@ -35,6 +34,7 @@ _FIRST = re.compile(r"base_model\.model\.(.+)\.lora_(?:A\.weight|embedding_A)") 
 _ABOUT = {
     "auto_mapping",
     "base_model_name_or_path",
+    "eva_config",
     "inference_mode",
     "init_lora_weights",
     "megatron_core",
@@ -49,7 +49,7 @@ _ABOUT = {
 _CHOICE = {"exclude_modules", "layers_pattern", "layers_to_transform", "rank_pattern", "target_modules"}
 """Fields that choose layers and ranks, by regular expressions among others: read off the tensors instead."""
 
-_CHANGES_BASE = ("pissa", "olora", "loftq", "corda", "eva", "lora_ga", "pissa_niter", "orthogonal_base")
+_CHANGES_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
 
 
 @dataclass(frozen=True)
@@ -196,6 +196,8 @@ def save_adapter(
             (folder / CARD).unlink(missing_ok=True)  # of another adapter
     except OSError as error:
         raise AdapterError(f"cannot write {str(folder)!r}: {error.strerror or error}") from None
+    if card is not None and Card.read(folder / CARD) != card:
+        raise AdapterError(f"{str(folder / CARD)!r} does not read back as it was; give it plain JSON types")
     return card
 
 
@@ -299,17 +301,11 @@ def _ranks(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= LARGEST
 
 
 def _whole(value: Any) -> bool:
-    return _number(value) and isinstance(value, int) and value < 2**20
-
-
-def _names(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(name, str) and re.fullmatch(r"[\w.]{1,200}", name) for name in value
-    )
+    return _number(value) and isinstance(value, int)
 
 
 _READ: Mapping[str, Callable[[Any], bool]] = {
@@ -321,7 +317,9 @@ _READ: Mapping[str, Callable[[Any], bool]] = {
     "use_dora": lambda value: value is True,
     "lora_bias": lambda value: value is True,
     "alpha_pattern": lambda value: (
-        isinstance(value, dict) and _names(list(value)) and all(_number(alpha) for alpha in value.values())
+        isinstance(value, dict)
+        and all(re.fullmatch(r"(\.\*\\\.)?[\w.]{1,200}", name) and _number(alpha) for name, alpha in value.items())
     ),
 }
-"""Fields that are handed to peft, each with what it may be; all but a plain name could be a costly pattern."""
+"""Fields that are handed to peft, each with what it may be. Patterns are names, with anything before them at most: any
+other could take for ever to match."""

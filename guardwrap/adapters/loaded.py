@@ -11,13 +11,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from guardwrap.adapters.card import Card
 from guardwrap.adapters.fingerprints import difference
-from guardwrap.adapters.folder import CONFIG, Files, fetched, read_adapter
+from guardwrap.adapters.folder import CARD, CONFIG, Files, fetched, read_adapter
 from guardwrap.adapters.lora import attach, merged, require_plain
 from guardwrap.constraints.base import Constraint
-from guardwrap.errors import AdapterError, AdapterMismatch, first_line
+from guardwrap.engine.score import is_exact
+from guardwrap.errors import AdapterError, AdapterMismatch, UsageError, first_line
 from guardwrap.proposals import Adapter
 
-__all__ = ["Checkpoint", "Loaded", "load"]
+__all__ = ["Checkpoint", "Loaded", "in_training", "in_words", "load"]
 
 
 class Loaded:
@@ -97,26 +98,14 @@ class Loaded:
                     if self._merged is None or self._merged[0] != written:
                         self._merged = None
                         self._merged = written, merged(adapted)
-                    return self._merged[1], ()
+                    return self._merged[1], _rounded(self._model)
                 except (RuntimeError, ValueError) as error:  # out of memory, quantised …
                     self._not_merged = f"the adapter is not merged into the weights, and so slower: {first_line(error)}"
             return adapted.get_base_model(), (self._not_merged,) if merge and self._not_merged else ()
 
     def described(self, constraint: Constraint) -> str:
         """Say what it is, and what its card says about g'."""
-        known = "KL(g‖g') is not known: "
-        if self.card is None:
-            known += "it has no card"
-        elif self.card.constraint_digest != constraint.digest:
-            known += "it was trained for another constraint"
-        elif self._other_base:
-            known += "it was trained on another model"
-        elif self.card.figures.kl_gold_guarded is None:
-            known += "its card does not say"
-        else:
-            figure = self.card.figures.kl_gold_guarded.estimate
-            known = f"KL(g‖g') = {figure} nats, measured on its card's prompts"
-        return f"the adapter {self.name!r} ({known})"
+        return _adapter_in_words(self.name, self.card, constraint, other_base=self._other_base is not None)
 
     def _on_model(self) -> PeftModel:
         """Return the adapter on the model as it now stands: on another device, say, its memory is another."""
@@ -130,15 +119,21 @@ class Loaded:
         return f"use the one it is for, or, if you mean it, Adapter({str(self._adapter.source)!r}, allow_mismatch=True)"
 
 
+def _rounded(model: Any) -> tuple[str, ...]:
+    if is_exact(model):
+        return ()
+    return (f"the adapter is merged into {str(model.dtype).removeprefix('torch.')} weights, which rounds it a little",)
+
+
 class Checkpoint:
-    """A full checkpoint in the place of an adapter: another model for the same tokens, under the same settings.
+    """A whole model in the place of an adapter: for the same tokens, under the same settings.
 
     Parameters
     ----------
     name
         Its folder or Hub id.
     model
-        The model.
+        The model, in evaluation mode.
     """
 
     card = None
@@ -155,7 +150,56 @@ class Checkpoint:
 
     def described(self, constraint: Constraint) -> str:
         """Say what it is."""
-        return f"the checkpoint {self.name!r} (KL(g‖g') is not known: it has no card)"
+        return _checkpoint_in_words(self.name)
+
+
+def in_training(model: Any, other: Any) -> Checkpoint:
+    """Return an adapter on its model, or another model, that is still being trained: drawn from as it stands.
+
+    Raises
+    ------
+    UsageError
+        If it has another vocabulary than the model.
+    """
+    other = other.get_base_model() if hasattr(other, "get_base_model") else other
+    sizes = [each.config.get_text_config().vocab_size for each in (model, other)]
+    if sizes[0] != sizes[1]:
+        raise UsageError(f"the model in training has {sizes[1]} tokens, and the model itself {sizes[0]}")
+    return Checkpoint("in training", other)
+
+
+def _adapter_in_words(name: str, card: Card | None, constraint: Constraint, *, other_base: bool) -> str:
+    known = "KL(g‖g') is not known: "
+    if card is None:
+        known += "it has no card"
+    elif card.constraint_digest != constraint.digest:
+        known += "it was trained for another constraint"
+    elif other_base:
+        known += "it was trained on another model"
+    elif card.figures.kl_gold_guarded is None:
+        known += "its card does not say"
+    else:
+        known = f"KL(g‖g') = {card.figures.kl_gold_guarded.estimate} nats, measured on its card's prompts"
+    return f"the adapter {name!r} ({known})"
+
+
+def _checkpoint_in_words(name: str) -> str:
+    return f"the checkpoint {name!r} (KL(g‖g') is not known: it has no card)"
+
+
+def in_words(adapter: Adapter, constraint: Constraint) -> str:
+    """Say what reports will call an adapter on the model that it is for, without loading it.
+
+    Raises
+    ------
+    AdapterError
+        If its files cannot be read.
+    """
+    folder, name = _found(adapter)
+    if _is_checkpoint(folder):
+        return _checkpoint_in_words(name)
+    card = Card.read(folder / CARD) if (folder / CARD).exists() else None
+    return _adapter_in_words(name, card, constraint, other_base=False)
 
 
 def load(model: Any, tokenizer: Any, adapter: Adapter) -> Loaded | Checkpoint:
@@ -178,13 +222,21 @@ def load(model: Any, tokenizer: Any, adapter: Adapter) -> Loaded | Checkpoint:
         If the model cannot take an adapter.
     """
     require_plain(model)
-    folder = fetched(adapter.source, adapter.revision)
-    local = Path(adapter.source).expanduser().is_dir()
-    name = folder.resolve().name if local else str(adapter.source)
-    if not (folder / CONFIG).exists() and (folder / "config.json").exists():
-        source = str(folder) if local else str(adapter.source)
+    folder, name = _found(adapter)
+    if _is_checkpoint(folder):
+        source = str(folder) if Path(adapter.source).expanduser().is_dir() else str(adapter.source)
         return Checkpoint(name, _checkpoint(source, adapter.revision, model, tokenizer))
     return Loaded(model, adapter, read_adapter(folder, name))
+
+
+def _found(adapter: Adapter) -> tuple[Path, str]:
+    """Return the folder, and what reports call it: its name, or the Hub id."""
+    folder = fetched(adapter.source, adapter.revision)
+    return folder, folder.resolve().name if Path(adapter.source).expanduser().is_dir() else str(adapter.source)
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    return not (folder / CONFIG).exists() and (folder / "config.json").exists()
 
 
 def _checkpoint(source: str, revision: str | None, model: Any, tokenizer: Any) -> Any:

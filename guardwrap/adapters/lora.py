@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from guardwrap.errors import AdapterError, UsageError, first_line
 __all__ = ["attach", "merged", "require_plain", "tensors_of"]
 
 PARTS_WAY_OUT = "merge it into the model with peft (merge_and_unload) and give that checkpoint"
+
+LARGEST = 1e6
+"""Number of an adapter: what is larger can only overflow."""
 
 
 def attach(
@@ -68,14 +72,19 @@ def attach(
     config = copy.deepcopy(config)
     config.task_type = config.task_type or "CAUSAL_LM"
     config.inference_mode = not trainable
-    shared = shared_copy(model, own_parameters=True)
     try:
+        shared = shared_copy(model, own_parameters=True)
         # Alone, as other threads draw their seeds from the same generator; that of the CPU, where peft draws.
         with one_at_a_time, torch.random.fork_rng(devices=[]), filtered_warnings("ignore"):
             torch.default_generator.manual_seed(seed)
             adapted = get_peft_model(shared, config)
     except (ValueError, TypeError, RuntimeError, KeyError, AttributeError) as error:  # whatever peft makes of a config
         raise AdapterError(f"the adapter does not fit {type(model).__name__}: {first_line(error)}") from None
+    if adapted.peft_config["default"].target_parameters:  # peft's own choice for "all-linear", for instance
+        raise AdapterError(
+            f"the experts of {type(model).__name__} are no layers of their own, and adapters for them are not "
+            "supported; name layers, e.g. target_modules=['q_proj', 'v_proj']"
+        )
     if tensors is not None:
         _fill(adapted, tensors)
     for parameter in adapted.parameters():
@@ -102,8 +111,21 @@ def require_plain(model: Any) -> None:
             "the model has an adapter of its own, and so it is not clear what a second one is on top of; merge it "
             "first (model.merge_and_unload())"
         )
+    if not all(_copies(module) for module in model.modules()):
+        raise UsageError(
+            "the model's forward was replaced by a function, as torch.compile does, and a copy would still run the "
+            "original; give the model without it"
+        )
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UsageError("some of the model's weights are offloaded, and an adapter needs them all; load it in full")
+
+
+def _copies(module: torch.nn.Module) -> bool:
+    """Whether a copy of a module runs itself: its forward is that of its class, or bound to the module."""
+    forward = vars(module).get("forward")
+    if isinstance(forward, partial):  # as accelerate's hooks do it
+        return bool(forward.args) and forward.args[0] is module
+    return forward is None or getattr(forward, "__self__", None) is module
 
 
 def tensors_of(adapted: PeftModel) -> dict[str, torch.Tensor]:
@@ -172,8 +194,8 @@ def _fill(adapted: PeftModel, tensors: Mapping[str, torch.Tensor]) -> None:
                 f"{name!r} has the shape {list(tensor.shape)} and this model needs {list(wanted[name].shape)}: "
                 "the adapter is for another model"
             )
-        if not bool(torch.isfinite(tensor.float()).all()):
-            raise AdapterError(f"{name!r} has numbers that are infinite or none at all; train the adapter again")
+        if not bool((tensor.float().abs() <= LARGEST).all()):
+            raise AdapterError(f"{name!r} has numbers above {LARGEST:g}, or that are none; train the adapter again")
     with filtered_warnings("ignore"):
         set_peft_model_state_dict(adapted, {name: tensor.float() for name, tensor in tensors.items()})
 

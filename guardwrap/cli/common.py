@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
 __all__ = [
+    "Adapter",
     "AllowCode",
     "Constraints",
     "Model",
@@ -90,6 +91,10 @@ Constraints = Annotated[
 Proposal = Annotated[
     str | None,
     typer.Option(metavar="TEMPLATE", help="Draw attempts from this prompt; {prompt} stands for the user's own."),
+]
+Adapter = Annotated[
+    str | None,
+    typer.Option(metavar="FOLDER", help="Draw attempts from this adapter: its folder or Hub id."),
 ]
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from guardwrap.cli.common import (
+    Adapter,
     AllowCode,
     Constraints,
     Model,
@@ -27,6 +28,7 @@ from guardwrap.cli.running import Run
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.draws import Budget
 from guardwrap.errors import GuardwrapError, UsageError
+from guardwrap.proposals import Adapter as AdapterGiven
 from guardwrap.proposals import Prompt
 
 __all__ = ["generate"]
@@ -58,6 +60,7 @@ def generate(
         typer.Option(metavar="NAME", help="rejection, qrs or imh; if left out the constraint file's, or rejection."),
     ] = None,
     proposal: Proposal = None,
+    adapter: Adapter = None,
     count: Annotated[
         int, typer.Option("-n", "--num-return-sequences", min=1, rich_help_panel=_SETTINGS, help="Texts a prompt.")
     ] = 1,
@@ -130,6 +133,10 @@ def generate(
     done = Finished()
     if output and resume:
         drawn_from = None if told is None else str(told)
+        if adapter is not None:
+            from guardwrap.adapters.loaded import in_words
+
+            drawn_from = in_words(AdapterGiven(adapter), given.constraint)
         same = {"constraint": given.constraint.digest, "sampler": chosen.name, "proposal": drawn_from}
         done = read_finished(output, items, same)
     if seed is not None and done.seed not in (None, seed):
@@ -143,7 +150,7 @@ def generate(
     }
     run = Run(items, total, done, chat=chat, output=output)
     if total != run.done:
-        wrapper = {"sampler": chosen, "proposal": told, "budget": budget, "batch_size": batch_size}
+        wrapper = {"sampler": chosen, "proposal": told, "adapter": adapter, "budget": budget, "batch_size": batch_size}
         _generate(run, model, given, wrapper, options)
     if run.done == 0:
         raise UsageError(f"no prompts in {source.name}")

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from guardwrap.cli.common import (
+    Adapter,
     AllowCode,
     Constraints,
     Model,
@@ -41,6 +42,7 @@ def plan(
     chat: Annotated[bool, typer.Option("--chat", help="Make each plain prompt a user message.")] = False,
     model: Model = "local",
     proposal: Proposal = None,
+    adapter: Adapter = None,
     pilot: Annotated[
         int, typer.Option(min=2, help=f"Attempts of the pilot, for each of the first {_SHOWN} prompts.")
     ] = 64,
@@ -68,6 +70,7 @@ def plan(
     if not texts:
         raise UsageError("there is no prompt to plan for")
     options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "seed": seed}
-    guarded = load_generator(model, given, budget=budget, proposal=None if proposal is None else Prompt(proposal))
+    told = None if proposal is None else Prompt(proposal)
+    guarded = load_generator(model, given, budget=budget, proposal=told, adapter=adapter)
     made = guarded.plan(texts, pilot=pilot, num_return_sequences=count, **known(options))
     typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable(str(made)))

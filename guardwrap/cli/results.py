@@ -65,7 +65,7 @@ def check_output(path: Path, source: Source, *, resume: bool, overwrite: bool) -
 _SAME = {
     "constraint": "other constraints; resume with the same ones",
     "sampler": "another sampler; resume with the same one",
-    "proposal": "another --proposal, or with none; resume with the same",
+    "proposal": "another --proposal or --adapter, or with none; resume with the same",
 }
 """What the reports of one run agree in, and what to say where they do not."""
 
