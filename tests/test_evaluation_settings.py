@@ -38,8 +38,8 @@ proposals:
         (CONFIG.replace("words", "wrods"), "c.yaml:1: constraint.wrods: unknown field 'wrods' (did you mean 'words'?)"),
         (CONFIG.replace("kind: keyword, words: a", "kind: not"), "c.yaml:1: constraint: needs a field 'of'"),
         (CONFIG.replace("prompts", "# "), "c.yaml:1: the file: needs a field 'prompts'"),
-        ("# nothing\n", "c.yaml: empty file; it needs model, constraint, prompts"),
-        ("- 1\n", "c.yaml:1: this file is a mapping with the fields model, constraint"),
+        ("# nothing\n", "c.yaml: empty file; it needs model, dtype, constraint, prompts"),
+        ("- 1\n", "c.yaml:1: this file is a mapping with the fields model, dtype, constraint"),
     ],
 )
 def test_settings_that_cannot_work(tmp_path, monkeypatch, text, message):
