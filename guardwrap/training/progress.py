@@ -167,7 +167,7 @@ def plot_curve(rows: Sequence[Row], path: Path) -> None:
     figure = Figure(figsize=(7, 5), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True)
     for name, label in (("kl", "drawn from, by its weights"), ("kl_gold", "after learning, on draws of g")):
-        points = [(row.samples, figure) for row in rows if (figure := getattr(row, name)) is not None]
+        points = [(row.samples, getattr(row, name)) for row in rows if getattr(row, name) is not None]
         if points:
             _line(upper, points, label)
     upper.set_ylabel("KL(g‖a') [nats]")
@@ -184,8 +184,3 @@ def _line(axes: Any, points: Sequence[tuple[int, Estimate]], label: str) -> None
     finite = [(x, f) for x, f in points if math.isfinite(f.high)]
     axes.fill_between([x for x, _ in finite], [f.low for _, f in finite], [f.high for _, f in finite],
                       alpha=0.2, color=drawn.get_color())  # fmt: skip
-
-
-def pooled(accepted: Sequence[int], attempts: int) -> Estimate:
-    """Return the acceptance rate over all prompts."""
-    return acceptance_rate(sum(accepted), attempts * len(accepted), stopped_on_acceptance=False)
