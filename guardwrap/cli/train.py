@@ -92,4 +92,9 @@ def _progress(settings: Settings) -> Iterator[tuple[Callable[[Row], None], Calla
     columns = (progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn())
     with progress.Progress("samples", *columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=settings.samples)
-        yield tick, lambda attempts: bar.advance(task, attempts)
+
+        def counted(row: Row) -> None:
+            tick(row)
+            bar.update(task, completed=row.samples)  # with what interrupted runs have drawn
+
+        yield counted, lambda attempts: bar.advance(task, attempts)

@@ -6,7 +6,9 @@ import hashlib
 import json
 import logging
 import os
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +16,23 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from guardwrap.errors import first_line
+
 __all__ = ["newest", "write"]
 
 logger = logging.getLogger("guardwrap")
 
 _KEPT = 2  # the newest, and the one before it
+_NAME = re.compile(r"(\d{8})-([0-9a-f]{16})\.safetensors")  # its number, the beginning of its digest
 
 
-def write(folder: Path, number: int, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> bool:
+def write(folder: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> bool:
     """Write a checkpoint, and remove those that are older than the one before it.
 
     Parameters
     ----------
     folder
-        Where checkpoints are.
-    number
-        Larger than those of the checkpoints before.
+        Where checkpoints are. Files of other names are left alone.
     tensors, state
         What to keep; the state is plain JSON.
 
@@ -40,44 +43,57 @@ def write(folder: Path, number: int, tensors: Mapping[str, torch.Tensor], state:
         warning is logged.
     """
     content = save({name: tensor.contiguous() for name, tensor in tensors.items()}, {"state": json.dumps(state)})
-    path = folder / f"{number:08d}-{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
     partial = folder / "partial"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        number = max((number for number, _, _ in _found(folder)), default=0) + 1
         with open(partial, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, path)
+        os.replace(partial, folder / f"{number:08d}-{_digest(content)}.safetensors")
     except OSError as error:
-        logger.warning(
-            "no checkpoint written in %s (%s): the one before it stays", folder, error.strerror or type(error).__name__
-        )
-        partial.unlink(missing_ok=True)
+        logger.warning("no checkpoint written in %s (%s): the one before it stays", folder, _reason(error))
+        with suppress(OSError):
+            partial.unlink()
         return False
-    for old in _found(folder)[_KEPT:]:
-        old.unlink(missing_ok=True)
+    for _, _, old in _found(folder)[_KEPT:]:
+        with suppress(OSError):
+            old.unlink()
     return True
 
 
 def newest(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
     """Read the newest checkpoint that is whole; None where there is none.
 
-    A damaged one is left out with a warning, and the one before it is read.
+    One that is damaged is removed with a warning, and the one before it is read.
     """
-    for path in _found(folder):
+    found = _found(folder)
+    for _, digest, path in found:
         try:
             content = path.read_bytes()
-            if not path.stem.endswith(hashlib.sha256(content).hexdigest()[:16]):
-                raise ValueError("its content is not what was written")
+            if _digest(content) != digest:
+                path.unlink(missing_ok=True)  # else it would be kept as the one before the next
+                raise ValueError("it is damaged")
             size = int.from_bytes(content[:8], "little")
             state = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["state"])
             return load(content), state
         except (OSError, ValueError, KeyError, SafetensorError) as error:
-            logger.warning("checkpoint %s cannot be used (%s): going on from the one before it", path.name, error)
+            logger.warning("checkpoint %s cannot be used (%s): going on from the one before it", path, _reason(error))
+    if found:
+        logger.warning("no checkpoint in %s can be used: the training begins anew", folder)
     return None
 
 
-def _found(folder: Path) -> list[Path]:
-    """Return the checkpoints, the newest first."""
-    return sorted(folder.glob("*.safetensors"), reverse=True)
+def _found(folder: Path) -> list[tuple[int, str, Path]]:
+    """Return the checkpoints, the newest first: number, digest, path."""
+    names = [(_NAME.fullmatch(path.name), path) for path in folder.glob("*")]
+    return sorted(((int(name[1]), name[2], path) for name, path in names if name), reverse=True)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or first_line(error)

@@ -74,7 +74,7 @@ def draw(
     seed
         A number and words that no other draws of the training share.
     digest
-        Tells the source from others: chunks that another one gave are drawn again.
+        Tells the source, the prompts and all else that matters from others: chunks that those gave are drawn again.
     folder
         Chunks that are there are read instead of drawn.
     over

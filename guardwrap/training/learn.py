@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,13 +10,14 @@ import numpy as np
 import torch
 
 from guardwrap.engine.score import of_tokens, scored
+from guardwrap.errors import ModelError
 from guardwrap.training import shards
 from guardwrap.training.objective import divergence_by_token
 from guardwrap.training.policy import Policy
 from guardwrap.training.samples import Floats, Sample
 from guardwrap.training.task import Task
 
-__all__ = ["adam", "chosen", "spread", "update"]
+__all__ = ["adam", "chosen", "require_number", "spread", "update"]
 
 
 def update(
@@ -45,7 +47,7 @@ def update(
     optimizer.zero_grad(set_to_none=False)
     pairs = shards.mine(list(zip(samples, weights, strict=True)))
     total = _backward(policy, task, [s for s, _ in pairs], [float(w) for _, w in pairs], exact_ends)
-    loss = torch.tensor(total, dtype=torch.float64)
+    loss = torch.tensor(total, device=task.model.device, dtype=torch.float32)  # beside the gradients
     for parameter in policy.parameters.values():
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
@@ -74,6 +76,18 @@ def _backward(policy: Policy, task: Task, samples: Sequence[Sample], weights: Se
         loss.backward()  # type: ignore[no-untyped-call]
         total += float(loss.detach())
     return total
+
+
+def require_number(loss: float) -> None:
+    """Require that an update left the policy its probabilities.
+
+    Raises
+    ------
+    ModelError
+        If the loss is infinite or none.
+    """
+    if not math.isfinite(loss):
+        raise ModelError("the training has diverged: the policy gives no probabilities; lower learning_rate")
 
 
 def chosen(shares: Floats, size: int, *words: int) -> list[int]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from guardwrap.training.settings import Settings
 
-__all__ = ["BASE", "POLICY", "Round", "rounds"]
+__all__ = ["BASE", "POLICY", "Round", "continued", "rounds"]
 
 BASE, POLICY = "base", "policy"
 
@@ -22,7 +23,7 @@ class Round:
     Parameters
     ----------
     draws
-        Pairs of a law and the number of attempts over all prompts. Laws are ``"base"``, ``"policy"``, or the template
+        Pairs of a law and the number of attempts for each prompt. Laws are ``"base"``, ``"policy"``, or the template
         of a constraint-aware prompt.
     learn
         How.
@@ -33,11 +34,12 @@ class Round:
 
 
 def rounds(settings: Settings) -> list[Round]:
-    """Divide the samples among rounds; the last one takes what is left."""
+    """Divide the samples among rounds. Each prompt gets as many, so that a few of the samples may be left over."""
+    prompts = len(settings.prompts)
     planned: list[Round] = []
-    left = settings.samples
+    left = settings.samples // prompts
     if settings.hints:
-        warm = settings.samples if settings.method == "sft" else settings.hint_samples
+        warm = left if settings.method == "sft" else settings.hint_samples // prompts
         # Algorithm 2 fine-tunes on them before DPG begins.
         learn: Literal["replay", "sft"] = "replay" if settings.method == "replay" else "sft"
         parts = settings.rounds if settings.method == "sft" else 1
@@ -49,11 +51,30 @@ def rounds(settings: Settings) -> list[Round]:
         sizes = _split(left, [_GROWTH**k for k in range(settings.rounds)])
         planned += [_with_base(((POLICY, size),), "replay", settings) for size in sizes]
     elif settings.method == "dpg":
-        steps = max(1, round(left / settings.samples_per_step))
+        steps = max(1, round(left * prompts / settings.samples_per_step))
         planned += [Round(((POLICY, size),), "dpg") for size in _split(left, [1.0] * steps)]
     elif not settings.hints:
         planned += [Round(((BASE, size),), "sft") for size in _split(left, [1.0] * settings.rounds)]
-    return [part for part in planned if sum(count for _, count in part.draws)]
+    planned = [replace(part, draws=tuple(draw for draw in part.draws if draw[1])) for part in planned]
+    return [part for part in planned if part.draws]
+
+
+def continued(begun: Sequence[Round], settings: Settings) -> list[Round]:
+    """Plan a training anew whose number of samples was changed when it had begun.
+
+    Parameters
+    ----------
+    begun
+        Rounds that have drawn: they stay. What is left of the samples is divided as at the beginning, without the warm
+        start.
+    settings
+        As they are now.
+    """
+    left = settings.samples - len(settings.prompts) * sum(count for part in begun for _, count in part.draws)
+    if left < len(settings.prompts):
+        return list(begun)
+    hints = settings.hints if settings.method == "sft" else []
+    return [*begun, *rounds(settings.model_copy(update={"samples": left, "hints": hints}))]
 
 
 def _with_base(draws: tuple[tuple[str, int], ...], learn: Literal["replay", "sft"], settings: Settings) -> Round:

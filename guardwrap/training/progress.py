@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,10 +13,15 @@ from typing import Any
 import numpy as np
 
 from guardwrap.draws import Estimate, plain
-from guardwrap.metrics import acceptance_rate, effective_sample_size, kl_gold_proposal
+from guardwrap.metrics import effective_sample_size, kl_gold_proposal
 from guardwrap.metrics.intervals import combine
 
 __all__ = ["Row", "mean_over_prompts", "plot_curve", "seen", "warnings_of", "write_curve"]
+
+logger = logging.getLogger("guardwrap")
+
+_ENOUGH = 20
+"""Satisfying draws; with fewer, Ẑ is far off by chance alone."""
 
 _FEW = 0.01
 """Of the satisfying samples; where fewer carry the weight of g, the acceptance rate says nothing about g."""
@@ -82,7 +88,7 @@ class Row:
         return cls(**{**data, **{name: _estimate(data[name]) for name in names}})
 
     def __str__(self) -> str:
-        parts = [f"{self.samples} samples", f"AR {self.acceptance}"]
+        parts = [f"{self.samples} samples", f"{self.tokens} tokens", f"AR {self.acceptance}"]
         parts += [] if self.effective is None else [f"effective {self.effective.value:.0f} of {self.accepted}"]
         parts += [] if self.partition is None else [f"Z {self.partition:.2g}"]
         parts += [] if self.kl is None else [f"KL(g‖a') of what was drawn from {self.kl}"]
@@ -136,9 +142,14 @@ def warnings_of(row: Row, base: Estimate | None) -> list[str]:
     base
         The model's own acceptance rate, which Ẑ estimates; None where it was not measured.
     """
+    if not row.accepted:
+        return [
+            f"none of these attempts satisfies the constraint (acceptance rate below {row.acceptance.high:.2g}): there is "
+            "nothing to learn from; draw more samples, or give hints"
+        ]
     found = []
     known, what = (row.mixture, "Ẑ of all draws so far") if base is None else (base.low, "the model's acceptance rate")
-    if row.partition is not None and known and row.partition < known / 3:
+    if row.partition is not None and known and row.accepted >= _ENOUGH and row.partition < known / 3:
         found.append(
             f"Ẑ = {row.partition:.2g} from these draws is far below {what}, {known:.2g}: what was drawn from has lost "
             "part of g, whatever its acceptance rate"
@@ -152,11 +163,14 @@ def warnings_of(row: Row, base: Estimate | None) -> list[str]:
 
 
 def write_curve(rows: Sequence[Row], path: Path) -> None:
-    """Write a JSON line a round."""
+    """Write a JSON line a round; where that fails, a warning says so."""
     lines = [json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False) for row in rows]
     partial = path.with_suffix(".partial")
-    partial.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    partial.replace(path)
+    try:
+        partial.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        logger.warning("the learning curve is not written (%s)", error.strerror or type(error).__name__)
 
 
 def plot_curve(rows: Sequence[Row], path: Path) -> None:

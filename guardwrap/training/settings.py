@@ -6,14 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files import PREFIX, as_constraint_file
 from guardwrap.constraints.spec import load_with_constraint
+from guardwrap.errors import UsageError
 from guardwrap.proposals import Prompt
 
 __all__ = ["Settings", "read_settings"]
+
+
+_OURS = ("adapter", "batch_size", "budget", "constraints", "count", "num_return_sequences", "progress", "prompts",
+         "proposal", "sampler", "seed", "weigh")  # fmt: skip
 
 
 class Settings(BaseModel):
@@ -45,7 +50,8 @@ class Settings(BaseModel):
         Attempts drawn from the hints together.
     samples, tokens, seconds
         The budget: attempts over all prompts, those from hints included, their tokens, wall-clock seconds. The one that
-        ends first ends the training, and what is trained by then is saved.
+        ends first ends the training, and what is trained by then is saved. A training goes on when they are raised;
+        more samples are divided among ``rounds`` more rounds.
     base_share
         Of each round of ``replay``, the share of attempts drawn from the model itself, which keeps weights bounded.
     rounds
@@ -119,20 +125,28 @@ class Settings(BaseModel):
     def _templates(cls, hints: list[str]) -> list[str]:
         for template in hints:
             Prompt(template)
+        if twice := [template for template in hints if hints.count(template) > 1]:
+            raise ValueError(f"{twice[0]!r} is there twice; its samples would be the same again")
         return hints
 
     @field_validator("generation")
     @classmethod
     def _arguments(cls, generation: dict[str, Any]) -> dict[str, Any]:
-        taken = ("num_return_sequences", "prompts", "proposal", "adapter", "seed", "sampler", "budget", "constraints")
-        if found := [name for name in taken if name in generation]:
+        if found := [name for name in _OURS if name in generation]:
             raise ValueError(f"{found[0]} is no setting of the model's law; leave it out")
         return generation
 
     @model_validator(mode="after")
-    def _hints_within_the_budget(self) -> Settings:
-        if self.hints and self.hint_samples > self.samples:
+    def _enough_samples(self) -> Settings:
+        prompts = len(self.prompts)
+        if self.samples < prompts:
+            raise ValueError(f"samples={self.samples} is less than one for each of {prompts} prompts")
+        if not self.hints or self.method == "sft":
+            return self
+        if self.hint_samples > self.samples:
             raise ValueError(f"hint_samples={self.hint_samples} is more than the whole budget, samples={self.samples}")
+        if self.hint_samples < prompts * len(self.hints):
+            raise ValueError(f"hint_samples={self.hint_samples} is less than one for each prompt and hint")
         return self
 
     @property
@@ -163,6 +177,8 @@ def read_settings(
     ------
     SpecError
         If the file cannot be read or is not well formed; the message names path and line.
+    UsageError
+        If a field cannot be replaced by what was given.
     GuardwrapError
         If the constraint that it names cannot be read.
     """
@@ -172,7 +188,12 @@ def read_settings(
         given = named if named.startswith(PREFIX) else beside(path, named)
         constraint = as_constraint_file(given, allow_code=allow_code).constraint
     changed = {"model": beside(path, settings.model), **(changes or {})}
-    return Settings.model_validate({**settings.model_dump(), **changed}), constraint
+    try:
+        return Settings.model_validate({**settings.model_dump(), **changed}), constraint
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{where}{': ' if where else ''}{first['msg'].removeprefix('Value error, ')}") from None
 
 
 def beside(path: str | Path, name: str) -> str:

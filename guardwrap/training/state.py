@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from guardwrap.training.plan import Round
 from guardwrap.training.progress import Row
 from guardwrap.training.samples import Buffer, Sample
 
@@ -28,7 +29,7 @@ class Fit:
     step
         Updates so far.
     best, best_step, best_numbers
-        Lowest held-out KL in nats, when it was seen, and the policy then.
+        Lowest held-out KL in nats, when it was seen, and the policy then; of replay.
     bad
         Looks since then.
     cooled
@@ -61,8 +62,8 @@ class State:
         Rounds that are over.
     samples, tokens, seconds
         Spent.
-    saved
-        Checkpoints written.
+    asked, plan
+        Samples that the training was told to draw, and the rounds that they were divided among.
     partition
         Of dpg: sum of P/π over all its draws, for each prompt.
     counted
@@ -82,7 +83,8 @@ class State:
     samples: int = 0
     tokens: int = 0
     seconds: float = 0.0
-    saved: int = 0
+    asked: int = 0
+    plan: list[Round] = field(default_factory=list)
     partition: list[float] = field(default_factory=list)
     counted: int = 0
     dpg_steps: int = 0
@@ -90,7 +92,7 @@ class State:
     fit: Fit | None = None
 
 
-_PLAIN = ("laws", "done", "samples", "tokens", "seconds", "saved", "partition", "counted", "dpg_steps")
+_PLAIN = ("laws", "done", "samples", "tokens", "seconds", "asked", "partition", "counted", "dpg_steps")
 
 
 def spelled(state: State) -> tuple[Tensors, dict[str, Any]]:
@@ -108,6 +110,7 @@ def spelled(state: State) -> tuple[Tensors, dict[str, Any]]:
     for name, numbers in state.policies.items():
         tensors |= placed_under(name, numbers)
     data = {name: getattr(state, name) for name in _PLAIN}
+    data["plan"] = [[part.draws, part.learn] for part in state.plan]
     data |= {"drawn": buffer.drawn, "prompts": buffer.prompts, "curve": [row.to_dict() for row in state.curve]}
     if state.fit is not None:
         fit = state.fit
@@ -132,6 +135,7 @@ def read_state(tensors: Mapping[str, torch.Tensor], data: Mapping[str, Any]) -> 
     buffer = Buffer(data["prompts"], samples, get["log_base"], log_laws, data["drawn"])
     state = State(buffer, **{name: data[name] for name in _PLAIN})
     state.policies = {name: under(name, tensors) for name in state.laws if name.startswith("policy ")}
+    state.plan = [Round(tuple((law, count) for law, count in draws), learn) for draws, learn in data["plan"]]
     state.curve = [Row.from_dict(row) for row in data["curve"]]
     if "fit" in data:
         fit = dict(data["fit"])

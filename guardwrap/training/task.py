@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from guardwrap.adapters.lora import require_plain
 from guardwrap.constraints.base import Verdict, run_verdict
 from guardwrap.engine.calls import call_of
 from guardwrap.engine.formats import read_prompts
 from guardwrap.engine.proposed import ProposedCall, require_weighable
 from guardwrap.engine.score import Text, log_probabilities
 from guardwrap.engine.serve import Prompt
+from guardwrap.engine.tasks import draws_whole
+from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
 from guardwrap.proposals import Prompt as Hint
 from guardwrap.samplers import Attempt
@@ -38,7 +41,8 @@ class Task:
     Raises
     ------
     UsageError
-        If log a(y) cannot be computed under these settings, or a truncation would keep π from texts of g.
+        If log a(y) cannot be computed for this model or under these settings, a truncation would keep π from texts of
+        g, or the wrapper draws from a proposal of its own.
     """
 
     guarded: GuardedGenerator
@@ -47,12 +51,20 @@ class Task:
 
     def __post_init__(self) -> None:
         pipe = self.guarded.pipeline
+        require_plain(pipe.model)
+        if draws_whole(pipe):
+            raise UsageError("training needs a text-generation pipeline or a causal language model")
+        if self.guarded._proposal is not None:
+            raise UsageError("the wrapper draws from a proposal, and training from the model itself; make one without")
         self._call = call_of(pipe, self.generation)
         read, _, _ = read_prompts(pipe, list(self.given))
         self._read = list(enumerate(read))
         self.prompts = list(self._call.prompts(self._read, len(self._read)))
         for prompt in self.prompts:
-            require_weighable(dataclasses.replace(prompt, target=prompt.settings))
+            try:
+                require_weighable(dataclasses.replace(prompt, target=prompt.settings))
+            except UsageError as error:
+                raise UsageError(str(error).replace(", or sampler='rejection'", " as generation settings")) from None
         self._stable = self._call.stable_prefix()
 
     def draw(self, count: int, seed: int, source: Any = None) -> list[list[Attempt]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -16,6 +16,7 @@ import numpy as np
 from guardwrap.adapters import describe, save_adapter
 from guardwrap.adapters.card import Figure, Figures
 from guardwrap.draws import Estimate, plain
+from guardwrap.errors import UsageError, first_line
 from guardwrap.generator import GuardedGenerator
 from guardwrap.metrics import (
     acceptance_rate,
@@ -27,7 +28,8 @@ from guardwrap.metrics import (
 )
 from guardwrap.training import shards
 from guardwrap.training.drawing import draw
-from guardwrap.training.progress import Row, mean_over_prompts, plot_curve
+from guardwrap.training.progress import Row, mean_over_prompts, plot_curve, seen, warnings_of, write_curve
+from guardwrap.training.samples import Floats
 from guardwrap.training.settings import Settings
 from guardwrap.training.trainer import Trainer
 
@@ -104,18 +106,19 @@ def train(
     with ExitStack() as stack:
         log = _trackers(settings, folder, stack)
 
-        def seen(row: Row) -> None:
+        def told(row: Row) -> None:
             log(row)
             tick(row)
 
-        trainer = Trainer(guarded, settings, folder, seen, made)
-        trainer.find_gold()
+        trainer = Trainer(guarded, settings, folder, told, made)
         try:
+            trainer.find_gold()
             trainer.run()
+            figures, notes = _measured(trainer, folder)
         except KeyboardInterrupt:
+            trainer.settle()
             _save(trainer, folder, {}, ["interrupted: nothing was measured"])
             raise
-        figures, notes = _measured(trainer, folder)
     state = trainer.state
     place = _save(trainer, folder, figures, notes)
     trained = Trained(place, figures, state.samples, state.tokens, state.seconds, tuple(state.curve), tuple(notes))
@@ -133,7 +136,7 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
     """Measure the trained proposal on draws of its own and on draws of g."""
     task, prompts = trainer.task, len(trainer.settings.prompts)
     attempts = math.ceil(trainer.settings.final_attempts / prompts)
-    digest = trainer.policy.digest()
+    digest = trainer.digest(trainer.policy.digest())
     seed = (trainer.settings.seed, "final")
     drawn = draw(task, trainer.policy.source(), attempts, seed=seed, digest=digest, folder=folder / "draws" / "final")
     accepted = drawn.accepted(prompts)
@@ -147,6 +150,7 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
     for sample, a, b in zip(drawn.samples, log_base, log_policy, strict=True):
         weights[sample.prompt][places[sample.prompt]] = a - b
         places[sample.prompt] += 1
+    notes += _warnings(trainer, after, weights, sum(accepted))
     if min(accepted):
         figures["weighted_kl_gold_proposal"] = mean_over_prompts([kl_gold_proposal(each) for each in weights])
         figures["weighted_kl_gold_guarded"] = mean_over_prompts([kl_gold_guarded(each) for each in weights])
@@ -179,6 +183,20 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
     return figures, notes
 
 
+def _warnings(trainer: Trainer, after: Estimate, log_weights: Sequence[Floats], accepted: int) -> list[str]:
+    """Say where the figures of the trained proposal fool; of sft this is the first time that its draws are weighed."""
+    state = trainer.state
+    row = Row(state.done, "final", state.samples, state.tokens, state.seconds, after, accepted)
+    row.mixture = next((row.mixture for row in reversed(state.curve) if row.mixture), None)
+    seen(row, [each[each > -math.inf].tolist() for each in log_weights], len(log_weights[0]))
+    found = warnings_of(row, None if trainer.gold is None else trainer.gold.acceptance(len(log_weights)))
+    if not any(each.updates for each in state.curve):
+        found = ["nothing was learned: the adapter does nothing"]
+    for warning in found if shards.is_main() else ():
+        logger.warning("%s", warning)
+    return [f"warning: {warning}" for warning in found]
+
+
 def _save(trainer: Trainer, folder: Path, figures: Mapping[str, Estimate], notes: list[str]) -> Path:
     """Write what is trained so far; return its folder."""
     settings, state = trainer.settings, trainer.state
@@ -196,7 +214,8 @@ def _save(trainer: Trainer, folder: Path, figures: Mapping[str, Estimate], notes
         trainer.task.model,
         trainer.task.guarded.constraint,
         trainer.task.given,
-        name=settings.name or settings.model,
+        name=settings.name
+        or (Path(settings.model).resolve().name if Path(settings.model).exists() else settings.model),
         settings=settings.generation,
         method=f"{settings.method} of guardwrap.training, after {_PAPER}",
         hyperparameters=hyperparameters,
@@ -208,8 +227,14 @@ def _save(trainer: Trainer, folder: Path, figures: Mapping[str, Estimate], notes
         notes=notes,
     )
     curve = folder / "curve.jsonl"
+    write_curve(state.curve, curve)
     save_adapter(place, trainer.policy.model, card, curve if curve.exists() else None)
     return place
+
+
+def _known_as(model: str) -> str:
+    """Return what a card calls a model: of a folder its name, as the path says nothing on other machines."""
+    return Path(model).resolve().name if Path(model).is_dir() else model
 
 
 def _trackers(settings: Settings, folder: Path, stack: ExitStack) -> Callable[[Row], None]:
@@ -217,11 +242,19 @@ def _trackers(settings: Settings, folder: Path, stack: ExitStack) -> Callable[[R
     if not settings.trackers:
         return lambda row: None
     from accelerate import Accelerator
+    from accelerate.tracking import filter_trackers
 
-    accelerator = Accelerator(log_with=settings.trackers, project_dir=str(folder), cpu=True)
+    try:
+        found = filter_trackers(list(settings.trackers), str(folder))
+    except ValueError as error:
+        raise UsageError(f"trackers: {first_line(error)}") from None
+    if missing := [name for name in settings.trackers if name not in map(str, found)]:
+        raise UsageError(f"trackers: {missing[0]!r} is not installed: pip install {missing[0]}")
+    accelerator = Accelerator(log_with=settings.trackers, project_dir=str(folder))
     config = {name: value for name, value in settings.model_dump().items() if isinstance(value, int | float | str)}
     accelerator.init_trackers("guardwrap", config=config)
-    stack.callback(accelerator.end_training)
+    for tracker in accelerator.trackers:  # not end_training, which would end the other processes' group too
+        stack.callback(tracker.finish)
 
     def log(row: Row) -> None:
         values = {name: getattr(row, name) for name in ("acceptance", "effective", "kl", "kl_gold")}

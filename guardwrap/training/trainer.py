@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from guardwrap.adapters.fingerprints import fingerprint
 from guardwrap.draws import Estimate
 from guardwrap.engine.score import is_exact
 from guardwrap.errors import UsageError
@@ -23,8 +25,8 @@ from guardwrap.proposals import Prompt
 from guardwrap.training import shards
 from guardwrap.training.checkpoint import newest, write
 from guardwrap.training.drawing import Drawn, draw
-from guardwrap.training.learn import adam, chosen, spread, update
-from guardwrap.training.plan import BASE, POLICY, Round, rounds
+from guardwrap.training.learn import adam, chosen, require_number, spread, update
+from guardwrap.training.plan import BASE, POLICY, Round, continued, rounds
 from guardwrap.training.policy import Policy
 from guardwrap.training.progress import Row, mean_over_prompts, seen, warnings_of, write_curve
 from guardwrap.training.samples import Buffer, Floats
@@ -64,9 +66,9 @@ class Gold:
     log_base: Sequence[float]
 
     @staticmethod
-    def draw(task: Task, count: int, folder: Path, seed: int = 0) -> Gold:
+    def draw(task: Task, count: int, folder: Path, seed: int = 0, digest: str = BASE) -> Gold:
         """Draw attempts, ``count`` for each prompt; those kept in the folder are not drawn again."""
-        drawn = draw(task, None, count, seed=(seed, "gold"), digest=BASE, folder=folder)
+        drawn = draw(task, None, count, seed=(seed, "gold"), digest=digest, folder=folder)
         return Gold(drawn, task.log_probabilities(task.model, drawn.samples))
 
     def kl(self, log_policy: Sequence[float], prompts: int) -> Estimate | None:
@@ -122,15 +124,17 @@ class Trainer:
         self._optimizer = adam(self.policy, settings.rate)
         self._hinted = {template: self.task.hinted(template) for template in settings.hints}
         self.state = State(Buffer(self._prompts), partition=[0.0] * self._prompts)
+        self.gold: Gold | None = None
+        self._about = self._what_this_is()
         self._began = time.monotonic()
         self._resume()
-        self.gold: Gold | None = None
 
     def find_gold(self) -> None:
         """Draw the attempts of the model itself that KL(g‖a') is measured on, where they are asked for."""
         count = self.settings.gold_attempts
         if count:
-            self.gold = Gold.draw(self.task, math.ceil(count / self._prompts), self.folder / "gold", self.settings.seed)
+            each = math.ceil(count / self._prompts)
+            self.gold = Gold.draw(self.task, each, self.folder / "gold", self.settings.seed, self.digest(BASE))
 
     @property
     def _prompts(self) -> int:
@@ -138,28 +142,40 @@ class Trainer:
 
     def run(self) -> None:
         """Go through the rounds that are left, until the budget ends."""
-        for number, planned in enumerate(rounds(self.settings)):
-            if number < self.state.done:
-                continue
-            if self.state.fit is None and self._over():
+        self._began = time.monotonic()  # what was drawn to measure is apart from the budget
+        for number in range(self.state.done, len(self.state.plan)):
+            if self.state.fit is None and (self._over() or not self._begin(number)):
                 return
-            self._round(number, planned)
+            self._finish(number)
 
-    def _round(self, number: int, planned: Round) -> None:
-        state = self.state
-        replays = planned.learn == "replay"
+    def settle(self) -> None:
+        """Take what a round that was cut short has found: the best of replay."""
+        if self.state.fit is not None and self.state.fit.best_numbers:
+            self.policy.set(self.state.fit.best_numbers)
+
+    def _begin(self, number: int) -> bool:
+        """Draw a round's attempts; return whether the budget left any."""
+        state, planned = self.state, self.state.plan[number]
         drawn: list[Drawn] = []
-        if state.fit is None:
-            drawn = [self._draw(number, law, count) for law, count in planned.draws]
-            state.samples += sum(each.attempts for each in drawn) * self._prompts
-            state.tokens += sum(each.tokens for each in drawn)
-            row, ratios = self._absorb(number, planned, drawn)
-            if planned.learn != "dpg" or not state.dpg_steps:
-                self._optimizer = adam(self.policy, self.settings.rate)
-            state.fit = Fit(row)
-            if planned.learn == "dpg":
-                self._dpg(drawn[0], ratios)
-        fit = state.fit
+        for place in range(len(planned.draws)):
+            drawn.append(self._draw(number, place, sum(each.tokens for each in drawn)))
+        if not drawn[0].attempts:
+            return False
+        state.samples += sum(each.attempts for each in drawn) * self._prompts
+        state.tokens += sum(each.tokens for each in drawn)
+        row, ratios = self._absorb(number, planned, drawn)
+        if planned.learn != "dpg" or not state.dpg_steps:
+            self._optimizer = adam(self.policy, self.settings.rate)
+        state.fit = Fit(row, best_numbers=self.policy.numbers() if planned.learn == "replay" else {})
+        if planned.learn == "dpg":
+            self._dpg(drawn[0], ratios)
+        return True
+
+    def _finish(self, number: int) -> None:
+        """Learn from what was drawn, and keep it."""
+        state, planned, fit = self.state, self.state.plan[number], self.state.fit
+        assert fit is not None
+        replays = planned.learn == "replay"
         if planned.learn != "dpg" and state.buffer.samples:
             self._learn(number, replays)
         row = fit.row
@@ -171,27 +187,26 @@ class Trainer:
             logger.warning("round %d: %s", number, warning)
         state.curve.append(row)
         state.done, state.fit = number + 1, None
-        self._keep()
+        if self._keep():
+            shutil.rmtree(self.folder / "draws", ignore_errors=True)
         if shards.is_main():
             write_curve(state.curve, self.folder / "curve.jsonl")
-            shutil.rmtree(self._draws(number), ignore_errors=True)
         self._tick(row)
 
     # Drawing
 
-    def _draws(self, number: int) -> Path:
-        return self.folder / "draws" / f"{number:04d}"
-
-    def _draw(self, number: int, law: str, count: int) -> Drawn:
-        source, digest = self._source(law)
+    def _draw(self, number: int, place: int, spent: int) -> Drawn:
+        """Draw the attempts of one of a round's laws; the round has spent so many tokens already."""
+        law, count = self.state.plan[number].draws[place]
+        source, name = self._source(law)
         return draw(
             self.task,
             source,
-            max(1, round(count / self._prompts)),
+            count,
             seed=(self.settings.seed, f"round {number} {law}"),
-            digest=digest,
-            folder=self._draws(number) / ("hint" if law in self._hinted else law),
-            over=lambda attempts, tokens: self._over(tokens),
+            digest=self.digest(name),
+            folder=self.folder / "draws" / f"{number:04d}" / str(place),
+            over=lambda attempts, tokens: self._over(spent + tokens),
             made=self._made,
         )
 
@@ -201,12 +216,18 @@ class Trainer:
             return self.policy.source(), self.policy.digest()
         return (None, law) if law == BASE else (Prompt(law), law)
 
+    def digest(self, law: str) -> str:
+        """Return what tells draws of a law from those of other laws and trainings."""
+        return hashlib.sha256(json.dumps([self._about, law]).encode()).hexdigest()
+
     def _over(self, tokens: int = 0) -> bool:
         """Whether a budget has ended, with so many tokens more."""
-        limits = self.settings
-        if limits.tokens is not None and self.state.tokens + tokens >= limits.tokens:
-            return True
-        return limits.seconds is not None and shards.latest(self.seconds) >= limits.seconds
+        limit = self.settings.tokens
+        return (limit is not None and self.state.tokens + tokens >= limit) or self._late()
+
+    def _late(self) -> bool:
+        limit = self.settings.seconds
+        return limit is not None and shards.latest(self.seconds) >= limit
 
     @property
     def seconds(self) -> float:
@@ -289,7 +310,7 @@ class Trainer:
             for sample, ratio in zip(drawn.samples, ratios, strict=True)
         ]
         if weights:
-            update(self.policy, self._optimizer, self.task, drawn.samples, weights, exact_ends=False)
+            require_number(update(self.policy, self._optimizer, self.task, drawn.samples, weights, exact_ends=False))
         state.dpg_steps += 1
 
     def _learn(self, number: int, replays: bool) -> None:
@@ -311,14 +332,18 @@ class Trainer:
             for group in self._optimizer.param_groups:
                 group["lr"] = settings.rate * min(1.0, fit.step / WARM_UP) * (COOLED if fit.cooled else 1.0)
             weights = np.full(len(picked), 1 / len(picked))
-            update(
+            loss = update(
                 self.policy, self._optimizer, self.task, [samples[i] for i in picked], weights,
                 exact_ends=replays, clip=CLIP,
             )  # fmt: skip
+            if not replays:  # which sees it when it looks, and goes back to its best
+                require_number(loss)
             if fit.step % settings.look == 0 or fit.step == last:
                 if replays:
                     self._look(fit, held_out)
                 self._keep()
+                if self._late():
+                    break
         if replays and last:
             self.policy.set(fit.best_numbers)
 
@@ -342,16 +367,13 @@ class Trainer:
             log_policy = self.task.log_probabilities(self.policy.model, [buffer.samples[i] for i in often])
             ratios = [buffer.log_base[i] - log for i, log in zip(often, log_policy, strict=True)]
             mean = np.average(ratios, weights=list(often.values()))
-            value = float(mean - np.log(buffer.partition()[self._met()]).mean())
+            met = sorted({sample.prompt for sample, share in zip(buffer.samples, held_out, strict=True) if share})
+            value = float(mean - np.log(buffer.partition()[met]).mean())
             logger.info("update %d: held-out KL %.3f nats", fit.step, value)
         if value < fit.best or not held_out.any():
             fit.best, fit.best_step, fit.best_numbers, fit.bad = value, fit.step, self.policy.numbers(), 0
         else:
             fit.bad += 1
-
-    def _met(self) -> list[int]:
-        """Prompts that have samples."""
-        return sorted({sample.prompt for sample in self.state.buffer.samples})
 
     def kl_on_gold(self) -> Estimate | None:
         """Return KL(g‖π) in nats from draws of g, or None without enough of them."""
@@ -362,36 +384,47 @@ class Trainer:
 
     # Checkpoints
 
-    def _keep(self) -> None:
-        """Write a checkpoint."""
-        state = self.state
-        state.saved += 1
+    def _keep(self) -> bool:
+        """Write a checkpoint; return whether this process did."""
         if not shards.is_main():
-            return
-        now = time.monotonic()
+            return False
+        state, now = self.state, time.monotonic()
         state.seconds, self._began = state.seconds + now - self._began, now
         tensors, data = spelled(state)
         tensors |= placed_under("policy", self.policy.numbers())
         for i, kept in self._optimizer.state_dict()["state"].items():
             tensors |= placed_under(f"adam {i}", kept)
-        write(self.folder / "checkpoints", state.saved, tensors, {**data, "settings": self._about()})
+        return write(self.folder / "checkpoints", tensors, {**data, "about": self._about})
 
     def _resume(self) -> None:
+        settings = self.settings
         found = newest(self.folder / "checkpoints")
+        shards.wait()  # until all have read it, none may write the next
         if found is None:
+            self.state.asked, self.state.plan = settings.samples, rounds(settings)
             return
         tensors, data = found
-        if data["settings"] != self._about():
-            raise UsageError(f"{str(self.folder)!r} holds another training; give another folder, or remove it")
-        self.state = read_state(tensors, data)
+        if data["about"] != self._about:
+            differs = [name for name in self._about if data["about"].get(name) != self._about[name]]
+            raise UsageError(
+                f"{str(self.folder)!r} holds another training, with another {', '.join(differs)}; give another folder, "
+                "or remove it"
+            )
+        self.state = state = read_state(tensors, data)
+        if state.asked != settings.samples:
+            begun = state.plan[: state.done + (state.fit is not None)]
+            state.asked, state.plan = settings.samples, continued(begun, settings)
         self.policy.set(under("policy", tensors))
         kept = {i: under(f"adam {i}", tensors) for i in range(len(self.policy.parameters))}
         if kept[0]:
             self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": kept})
 
-    def _about(self) -> dict[str, Any]:
-        """Return what tells this training from others, as plain JSON; budgets other than samples may be changed."""
-        free = {"seconds", "tokens", "gold_attempts", "final_attempts", "draw_batch_size", "trackers", "name"}
+    def _what_this_is(self) -> dict[str, Any]:
+        """Return what tells this training from others, as plain JSON; budgets may be changed."""
+        free = {"samples", "seconds", "tokens", "gold_attempts", "final_attempts", "draw_batch_size", "trackers",
+                "name", "model", "dtype", "constraint"}  # fmt: skip
         about = self.settings.model_dump(mode="json", exclude=free)
-        found: dict[str, Any] = json.loads(json.dumps({**about, "constraint": self.task.guarded.constraint.digest}))
+        model = self.task.model
+        about |= {"constraint": self.task.guarded.constraint.digest, "dtype": str(model.dtype)}
+        found: dict[str, Any] = json.loads(json.dumps({**about, "model": fingerprint(model).model_dump()}))
         return found
