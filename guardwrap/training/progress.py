@@ -144,8 +144,8 @@ def warnings_of(row: Row, base: Estimate | None) -> list[str]:
     """
     if not row.accepted:
         return [
-            f"none of these attempts satisfies the constraint (acceptance rate below {row.acceptance.high:.2g}): there is "
-            "nothing to learn from; draw more samples, or give hints"
+            f"none of these attempts satisfies the constraint (acceptance rate below {row.acceptance.high:.2g}): there "
+            "is nothing to learn from; draw more samples, or give hints"
         ]
     found = []
     known, what = (row.mixture, "Ẑ of all draws so far") if base is None else (base.low, "the model's acceptance rate")

@@ -1,0 +1,76 @@
+"""Killed at any moment, the next run goes on from the last step, with the same result."""
+
+import json
+import multiprocessing
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from guardwrap.adapters.folder import WEIGHTS
+from tests.training.killing import WATCHED, Moment, run
+
+# One process imports torch; the others are forked from it, and it has no threads that they would miss.
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["guardwrap.training"])
+
+
+def trained(folder: Path, *options: Any) -> int:
+    process = FORKED.Process(target=run, args=(str(folder), *options))
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def result(folder: Path) -> tuple[bytes, list[dict[str, Any]]]:
+    rows = [json.loads(line) for line in (folder / "curve.jsonl").read_text().splitlines()]
+    return (folder / "adapter" / WEIGHTS).read_bytes(), [{**row, "seconds": None} for row in rows]
+
+
+def written(folder: Path) -> int:
+    """Number of the last checkpoint."""
+    return max((int(path.name[:8]) for path in (folder / "checkpoints").glob("*-*")), default=0)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Trainings that nothing interrupted, by method, made when they are first asked for."""
+    made: dict[str, Path] = {}
+
+    def of(method: str) -> Path:
+        if method not in made:
+            made[method] = tmp_path_factory.mktemp(method)
+            assert trained(made[method], method) == 0
+        return made[method]
+
+    return of
+
+
+@pytest.mark.parametrize(("method", "kills", "updates"), [("replay", 10, 16), ("dpg", 3, 5)])
+def test_killed_at_random_moments_it_gives_the_same_adapter(tmp_path, whole, method, kills, updates):
+    calls = {"draw": 1, "update": updates, "write": 2}  # killed in one of so many first ones of a run
+    counts = json.loads((whole(method) / "counts.json").read_text())
+    chance = np.random.default_rng(5)
+    reached = []
+    for kill in range(kills):
+        function = WATCHED[kill % len(WATCHED)]
+        call = int(chance.integers(calls[function]))
+        moment = Moment(function, call, int(chance.integers(0.9 * min(counts[function]))))
+        assert trained(tmp_path, method, moment) == -signal.SIGKILL, moment
+        reached.append(written(tmp_path))
+    assert trained(tmp_path, method) == 0
+    assert result(tmp_path) == result(whole(method))
+    # The moments lie all over the training, not just in its beginning.
+    last = written(whole(method))
+    assert written(tmp_path) == last
+    assert min(reached) < last / 4
+    assert max(reached) >= last / 2
+
+
+@pytest.mark.parametrize("forgotten", ["adam", "step"])
+def test_negative_control_a_checkpoint_that_lacks_something(tmp_path, whole, forgotten):
+    assert trained(tmp_path, "replay", Moment("update", 7, 100), forgotten) == -signal.SIGKILL
+    assert trained(tmp_path, "replay", None, forgotten) == 0
+    assert result(tmp_path)[0] != result(whole("replay"))[0]
