@@ -48,7 +48,7 @@ def whole(tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize(("method", "kills", "updates"), [("replay", 10, 16), ("dpg", 3, 5)])
+@pytest.mark.parametrize(("method", "kills", "updates"), [("replay", 10, 16), ("dpg", 4, 5)])
 def test_killed_at_random_moments_it_gives_the_same_adapter(tmp_path, whole, method, kills, updates):
     calls = {"draw": 1, "update": updates, "write": 2}  # killed in one of so many first ones of a run
     counts = json.loads((whole(method) / "counts.json").read_text())
@@ -65,8 +65,8 @@ def test_killed_at_random_moments_it_gives_the_same_adapter(tmp_path, whole, met
     # The moments lie all over the training, not just in its beginning.
     last = written(whole(method))
     assert written(tmp_path) == last
-    assert min(reached) < last / 4
-    assert max(reached) >= last / 2
+    assert min(reached) < last / 5
+    assert max(reached) > last / 3
 
 
 @pytest.mark.parametrize("forgotten", ["adam", "step"])
