@@ -187,8 +187,10 @@ class Trainer:
             logger.warning("round %d: %s", number, warning)
         state.curve.append(row)
         state.done, state.fit = number + 1, None
-        if self._keep():
-            shutil.rmtree(self.folder / "draws", ignore_errors=True)
+        if self._keep():  # what was drawn is in the checkpoint now
+            for drawn in (self.folder / "draws").glob("[0-9]*"):
+                if drawn.name <= f"{number:04d}":
+                    shutil.rmtree(drawn, ignore_errors=True)
         if shards.is_main():
             write_curve(state.curve, self.folder / "curve.jsonl")
         self._tick(row)

@@ -1,4 +1,4 @@
-"""A training that takes a second: a Llama with 31 texts, of which those with a doubled letter satisfy the constraint."""
+"""A training that takes a second: of a Llama with 31 texts, whose doubled letters satisfy the constraint."""
 
 import math
 from pathlib import Path

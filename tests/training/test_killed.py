@@ -13,6 +13,7 @@ from guardwrap.adapters.folder import WEIGHTS
 from tests.training.killing import WATCHED, Moment, run
 
 # One process imports torch; the others are forked from it, and it has no threads that they would miss.
+pytestmark = pytest.mark.xdist_group("killed")
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(["guardwrap.training"])
 
