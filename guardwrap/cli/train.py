@@ -53,11 +53,14 @@ def train(
         raise UsageError(f"cannot write to {str(out)!r}: it is no folder")
     given = {"model": model, "method": method, "samples": samples, "tokens": tokens, "seconds": seconds, "seed": seed}
     changes = known(given)
-    from guardwrap.training import read_settings
+    from guardwrap.training import read_settings, shards
     from guardwrap.training import train as run
 
     settings, constraint = read_settings(config, changes=changes, allow_code=allow_code)
     guarded = load_generator(settings.model, constraint, dtype=settings.dtype, batch_size=settings.draw_batch_size)
+    if (device := shards.device()) is not None:
+        guarded.pipeline.device = device
+        guarded.model.to(device)
     try:
         with _progress(settings) as (tick, made):
             trained = run(guarded, settings, out, tick=tick, made=made)

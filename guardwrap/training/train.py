@@ -79,8 +79,8 @@ def train(
 ) -> Trained:
     """Train a proposal for a constraint, measure it, and save it.
 
-    An interrupted training goes on where it was, with the same result. Under ``accelerate launch`` drawing and
-    gradients are shared by the processes.
+    An interrupted training goes on where it was, with the same result. Where ``accelerate launch`` or ``torchrun``
+    started several processes, they share drawing and gradients.
 
     Parameters
     ----------
@@ -102,7 +102,8 @@ def train(
         If the model cannot be trained with these settings, or the folder holds another training.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    if shards.is_main():  # asked before there is an Accelerator, which would not see the other processes on a CPU
+        folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         log = _trackers(settings, folder, stack)
 

@@ -215,7 +215,7 @@ def killed_before_its_first_checkpoint(folder, monkeypatch):
 
 
 def drawn_by(folder, **others):
-    trainer = trainer_of(folder, updates=1, rounds=1, **others)
+    trainer = trainer_of(folder, updates=1, rounds=1, samples=84, **others)  # as the first round of the other one
     trainer.run()
     return trainer.state.buffer.samples
 
@@ -229,8 +229,7 @@ def test_attempts_of_another_training_are_not_taken(tmp_path, others, monkeypatc
 def test_negative_control_attempts_that_do_not_say_whose_they_are(tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "digest", lambda self, law: law)
     killed_before_its_first_checkpoint(tmp_path / "shared", monkeypatch)
-    others = {"prompts": ["b"], "samples": 84}  # as many as the first round of the other
-    assert drawn_by(tmp_path / "shared", **others) != drawn_by(tmp_path / "fresh", **others)
+    assert drawn_by(tmp_path / "shared", prompts=["b"]) != drawn_by(tmp_path / "fresh", prompts=["b"])
 
 
 def test_budgets_may_be_raised(tmp_path):

@@ -1,0 +1,73 @@
+"""A small training by one or more processes, each of which writes what it drew and what it ended with."""
+
+import json
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+
+from guardwrap.testing import llama_world
+from guardwrap.training import drawing, shards, train, trainer
+from tests.training.small import guarded_of, kl, settings_of
+
+
+def start(rank: int, processes: int, port: int, *options: Any) -> None:
+    """Be one of several processes, as torchrun would start it."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes),
+                   "LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port),
+                   "OMP_NUM_THREADS": "1"}  # fmt: skip
+    run(*options)
+
+
+def run(folder: str, others: dict[str, Any] | None = None, die_at: int | None = None, broken: bool = False) -> None:
+    """Train.
+
+    Parameters
+    ----------
+    folder, others
+        Where, and settings.
+    die_at
+        Which checkpoint the first process dies at, before it writes it.
+    broken
+        Whether the processes forget to add up their gradients.
+    """
+    torch.set_num_threads(1)
+    drawing.CHUNK = 40
+    drawn: list[int] = []
+    made: list[trainer.Trainer] = []
+    written: list[int] = []
+    draw, write, begin = drawing.Task.draw, trainer.write, trainer.Trainer.__init__
+
+    def counted(task: Any, count: int, *options: Any) -> Any:
+        drawn.append(count)
+        return draw(task, count, *options)
+
+    def dying(*options: Any) -> bool:
+        written.append(1)
+        if len(written) == die_at:
+            os._exit(1)
+        return write(*options)
+
+    def seen(self: Any, *options: Any) -> None:
+        made.append(self)
+        begin(self, *options)
+
+    drawing.Task.draw, trainer.write, trainer.Trainer.__init__ = counted, dying, seen
+    if broken:
+        shards.summed = lambda tensors: None
+    world = llama_world()
+    trackers = ["tensorboard"] if find_spec("tensorboard") else []
+    train(guarded_of(world), settings_of(world, **{"trackers": trackers, **(others or {})}), folder)
+    buffer = [[sample.token_ids, sample.decided] for sample in made[0].state.buffer.samples]
+    found = {"drawn": drawn, "buffer": buffer, "kl": kl(made[0], world), "policy": made[0].policy.digest()}
+    state = PartialState()
+    (Path(folder) / f"process-{state.process_index}-of-{state.num_processes}.json").write_text(json.dumps(found))
+    state.destroy_process_group()
+
+
+if __name__ == "__main__":
+    run(sys.argv[1])
