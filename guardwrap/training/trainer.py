@@ -179,7 +179,7 @@ class Trainer:
         if planned.learn != "dpg" and state.buffer.samples:
             self._learn(number, replays)
         row = fit.row
-        row.updates = {"replay": fit.best_step, "sft": fit.step, "dpg": 1}[planned.learn]
+        row.updates = {"replay": fit.best_step, "sft": fit.step, "dpg": int(row.accepted > 0)}[planned.learn]
         row.held_out = fit.best if replays and math.isfinite(fit.best) else None
         row.kl_gold = self.kl_on_gold()
         row.warnings = warnings_of(row, None if self.gold is None else self.gold.acceptance(self._prompts))

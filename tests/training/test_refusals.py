@@ -1,0 +1,127 @@
+"""What cannot be trained is refused by name, before anything is drawn."""
+
+import copy
+
+import pytest
+from peft import LoraConfig
+from pydantic import ValidationError
+
+from guardwrap import GuardedGenerator, Length, Prompt
+from guardwrap.adapters import attach
+from guardwrap.errors import GuardwrapError, ModelError, UsageError
+from guardwrap.testing import llama_world
+from guardwrap.training import train
+from guardwrap.training.trainer import Trainer
+from tests.tiny import t5
+from tests.training.small import guarded_of, settings_of, trainer_of
+
+
+@pytest.fixture(scope="module")
+def small():
+    return llama_world()
+
+
+@pytest.mark.parametrize(
+    ("generation", "message"),
+    [
+        ({}, "top_k keeps the proposal from texts that the model gives"),  # the pipeline's own default
+        ({"top_k": 3}, "pass top_k=0 as generation settings"),
+        ({"top_k": 0, "top_p": 0.9}, "pass top_p=None as generation settings"),
+        ({"top_k": 0, "min_p": 0.1}, "pass min_p=None"),
+        ({"do_sample": False}, "greedy search draws nothing that could be weighed; pass do_sample=True"),
+        ({"num_beams": 2, "do_sample": False}, "beam search draws nothing that could be weighed"),
+        ({"top_k": 0, "tpo_p": 1}, "tpo_p"),
+    ],
+)
+def test_settings_under_which_nothing_can_be_weighed(tmp_path, small, generation, message):
+    with pytest.raises(GuardwrapError, match=message) as raised:
+        trainer_of(tmp_path, small, generation={"max_new_tokens": 4, **generation})
+    assert "\n" not in str(raised.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"hints": ["say aa"]}, "needs {prompt}"),
+        ({"hints": ["b{prompt}", "b{prompt}"], "hint_samples": 100}, "is there twice"),
+        ({"method": "ppo"}, "'replay', 'dpg' or 'sft'"),
+        ({"hints": ["b{prompt}"], "hint_samples": 500}, "more than the whole budget"),
+        ({"hints": ["b{prompt}"], "hint_samples": 0}, "less than one for each prompt and hint"),
+        ({"prompts": []}, "at least 1 item"),
+        ({"prompts": ["a", "b", "a"], "samples": 2}, "samples=2 is less than one for each of 3 prompts"),
+        ({"generation": {"batch_size": 3}}, "batch_size is no setting of the model's law"),
+        ({"samples": 0}, "greater than or equal to 1"),
+        ({"learning_rate": 0.0}, "greater than 0"),
+        ({"epoch": 3}, "Extra inputs"),
+    ],
+)
+def test_settings_that_make_no_sense(small, fields, message):
+    with pytest.raises(ValidationError, match=message):
+        settings_of(small, **fields)
+
+
+def test_sft_needs_no_hint_samples(small):
+    assert settings_of(small, method="sft", hints=["b{prompt}"]).hint_samples > 400
+
+
+def test_an_encoder_decoder(tmp_path, small):
+    model, tokenizer = t5("ab")
+    guarded = GuardedGenerator(model, Length(min=1, unit="characters"), tokenizer=tokenizer)
+    with pytest.raises(UsageError, match="has an encoder and a decoder"):
+        Trainer(guarded, settings_of(small), tmp_path)
+
+
+def test_a_model_that_has_an_adapter(tmp_path, small):
+    adapted = attach(small.model, LoraConfig(r=2, target_modules="all-linear"))
+    guarded = GuardedGenerator(adapted, "catalogue:no-profanity", tokenizer=small.tokenizer)
+    with pytest.raises(UsageError, match="the model has an adapter of its own"):
+        Trainer(guarded, settings_of(small), tmp_path)
+
+
+def test_a_wrapper_that_draws_from_something_else(tmp_path, small):
+    guarded = guarded_of(small, proposal=Prompt("b{prompt}"))
+    with pytest.raises(UsageError, match="the wrapper draws from a proposal"):
+        Trainer(guarded, settings_of(small), tmp_path)
+
+
+def test_quantised_weights_trained_in_full(tmp_path, small, monkeypatch):
+    monkeypatch.setattr("guardwrap.training.policy.is_quantised", lambda model: True)
+    with pytest.raises(UsageError, match="quantised weights cannot be trained; train an adapter"):
+        trainer_of(tmp_path, small, full=True)
+
+
+@pytest.mark.parametrize("method", ["replay", "dpg", "sft"])
+def test_without_a_satisfying_sample_it_says_so(tmp_path, small, method, caplog):
+    impossible = guarded_of(small, Length(min=100, unit="characters"))
+    before = copy.deepcopy(small.model.state_dict())
+    trained = train(impossible, settings_of(small, method=method, gold_attempts=100), tmp_path)
+    assert all("there is nothing to learn from" in row.warnings[0] for row in trained.curve)
+    assert "none of these attempts satisfies the constraint (acceptance rate below 0.0" in caplog.text
+    assert "warning: nothing was learned: the adapter does nothing" in trained.notes
+    assert trained.figures["acceptance_after"].value == 0
+    assert all((small.model.state_dict()[name] == tensor).all() for name, tensor in before.items())
+
+
+@pytest.mark.parametrize("samples", [6, 12, 18, 24])
+def test_a_handful_of_samples(tmp_path, small, samples):
+    """With none, one or two satisfying samples there is nothing to hold out, or nothing but that."""
+    trained = train(guarded_of(small), settings_of(small, samples=samples, rounds=2, updates=5), tmp_path)
+    assert trained.samples <= samples
+    assert all(figure.value == figure.value for figure in trained.figures.values())
+
+
+@pytest.mark.parametrize("method", ["dpg", "sft"])
+def test_a_training_that_diverges_ends_by_name(tmp_path, small, method):
+    trainer = trainer_of(tmp_path, small, method=method, learning_rate=1e30)
+    with pytest.raises(ModelError, match=r"lower learning_rate|float32") as raised:
+        trainer.run()
+    assert "\n" not in str(raised.value)
+
+
+def test_replay_that_diverges_goes_back_to_its_best(tmp_path, small):
+    trainer = trainer_of(tmp_path, small, learning_rate=1e30)
+    before = trainer.policy.digest()
+    trainer.run()
+    assert trainer.policy.digest() == before
+    assert [row.updates for row in trainer.state.curve] == [0, 0, 0]
