@@ -167,9 +167,8 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
             if f"weighted_{name}" in figures:
                 figures[name] = figures[f"weighted_{name}"]
         if min(accepted):
-            notes.append(
-                "KL is estimated from the weights of the adapter's own draws, which is too low where it misses part of g"
-            )
+            source = "from the weights of the adapter's own draws, which is too low where it misses part of g"
+            notes.append(f"KL is estimated {source}")
         return figures, notes
     log_gold = np.array(gold.log_base) - task.log_probabilities(trainer.policy.model, gold.drawn.samples)
     which = np.array([sample.prompt for sample in gold.drawn.samples])
