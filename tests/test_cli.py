@@ -27,6 +27,7 @@ from guardwrap.constraints.files import as_constraint_file, catalogue_names
 from tests.adapted import trained
 
 ROOT = Path(__file__).parents[1]
+COMMANDS = ["demo", "generate", "plan", "evaluate", "train", "check", "catalogue"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
 HAS_A = "guardwrap: 1\nconstraint: {kind: regex, name: has an a, pattern: a}\n"
 NEVER = "guardwrap: 1\nconstraint: {kind: regex, name: has a digit, pattern: '[0-9]'}\n"
@@ -141,10 +142,10 @@ def test_version_and_help():
     for args in ([], ["--help"], ["-h"]):
         result = run(*args)
         assert result.exit_code == 0
-        assert all(command in result.stdout for command in ("demo", "generate", "plan", "check", "catalogue"))
+        assert all(command in result.stdout for command in COMMANDS)
 
 
-@pytest.mark.parametrize("command", ["demo", "generate", "plan", "check", "catalogue"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_is_documented(command):
     result = run(command, "--help")
     assert result.exit_code == 0
@@ -164,6 +165,8 @@ def _command(name):
         ["--help"],
         ["generate", "--help"],
         ["plan", "--help"],
+        ["evaluate", "--help"],
+        ["train", "--help"],
         ["check", "catalogue:no-urls", "text"],
         ["catalogue"],
         ["catalogue", "--schema"],
