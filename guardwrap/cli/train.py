@@ -66,6 +66,8 @@ def train(
             trained = run(guarded, settings, out, tick=tick, made=made)
     except KeyboardInterrupt:
         raise typer.Exit(fail(f"interrupted; continue with the same command, {out} has it all", 130)) from None
+    if not shards.is_main():
+        return
     for name, figure in trained.figures.items():
         typer.echo(f"{name.replace('_', ' ')}: {figure}")
     for note in trained.notes:

@@ -41,6 +41,11 @@ class Policy:
 
     def __init__(self, base: Any, rank: int | None, seed: int) -> None:
         self.rank = rank
+        if any(_packed(module) for module in base.modules()):
+            raise UsageError(
+                "4-bit weights pass no gradients on with this CPU's fast kernel, so training would silently go astray; "
+                "load the model in 8 bits or in bfloat16, or train on a GPU"
+            )
         if rank is None:
             require_plain(base)
             if is_quantised(base):
@@ -76,3 +81,8 @@ class Policy:
         for name in sorted(self.parameters):
             found.update(self.parameters[name].detach().cpu().contiguous().numpy().tobytes())
         return found.hexdigest()
+
+
+def _packed(module: torch.nn.Module) -> bool:
+    """Whether bitsandbytes computes a layer in a layout of its own, which its backward pass does not know."""
+    return bool(getattr(module, "support_avx512bf16_for_cpu", False)) and module.weight.device.type == "cpu"
