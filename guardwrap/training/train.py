@@ -90,7 +90,7 @@ def train(
         What to do.
     folder
         For ``adapter/`` (or ``model/``), ``curve.jsonl``, ``curve.png`` where matplotlib is installed, ``result.json``,
-        and checkpoints.
+        and checkpoints. Several processes must see the same one.
     tick
         Called with each new row of the learning curve.
     made
