@@ -20,6 +20,7 @@ from guardwrap.training.task import Task
 __all__ = ["adam", "chosen", "require_number", "spread", "update"]
 
 
+@torch.enable_grad()  # also where the caller has turned gradients off
 def update(
     policy: Policy,
     optimizer: torch.optim.Optimizer,

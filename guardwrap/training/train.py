@@ -169,6 +169,8 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
         if min(accepted):
             source = "from the weights of the adapter's own draws, which is too low where it misses part of g"
             notes.append(f"KL is estimated {source}")
+        else:
+            notes.append(f"KL is not known: a prompt has no satisfying draw among {attempts}; raise final_attempts")
         return figures, notes
     log_gold = np.array(gold.log_base) - task.log_probabilities(trainer.policy.model, gold.drawn.samples)
     which = np.array([sample.prompt for sample in gold.drawn.samples])

@@ -184,6 +184,14 @@ def test_a_bfloat16_model_trains_an_adapter_in_float32(tmp_path, method):
     assert kl(trainer, world) < before - 0.05
 
 
+def test_gradients_that_the_caller_has_turned_off(tmp_path, small):
+    trainer = trainer_of(tmp_path, small, samples=100, rounds=1, updates=2)
+    before = trainer.policy.digest()
+    with torch.no_grad():
+        trainer.run()
+    assert trainer.policy.digest() != before
+
+
 def two_prompts():
     """A world whose two prompts have a Z each."""
     return llama_world(seed=3), ["a", "ba"]
