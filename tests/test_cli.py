@@ -617,7 +617,7 @@ def test_an_adapter(model, has_a, tmp_path):
 
 def test_resume_goes_on_with_the_same_settings(model, has_a, tmp_path):
     options = ("ab", "cd", "-c", has_a, "--seed", 1, "-o", "out.jsonl")
-    law = ("--temperature", 0.9, "--top-p", 0.8, "--top-k", 5, "--max-new-tokens", 6)
+    law = ("--temperature", 0.9, "--top-p", 0.8, "--top-k", 0, "--max-new-tokens", 6)
     assert generate(model, *options, *law).exit_code == 0
     whole = (tmp_path / "out.jsonl").read_text()
     first = whole.splitlines(keepends=True)[0]
@@ -625,7 +625,7 @@ def test_resume_goes_on_with_the_same_settings(model, has_a, tmp_path):
         (("--temperature", 1.1, *law[2:]), "with --temperature 0.9"),
         (law[2:], "with --temperature 0.9"),
         ((*law[:2], "--top-p", 0.7, *law[4:]), "with --top-p 0.8"),
-        ((*law[:4], "--top-k", 6, *law[6:]), "with --top-k 5"),
+        ((*law[:4], "--top-k", 6, *law[6:]), "with --top-k 0"),
         ((*law[:6], "--max-new-tokens", 7), "with --max-new-tokens 6"),
         ((*law, "--chat"), "without --chat"),
     ]:
