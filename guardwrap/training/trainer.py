@@ -253,22 +253,21 @@ class Trainer:
         """Put samples into the buffer; each law says what it thinks of each sample, old and new."""
         state, buffer = self.state, self.state.buffer
         names = [f"{POLICY} {number}" if law == POLICY else law for law, _ in planned.draws]
+        new = [name for name in names if name not in state.laws]
+        others = [name for name in state.laws if name != BASE and name not in names]
+        for name in others[: max(0, len(others) + len({*names} - {BASE}) - REMEMBERED)]:
+            buffer.forget(state.laws.index(name))
+            state.laws.remove(name)
+            state.policies.pop(name, None)
+        for name in new:
+            if name.startswith(POLICY):
+                state.policies[name] = self.policy.numbers()
+            state.laws.append(name)
+            buffer.log_laws.append(self._log_under(name, buffer.samples))
+            buffer.drawn.append([0] * self._prompts)
         for name, each in zip(names, drawn, strict=True):
-            if name not in state.laws:
-                if name.startswith(POLICY):
-                    state.policies[name] = self.policy.numbers()
-                state.laws.append(name)
-                buffer.log_laws.append([])
-                buffer.drawn.append([0] * self._prompts)
             place = state.laws.index(name)
             buffer.drawn[place] = [count + each.attempts for count in buffer.drawn[place]]
-        while len(others := [name for name in state.laws if name != BASE]) > max(REMEMBERED, len(names)):
-            buffer.forget(state.laws.index(others[0]))
-            state.laws.remove(others[0])
-            state.policies.pop(others[0], None)
-        for name, known in zip(state.laws, buffer.log_laws, strict=True):
-            if len(known) < len(buffer.samples):
-                known += self._log_under(name, buffer.samples)
         for name, each, base in zip(names, drawn, log_base, strict=True):
             columns = {BASE: list(base), name: self._log_law(name, each)}
             rest = {law: self._log_under(law, each.samples) for law in state.laws if law not in columns}
