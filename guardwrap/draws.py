@@ -201,6 +201,8 @@ class Report:
             self.headline(),
             f"  drawn from   {self.drawn_from} (sampler {self.sampler}, seed {self.seed})",
         ]
+        if self.proposal is not None and self.proposal not in self.drawn_from:
+            lines.append(f"  attempts of  {self.proposal}")
         if self.acceptance is not None:
             lines.append(f"  acceptance   {self.acceptance} (95 % interval)")
         for name, figure in self.evidence.items():

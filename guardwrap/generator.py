@@ -530,7 +530,6 @@ class GuardedGenerator:
             proposal.adapter.require_constraint(constraint)
             model, notes = proposal.adapter.model(merge=not sampler.weighs)  # where a(y) is never computed
             described = proposal.adapter.described(constraint)
-            notes += (f"attempts were drawn from {described}",) if sampler.weighs else ()
         if _has_dropout(self.model) or (model is not self.model and _has_dropout(model)):
             raise UsageError("the model is in training mode, so dropout makes its texts random; call model.eval()")
         early = self._stable_prefix(call).works and not call.parses

@@ -95,8 +95,9 @@ class Source:
 
     def __init__(self, world: Placed) -> None:
         self.world = world
-        self.calls: list[tuple[str | None, int, int]] = []
+        self.calls: list[tuple[str | None, int, int]] = []  # drawn from, attempts, seed
 
-    def attempts(self, prompts, count, *, proposal=None, seed=None, **options):
-        self.calls.append((proposal and proposal.template, count, seed))
-        return [self.world.attempts(count, seed + i, base=proposal is None) for i, _ in enumerate(prompts)]
+    def attempts(self, prompts, count, *, proposal=None, adapter=None, seed=None, **options):
+        given = getattr(proposal, "template", proposal) or adapter
+        self.calls.append((given, count, seed))
+        return [self.world.attempts(count, seed + i, base=given is None) for i, _ in enumerate(prompts)]

@@ -197,7 +197,8 @@ def test_qrs_goes_from_the_adapter_back_to_g(folder: Path) -> None:
         world.prompt, sampler=qrs(most * 1.01), num_return_sequences=DRAWS, **world.settings
     )
     assert goodness_of_fit(texts(outcome), inside) > FITS
-    assert any("drawn from the adapter 'small'" in note for note in outcome.report.notes)
+    assert outcome.report.proposal.startswith("the adapter 'small'")
+    assert f"\n  attempts of  {outcome.report.proposal}\n" in str(outcome.report)
 
 
 def test_log_weights_are_those_of_the_enumerated_laws(folder: Path) -> None:

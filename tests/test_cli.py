@@ -618,11 +618,51 @@ def test_an_adapter(model, has_a, tmp_path):
     assert_one_line(generate(model, "ab", "-c", has_a, "--adapter", "small", "--proposal", "a{prompt}"), "proposal")
 
 
-def test_resuming_a_finished_run_changes_nothing(model, has_a, prompts, tmp_path):
+def test_resume_goes_on_with_the_same_settings(model, has_a, tmp_path):
+    options = ("ab", "cd", "-c", has_a, "--seed", 1, "-o", "out.jsonl")
+    law = ("--temperature", 0.9, "--top-p", 0.8, "--top-k", 0, "--max-new-tokens", 6)
+    assert generate(model, *options, *law).exit_code == 0
+    whole = (tmp_path / "out.jsonl").read_text()
+    first = whole.splitlines(keepends=True)[0]
+    for other, says in [
+        (("--temperature", 1.1, *law[2:]), "with --temperature 0.9"),
+        (law[2:], "with --temperature 0.9"),
+        ((*law[:2], "--top-p", 0.7, *law[4:]), "with --top-p 0.8"),
+        ((*law[:4], "--top-k", 6, *law[6:]), "with --top-k 0"),
+        ((*law[:6], "--max-new-tokens", 7), "with --max-new-tokens 6"),
+        ((*law, "--chat"), "without --chat"),
+    ]:
+        (tmp_path / "out.jsonl").write_text(first)
+        assert_one_line(generate(model, *options, "--resume", *other), f"out.jsonl:1: was made {says}; resume with")
+        assert (tmp_path / "out.jsonl").read_text() == first
+    assert_one_line(generate("./elsewhere", *options, "--resume", *law), f"with --model {model}")
+    assert generate(model, *options, "--resume", *law, "--batch-size", 3).exit_code == 0
+    assert without_time((tmp_path / "out.jsonl").read_text()) == without_time(whole)
+    # Written before lines named settings: whatever they were.
+    row = json.loads(first)
+    del row["report"]["settings"]
+    (tmp_path / "out.jsonl").write_text(json.dumps(row) + "\n")
+    assert generate(model, *options, "--resume").exit_code == 0
+    (tmp_path / "out.jsonl").write_text(json.dumps({**row, "report": {**row["report"], "settings": 1}}) + "\n")
+    assert_one_line(generate(model, *options, "--resume"), "out.jsonl:1: is not a line")
+
+
+def test_negative_control_settings_that_are_not_compared(model, has_a, tmp_path, monkeypatch):
+    options = ("ab", "cd", "-c", has_a, "--seed", 1, "-o", "out.jsonl")
+    assert generate(model, *options, "--temperature", 0.1).exit_code == 0
+    whole = (tmp_path / "out.jsonl").read_text()
+    (tmp_path / "out.jsonl").write_text(whole.splitlines(keepends=True)[0])
+    monkeypatch.setattr("guardwrap.cli.results._require_same", lambda *args: None)
+    assert generate(model, *options, "--resume", "--temperature", 9.0).exit_code == 0
+    assert without_time((tmp_path / "out.jsonl").read_text()) != without_time(whole), "two laws in one file"
+
+
+def test_resuming_a_finished_run_changes_nothing(model, has_a, prompts, tmp_path, monkeypatch):
     options = ("--file", prompts, "-c", has_a, "-o", "out.jsonl", "--resume")
     assert generate(model, *options).exit_code == 0  # no such file yet: it begins
     before = (tmp_path / "out.jsonl").read_bytes()
-    assert generate("./not-even-loaded", *options).exit_code == 0
+    monkeypatch.setattr(sys.modules["guardwrap.cli.generate"], "load_generator", None)  # not even loaded
+    assert generate(model, *options).exit_code == 0
     assert (tmp_path / "out.jsonl").read_bytes() == before
 
 

@@ -192,12 +192,22 @@ def test_the_command(config, tmp_path):
     arguments = ["evaluate", path, "--out", tmp_path / "out", "--attempts", 200, "--model", "m", "--batch-size", 8]
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == 0, result.output
-    assert made == [("m", Regex("a"), {"batch_size": 8})]
+    assert made == [("m", Regex("a"), {"dtype": None, "batch_size": 8})]
     lines = result.stdout.splitlines()
     assert lines[0].startswith("base: acceptance rate AR 0.")
     assert lines[1].startswith("cap: acceptance rate AR 0.")
     assert lines[-1] == str(tmp_path / "out" / "report.html")
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["settings"]["attempts"] == 200
+
+
+def test_a_model_as_a_proposal(config, tmp_path, monkeypatch):
+    path, made = config
+    monkeypatch.setattr(Source, "pipeline", "a pipeline", raising=False)
+    path.write_text(path.read_text().replace("cap: 'An a. {prompt}'", "other: {model: n}") + "dtype: float32\n")
+    result = CliRunner().invoke(app, ["evaluate", str(path), "--out", str(tmp_path / "out"), "--attempts", "200"])
+    assert result.exit_code == 0, result.output
+    assert [(model, options["dtype"]) for model, _, options in made] == [("local", "float32"), ("n", "float32")]
+    assert result.stdout.splitlines()[1].startswith("other: acceptance rate AR 0.")
 
 
 def test_errors_of_the_command(config, tmp_path, monkeypatch):

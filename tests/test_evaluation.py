@@ -143,6 +143,25 @@ def test_negative_control_a_narrow_interval_for_resampled_texts(monkeypatch):
     assert off() >= 6
 
 
+def test_resampled_texts_are_not_surer_to_be_near(monkeypatch):
+    """What is taken off for the recorded attempts' error is not taken off the upper end: they have more, not less."""
+    base = WORLD.attempts(2000, 0, base=True)
+    early = Regex("^.{0,4}a")  # two bins that count, so that for eleven too much is taken off
+
+    def ends():
+        points = []
+        for seed in range(1, 6):
+            attempts = WORLD.attempts(100, seed)
+            found = figures_of("p", base, {"x": attempts}, place=early, betas=BETAS[:1], steps=(20,))
+            points.append(found.proposals["x"].samplers[-1])
+        assert all(point.resampled for point in points)
+        return np.array([point.projected_kl.high for point in points])
+
+    real = ends()
+    monkeypatch.setattr(tradeoff_module, "effective_sample_size", lambda weights: Estimate(1e12, 1e12, 1e12))
+    assert (real >= ends()).all()
+
+
 def test_beta_is_chosen_by_cost():
     points = [p for p in evaluated(betas=None, steps=(1,)).proposals["cap"].samplers if p.sampler == "qrs"]
     costs = [point.relative_cost for point in points]

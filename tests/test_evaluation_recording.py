@@ -1,5 +1,7 @@
 """Attempts that are kept: used again, gone on with, and never more than what the constraint let through."""
 
+import json
+
 import pytest
 from placed import Source, placed
 
@@ -45,6 +47,69 @@ def test_attempts_are_kept(tmp_path):
     assert len(other.calls) == 6, "another law has a recording of its own"
     assert len(list((tmp_path / "out" / "attempts").iterdir())) == 4
     assert all(SECRET not in path.read_text() for path in tmp_path.rglob("*.jsonl")), "unchecked text never gets out"
+
+
+def adapter(folder, *, weights=b"weights", rank=8):
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_model.safetensors").write_bytes(weights)
+    (folder / "adapter_config.json").write_text(json.dumps({"r": rank}))
+    return folder
+
+
+def drawn(folder, **proposals):
+    """Evaluate, and return which proposals were drawn from."""
+    source = Source(placed())
+    run(folder, source, proposals=proposals, attempts=50)
+    return [given for given, _, _ in source.calls]
+
+
+def test_a_changed_adapter_is_drawn_anew(tmp_path):
+    small = adapter(tmp_path / "small")
+    given = {"adapter": str(small)}
+    assert drawn(tmp_path / "out", x=given) == [None, str(small)]
+    assert drawn(tmp_path / "out", x=given) == []
+    (small / "README.md").write_text("About it.")
+    assert drawn(tmp_path / "out", x=given) == [], "no part of what it computes"
+    moved = adapter(tmp_path / "moved")
+    assert drawn(tmp_path / "out", x={"adapter": str(moved)}) == [], "the same files elsewhere"
+    adapter(small, weights=b"others")
+    assert drawn(tmp_path / "out", x=given) == [str(small)]
+    adapter(small, weights=b"others", rank=4)
+    assert drawn(tmp_path / "out", x=given) == [str(small)]
+    (small / "more.safetensors").write_bytes(b"")
+    assert drawn(tmp_path / "out", x=given) == [str(small)]
+
+
+def test_negative_control_a_digest_that_does_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("guardwrap.evaluation.run._digest", lambda source: source)
+    given = {"adapter": str(adapter(tmp_path / "small"))}
+    drawn(tmp_path / "out", x=given)
+    adapter(tmp_path / "small", weights=b"others")
+    assert drawn(tmp_path / "out", x=given) == [], "attempts of other weights"
+
+
+def test_kinds_of_proposals_are_told_apart(tmp_path):
+    folder = str(adapter(tmp_path / "small"))
+    kinds = [{"adapter": folder}, {"model": folder}, {"model": "a/hub-id"}, {"adapter": "a/hub-id"}, "a{prompt}"]
+    sources = [folder, folder, "a/hub-id", "a/hub-id", "a{prompt}"]
+    assert [drawn(tmp_path / "out", x=given)[-1:] for given in kinds] == [[source] for source in sources]
+    assert [drawn(tmp_path / "out", x=given) for given in kinds] == [[]] * 5
+
+
+def test_a_model_is_loaded_once_and_only_to_draw(tmp_path):
+    loaded = []
+
+    def load(name):
+        loaded.append(name)
+        return f"loaded {name}"
+
+    for _ in range(2):
+        source = Source(placed())
+        settings = SETTINGS.model_copy(update={"proposals": {"other": {"model": "m"}}})
+        evaluate(source, settings, Regex("a"), tmp_path, load=load)
+        assert {given for given, _, _ in source.calls} <= {None, "loaded m"}
+    assert len(source.calls) == 0
+    assert loaded == ["m"]
 
 
 def test_an_interruption_loses_one_chunk_at_most(tmp_path):

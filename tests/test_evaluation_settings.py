@@ -34,6 +34,12 @@ proposals:
         (CONFIG + "steps: [0]\n", "c.yaml:5: steps: each number of steps must be at least 1"),
         (CONFIG + "generation: {seed: 1}\n", "c.yaml:5: generation: seed is no setting of the model's law"),
         (CONFIG.replace("{prompt}", ""), "c.yaml:3: proposals: the template of a prompt needs {prompt}"),
+        (CONFIG + "generation: {adapter: x}\n", "c.yaml:5: generation: adapter is no setting of the model's law"),
+        (CONFIG + "  lora: {adaptor: x}\n", "c.yaml:3: proposals: 'lora' is neither a template nor {adapter: PATH}"),
+        (CONFIG + "  lora: {}\n", "c.yaml:3: proposals: 'lora' is neither a template nor {adapter: PATH} nor {model:"),
+        (CONFIG + "  two: {adapter: x, model: y}\n", "c.yaml:3: proposals: 'two' is neither a template nor"),
+        (CONFIG + "  lora: {adapter: [x]}\n", "c.yaml:5: proposals.lora.adapter: must be a string"),
+        (CONFIG + "  lora: [x]\n", "c.yaml:5: proposals.lora: must be"),
         (CONFIG.replace("cap:", "base:"), "c.yaml:3: proposals: a proposal needs a name, and 'base' is"),
         (CONFIG.replace("words", "wrods"), "c.yaml:1: constraint.wrods: unknown field 'wrods' (did you mean 'words'?)"),
         (CONFIG.replace("kind: keyword, words: a", "kind: not"), "c.yaml:1: constraint: needs a field 'of'"),
@@ -49,6 +55,19 @@ def test_settings_that_cannot_work(tmp_path, monkeypatch, text, message):
         read_settings("c.yaml")
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+def test_proposals_that_are_no_prompts(tmp_path):
+    (tmp_path / "small").mkdir()
+    text = CONFIG + "  lora: {adapter: small}\n  hub: {adapter: some/adapter}\n  other: {model: local}\n"
+    (tmp_path / "c.yaml").write_text(text)
+    settings, _ = read_settings(tmp_path / "c.yaml")
+    assert settings.proposals == {
+        "cap": "Use an a. {prompt}",
+        "lora": {"adapter": str(tmp_path / "small")},  # beside the file
+        "hub": {"adapter": "some/adapter"},
+        "other": {"model": "local"},
+    }
 
 
 def test_settings(tmp_path):

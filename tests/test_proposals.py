@@ -84,6 +84,10 @@ def test_what_the_samplers_return(kind: str) -> None:
     chain = drawn(world, imh(3), proposal(other), DRAWS // 3)
     assert goodness_of_fit(texts(chain), by_text(imh_law, *weights(world, other), steps=3)) > FITS
     assert chain.report.evidence["steps"] == 3
+    for outcome in (plain, quasi, chain):
+        assert str(outcome.report).count(outcome.report.proposal) == 1, "said once, whichever sampler"
+    assert f"\n  attempts of  {chain.report.proposal}\n" in str(chain.report)
+    assert "attempts of" not in str(drawn(world, "rejection", None, 2).report)
 
 
 def test_beta_above_the_largest_weight_draws_from_g() -> None:

@@ -44,7 +44,7 @@ def evaluate(
 
         prompts: [...]
 
-        proposals: {NAME: "a template with {prompt}"}
+        proposals: {NAME: "a template with {prompt}", NAME: {adapter: PATH}, NAME: {model: PATH}}
 
     and may say model, dtype, chat, generation (arguments of generate), attempts, base_attempts, batch_size, betas,
     steps, texts, position, seed.
@@ -60,10 +60,14 @@ def evaluate(
     from guardwrap.evaluation.run import evaluate as run
     from guardwrap.evaluation.summary import LABELS, mean_over_prompts
 
+    def load(name: str) -> Any:
+        """Load a proposal's model in the way that the model itself is loaded."""
+        return load_generator(name, constraint, dtype=settings.dtype).pipeline
+
     try:
         source: Any = load_generator(settings.model, constraint, dtype=settings.dtype, batch_size=settings.batch_size)
         with _progress(settings) as tick:
-            found = run(source, settings, constraint, out, tick)
+            found = run(source, settings, constraint, out, tick, load)
     except KeyboardInterrupt:
         raise typer.Exit(fail(f"interrupted; attempts are in {out}, continue with the same command", 130)) from None
     for name, figures in mean_over_prompts(found.prompts).items():

@@ -130,6 +130,8 @@ def generate(
         check_output(output, source, resume=resume, overwrite=overwrite)
     total = source.count()
     items = source.items()
+    law = known({"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k})
+    settings = {"model": model, "chat": chat, **law}
     done = Finished()
     if output and resume:
         drawn_from = None if told is None else str(told)
@@ -138,17 +140,13 @@ def generate(
 
             drawn_from = in_words(AdapterGiven(adapter), given.constraint)
         same = {"constraint": given.constraint.digest, "sampler": chosen.name, "proposal": drawn_from}
-        done = read_finished(output, items, same)
+        done = read_finished(output, items, same, settings)
     if seed is not None and done.seed not in (None, seed):
         raise UsageError(f"{str(output)!r} was made with --seed {done.seed}; resume with the same seed or without one")
     if done.seed is not None:
         seed = done.seed
-    options = {
-        "num_return_sequences": count,
-        **known({"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k}),
-        "seed": secrets.randbits(32) if seed is None else seed,
-    }
-    run = Run(items, total, done, chat=chat, output=output)
+    options = {"num_return_sequences": count, **law, "seed": secrets.randbits(32) if seed is None else seed}
+    run = Run(items, total, done, settings, output=output)
     if total != run.done:
         wrapper = {"sampler": chosen, "proposal": told, "adapter": adapter, "budget": budget, "batch_size": batch_size}
         _generate(run, model, given, wrapper, options)

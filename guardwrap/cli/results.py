@@ -18,9 +18,10 @@ from guardwrap.errors import UsageError
 __all__ = ["Finished", "check_output", "line_file", "read_finished", "to_line"]
 
 
-def to_line(item: Item, outcome: Outcome) -> bytes:
-    """Return the line for one prompt: what came in, the texts, and the report."""
-    data = {**item.fields, "texts": list(outcome.texts), "ok": outcome.ok, "report": outcome.report.to_dict()}
+def to_line(item: Item, outcome: Outcome, settings: Mapping[str, Any]) -> bytes:
+    """Return the line for one prompt: what came in, the texts, and the report with the run's settings."""
+    report = outcome.report.to_dict() | {"settings": dict(settings)}
+    data = {**item.fields, "texts": list(outcome.texts), "ok": outcome.ok, "report": report}
     # Half a surrogate pair, which JSON can spell and UTF-8 cannot, goes out as it came in: escaped.
     return (json.dumps(data, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
@@ -70,7 +71,9 @@ _SAME = {
 """What the reports of one run agree in, and what to say where they do not."""
 
 
-def read_finished(path: Path, items: Iterator[Item], run: Mapping[str, str | None]) -> Finished:
+def read_finished(
+    path: Path, items: Iterator[Item], run: Mapping[str, str | None], settings: Mapping[str, Any]
+) -> Finished:
     """Go through what an interrupted run has left, and skip the prompts that it is about.
 
     Parameters
@@ -81,6 +84,8 @@ def read_finished(path: Path, items: Iterator[Item], run: Mapping[str, str | Non
         All prompts; those with a complete line are taken out.
     run
         What the reports of this run say of its constraint, sampler and proposal, by these names.
+    settings
+        As in ``to_line``. A line without them, of an older version, is taken to have the same.
 
     Raises
     ------
@@ -104,17 +109,29 @@ def read_finished(path: Path, items: Iterator[Item], run: Mapping[str, str | Non
             for name, other in _SAME.items():
                 if report.get(name) != run[name]:
                     raise UsageError(f"{where}: was made with {other}")
+            _require_same(where, report.get("settings", settings), settings)
             if done.seed not in (None, report["seed"]):
                 raise UsageError(f"{where}: has another seed than the line before; this file cannot be continued")
             done = Finished(number, done.size + len(raw), done.short + (not ok), report["seed"])
     return done
 
 
+def _require_same(where: str, made_with: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Raise UsageError where a line was made with other settings."""
+    for name in sorted({*made_with, *settings}):
+        was, option = made_with.get(name), "--" + name.replace("_", "-")
+        if was != settings.get(name):
+            said = f"without {option}" if was is None or was is False else f"with {option}"
+            said += "" if was is None or isinstance(was, bool) else f" {was}"  # a flag has no value
+            raise UsageError(f"{where}: was made {said}; resume with the same settings")
+
+
 def _read_back(where: str, raw: bytes) -> tuple[tuple[Any, Any], bool, dict[str, Any]]:
     try:
         data = json.loads(raw)
         report = data["report"]
-        if isinstance(report["seed"], int) and isinstance(report["constraint"], str):
+        known = isinstance(report["seed"], int) and isinstance(report["constraint"], str)
+        if known and isinstance(report.get("settings", {}), dict):
             return _prompt(data), bool(data["ok"]), report
     except (ValueError, KeyError, TypeError, RecursionError):
         pass

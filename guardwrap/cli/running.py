@@ -34,8 +34,9 @@ class Run:
         How many prompts there are with those that are done, or None where that is not known.
     done
         What is done already.
-    chat
-        Whether plain prompts become user messages.
+    settings
+        What was said on the command line of the model's law, for the results; ``"chat"``, whether plain prompts become
+        user messages, among it.
     output
         File for the results, or None for stdout.
 
@@ -48,11 +49,17 @@ class Run:
     """
 
     def __init__(
-        self, items: Iterator[Item], total: int | None, done: Finished, *, chat: bool, output: Path | None
+        self,
+        items: Iterator[Item],
+        total: int | None,
+        done: Finished,
+        settings: Mapping[str, Any],
+        *,
+        output: Path | None,
     ) -> None:
         self._items = items
         self._total = total
-        self._chat = chat
+        self._settings = settings
         self._output = output
         self._size = done.size
         self._under_way: deque[Item] = deque()
@@ -97,7 +104,7 @@ class Run:
     def _prompts(self, guarded: GuardedGenerator) -> Iterator[Any]:
         template = getattr(guarded.tokenizer, "chat_template", None)
         for item in self._items:
-            prompt = item.given(self._chat)
+            prompt = item.given(self._settings["chat"])
             if template is None and not isinstance(prompt, str):
                 way_out = 'leave out --chat, and give "prompt" instead of "messages"'
                 raise UsageError(f"{item.where}: this model has no chat template; {way_out}")
@@ -125,7 +132,7 @@ class Run:
         append = _to_stdout if self._output is None else stack.enter_context(line_file(self._output, self._size))
 
         def to_programs(item: Item, outcome: Outcome) -> None:
-            append(to_line(item, outcome))
+            append(to_line(item, outcome, self._settings))
             bar()
 
         return to_programs

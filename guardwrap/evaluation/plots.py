@@ -71,7 +71,7 @@ def _cost(prompt: PromptFigures, known: dict[str, ProposalFigures], name: str) -
         # Along the upper and right edges, where no point stands.
         where = (total - 0.97 * top, 0.97 * top) if total > top else (0.01 * right, total - 0.01 * top)
         if where[0] < 0.95 * right:
-            axes.text(*where, f"{total:g}", fontsize=7, alpha=0.8, ha="left", va="center")
+            axes.text(*where, f"{total:g}", fontsize=8, alpha=0.8, ha="left", va="center")
     nearer = points[0][1].value if points[0][0] == _BASE else 0.0
     axes.plot([0, nearer], [nearer, 0], color=INK, alpha=0.5, linewidth=1, linestyle="--", zorder=2)
     for i, (label, cost, kl) in enumerate(points):
@@ -103,7 +103,7 @@ def _places(prompt: PromptFigures, known: dict[str, ProposalFigures], name: str)
         # Side by side in the bin, so that intervals do not hide each other.
         centres = [(j + (i + 1) / (len(shown) + 1)) * width for j in range(len(bins))]
         colour = INK if i == 0 else COLOURS[(i - 1) % len(COLOURS)]
-        axes.stairs(values, [j * width for j in range(len(bins) + 1)], color=colour, alpha=0.6)
+        axes.stairs(values, [j * width for j in range(len(bins) + 1)], color=colour, alpha=0.8)
         axes.errorbar(
             centres, values, yerr=_bars(bins, 1.0), fmt=MARKERS[i % len(MARKERS)], markersize=4, capsize=2,
             color=colour, label=label,
@@ -122,8 +122,15 @@ def _tradeoff(known: dict[str, ProposalFigures], name: str) -> Plot:
         told.append(f"{label}: {_curves(axes, label, found)}")
     by_place = any(point.projected_kl for found in known.values() for point in found.samplers)
     what = "projected KL to g" if by_place else "KL to g (QRS only: IMH needs a place in texts to be compared by)"
+    for axes in figure.axes:
+        axes.set_ylabel("projected KL to g [nats]" if by_place else "KL to g [nats]")
+    # Above all curves, where it hides none of them.
+    shown = {label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if shown:
+        figure.legend(shown.values(), shown.keys(), loc="outside upper left", ncols=4)
     stars = "Stars: the costs at which half, and a tenth, is left in the paper."
-    title = f"What samplers cost over rejection, and the {what}. {stars}"
+    edge = "A point at the lower edge is as low as that or lower."
+    title = f"What samplers cost over rejection, and the {what}. {stars} {edge}"
     alt = f"Cost over rejection against {what}, in nats with 95 % intervals, on logarithmic axes. {' '.join(told)}"
     return rendered(figure, name, title, alt)
 
@@ -159,13 +166,10 @@ def _curves(axes: Axes, label: str, found: ProposalFigures) -> str:
                 cost, share * start.value, marker="*", markersize=10, markerfacecolor="none", color=colour,
                 linestyle="none", label=f"{title}, paper" if share == 0.5 else None,
             )  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlabel="cost over rejection", ylabel="KL to g [nats]", title=label)
+    axes.set(xscale="log", yscale="log", xlabel="cost over rejection", title=label)
     axes.set_ylim(bottom=bottom)
     for axis in (axes.xaxis, axes.yaxis):
         _log_ticks(axis)
-    handles, names = axes.get_legend_handles_labels()
-    if handles:
-        axes.legend(handles, names)
     return "; ".join(told) + "."
 
 

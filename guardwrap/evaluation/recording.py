@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from guardwrap.errors import UsageError
-from guardwrap.proposals import Prompt
 from guardwrap.samplers import Attempt, from_row, to_row
 
 __all__ = ["Attempts", "Source", "record", "recording_path"]
@@ -28,7 +27,14 @@ class Source(Protocol):
     """What draws attempts: a ``GuardedGenerator``."""
 
     def attempts(
-        self, prompts: Any, count: int, *, proposal: Prompt | None = None, seed: int | None = None, **options: Any
+        self,
+        prompts: Any,
+        count: int,
+        *,
+        proposal: Any = None,
+        adapter: Any = None,
+        seed: int | None = None,
+        **options: Any,
     ) -> Attempts:
         """Draw ``count`` attempts for each prompt, with log-weights."""
 
@@ -36,6 +42,7 @@ class Source(Protocol):
 def record(
     source: Source,
     law: Mapping[str, Any],
+    proposal: Callable[[], Mapping[str, Any]],
     folder: Path,
     count: int,
     versions: Mapping[str, str],
@@ -48,9 +55,11 @@ def record(
     source
         What draws.
     law
-        Everything that attempts depend on, as plain JSON types: ``name``, ``template`` (None for the model itself),
-        ``prompts``, ``generation`` and ``seed``, and what else tells two laws apart. A recording is used again only
-        for the same law.
+        Everything that attempts depend on, as plain JSON types: ``name``, ``prompts``, ``generation`` and ``seed``, and
+        what else tells two laws apart, such as the proposal. A recording is used again only for the same law.
+    proposal
+        Returns what the source is told to draw from, ``proposal=`` or ``adapter=``. Called only where something is
+        drawn.
     folder
         Where recordings are.
     count
@@ -71,7 +80,6 @@ def record(
         If the source gives other attempts than it was asked for.
     """
     path = recording_path(folder, law)
-    proposal = None if law["template"] is None else Prompt(law["template"])
     sizes = [min(CHUNK, count - done) for done in range(0, count, CHUNK)]
     begun, kept, size = _kept(path, law, sizes)
     recorded: Attempts = [[] for _ in law["prompts"]]
@@ -86,7 +94,7 @@ def record(
                 chunk = kept[number]
             else:
                 chunk = source.attempts(
-                    law["prompts"], wanted, proposal=proposal, seed=_seed(law, number), **law["generation"]
+                    law["prompts"], wanted, seed=_seed(law, number), **proposal(), **law["generation"]
                 )
                 if [len(attempts) for attempts in chunk] != [wanted] * len(law["prompts"]):
                     raise UsageError(f"asked for {wanted} attempts a prompt and got another number")

@@ -17,14 +17,17 @@ __all__ = ["html_report"]
 
 _CSS = """
 :root { color-scheme: light dark; --line: #8886; --soft: #8881; }
-body { margin: 0 auto; padding: 1rem; max-width: 52rem; font: 1rem/1.5 system-ui, sans-serif; color: #16181c;
+body { margin: 0 auto; padding: 1rem; max-width: 66rem; font: 1rem/1.5 system-ui, sans-serif; color: #16181c;
   background: #fff; }
+p, dd, figcaption { max-width: 46rem; }
 h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding: .5rem 0; }
+caption span { position: sticky; left: 0; display: inline-block; max-width: calc(100vw - 2rem); }
 th, td { padding: .25rem .75rem .25rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
 td { white-space: nowrap; }
+@media (min-width: 40rem) { th[scope=row] { white-space: nowrap; } }
 figure { margin: 1.5rem 0; }
 figure svg { width: 100%; max-width: 44rem; height: auto; display: block; }
 figcaption, .note { font-size: .875rem; }
@@ -68,7 +71,7 @@ def html_report(evaluation: Evaluation, plots: Sequence[Sequence[Plot]]) -> str:
 
 
 def _prompt(prompt: PromptFigures, plots: Sequence[Plot]) -> list[str]:
-    body = [_tag("h2", "Prompt"), _tag("pre", prompt.prompt)]
+    body = [_tag("h2", "Prompt"), _tag("pre", prompt.prompt) if prompt.prompt else _tag("p", "None: an empty text.")]
     figures = {BASE: prompt.base.figures} | {name: found.figures for name, found in prompt.proposals.items()}
     counts = [f"{BASE} {prompt.base.accepted} of {prompt.base.attempts}"]
     counts += [f"{name} {found.accepted} of {found.attempts}" for name, found in prompt.proposals.items()]
@@ -147,7 +150,9 @@ def _samplers(name: str, found: ProposalFigures) -> list[str]:
 def _setting(point: Point) -> str:
     if point.setting is None:
         return "rejection"
-    return f"QRS, β = {point.setting:.3g}" if point.sampler == "qrs" else f"IMH, {point.setting:g} steps"
+    if point.sampler == "qrs":
+        return f"QRS, β = {point.setting:.3g}"
+    return f"IMH, {point.setting:g} step{'s' if point.setting > 1 else ''}"
 
 
 def _settings(evaluation: Evaluation) -> list[str]:
@@ -179,7 +184,8 @@ def _table(caption: str, head: Iterable[str], rows: Iterable[Sequence[str]]) -> 
         for row in rows
     )
     return (
-        f'<div class="wide" tabindex="0"><table>{_tag("caption", caption)}\n<thead><tr>{titles}</tr></thead>\n'
+        f'<div class="wide" tabindex="0" role="region" aria-label="{_shown(caption)}">'
+        f"<table><caption>{_tag('span', caption)}</caption>\n<thead><tr>{titles}</tr></thead>\n"
         f"<tbody>\n{lines}</tbody></table></div>"
     )
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from guardwrap import __version__
 from guardwrap.constraints.base import Constraint
+from guardwrap.errors import UsageError
 from guardwrap.evaluation.drawing import require_matplotlib
 from guardwrap.evaluation.figures import figures_of
 from guardwrap.evaluation.plots import plots_of
@@ -17,6 +20,7 @@ from guardwrap.evaluation.recording import Source, record
 from guardwrap.evaluation.report import html_report
 from guardwrap.evaluation.settings import BASE, Settings, place_of
 from guardwrap.evaluation.summary import Evaluation
+from guardwrap.proposals import Prompt
 
 __all__ = ["evaluate"]
 
@@ -27,6 +31,7 @@ def evaluate(
     constraint: Constraint,
     folder: Path,
     tick: Callable[[int], None] = lambda _: None,
+    load: Callable[[str], Any] = lambda name: name,
 ) -> Evaluation:
     """Draw what is not recorded yet, and write ``evaluation.json``, ``report.html`` and the plots.
 
@@ -41,11 +46,14 @@ def evaluate(
         It is made if there is none.
     tick
         Called with the number of attempts made, whenever some are there.
+    load
+        From the name of a proposal's model to what the source takes as one; called once, when it is first drawn from.
+        By default the source loads it, every time.
 
     Raises
     ------
     UsageError
-        If matplotlib is missing, before anything is drawn; or if a recording cannot be read.
+        If matplotlib is missing, before anything is drawn; or if a recording or a proposal's file cannot be read.
     """
     require_matplotlib()
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,11 +67,11 @@ def evaluate(
     }
     used = {"guardwrap": __version__, **{name: version(name) for name in ("torch", "transformers", "numpy")}}
     recorded, begun = {}, {}
-    for name, template in ((BASE, None), *settings.proposals.items()):
+    for name, given in ((BASE, None), *settings.proposals.items()):
         count = settings.base_attempts or settings.attempts if name == BASE else settings.attempts
-        recorded[name], begun[name] = record(
-            source, {**law, "name": name, "template": template}, folder / "attempts", count, used, tick
-        )
+        own = {**law, "name": name, **_law_of(given)}
+        drawn_from = cache(lambda given=given: _drawn_from(given, load))
+        recorded[name], begun[name] = record(source, own, drawn_from, folder / "attempts", count, used, tick)
     place = place_of(settings, constraint)
     prompts = [
         figures_of(
@@ -89,3 +97,37 @@ def evaluate(
         (folder / f"{plot.name}.png").write_bytes(plot.png)
     (folder / "report.html").write_text(html_report(evaluation, plots), encoding="utf-8")
     return evaluation
+
+
+def _law_of(given: str | Mapping[str, str] | None) -> dict[str, Any]:
+    """Return what tells a proposal from others, as plain JSON types; a folder by what is in it, not by its path."""
+    if not isinstance(given, Mapping):
+        return {"template": given}
+    return {"template": None, **{kind: _digest(source) for kind, source in given.items()}}
+
+
+def _drawn_from(given: str | Mapping[str, str] | None, load: Callable[[str], Any]) -> dict[str, Any]:
+    """Return a proposal as a source takes it."""
+    if not isinstance(given, Mapping):
+        return {} if given is None else {"proposal": Prompt(given)}
+    return {"adapter": given["adapter"]} if "adapter" in given else {"proposal": load(given["model"])}
+
+
+_COMPUTES = (".json", ".safetensors", ".bin", ".gguf")
+"""Endings of files that decide what a model gives: its weights, how they are used, and its tokens."""
+
+
+def _digest(source: str) -> str:
+    """Return the digest of a folder's files; what is no folder, such as a Hub id, is known by its name alone."""
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        return source
+    whole = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix in _COMPUTES and path.is_file():
+            try:
+                with path.open("rb") as file:
+                    whole.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+            except OSError as error:
+                raise UsageError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
+    return f"sha256:{whole.hexdigest()}"

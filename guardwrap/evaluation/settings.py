@@ -15,14 +15,17 @@ from guardwrap.constraints.spec import load_with_constraint
 from guardwrap.constraints.text import Keyword, Regex
 from guardwrap.proposals import Prompt
 
-__all__ = ["BASE", "STEPS", "Settings", "place_of", "read_settings"]
+__all__ = ["BASE", "KINDS", "STEPS", "Settings", "place_of", "read_settings"]
 
 BASE = "base"
 """What figures call the model itself."""
 
 STEPS = (1, 2, 5, 10, 20, 50, 100)
 
-_OURS = ("count", "num_return_sequences", "prompts", "proposal", "seed")
+KINDS = ("adapter", "model")
+"""Of proposals that are no prompts."""
+
+_OURS = ("adapter", "count", "num_return_sequences", "prompts", "proposal", "seed")
 
 
 class Settings(BaseModel):
@@ -40,7 +43,8 @@ class Settings(BaseModel):
     prompts
         One or more. g differs from prompt to prompt, so each has its own figures.
     proposals
-        Constraint-aware prompts by name: templates with ``{prompt}``.
+        By name: a constraint-aware prompt, which is a template with ``{prompt}``; ``{"adapter": ...}``, the folder or
+        Hub id of an adapter for the model; or ``{"model": ...}``, another model with the same tokenizer.
     chat
         Whether each prompt becomes a user message.
     generation
@@ -70,7 +74,7 @@ class Settings(BaseModel):
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     constraint: str | dict[str, Any]
     prompts: list[str] = Field(min_length=1)
-    proposals: dict[str, str] = Field(min_length=1)
+    proposals: dict[str, str | dict[str, str]] = Field(min_length=1)
     chat: bool = False
     generation: dict[str, Any] = {}
     attempts: int = Field(10_000, ge=2)
@@ -84,11 +88,14 @@ class Settings(BaseModel):
 
     @field_validator("proposals")
     @classmethod
-    def _templates(cls, proposals: dict[str, str]) -> dict[str, str]:
-        for name, template in proposals.items():
+    def _known_kinds(cls, proposals: dict[str, str | dict[str, str]]) -> dict[str, str | dict[str, str]]:
+        for name, proposal in proposals.items():
             if not name.strip() or name == BASE:
                 raise ValueError(f"a proposal needs a name, and {BASE!r} is the model itself")
-            Prompt(template)
+            if isinstance(proposal, str):
+                Prompt(proposal)
+            elif len(proposal) != 1 or not proposal.keys() <= set(KINDS):
+                raise ValueError(f"{name!r} is neither a template nor {{adapter: PATH}} nor {{model: PATH}}")
         return proposals
 
     @field_validator("generation")
@@ -139,7 +146,11 @@ def read_settings(
         If the constraint that it names cannot be read.
     """
     settings, constraint = load_with_constraint(path, Settings, allow_code=allow_code)
-    changes = {"model": _beside(path, settings.model), **(changes or {})}
+    proposals = {
+        name: given if isinstance(given, str) else {kind: _beside(path, source) for kind, source in given.items()}
+        for name, given in settings.proposals.items()
+    }
+    changes = {"model": _beside(path, settings.model), "proposals": proposals, **(changes or {})}
     if constraint is None:
         named = str(settings.constraint)
         given = named if named.startswith(PREFIX) else _beside(path, named)

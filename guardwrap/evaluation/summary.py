@@ -40,8 +40,8 @@ HOW = {
     "beta": "In units of P/a', where P = a b. Where none was given, it was chosen on the same attempts by its cost.",
     "resampled": "Where the recorded attempts are too few for IMH, those that satisfy the constraint are drawn again "
     "with replacement, by the seed: a bootstrap of the proposal's law. For the error of what was recorded, worth m = "
-    "effective sample size draws of g, (bins - 1) / 2m is taken off the projected KL and its interval widened by the "
-    "root of 1 + texts / m. There is no Self-BLEU of such texts.",
+    "effective sample size draws of g, (bins - 1) / 2m is taken off the projected KL, but not off its upper end, and "
+    "its interval widened by the root of 1 + texts / m. There is no Self-BLEU of such texts.",
     "projected_kl": f"KL from g to the sampler between the laws of {BINS} bins of the relative position. A text "
     "without the place has a bin of its own. It bounds the KL between the laws of texts from below (paper, App. G).",
     "reach": "Cost over rejection at which a share of rejection's projected KL is left: log-log between the curve's "

@@ -164,11 +164,12 @@ def _point(
     projected = None
     if bins is not None and texts:
         found = projected_kl(bins.gold, np.array([bins.of(text) for text in texts]), bins=bins.count)
-        # The bias that as many draws of g have (Paninski 2003), and their error beside that of the texts.
+        # The bias that as many draws of g may have (Paninski 2003), and their error beside that of the texts. Chains
+        # have less of it the fewer their moves, so the upper end is kept: a curve must not seem to come too near.
         value = found.value - (bins.count - 1) / (2 * worth)
         wider = math.sqrt(1 + len(texts) / worth)
         down, up = wider * (found.value - found.low), wider * (found.high - found.value)
-        projected = clip(Estimate(value, value - down, value + up))
+        projected = clip(Estimate(value, value - down, found.value + up))
     resampled = worth < math.inf
     # Texts of attempts that were drawn again are alike for that reason alone.
     bleu = {} if resampled else diversity(texts)

@@ -51,6 +51,8 @@ class Buffer:
         In the order in which they came.
     log_base
         log a(y) of each, in nats; ``[samples]``.
+    origin
+        The law that each was drawn from; ``[samples]``.
     log_laws
         log a'_k(y) of each; ``[laws][samples]``.
     drawn
@@ -60,15 +62,28 @@ class Buffer:
     prompts: int
     samples: list[Sample] = field(default_factory=list)
     log_base: list[float] = field(default_factory=list)
+    origin: list[int] = field(default_factory=list)
     log_laws: list[list[float]] = field(default_factory=list)
     drawn: list[list[int]] = field(default_factory=list)
 
-    def extend(self, samples: Sequence[Sample], log_base: Sequence[float], log_laws: Sequence[Sequence[float]]) -> None:
-        """Add samples, with what the laws so far say of them."""
+    def extend(
+        self, samples: Sequence[Sample], origin: int, log_base: Sequence[float], log_laws: Sequence[Sequence[float]]
+    ) -> None:
+        """Add samples of one law, with what each law says of them."""
         self.samples += samples
+        self.origin += [origin] * len(samples)
         self.log_base += log_base
         for known, more in zip(self.log_laws, log_laws, strict=True):
             known += more
+
+    def forget(self, law: int) -> None:
+        """Drop a law and what was drawn from it. What is left is a sample of the other laws' mixture."""
+        kept = [i for i, origin in enumerate(self.origin) if origin != law]
+        self.samples = [self.samples[i] for i in kept]
+        self.log_base = [self.log_base[i] for i in kept]
+        self.origin = [self.origin[i] - (self.origin[i] > law) for i in kept]
+        del self.log_laws[law], self.drawn[law]
+        self.log_laws = [[known[i] for i in kept] for known in self.log_laws]
 
     def log_weights(self) -> Floats:
         """Return log P(y) / q(y), ``[samples]``, in nats."""

@@ -101,6 +101,7 @@ def spelled(state: State) -> tuple[Tensors, dict[str, Any]]:
     lengths = [len(sample.token_ids) for sample in buffer.samples]
     tensors: Tensors = {
         "buffer.prompt": torch.tensor([sample.prompt for sample in buffer.samples], dtype=torch.int32),
+        "buffer.origin": torch.tensor(buffer.origin, dtype=torch.int32),
         "buffer.decided": torch.tensor([sample.decided for sample in buffer.samples], dtype=torch.int32),
         "buffer.length": torch.tensor(lengths, dtype=torch.int32),
         "buffer.tokens": torch.tensor([i for s in buffer.samples for i in s.token_ids], dtype=torch.int32),
@@ -123,7 +124,8 @@ def spelled(state: State) -> tuple[Tensors, dict[str, Any]]:
 
 def read_state(tensors: Mapping[str, torch.Tensor], data: Mapping[str, Any]) -> State:
     """Read what ``spelled`` returned."""
-    get = {name: tensors[f"buffer.{name}"].tolist() for name in ("prompt", "decided", "length", "tokens", "log_base")}
+    names = ("prompt", "origin", "decided", "length", "tokens", "log_base")
+    get = {name: tensors[f"buffer.{name}"].tolist() for name in names}
     ends = [0]
     for length in get["length"]:
         ends.append(ends[-1] + length)
@@ -132,7 +134,7 @@ def read_state(tensors: Mapping[str, torch.Tensor], data: Mapping[str, Any]) -> 
         for prompt, decided, begin, end in zip(get["prompt"], get["decided"], ends[:-1], ends[1:], strict=True)
     ]
     log_laws = tensors["buffer.log_laws"].tolist()
-    buffer = Buffer(data["prompts"], samples, get["log_base"], log_laws, data["drawn"])
+    buffer = Buffer(data["prompts"], samples, get["log_base"], get["origin"], log_laws, data["drawn"])
     state = State(buffer, **{name: data[name] for name in _PLAIN})
     state.policies = {name: under(name, tensors) for name in state.laws if name.startswith("policy ")}
     state.plan = [Round(tuple((law, count) for law, count in draws), learn) for draws, learn in data["plan"]]

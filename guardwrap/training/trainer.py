@@ -47,6 +47,10 @@ COOLED = 0.2
 CLIP = 1.0
 """Largest norm of a gradient of replay and sft. DPG clips nothing; weights are never clipped."""
 
+REMEMBERED = 3
+"""Laws whose samples replay keeps, the model itself not counted. Each more is one more pass over every sample, and the
+first ones give little: at KL(g‖a') = 5 nats 10 000 attempts are worth 40 draws of g, at 2 nats 1 500."""
+
 _MEASURED = 400  # held-out samples, of which those with much weight are chosen again and again
 
 
@@ -248,7 +252,7 @@ class Trainer:
         row = Row(number, law, state.samples, state.tokens, self.seconds, rate, sum(accepted))
         if planned.learn == "sft":
             for each in drawn:
-                state.buffer.extend(each.samples, [0.0] * len(each.samples), [])
+                state.buffer.extend(each.samples, 0, [0.0] * len(each.samples), [])
             return row, []
         log_base = [self.task.log_probabilities(self.task.model, each.samples) for each in drawn]
         if planned.learn == "replay":
@@ -271,22 +275,31 @@ class Trainer:
     def _extend(self, number: int, planned: Round, drawn: Sequence[Drawn], log_base: Sequence[Sequence[float]]) -> None:
         """Put samples into the buffer; each law says what it thinks of each sample, old and new."""
         state, buffer = self.state, self.state.buffer
-        for (law, _), each in zip(planned.draws, drawn, strict=True):
-            name = f"{POLICY} {number}" if law == POLICY else law
-            if name not in state.laws:
-                if law == POLICY:
-                    state.policies[name] = self.policy.numbers()
-                state.laws.append(name)
-                buffer.log_laws.append(self._log_under(name, buffer.samples))
-                buffer.drawn.append([0] * self._prompts)
+        names = [f"{POLICY} {number}" if law == POLICY else law for law, _ in planned.draws]
+        new = [name for name in names if name not in state.laws]
+        others = [name for name in state.laws if name != BASE and name not in names]
+        for name in others[: max(0, len(others) + len({*names} - {BASE}) - REMEMBERED)]:
+            buffer.forget(state.laws.index(name))
+            state.laws.remove(name)
+            state.policies.pop(name, None)
+        for name in new:
+            if name.startswith(POLICY):
+                state.policies[name] = self.policy.numbers()
+            state.laws.append(name)
+            buffer.log_laws.append(self._log_under(name, buffer.samples))
+            buffer.drawn.append([0] * self._prompts)
+        for name, each in zip(names, drawn, strict=True):
             place = state.laws.index(name)
             buffer.drawn[place] = [count + each.attempts for count in buffer.drawn[place]]
-        for each, known in zip(drawn, log_base, strict=True):
-            buffer.extend(each.samples, known, [self._log_under(name, each.samples) for name in state.laws])
+        for name, each, base in zip(names, drawn, log_base, strict=True):
+            columns = {BASE: list(base), name: self._log_law(name, each)}
+            rest = {law: self._log_under(law, each.samples) for law in state.laws if law not in columns}
+            laws = [(columns | rest)[law] for law in state.laws]
+            buffer.extend(each.samples, state.laws.index(name), base, laws)
 
     def _log_law(self, law: str, drawn: Drawn) -> list[float]:
         """Return the samples' log-probabilities under what they were drawn from."""
-        if is_exact(self.policy.model if law == POLICY else self.task.model):
+        if is_exact(self.policy.model if law.startswith(POLICY) else self.task.model):
             return drawn.log_seen
         return self._log_under(law, drawn.samples)
 

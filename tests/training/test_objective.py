@@ -1,0 +1,164 @@
+"""Training on worlds whose g is enumerated: gradients, and how near to the family's best the methods come."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from guardwrap import GuardedGenerator, Regex
+from guardwrap.engine.score import of_tokens, scored
+from guardwrap.testing import World, llama_world
+from guardwrap.training import Settings
+from guardwrap.training.drawing import Drawn
+from guardwrap.training.learn import update
+from guardwrap.training.policy import Policy
+from guardwrap.training.samples import Sample
+from guardwrap.training.task import Task
+from guardwrap.training.trainer import Trainer
+
+CONSTRAINT = Regex("aa|bb")
+CLOSE = 1e-5  # of gradients: float32 models, sums in float64
+
+
+def settings(world: World, **changes: Any) -> Settings:
+    given = {"constraint": "given", "prompts": [world.prompt], "generation": world.settings, "rank": 2}
+    return Settings.model_validate({**given, **changes})
+
+
+def moved(world: World) -> tuple[Task, Policy]:
+    """A policy that is not where it began: its adapter does something."""
+    task = Task(GuardedGenerator(world.pipeline(), CONSTRAINT), [world.prompt], world.settings)
+    policy = Policy(task.model, 2, seed=3)
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in policy.parameters.values():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+    return task, policy
+
+
+def kl(policy: Policy, world: World) -> torch.Tensor:
+    """KL(g‖π) by enumeration, with gradients, through the model alone."""
+    gold = world.gold(CONSTRAINT)
+    (prompt,) = world.tokenizer(world.prompt, return_tensors="pt")["input_ids"]
+    total = torch.zeros((), dtype=torch.float64)
+    for ids, share in gold.items():
+        logits = policy.model(torch.cat([prompt, torch.tensor(ids)])[None]).logits[0, len(prompt) - 1 : -1]
+        law = (logits.double() / world.temperature).log_softmax(-1)
+        total = total + share * (math.log(share) - law.gather(1, torch.tensor(ids)[:, None]).sum())
+    return total
+
+
+def gradient(policy: Policy) -> torch.Tensor:
+    return torch.cat([p.grad.double().flatten() for p in policy.parameters.values() if p.grad is not None])
+
+
+def enumerated(policy: Policy, world: World) -> torch.Tensor:
+    for parameter in policy.parameters.values():
+        parameter.grad = None
+    kl(policy, world).backward()
+    return gradient(policy).clone()
+
+
+def apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).norm() / other.norm())
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_expected_step_of_dpg_is_the_gradient_of_kl(tmp_path: Path, temperature: float) -> None:
+    world = llama_world(temperature=temperature)
+    task, policy = moved(world)
+    exact = enumerated(policy, world)
+    law, gold = world.law(), world.gold(CONSTRAINT)
+    samples = [Sample(0, ids, len(ids)) for ids in gold]
+    log_policy = task.log_probabilities(policy.model, samples)
+    z = sum(law[ids] for ids in gold)
+    trainer = Trainer(GuardedGenerator(world.pipeline(), CONSTRAINT), settings(world, method="dpg"), tmp_path)
+    trainer.policy.set(policy.numbers())
+    trainer._optimizer = torch.optim.SGD(trainer.policy.parameters.values(), lr=0.0)
+    trainer.state.counted, trainer.state.partition = 1000, [1000 * z]
+    # Every text as often as expected: attempts × π(y) times, so its weight P/(π Z attempts) becomes P/Z.
+    ratios = [
+        math.log(law[sample.token_ids]) - log + math.log(500) + log
+        for sample, log in zip(samples, log_policy, strict=True)
+    ]
+    trainer._dpg(Drawn(500, 0, samples, log_policy), ratios)
+    assert apart(gradient(trainer.policy), exact) < CLOSE
+
+
+def test_tokens_that_are_decided_may_count_with_their_expectation() -> None:
+    world = llama_world()
+    task, policy = moved(world)
+    exact = enumerated(policy, world)
+    gold = world.gold(CONSTRAINT)
+    samples = [Sample(0, ids, task._decided(ids)) for ids in gold]
+    assert any(sample.decided < len(sample.token_ids) for sample in samples)
+    still = torch.optim.SGD(policy.parameters.values(), lr=0.0)
+    loss = update(policy, still, task, samples, list(gold.values()))
+    assert apart(gradient(policy), exact) < CLOSE
+    z = sum(world.law()[ids] for ids in gold)
+    assert loss - math.log(z) == pytest.approx(float(kl(policy, world).detach()), abs=1e-5)
+
+
+def test_negative_control_a_token_too_early_is_another_objective() -> None:
+    world = llama_world()
+    task, policy = moved(world)
+    exact = enumerated(policy, world)
+    gold = world.gold(CONSTRAINT)
+    early = [Sample(0, ids, task._decided(ids) - 1) for ids in gold]
+    update(policy, torch.optim.SGD(policy.parameters.values(), lr=0.0), task, early, list(gold.values()))
+    assert apart(gradient(policy), exact) > 0.01
+
+
+def test_negative_control_the_end_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = llama_world()
+    task, policy = moved(world)
+    exact = enumerated(policy, world)
+    gold = world.gold(CONSTRAINT)
+    samples = [Sample(0, ids[:-1] if ids[-1] == 0 else ids, len(ids)) for ids in gold]
+    still = torch.optim.SGD(policy.parameters.values(), lr=0.0)
+    update(policy, still, task, samples, list(gold.values()), exact_ends=False)
+    assert apart(gradient(policy), exact) > 0.01
+
+
+@pytest.fixture(scope="module")
+def best() -> float:
+    """The lowest KL(g‖π) of the family: adapters of rank 2 on the world's model."""
+    world = llama_world()
+    task = Task(GuardedGenerator(world.pipeline(), CONSTRAINT), [world.prompt], world.settings)
+    policy = Policy(task.model, 2, seed=0)
+    gold = world.gold(CONSTRAINT)
+    texts = task.texts([Sample(0, ids, len(ids)) for ids in gold])
+    shares, entropy = list(gold.values()), -sum(p * math.log(p) for p in gold.values())
+    steps = 600
+    optimizer = torch.optim.Adam(policy.parameters.values(), lr=2e-2)
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = sum(
+            -shares[i] * of_tokens(scores, texts[i][1]).sum()
+            for part in scored(policy.model, texts)
+            for i, scores in part
+        )
+        loss.backward()
+        optimizer.step()
+        optimizer.param_groups[0]["lr"] = 2e-2 * (1 - step / steps)
+    assert float(loss.detach()) - entropy == pytest.approx(float(kl(policy, world).detach()), abs=1e-3)
+    return float(kl(policy, world).detach())
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "replay": {"samples": 8_000, "rounds": 3, "learning_rate": 5e-3, "batch_size": 64, "updates": 120},
+    "dpg": {"samples": 50_000, "samples_per_step": 500, "learning_rate": 3e-2},
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_both_objectives_come_near_the_best_of_the_family(tmp_path: Path, best: float, method: str) -> None:
+    world = llama_world()
+    guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, batch_size=256)
+    trainer = Trainer(guarded, settings(world, method=method, **METHODS[method]), tmp_path)
+    before = float(kl(trainer.policy, world).detach())
+    trainer.run()
+    assert before > 2 * best
+    assert float(kl(trainer.policy, world).detach()) <= 1.05 * best
