@@ -171,6 +171,11 @@ class GuardedGenerator:
         return self._pipe
 
     @property
+    def batch_size(self) -> int:
+        """Attempts side by side, at most."""
+        return self._batch_size
+
+    @property
     def model(self) -> Any:
         """The model in use."""
         return self._pipe.model

@@ -37,12 +37,20 @@ class Drawn:
         Those that satisfy the constraint.
     log_seen
         log-probability of each under the law, as decoding saw it, in nats.
+    rejected
+        Prompt and new tokens of the others, where they were asked for.
     """
 
     attempts: int = 0
     tokens: int = 0
     samples: list[Sample] = field(default_factory=list)
     log_seen: list[float] = field(default_factory=list)
+    rejected: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+
+    def texts(self, prompt: int) -> list[tuple[int, ...]]:
+        """Return the new tokens of a prompt's attempts, satisfied or not."""
+        satisfied = [sample.token_ids for sample in self.samples if sample.prompt == prompt]
+        return satisfied + [ids for number, ids in self.rejected if number == prompt]
 
     def accepted(self, prompts: int) -> list[int]:
         """How many samples each prompt has."""
@@ -60,6 +68,7 @@ def draw(
     folder: Path,
     over: Callable[[int, int], bool] = lambda attempts, tokens: False,
     made: Callable[[int], None] = lambda attempts: None,
+    keep_rejected: bool = False,
 ) -> Drawn:
     """Draw attempts, each process its part.
 
@@ -82,13 +91,15 @@ def draw(
         begun, so that what is drawn does not depend on its own length.
     made
         Called with the number of attempts of each chunk, over all prompts.
+    keep_rejected
+        Whether the tokens of attempts that do not satisfy the constraint are kept too, in the folder as well.
     """
     each = max(1, CHUNK // len(task.prompts))
     chunks = [(i, min(each, count - begin)) for i, begin in enumerate(range(0, count, each))]
     drawn = Drawn()
 
     def work(part: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
-        return [_chunk(task, source, size, seed, number, digest, folder) for number, size in part]
+        return [_chunk(task, source, size, seed, number, digest, folder, keep_rejected) for number, size in part]
 
     for group in shards.groups(chunks):
         if over(drawn.attempts * len(task.prompts), drawn.tokens):
@@ -101,11 +112,13 @@ def draw(
                 for attempt in map(from_row, rows):
                     drawn.samples.append(task.sample(prompt, attempt))
                     drawn.log_seen.append(float(attempt.draw.log_proposal or 0.0))
+            for prompt, texts in enumerate(chunk["rejected"]):
+                drawn.rejected += [(prompt, tuple(ids)) for ids in texts]
     return drawn
 
 
 def _chunk(
-    task: Task, source: Any, size: int, seed: tuple[int, str], number: int, digest: str, folder: Path
+    task: Task, source: Any, size: int, seed: tuple[int, str], number: int, digest: str, folder: Path, keep: bool
 ) -> dict[str, Any]:
     path = folder / f"{number:06d}.json"
     about = {"digest": digest, "size": size}
@@ -120,6 +133,9 @@ def _chunk(
     kept = {
         **about,
         "tokens": sum(len(attempt.draw.token_ids) for attempts in drawn for attempt in attempts),
+        "rejected": [
+            [attempt.draw.token_ids for attempt in attempts if keep and not attempt.satisfied] for attempts in drawn
+        ],
         "satisfied": [[to_row(attempt) for attempt in attempts if attempt.satisfied] for attempts in drawn],
     }
     try:

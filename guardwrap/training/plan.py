@@ -8,9 +8,9 @@ from typing import Literal
 
 from guardwrap.training.settings import Settings
 
-__all__ = ["BASE", "POLICY", "Round", "continued", "rounds"]
+__all__ = ["BASE", "BRANCHES", "POLICY", "Round", "continued", "rounds"]
 
-BASE, POLICY = "base", "policy"
+BASE, BRANCHES, POLICY = "base", "branches", "policy"
 
 _GROWTH = 1.5
 """Each round of ``replay`` draws so many times as much as the one before: later draws are worth more."""

@@ -56,7 +56,7 @@ class Buffer:
     log_laws
         log a'_k(y) of each; ``[laws][samples]``.
     drawn
-        N_kp, attempts drawn; ``[laws][prompts]``.
+        N_kp, attempts drawn; ``[laws][prompts]``. A number of attempts that stand behind branches need not be whole.
     """
 
     prompts: int
@@ -64,7 +64,7 @@ class Buffer:
     log_base: list[float] = field(default_factory=list)
     origin: list[int] = field(default_factory=list)
     log_laws: list[list[float]] = field(default_factory=list)
-    drawn: list[list[int]] = field(default_factory=list)
+    drawn: list[list[float]] = field(default_factory=list)
 
     def extend(
         self, samples: Sequence[Sample], origin: int, log_base: Sequence[float], log_laws: Sequence[Sequence[float]]

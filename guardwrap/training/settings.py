@@ -53,7 +53,8 @@ class Settings(BaseModel):
         ends first ends the training, and what is trained by then is saved. A training goes on when they are raised;
         more samples are divided among ``rounds`` more rounds.
     base_share
-        Of each round of ``replay``, the share of attempts drawn from the model itself, which keeps weights bounded.
+        Of each round of ``replay``, the share of attempts drawn from the model itself. They keep weights bounded, and
+        where a word decides they branch at it (see ``branches``); where nothing does, little of them is enough.
     rounds
         Of ``replay``: how often it draws and learns, hints not counted.
     samples_per_step
@@ -103,7 +104,7 @@ class Settings(BaseModel):
     samples: int = Field(80_000, ge=1)
     tokens: int | None = Field(None, ge=1)
     seconds: float | None = Field(None, gt=0)
-    base_share: float = Field(0.05, ge=0, lt=1)
+    base_share: float = Field(0.3, ge=0, lt=1)
     rounds: int = Field(4, ge=1)
     samples_per_step: int = Field(2000, ge=1)
     rank: int = Field(16, ge=1)

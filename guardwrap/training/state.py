@@ -58,6 +58,8 @@ class State:
         at the beginning of round N.
     policies
         Its numbers then.
+    pivots
+        Tokens that attempts of the model branch at, once they are known.
     done
         Rounds that are over.
     samples, tokens, seconds
@@ -79,6 +81,7 @@ class State:
     buffer: Buffer
     laws: list[str] = field(default_factory=list)
     policies: dict[str, Tensors] = field(default_factory=dict)
+    pivots: list[int] = field(default_factory=list)
     done: int = 0
     samples: int = 0
     tokens: int = 0
@@ -92,7 +95,7 @@ class State:
     fit: Fit | None = None
 
 
-_PLAIN = ("laws", "done", "samples", "tokens", "seconds", "asked", "partition", "counted", "dpg_steps")
+_PLAIN = ("laws", "pivots", "done", "samples", "tokens", "seconds", "asked", "partition", "counted", "dpg_steps")
 
 
 def spelled(state: State) -> tuple[Tensors, dict[str, Any]]:

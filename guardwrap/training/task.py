@@ -5,20 +5,28 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import torch
+
 from guardwrap.adapters.lora import require_plain
-from guardwrap.constraints.base import Verdict, run_verdict
+from guardwrap.constraints.base import Verdict, run_check, run_verdict
+from guardwrap.constraints.text import Length
+from guardwrap.draws import Budget, Draw
 from guardwrap.engine.calls import call_of
+from guardwrap.engine.decode import Decoder
 from guardwrap.engine.formats import read_prompts
+from guardwrap.engine.prepare import Settings
 from guardwrap.engine.proposed import ProposedCall, require_weighable
 from guardwrap.engine.score import Text, log_probabilities
-from guardwrap.engine.serve import Prompt
+from guardwrap.engine.selftest import choose
+from guardwrap.engine.serve import Order, Prompt, serve
 from guardwrap.engine.tasks import draws_whole
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
 from guardwrap.proposals import Prompt as Hint
-from guardwrap.samplers import Attempt
+from guardwrap.samplers import Attempt, rejection
 from guardwrap.training import shards
 from guardwrap.training.samples import Sample
 
@@ -82,6 +90,58 @@ class Task:
         return self.guarded.attempts(
             list(self.given), count, weigh=False, seed=seed, proposal=source, adapter=False, **self.generation
         )
+
+    def continued(
+        self, begun: Sequence[tuple[int, int, tuple[int, ...]]], seed: int
+    ) -> list[tuple[Sample | None, int]]:
+        """Let the model itself finish texts that have begun, and judge them.
+
+        Parameters
+        ----------
+        begun
+            For each text a number of its own, ascending, its prompt's number and its first new tokens.
+        seed
+            The same seed gives the same texts.
+
+        Returns
+        -------
+        list of (Sample or None, int)
+            The text where it satisfies the constraint, and how many tokens were drawn.
+        """
+        model, size = self.model, self.guarded.batch_size
+        prompts = (
+            dataclasses.replace(self.prompts[prompt], number=number, settings=settings)
+            for number, prompt, ids in begun
+            if (settings := self._ending(prompt, ids)) is not None
+        )
+        make_rows = choose(model)
+        order = Order(Length(min=0), rejection, Budget(max_attempts=1), seed, size, make_rows.name, False, model=model)
+        decoder = Decoder(partial(make_rows, model), size)
+        drawn: dict[int, Draw] = {
+            prompt.number: outcome.draws[0] for prompt, outcome in serve(prompts, order, decoder, self._call.text)
+        }
+        draws = []
+        for number, prompt, ids in begun:
+            more = drawn.get(number) or Draw("", (), "", finished=False)
+            whole = (*ids, *more.token_ids)
+            text = self._call.text(self.prompts[prompt], whole)
+            draws.append(Draw(self.prompts[prompt].text, whole, text, more.finished))
+        satisfied = run_check(self.guarded.constraint, draws)
+        return [
+            (
+                Sample(prompt, draw.token_ids, self._decided(draw.token_ids)) if fits else None,
+                len(draw.token_ids) - len(ids),
+            )
+            for (_, prompt, ids), draw, fits in zip(begun, draws, satisfied, strict=True)
+        ]
+
+    def _ending(self, prompt: int, ids: tuple[int, ...]) -> Settings | None:
+        """Return the settings for what follows a beginning; None where nothing can."""
+        settings = self.prompts[prompt].settings
+        if len(settings.prompt_ids) + len(ids) >= settings.max_length:
+            return None
+        begun = torch.cat([settings.prompt_ids, settings.prompt_ids.new_tensor(ids)])
+        return dataclasses.replace(settings, prompt_ids=begun, count=1)
 
     def sample(self, prompt: int, attempt: Attempt) -> Sample:
         """Make a sample of an attempt that satisfies the constraint."""

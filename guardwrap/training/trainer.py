@@ -23,13 +23,14 @@ from guardwrap.generator import GuardedGenerator
 from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
 from guardwrap.proposals import Prompt
 from guardwrap.training import shards
+from guardwrap.training.branches import branches, pivots
 from guardwrap.training.checkpoint import newest, write
 from guardwrap.training.drawing import Drawn, draw
 from guardwrap.training.learn import adam, chosen, require_number, spread, update
-from guardwrap.training.plan import BASE, POLICY, Round, continued, rounds
+from guardwrap.training.plan import BASE, BRANCHES, POLICY, Round, continued, rounds
 from guardwrap.training.policy import Policy
 from guardwrap.training.progress import Row, mean_over_prompts, seen, warnings_of, write_curve
-from guardwrap.training.samples import Buffer, Floats
+from guardwrap.training.samples import Buffer, Floats, Sample
 from guardwrap.training.settings import Settings
 from guardwrap.training.state import Fit, State, placed_under, read_state, spelled, under
 from guardwrap.training.task import Task
@@ -214,6 +215,7 @@ class Trainer:
             folder=self.folder / "draws" / f"{number:04d}" / str(place),
             over=lambda attempts, tokens: self._over(spent + tokens),
             made=self._made,
+            keep_rejected=law == BASE and self.state.plan[number].learn == "replay",
         )
 
     def _source(self, law: str) -> tuple[Any, str]:
@@ -257,6 +259,8 @@ class Trainer:
         log_base = [self.task.log_probabilities(self.task.model, each.samples) for each in drawn]
         if planned.learn == "replay":
             self._extend(number, planned, drawn, log_base)
+            self._branch(number, planned, drawn)
+            row.samples, row.tokens = state.samples, state.tokens
             row.mixture = float(state.buffer.partition().mean())
         ratios = [a - b for a, b in zip(log_base[0], self._log_law(law, first), strict=True)]
         if planned.learn == "dpg":
@@ -277,7 +281,7 @@ class Trainer:
         state, buffer = self.state, self.state.buffer
         names = [f"{POLICY} {number}" if law == POLICY else law for law, _ in planned.draws]
         new = [name for name in names if name not in state.laws]
-        others = [name for name in state.laws if name != BASE and name not in names]
+        others = [name for name in state.laws if name not in (BASE, BRANCHES, *names)]
         for name in others[: max(0, len(others) + len({*names} - {BASE}) - REMEMBERED)]:
             buffer.forget(state.laws.index(name))
             state.laws.remove(name)
@@ -285,17 +289,67 @@ class Trainer:
         for name in new:
             if name.startswith(POLICY):
                 state.policies[name] = self.policy.numbers()
-            state.laws.append(name)
-            buffer.log_laws.append(self._log_under(name, buffer.samples))
-            buffer.drawn.append([0] * self._prompts)
+            self._add_law(name)
         for name, each in zip(names, drawn, strict=True):
             place = state.laws.index(name)
             buffer.drawn[place] = [count + each.attempts for count in buffer.drawn[place]]
         for name, each, base in zip(names, drawn, log_base, strict=True):
-            columns = {BASE: list(base), name: self._log_law(name, each)}
+            columns = {
+                BASE: list(base),
+                BRANCHES: self._log_branch(each.samples, base),
+                name: self._log_law(name, each),
+            }
             rest = {law: self._log_under(law, each.samples) for law in state.laws if law not in columns}
             laws = [(columns | rest)[law] for law in state.laws]
             buffer.extend(each.samples, state.laws.index(name), base, laws)
+
+    def _add_law(self, name: str) -> None:
+        state = self.state
+        state.laws.append(name)
+        state.buffer.log_laws.append(self._log_under(name, state.buffer.samples))
+        state.buffer.drawn.append([0] * self._prompts)
+
+    def _branch(self, number: int, planned: Round, drawn: Sequence[Drawn]) -> None:
+        """Let this round's attempts of the model itself branch at pivots, where there are such tokens."""
+        state, buffer, laws = self.state, self.state.buffer, [law for law, _ in planned.draws]
+        if BASE not in laws or not buffer.samples:
+            return
+        base = drawn[laws.index(BASE)]
+        texts = [base.texts(prompt) for prompt in range(self._prompts)]
+        if not state.pivots:
+            weights = np.exp(buffer.log_weights())
+            every = [ids for each in texts for ids in each]
+            z = float(buffer.partition().mean())
+            state.pivots = pivots(
+                buffer.samples, weights / weights.sum(), z, every, self.task.prompts[0].settings.end_ids
+            )
+            logger.info("pivots: %s", state.pivots)
+        if not state.pivots:
+            return
+        begun = branches(self.task, texts, state.pivots, self.settings.seed, number)
+        starts = [(prompt, ids) for prompt, each in enumerate(begun) for ids in each.token_ids]
+        numbered = [(i, *start) for i, start in enumerate(starts)]
+        seed = int(np.random.SeedSequence((self.settings.seed, number)).generate_state(1)[0])
+        found = shards.mapped(lambda part: self.task.continued(part, seed), numbered)
+        samples = [sample for sample, _ in found if sample is not None]
+        state.samples += len(starts)
+        state.tokens += sum(tokens for _, tokens in found)
+        if BRANCHES not in state.laws:
+            self._add_law(BRANCHES)
+        place = state.laws.index(BRANCHES)
+        buffer.drawn[place] = [count + each.attempts for count, each in zip(buffer.drawn[place], begun, strict=True)]
+        log_base = self.task.log_probabilities(self.task.model, samples)
+        known = {BASE: log_base, BRANCHES: self._log_branch(samples, log_base)}
+        columns = [known[law] if law in known else self._log_under(law, samples) for law in state.laws]
+        buffer.extend(samples, place, log_base, columns)
+
+    def _log_branch(self, samples: Sequence[Sample], log_base: Sequence[float]) -> list[float]:
+        """Return log a(y) where there is a pivot: what branches are drawn from, up to a factor that counts attempts."""
+        tokens = {*self.state.pivots}
+        return [
+            a if tokens.intersection(sample.token_ids) else -math.inf
+            for sample, a in zip(samples, log_base, strict=True)
+        ]
 
     def _log_law(self, law: str, drawn: Drawn) -> list[float]:
         """Return the samples' log-probabilities under what they were drawn from."""
@@ -308,6 +362,8 @@ class Trainer:
             return self.task.log_probabilities(self.task.model, samples, self._hinted[law])
         if law == BASE:
             return self.task.log_probabilities(self.task.model, samples)
+        if law == BRANCHES:
+            return self._log_branch(samples, self.state.buffer.log_base)
         now = self.policy.numbers()
         self.policy.set(self.state.policies.get(law, now))
         try:
