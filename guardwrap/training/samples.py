@@ -113,8 +113,7 @@ class Buffer:
             ``[samples]``; all 0 where there is none on this side.
         """
         weights = self.log_weights()
-        # By place, not by text: where few texts carry g, both sides must have them.
-        chosen = (np.arange(len(self.samples)) % _HELD_OUT == 0) == held_out
+        chosen = (self._places() % _HELD_OUT == 0) == held_out
         shares = np.zeros(len(weights))
         for prompt in range(self.prompts):
             rows = chosen & np.array([sample.prompt == prompt for sample in self.samples], bool)
@@ -122,3 +121,14 @@ class Buffer:
                 inside = np.exp(weights[rows] - weights[rows].max())
                 shares[rows] = inside / inside.sum()
         return shares / shares.sum() if shares.any() else shares
+
+    def _places(self) -> NDArray[np.int64]:
+        """Return each sample's number among those of its law, ``[samples]``.
+
+        By place, not by text: where few texts carry g, both sides must have them. By that in its law, which does not
+        change when other laws are forgotten: what was learned from must not become what measures.
+        """
+        origin, places = np.array(self.origin, int), np.zeros(len(self.samples), int)
+        for law in set(self.origin):
+            places[origin == law] = np.arange((origin == law).sum())
+        return places

@@ -225,8 +225,11 @@ class Trainer:
         return (None, law) if law == BASE else (Prompt(law), law)
 
     def digest(self, law: str) -> str:
-        """Return what tells draws of a law from those of other laws and trainings."""
-        return hashlib.sha256(json.dumps([self._about, law]).encode()).hexdigest()
+        """Return what tells draws of a law from those of other laws, models, prompts, settings and seeds."""
+        about = [
+            self._about[name] for name in ("model", "dtype", "constraint", "prompts", "chat", "generation", "seed")
+        ]
+        return hashlib.sha256(json.dumps([*about, law]).encode()).hexdigest()
 
     def _over(self, tokens: int = 0) -> bool:
         """Whether a budget has ended, with so many tokens more."""

@@ -232,6 +232,21 @@ def test_negative_control_attempts_that_do_not_say_whose_they_are(tmp_path, monk
     assert drawn_by(tmp_path / "shared", prompts=["b"]) != drawn_by(tmp_path / "fresh", prompts=["b"])
 
 
+def test_draws_of_g_serve_any_training_of_the_same_law(tmp_path, monkeypatch):
+    first = trainer_of(tmp_path / "first", gold_attempts=50)
+    first.find_gold()
+    shutil.copytree(tmp_path / "first" / "gold", tmp_path / "second" / "gold")
+    second = trainer_of(tmp_path / "second", gold_attempts=50, method="sft", rank=3, samples=100)
+    with monkeypatch.context() as patched:
+        patched.setattr(second.task, "draw", None)
+        second.find_gold()
+    assert second.gold == first.gold
+    shutil.copytree(tmp_path / "first" / "gold", tmp_path / "third" / "gold")
+    third = trainer_of(tmp_path / "third", gold_attempts=50, constraint=Regex("ab"))
+    third.find_gold()
+    assert third.gold != first.gold
+
+
 def test_budgets_may_be_raised(tmp_path):
     first = trainer_of(tmp_path, tokens=100)
     first.run()

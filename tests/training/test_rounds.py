@@ -3,11 +3,14 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from guardwrap import GuardedGenerator, Regex
 from guardwrap.testing import llama_world
 from guardwrap.training import Settings
+from guardwrap.training.samples import Buffer
 from guardwrap.training.trainer import REMEMBERED, Trainer
+from tests.training.small import trainer_of
 
 
 def test_the_oldest_laws_are_forgotten_and_z_stays_right(tmp_path: Path) -> None:
@@ -40,3 +43,35 @@ def test_the_oldest_laws_are_forgotten_and_z_stays_right(tmp_path: Path) -> None
     weights = np.exp(state.buffer.log_weights())
     error = weights.std() * len(weights) ** 0.5 / sum(count for (count,) in state.buffer.drawn) + 0.01
     assert abs(state.buffer.partition()[0] - z) < 4 * error
+
+
+def learned_from_and_measured_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many samples of each round only measure, and were learned from in the round before."""
+    sides: dict[int, bool] = {}
+    mixed: list[int] = []
+    kept: list[object] = []  # so that no two samples have one id
+    learn = Trainer._learn
+
+    def watched(self: Trainer, number: int, replays: bool) -> None:
+        buffer = self.state.buffer
+        measures = buffer.shares(held_out=True) > 0
+        now = {id(sample): bool(side) for sample, side in zip(buffer.samples, measures, strict=True)}
+        mixed.append(sum(side and not sides.get(sample, True) for sample, side in now.items()))
+        sides.update(now)
+        kept.append(buffer.samples)
+        learn(self, number, replays)
+
+    monkeypatch.setattr(Trainer, "_learn", watched)
+    trainer_of(folder, samples=2000, rounds=REMEMBERED + 3, updates=2, look=2).run()
+    return mixed
+
+
+def test_what_was_learned_from_never_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert learned_from_and_measured_on(tmp_path, monkeypatch) == [0] * (REMEMBERED + 3)
+
+
+def test_negative_control_places_that_move_when_a_law_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Buffer, "_places", lambda self: np.arange(len(self.samples)))
+    assert max(learned_from_and_measured_on(tmp_path, monkeypatch)) > 10
