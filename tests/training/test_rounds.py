@@ -62,7 +62,7 @@ def learned_from_and_measured_on(folder: Path, monkeypatch: pytest.MonkeyPatch) 
         learn(self, number, replays)
 
     monkeypatch.setattr(Trainer, "_learn", watched)
-    trainer_of(folder, samples=2000, rounds=REMEMBERED + 3, updates=2, look=2).run()
+    trainer_of(folder, samples=2300, rounds=REMEMBERED + 3, updates=2, look=2).run()
     return mixed
 
 
