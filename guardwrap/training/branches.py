@@ -22,7 +22,7 @@ from guardwrap.training import shards
 from guardwrap.training.samples import Floats, Sample
 from guardwrap.training.task import Task
 
-__all__ = ["Begun", "branches", "pivots"]
+__all__ = ["Begun", "branches", "pivots", "reserved"]
 
 _LEAST_SHARE = 0.05
 """Of g, that a token must stand in."""
@@ -62,6 +62,11 @@ def pivots(
     )
 
 
+def reserved(attempts: int) -> int:
+    """Return how many of a number of attempts of the model are left for branches."""
+    return attempts // 10
+
+
 @dataclass(frozen=True)
 class Begun:
     """Beginnings of texts with a pivot as their last token, of one prompt.
@@ -78,7 +83,9 @@ class Begun:
     attempts: float
 
 
-def branches(task: Task, texts: Sequence[Sequence[Sequence[int]]], tokens: Sequence[int], *words: int) -> list[Begun]:
+def branches(
+    task: Task, texts: Sequence[Sequence[Sequence[int]]], tokens: Sequence[int], most: int, *words: int
+) -> list[Begun]:
     """Choose branches of attempts of the model: as many as the effective number of different ones.
 
     Parameters
@@ -89,6 +96,8 @@ def branches(task: Task, texts: Sequence[Sequence[Sequence[int]]], tokens: Seque
         New tokens of attempts of the model itself, satisfied or not; ``[prompts][attempts][length]``.
     tokens
         The pivots.
+    most
+        Of each prompt.
     words
         What the randomness belongs to.
     """
@@ -96,7 +105,7 @@ def branches(task: Task, texts: Sequence[Sequence[Sequence[int]]], tokens: Seque
     for prompt, ids in enumerate(texts):
         samples = [Sample(prompt, tuple(each), len(each)) for each in ids]
         chances = shards.mapped(lambda part: _chances(task, part, tokens), samples)
-        found.append(_chosen(ids, chances, tokens, np.random.default_rng([*words, prompt])))
+        found.append(_chosen(ids, chances, tokens, most, np.random.default_rng([*words, prompt])))
     return found
 
 
@@ -113,12 +122,16 @@ def _chances(task: Task, samples: Sequence[Sample], tokens: Sequence[int]) -> li
 
 
 def _chosen(
-    ids: Sequence[Sequence[int]], chances: Sequence[Floats], tokens: Sequence[int], rng: np.random.Generator
+    ids: Sequence[Sequence[int]],
+    chances: Sequence[Floats],
+    tokens: Sequence[int],
+    most: int,
+    rng: np.random.Generator,
 ) -> Begun:
     total = np.array([each.sum() for each in chances])
-    if not total.sum():
+    if not total.sum() or not most:
         return Begun([], 0.0)
-    count = max(1, round(float(total.sum() ** 2 / (total**2).sum())))
+    count = min(most, max(1, round(float(total.sum() ** 2 / (total**2).sum()))))
     places = [(i, t, v) for i, each in enumerate(chances) for t in range(len(each)) for v in range(len(tokens))]
     weights = np.concatenate([each.flatten() for each in chances])
     points = (np.arange(count) + rng.random()) / count

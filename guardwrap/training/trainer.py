@@ -23,7 +23,7 @@ from guardwrap.generator import GuardedGenerator
 from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
 from guardwrap.proposals import Prompt
 from guardwrap.training import shards
-from guardwrap.training.branches import branches, pivots
+from guardwrap.training.branches import branches, pivots, reserved
 from guardwrap.training.checkpoint import newest, write
 from guardwrap.training.drawing import Drawn, draw
 from guardwrap.training.learn import adam, chosen, require_number, spread, update
@@ -205,17 +205,18 @@ class Trainer:
     def _draw(self, number: int, place: int, spent: int) -> Drawn:
         """Draw the attempts of one of a round's laws; the round has spent so many tokens already."""
         law, count = self.state.plan[number].draws[place]
+        branching = law == BASE and self.state.plan[number].learn == "replay"
         source, name = self._source(law)
         return draw(
             self.task,
             source,
-            count,
+            count - (reserved(count) if branching else 0),
             seed=(self.settings.seed, f"round {number} {law}"),
             digest=self.digest(name),
             folder=self.folder / "draws" / f"{number:04d}" / str(place),
             over=lambda attempts, tokens: self._over(spent + tokens),
             made=self._made,
-            keep_rejected=law == BASE and self.state.plan[number].learn == "replay",
+            keep_rejected=branching,
         )
 
     def _source(self, law: str) -> tuple[Any, str]:
@@ -329,7 +330,8 @@ class Trainer:
             logger.info("pivots: %s", state.pivots)
         if not state.pivots:
             return
-        begun = branches(self.task, texts, state.pivots, self.settings.seed, number)
+        most = reserved(planned.draws[laws.index(BASE)][1])
+        begun = branches(self.task, texts, state.pivots, most, self.settings.seed, number)
         starts = [(prompt, ids) for prompt, each in enumerate(begun) for ids in each.token_ids]
         numbered = [(i, *start) for i, start in enumerate(starts)]
         seed = int(np.random.SeedSequence((self.settings.seed, number)).generate_state(1)[0])

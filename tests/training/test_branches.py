@@ -26,7 +26,7 @@ def drawn(world: World, count: int, seed: int) -> tuple[list[tuple[int, ...]], f
     """Texts that branches gave, how many attempts they stand for, and those that satisfy the constraint."""
     task = task_of(world)
     (attempts,) = task.draw(count, seed)
-    (begun,) = branches(task, [[attempt.draw.token_ids for attempt in attempts]], [PIVOT], seed)
+    (begun,) = branches(task, [[attempt.draw.token_ids for attempt in attempts]], [PIVOT], 400, seed)
     found = task.continued([(i, 0, ids) for i, ids in enumerate(begun.token_ids)], seed)
     return begun.token_ids, begun.attempts, [sample.token_ids for sample, _ in found if sample is not None]
 
