@@ -75,11 +75,14 @@ class Begun:
     ----------
     token_ids
         One a branch; ``[branches][length]``.
+    parents
+        Number of the attempt that each branches from; ``[branches]``.
     attempts
         How many attempts of the model they stand for.
     """
 
     token_ids: list[tuple[int, ...]]
+    parents: list[int]
     attempts: float
 
 
@@ -130,11 +133,11 @@ def _chosen(
 ) -> Begun:
     total = np.array([each.sum() for each in chances])
     if not total.sum() or not most:
-        return Begun([], 0.0)
+        return Begun([], [], 0.0)
     count = min(most, max(1, round(float(total.sum() ** 2 / (total**2).sum()))))
     places = [(i, t, v) for i, each in enumerate(chances) for t in range(len(each)) for v in range(len(tokens))]
     weights = np.concatenate([each.flatten() for each in chances])
     points = (np.arange(count) + rng.random()) / count
     rows = np.searchsorted(np.cumsum(weights) / weights.sum(), points).clip(max=len(places) - 1)
     begun = [(*ids[places[row][0]][: places[row][1]], tokens[places[row][2]]) for row in rows]
-    return Begun(begun, count / float(total.mean()))
+    return Begun(begun, [places[row][0] for row in rows], count / float(total.mean()))

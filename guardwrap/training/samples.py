@@ -53,6 +53,9 @@ class Buffer:
         log a(y) of each, in nats; ``[samples]``.
     origin
         The law that each was drawn from; ``[samples]``.
+    places
+        A number of each that says whether it is held out; ``[samples]``. Not its text: where few texts carry g, both
+        sides must have them. It never changes: what was learned from must not become what measures.
     log_laws
         log a'_k(y) of each; ``[laws][samples]``.
     drawn
@@ -63,13 +66,24 @@ class Buffer:
     samples: list[Sample] = field(default_factory=list)
     log_base: list[float] = field(default_factory=list)
     origin: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
     log_laws: list[list[float]] = field(default_factory=list)
     drawn: list[list[float]] = field(default_factory=list)
 
     def extend(
-        self, samples: Sequence[Sample], origin: int, log_base: Sequence[float], log_laws: Sequence[Sequence[float]]
+        self,
+        samples: Sequence[Sample],
+        origin: int,
+        log_base: Sequence[float],
+        log_laws: Sequence[Sequence[float]],
+        places: Sequence[int] | None = None,
     ) -> None:
-        """Add samples of one law, with what each law says of them."""
+        """Add samples of one law, with what each law says of them.
+
+        Samples that depend on each other have the same of ``places``; None is for independent ones.
+        """
+        begin = self.origin.count(origin)
+        self.places += range(begin, begin + len(samples)) if places is None else places
         self.samples += samples
         self.origin += [origin] * len(samples)
         self.log_base += log_base
@@ -81,6 +95,7 @@ class Buffer:
         kept = [i for i, origin in enumerate(self.origin) if origin != law]
         self.samples = [self.samples[i] for i in kept]
         self.log_base = [self.log_base[i] for i in kept]
+        self.places = [self.places[i] for i in kept]
         self.origin = [self.origin[i] - (self.origin[i] > law) for i in kept]
         del self.log_laws[law], self.drawn[law]
         self.log_laws = [[known[i] for i in kept] for known in self.log_laws]
@@ -113,7 +128,7 @@ class Buffer:
             ``[samples]``; all 0 where there is none on this side.
         """
         weights = self.log_weights()
-        chosen = (self._places() % _HELD_OUT == 0) == held_out
+        chosen = (np.array(self.places, int) % _HELD_OUT == 0) == held_out
         shares = np.zeros(len(weights))
         for prompt in range(self.prompts):
             rows = chosen & np.array([sample.prompt == prompt for sample in self.samples], bool)
@@ -121,14 +136,3 @@ class Buffer:
                 inside = np.exp(weights[rows] - weights[rows].max())
                 shares[rows] = inside / inside.sum()
         return shares / shares.sum() if shares.any() else shares
-
-    def _places(self) -> NDArray[np.int64]:
-        """Return each sample's number among those of its law, ``[samples]``.
-
-        By place, not by text: where few texts carry g, both sides must have them. By that in its law, which does not
-        change when other laws are forgotten: what was learned from must not become what measures.
-        """
-        origin, places = np.array(self.origin, int), np.zeros(len(self.samples), int)
-        for law in set(self.origin):
-            places[origin == law] = np.arange((origin == law).sum())
-        return places

@@ -104,6 +104,7 @@ def spelled(state: State) -> tuple[Tensors, dict[str, Any]]:
     lengths = [len(sample.token_ids) for sample in buffer.samples]
     tensors: Tensors = {
         "buffer.prompt": torch.tensor([sample.prompt for sample in buffer.samples], dtype=torch.int32),
+        "buffer.places": torch.tensor(buffer.places, dtype=torch.int64),
         "buffer.origin": torch.tensor(buffer.origin, dtype=torch.int32),
         "buffer.decided": torch.tensor([sample.decided for sample in buffer.samples], dtype=torch.int32),
         "buffer.length": torch.tensor(lengths, dtype=torch.int32),
@@ -127,7 +128,7 @@ def spelled(state: State) -> tuple[Tensors, dict[str, Any]]:
 
 def read_state(tensors: Mapping[str, torch.Tensor], data: Mapping[str, Any]) -> State:
     """Read what ``spelled`` returned."""
-    names = ("prompt", "origin", "decided", "length", "tokens", "log_base")
+    names = ("prompt", "origin", "places", "decided", "length", "tokens", "log_base")
     get = {name: tensors[f"buffer.{name}"].tolist() for name in names}
     ends = [0]
     for length in get["length"]:
@@ -137,7 +138,7 @@ def read_state(tensors: Mapping[str, torch.Tensor], data: Mapping[str, Any]) -> 
         for prompt, decided, begin, end in zip(get["prompt"], get["decided"], ends[:-1], ends[1:], strict=True)
     ]
     log_laws = tensors["buffer.log_laws"].tolist()
-    buffer = Buffer(data["prompts"], samples, get["log_base"], get["origin"], log_laws, data["drawn"])
+    buffer = Buffer(data["prompts"], samples, get["log_base"], get["origin"], get["places"], log_laws, data["drawn"])
     state = State(buffer, **{name: data[name] for name in _PLAIN})
     state.policies = {name: under(name, tensors) for name in state.laws if name.startswith("policy ")}
     state.plan = [Round(tuple((law, count) for law, count in draws), learn) for draws, learn in data["plan"]]

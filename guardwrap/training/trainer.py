@@ -333,10 +333,12 @@ class Trainer:
         most = reserved(planned.draws[laws.index(BASE)][1])
         begun = branches(self.task, texts, state.pivots, most, self.settings.seed, number)
         starts = [(prompt, ids) for prompt, each in enumerate(begun) for ids in each.token_ids]
+        parents = [parent for each in begun for parent in each.parents]
         numbered = [(i, *start) for i, start in enumerate(starts)]
         seed = int(np.random.SeedSequence((self.settings.seed, number)).generate_state(1)[0])
         found = shards.mapped(lambda part: self.task.continued(part, seed), numbered)
         samples = [sample for sample, _ in found if sample is not None]
+        parents = [parent for parent, (sample, _) in zip(parents, found, strict=True) if sample is not None]
         state.samples += len(starts)
         state.tokens += sum(tokens for _, tokens in found)
         if BRANCHES not in state.laws:
@@ -346,7 +348,8 @@ class Trainer:
         log_base = self.task.log_probabilities(self.task.model, samples)
         known = {BASE: log_base, BRANCHES: self._log_branch(samples, log_base)}
         columns = [known[law] if law in known else self._log_under(law, samples) for law in state.laws]
-        buffer.extend(samples, place, log_base, columns)
+        # Branches of one attempt begin alike, so they are held out together.
+        buffer.extend(samples, place, log_base, columns, parents)
 
     def _log_branch(self, samples: Sequence[Sample], log_base: Sequence[float]) -> list[float]:
         """Return log a(y) where there is a pivot: what branches are drawn from, up to a factor that counts attempts."""

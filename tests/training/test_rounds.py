@@ -1,6 +1,7 @@
 """Rounds of a training on a small world: what is kept, and what they give."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from guardwrap import GuardedGenerator, Regex
 from guardwrap.testing import llama_world
 from guardwrap.training import Settings
+from guardwrap.training.branches import Begun, branches
 from guardwrap.training.samples import Buffer
 from guardwrap.training.trainer import REMEMBERED, Trainer
 from tests.training.small import trainer_of
@@ -73,5 +75,36 @@ def test_what_was_learned_from_never_measures(tmp_path: Path, monkeypatch: pytes
 def test_negative_control_places_that_move_when_a_law_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Buffer, "_places", lambda self: np.arange(len(self.samples)))
+    forget = Buffer.forget
+
+    def moves(self: Buffer, law: int) -> None:
+        forget(self, law)
+        self.places = list(range(len(self.samples)))
+
+    monkeypatch.setattr(Buffer, "forget", moves)
     assert max(learned_from_and_measured_on(tmp_path, monkeypatch)) > 10
+
+
+def test_branches_of_one_attempt_are_held_out_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Begun] = []
+
+    def recorded(*given: Any) -> list[Begun]:
+        begun.extend(branches(*given))
+        return begun
+
+    monkeypatch.setattr("guardwrap.training.trainer.branches", recorded)
+    # A tenth of the attempts may branch, and hardly more than two of them say "b" at all.
+    monkeypatch.setattr("guardwrap.training.trainer.reserved", lambda attempts: attempts // 2)
+    trainer = trainer_of(tmp_path, samples=400, rounds=1, updates=2, look=2)
+    trainer.run()
+    (branched,) = begun
+    assert len(set(branched.parents)) < len(branched.parents), "some attempts branch twice"
+    buffer = trainer.state.buffer
+    place = trainer.state.laws.index("branches")
+    measures = buffer.shares(held_out=True) > 0
+    parents = [number for number, origin in zip(buffer.places, buffer.origin, strict=True) if origin == place]
+    sides = [bool(side) for side, origin in zip(measures, buffer.origin, strict=True) if origin == place]
+    assert {True, False} == set(sides)
+    assert set(parents) <= set(branched.parents)
+    for parent in set(parents):
+        assert len({side for number, side in zip(parents, sides, strict=True) if number == parent}) == 1
