@@ -27,8 +27,8 @@ from matplotlib.figure import Figure
 from guardwrap.cli.common import load_generator
 from guardwrap.draws import Estimate, plain
 from guardwrap.metrics import kl_gold_base
+from guardwrap.metrics.intervals import mean_of
 from guardwrap.training import Settings, read_settings, train
-from guardwrap.training.progress import mean_over_prompts
 from guardwrap.training.trainer import Gold, Trainer
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -58,7 +58,7 @@ def main(
     prompts = len(settings.prompts)
     itself = {
         "acceptance_after": shared.gold.acceptance(prompts),
-        "kl_gold_proposal": mean_over_prompts(
+        "kl_gold_proposal": mean_of(
             [kl_gold_base(count, shared.gold.drawn.attempts) for count in shared.gold.drawn.accepted(prompts)]
         ),
     }

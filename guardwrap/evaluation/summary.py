@@ -11,7 +11,7 @@ from guardwrap.draws import Estimate, plain
 from guardwrap.evaluation.figures import BINS, PromptFigures
 from guardwrap.evaluation.settings import BASE, Settings
 from guardwrap.evaluation.tradeoff import BLEU_TEXTS
-from guardwrap.metrics.intervals import combine
+from guardwrap.metrics.intervals import mean_of
 
 __all__ = ["HOW", "LABELS", "Evaluation", "mean_over_prompts"]
 
@@ -110,6 +110,5 @@ def mean_over_prompts(prompts: Sequence[PromptFigures]) -> dict[str, dict[str, E
         for figure in known[0]:
             values = [figures[figure] for figures in known if figure in figures]
             if len(values) == len(rows) and all(math.isfinite(x.value) for x in values):
-                total = combine(*((1, value) for value in values))
-                means.setdefault(name, {})[figure] = Estimate(*(x / len(rows) for x in total))
+                means.setdefault(name, {})[figure] = mean_of(values)
     return means

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -130,6 +130,16 @@ def combine(*terms: tuple[int, Estimate]) -> Estimate:
     down = [term.value - term.low if sign > 0 else term.high - term.value for sign, term in terms]
     up = [term.high - term.value if sign > 0 else term.value - term.low for sign, term in terms]
     return Estimate(value, value - math.hypot(*down), value + math.hypot(*up))
+
+
+def sum_of(figures: Sequence[Estimate]) -> Estimate:
+    """Add independent figures (MOVER); one alone stays as it is."""
+    return figures[0] if len(figures) == 1 else combine(*((1, figure) for figure in figures))
+
+
+def mean_of(figures: Sequence[Estimate]) -> Estimate:
+    """Average independent figures, e.g. those of prompts that are taken as given and not as a sample."""
+    return Estimate(*(value / len(figures) for value in sum_of(figures)))
 
 
 def log_estimate(estimate: Estimate) -> Estimate:

@@ -19,7 +19,7 @@ import torch
 
 from guardwrap.engine.score import scored
 from guardwrap.training import shards
-from guardwrap.training.samples import Floats, Sample
+from guardwrap.training.samples import Floats, Sample, systematic
 from guardwrap.training.task import Task
 
 __all__ = ["Begun", "branches", "pivots", "reserved"]
@@ -137,7 +137,6 @@ def _chosen(
     count = min(most, max(1, round(float(total.sum() ** 2 / (total**2).sum()))))
     places = [(i, t, v) for i, each in enumerate(chances) for t in range(len(each)) for v in range(len(tokens))]
     weights = np.concatenate([each.flatten() for each in chances])
-    points = (np.arange(count) + rng.random()) / count
-    rows = np.searchsorted(np.cumsum(weights) / weights.sum(), points).clip(max=len(places) - 1)
+    rows = systematic(weights, count, rng.random())
     begun = [(*ids[places[row][0]][: places[row][1]], tokens[places[row][2]]) for row in rows]
     return Begun(begun, [places[row][0] for row in rows], count / float(total.mean()))

@@ -14,7 +14,7 @@ from guardwrap.errors import ModelError
 from guardwrap.training import shards
 from guardwrap.training.objective import divergence_by_token
 from guardwrap.training.policy import Policy
-from guardwrap.training.samples import Floats, Sample
+from guardwrap.training.samples import Floats, Sample, systematic
 from guardwrap.training.task import Task
 
 __all__ = ["adam", "chosen", "require_number", "spread", "update"]
@@ -97,9 +97,8 @@ def chosen(shares: Floats, size: int, *words: int) -> list[int]:
 
 
 def spread(shares: Floats, size: int) -> dict[int, int]:
-    """Choose indexes in proportion to their shares, without chance (systematic resampling); how often each."""
-    places = np.searchsorted(np.cumsum(shares), (np.arange(size) + 0.5) / size).clip(max=len(shares) - 1)
-    indexes, counts = np.unique(places, return_counts=True)
+    """Choose indexes in proportion to their shares, without chance; how often each."""
+    indexes, counts = np.unique(systematic(shares, size, 0.5), return_counts=True)
     return dict(zip(indexes.tolist(), counts.tolist(), strict=True))
 
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from guardwrap.draws import Estimate, plain
 from guardwrap.metrics import effective_sample_size, kl_gold_proposal
-from guardwrap.metrics.intervals import combine
+from guardwrap.metrics.intervals import mean_of, sum_of
 
-__all__ = ["Row", "mean_over_prompts", "plot_curve", "seen", "warnings_of", "write_curve"]
+__all__ = ["Row", "plot_curve", "seen", "warnings_of", "write_curve"]
 
 logger = logging.getLogger("guardwrap")
 
@@ -119,17 +119,8 @@ def seen(row: Row, log_weights: Sequence[Sequence[float]], attempts: int) -> Non
     row.partition = float(np.mean([np.exp(np.array(weights)).mean() for weights in whole]))
     met = [weights for weights in whole if max(weights) > -math.inf]
     if met and attempts > 1:
-        row.effective = _sum([effective_sample_size(weights) for weights in met])
-        row.kl = mean_over_prompts([kl_gold_proposal(weights) for weights in met])
-
-
-def mean_over_prompts(figures: Sequence[Estimate]) -> Estimate:
-    """Return the mean of independent figures with its interval."""
-    return Estimate(*(value / len(figures) for value in _sum(figures)))
-
-
-def _sum(figures: Sequence[Estimate]) -> Estimate:
-    return figures[0] if len(figures) == 1 else combine(*((1, figure) for figure in figures))
+        row.effective = sum_of([effective_sample_size(weights) for weights in met])
+        row.kl = mean_of([kl_gold_proposal(weights) for weights in met])
 
 
 def warnings_of(row: Row, base: Estimate | None) -> list[str]:

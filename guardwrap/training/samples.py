@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Buffer", "Sample"]
+__all__ = ["Buffer", "Sample", "systematic"]
 
 Floats = NDArray[np.float64]
 
@@ -136,3 +136,19 @@ class Buffer:
                 inside = np.exp(weights[rows] - weights[rows].max())
                 shares[rows] = inside / inside.sum()
         return shares / shares.sum() if shares.any() else shares
+
+
+def systematic(weights: Floats, count: int, offset: float) -> NDArray[np.int64]:
+    """Choose indexes in proportion to weights, evenly spread (systematic resampling; Kitagawa 1996).
+
+    Parameters
+    ----------
+    weights
+        At least 0, not all of them 0.
+    count
+        How many indexes.
+    offset
+        From 0 to 1. Drawn uniformly, each index is chosen in expectation as often as its share says.
+    """
+    points = (np.arange(count) + offset) / count
+    return np.searchsorted(np.cumsum(weights) / weights.sum(), points).clip(max=len(weights) - 1)

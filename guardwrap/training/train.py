@@ -26,9 +26,10 @@ from guardwrap.metrics import (
     kl_gold_proposal_from_gold,
     partition,
 )
+from guardwrap.metrics.intervals import mean_of
 from guardwrap.training import shards
 from guardwrap.training.drawing import draw
-from guardwrap.training.progress import Row, mean_over_prompts, plot_curve, seen, warnings_of, write_curve
+from guardwrap.training.progress import Row, plot_curve, seen, warnings_of, write_curve
 from guardwrap.training.samples import Floats
 from guardwrap.training.settings import Settings
 from guardwrap.training.trainer import Trainer
@@ -153,13 +154,13 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
         places[sample.prompt] += 1
     notes += _warnings(trainer, after, weights, sum(accepted))
     if min(accepted):
-        figures["weighted_kl_gold_proposal"] = mean_over_prompts([kl_gold_proposal(each) for each in weights])
-        figures["weighted_kl_gold_guarded"] = mean_over_prompts([kl_gold_guarded(each) for each in weights])
+        figures["weighted_kl_gold_proposal"] = mean_of([kl_gold_proposal(each) for each in weights])
+        figures["weighted_kl_gold_guarded"] = mean_of([kl_gold_guarded(each) for each in weights])
     gold = trainer.gold
     if gold is not None:
         figures["acceptance_before"] = gold.acceptance(prompts)
     elif min(accepted):
-        figures["acceptance_before"] = mean_over_prompts([partition(each) for each in weights])
+        figures["acceptance_before"] = mean_of([partition(each) for each in weights])
         notes.append("the acceptance rate without the adapter is Ẑ, from the weights of the adapter's draws")
     found = None if gold is None else gold.drawn.accepted(prompts)
     if gold is None or found is None or min(found) < 2:
@@ -172,17 +173,16 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
         else:
             notes.append(f"KL is not known: a prompt has no satisfying draw among {attempts}; raise final_attempts")
         return figures, notes
-    log_gold = np.array(gold.log_base) - task.log_probabilities(trainer.policy.model, gold.drawn.samples)
-    which = np.array([sample.prompt for sample in gold.drawn.samples])
-    base = [(count, gold.drawn.attempts) for count in found]
-    figures["kl_gold_proposal"] = mean_over_prompts(
-        [kl_gold_proposal_from_gold(log_gold[which == i], base[i]) for i in range(prompts)]
-    )
+    log_policy = task.log_probabilities(trainer.policy.model, gold.drawn.samples)
+    ratios = gold.log_ratios(log_policy, prompts)
+    figures["kl_gold_proposal"] = mean_of([kl_gold_proposal_from_gold(*each) for each in ratios])
     if min(accepted):
-        figures["kl_gold_guarded"] = mean_over_prompts(
-            [kl_gold_guarded_from_gold(log_gold[which == i], base[i], (accepted[i], attempts)) for i in range(prompts)]
+        figures["kl_gold_guarded"] = mean_of(
+            [kl_gold_guarded_from_gold(*each, (count, attempts)) for each, count in zip(ratios, accepted, strict=True)]
         )
-    notes.append(f"KL is measured on {sum(found)} draws of g among {sum(n for _, n in base)} attempts of the model")
+    notes.append(
+        f"KL is measured on {sum(found)} draws of g among {gold.drawn.attempts * prompts} attempts of the model"
+    )
     return figures, notes
 
 
@@ -217,8 +217,7 @@ def _save(trainer: Trainer, folder: Path, figures: Mapping[str, Estimate], notes
         trainer.task.model,
         trainer.task.guarded.constraint,
         trainer.task.given,
-        name=settings.name
-        or (Path(settings.model).resolve().name if Path(settings.model).exists() else settings.model),
+        name=settings.name or _known_as(settings.model),
         settings=settings.generation,
         method=f"{settings.method} of guardwrap.training, after {_PAPER}",
         hyperparameters=hyperparameters,
@@ -236,8 +235,8 @@ def _save(trainer: Trainer, folder: Path, figures: Mapping[str, Estimate], notes
 
 
 def _known_as(model: str) -> str:
-    """Return what a card calls a model: of a folder its name, as the path says nothing on other machines."""
-    return Path(model).resolve().name if Path(model).is_dir() else model
+    """Return what a card calls a model: the name of what a path leads to, as the path says nothing elsewhere."""
+    return Path(model).resolve().name if Path(model).exists() else model
 
 
 def _trackers(settings: Settings, folder: Path, stack: ExitStack) -> Callable[[Row], None]:

@@ -21,6 +21,7 @@ from guardwrap.engine.score import is_exact
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
 from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
+from guardwrap.metrics.intervals import mean_of
 from guardwrap.proposals import Prompt
 from guardwrap.training import shards
 from guardwrap.training.branches import branches, pivots, reserved
@@ -29,7 +30,7 @@ from guardwrap.training.drawing import Drawn, draw
 from guardwrap.training.learn import adam, chosen, require_number, spread, update
 from guardwrap.training.plan import BASE, BRANCHES, POLICY, Round, continued, rounds
 from guardwrap.training.policy import Policy
-from guardwrap.training.progress import Row, mean_over_prompts, seen, warnings_of, write_curve
+from guardwrap.training.progress import Row, seen, warnings_of, write_curve
 from guardwrap.training.samples import Buffer, Floats, Sample
 from guardwrap.training.settings import Settings
 from guardwrap.training.state import Fit, State, placed_under, read_state, spelled, under
@@ -78,14 +79,16 @@ class Gold:
 
     def kl(self, log_policy: Sequence[float], prompts: int) -> Estimate | None:
         """Return KL(g‖π), a mean over prompts, or None if a prompt has fewer than 2 draws of g."""
+        if min(self.drawn.accepted(prompts)) < 2:
+            return None
+        return mean_of([kl_gold_proposal_from_gold(*each) for each in self.log_ratios(log_policy, prompts)])
+
+    def log_ratios(self, log_policy: Sequence[float], prompts: int) -> list[tuple[Floats, tuple[int, int]]]:
+        """Return log a/π of each prompt's draws of g, in nats, and how many there are of how many attempts."""
         ratios = np.array(self.log_base) - np.array(log_policy)
         which = np.array([sample.prompt for sample in self.drawn.samples])
         accepted = self.drawn.accepted(prompts)
-        if min(accepted) < 2:
-            return None
-        return mean_over_prompts(
-            [kl_gold_proposal_from_gold(ratios[which == i], (accepted[i], self.drawn.attempts)) for i in range(prompts)]
-        )
+        return [(ratios[which == i], (accepted[i], self.drawn.attempts)) for i in range(prompts)]
 
     def acceptance(self, prompts: int) -> Estimate:
         """Return the model's own acceptance rate over all prompts."""
