@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.files import PREFIX, as_constraint_file
-from guardwrap.constraints.spec import load_with_constraint
 from guardwrap.constraints.text import Keyword, Regex
 from guardwrap.proposals import Prompt
+from guardwrap.settings import Law, beside, read_law
 
 __all__ = ["BASE", "KINDS", "STEPS", "Settings", "place_of", "read_settings"]
 
@@ -25,10 +24,8 @@ STEPS = (1, 2, 5, 10, 20, 50, 100)
 KINDS = ("adapter", "model")
 """Of proposals that are no prompts."""
 
-_OURS = ("adapter", "count", "num_return_sequences", "prompts", "proposal", "seed")
 
-
-class Settings(BaseModel):
+class Settings(Law):
     """What to compare, and how thoroughly.
 
     Parameters
@@ -68,15 +65,9 @@ class Settings(BaseModel):
         The same seed gives the same figures.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    ours = ("adapter", "count", "num_return_sequences", "prompts", "proposal", "seed")
 
-    model: str = "local"
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    constraint: str | dict[str, Any]
-    prompts: list[str] = Field(min_length=1)
     proposals: dict[str, str | dict[str, str]] = Field(min_length=1)
-    chat: bool = False
-    generation: dict[str, Any] = {}
     attempts: int = Field(10_000, ge=2)
     base_attempts: int | None = Field(None, ge=2)
     batch_size: int | None = Field(None, ge=1)
@@ -84,7 +75,6 @@ class Settings(BaseModel):
     steps: list[int] = Field(list(STEPS), min_length=1)
     texts: int = Field(1000, ge=1)
     position: str | None = Field(None, min_length=1)
-    seed: int = Field(0, ge=0)
 
     @field_validator("proposals")
     @classmethod
@@ -97,13 +87,6 @@ class Settings(BaseModel):
             elif len(proposal) != 1 or not proposal.keys() <= set(KINDS):
                 raise ValueError(f"{name!r} is neither a template nor {{adapter: PATH}} nor {{model: PATH}}")
         return proposals
-
-    @field_validator("generation")
-    @classmethod
-    def _arguments(cls, generation: dict[str, Any]) -> dict[str, Any]:
-        if taken := [name for name in _OURS if name in generation]:
-            raise ValueError(f"{taken[0]} is no setting of the model's law; leave it out")
-        return generation
 
     @field_validator("betas")
     @classmethod
@@ -118,10 +101,6 @@ class Settings(BaseModel):
         if not all(number >= 1 for number in steps):
             raise ValueError("each number of steps must be at least 1; rejection, no step, is always compared")
         return steps
-
-    def given(self, prompt: str) -> str | list[dict[str, str]]:
-        """Return a prompt as a ``GuardedGenerator`` takes it."""
-        return [{"role": "user", "content": prompt}] if self.chat else prompt
 
 
 def read_settings(
@@ -145,22 +124,13 @@ def read_settings(
     GuardwrapError
         If the constraint that it names cannot be read.
     """
-    settings, constraint = load_with_constraint(path, Settings, allow_code=allow_code)
+    settings, constraint = read_law(path, Settings, allow_code=allow_code)
     proposals = {
-        name: given if isinstance(given, str) else {kind: _beside(path, source) for kind, source in given.items()}
+        name: given if isinstance(given, str) else {kind: beside(path, source) for kind, source in given.items()}
         for name, given in settings.proposals.items()
     }
-    changes = {"model": _beside(path, settings.model), "proposals": proposals, **(changes or {})}
-    if constraint is None:
-        named = str(settings.constraint)
-        given = named if named.startswith(PREFIX) else _beside(path, named)
-        constraint = as_constraint_file(given, allow_code=allow_code).constraint
+    changes = {"model": beside(path, settings.model), "proposals": proposals, **(changes or {})}
     return settings.model_copy(update=changes), constraint
-
-
-def _beside(path: str | Path, name: str) -> str:
-    found = Path(path).parent / name
-    return str(found) if found.exists() else name
 
 
 def place_of(settings: Settings, constraint: Constraint) -> Keyword | Regex | None:

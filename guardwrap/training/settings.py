@@ -6,22 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.files import PREFIX, as_constraint_file
-from guardwrap.constraints.spec import load_with_constraint
 from guardwrap.errors import UsageError
 from guardwrap.proposals import Prompt
+from guardwrap.settings import Law, beside, read_law
 
 __all__ = ["Settings", "read_settings"]
 
 
-_OURS = ("adapter", "batch_size", "budget", "constraints", "count", "num_return_sequences", "progress", "prompts",
-         "proposal", "sampler", "seed", "weigh")  # fmt: skip
-
-
-class Settings(BaseModel):
+class Settings(Law):
     """What to train, how, and on what budget.
 
     Parameters
@@ -89,17 +84,12 @@ class Settings(BaseModel):
         The same seed gives the same adapter.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    ours = ("adapter", "batch_size", "budget", "constraints", "count", "num_return_sequences", "progress", "prompts",
+            "proposal", "sampler", "seed", "weigh")  # fmt: skip
 
-    model: str = "local"
     name: str | None = None
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    constraint: str | dict[str, Any]
-    prompts: list[str] = Field(min_length=1)
-    chat: bool = False
-    generation: dict[str, Any] = {}
     method: Literal["replay", "dpg", "sft"] = "replay"
-    hints: list[str] = []
+    hints: list[str] = Field(default_factory=list)
     hint_samples: int = Field(10_000, ge=0)
     samples: int = Field(80_000, ge=1)
     tokens: int | None = Field(None, ge=1)
@@ -118,8 +108,7 @@ class Settings(BaseModel):
     gold_attempts: int = Field(0, ge=0)
     final_attempts: int = Field(2000, ge=1)
     draw_batch_size: int | None = Field(None, ge=1)
-    trackers: list[str] = []
-    seed: int = Field(0, ge=0)
+    trackers: list[str] = Field(default_factory=list)
 
     @field_validator("hints")
     @classmethod
@@ -129,13 +118,6 @@ class Settings(BaseModel):
         if twice := [template for template in hints if hints.count(template) > 1]:
             raise ValueError(f"{twice[0]!r} is there twice; its samples would be the same again")
         return hints
-
-    @field_validator("generation")
-    @classmethod
-    def _arguments(cls, generation: dict[str, Any]) -> dict[str, Any]:
-        if found := [name for name in _OURS if name in generation]:
-            raise ValueError(f"{found[0]} is no setting of the model's law; leave it out")
-        return generation
 
     @model_validator(mode="after")
     def _enough_samples(self) -> Settings:
@@ -154,10 +136,6 @@ class Settings(BaseModel):
     def rate(self) -> float:
         """The learning rate in use."""
         return self.learning_rate or (1.41e-5 if self.full else 3e-4)
-
-    def given(self, prompt: str) -> str | list[dict[str, str]]:
-        """Return a prompt as a ``GuardedGenerator`` takes it."""
-        return [{"role": "user", "content": prompt}] if self.chat else prompt
 
 
 def read_settings(
@@ -183,11 +161,7 @@ def read_settings(
     GuardwrapError
         If the constraint that it names cannot be read.
     """
-    settings, constraint = load_with_constraint(path, Settings, allow_code=allow_code)
-    if constraint is None:
-        named = str(settings.constraint)
-        given = named if named.startswith(PREFIX) else beside(path, named)
-        constraint = as_constraint_file(given, allow_code=allow_code).constraint
+    settings, constraint = read_law(path, Settings, allow_code=allow_code)
     changed = {"model": beside(path, settings.model), **(changes or {})}
     try:
         return Settings.model_validate({**settings.model_dump(), **changed}), constraint
@@ -195,9 +169,3 @@ def read_settings(
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"{where}{': ' if where else ''}{first['msg'].removeprefix('Value error, ')}") from None
-
-
-def beside(path: str | Path, name: str) -> str:
-    """Return a file or folder beside another file, where there is one of that name."""
-    found = Path(path).parent / name
-    return str(found) if found.exists() else name
