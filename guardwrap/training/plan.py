@@ -15,6 +15,13 @@ BASE, BRANCHES, POLICY = "base", "branches", "policy"
 _GROWTH = 1.5
 """Each round of ``replay`` draws so many times as much as the one before: later draws are worth more."""
 
+_DEFENSIVE = 0.1
+"""Share of the model itself in the draws of ``replay`` after the warm start. It bounds the weights by 10; for more it
+is too poor a source: 12 effective draws of g in 1 000 attempts where the first policy gave 270 ("dragon")."""
+
+
+Draws = tuple[tuple[str, int], ...]
+
 
 @dataclass(frozen=True)
 class Round:
@@ -29,34 +36,49 @@ class Round:
         How.
     """
 
-    draws: tuple[tuple[str, int], ...]
+    draws: Draws
     learn: Literal["replay", "dpg", "sft"]
 
 
-def rounds(settings: Settings) -> list[Round]:
-    """Divide the samples among rounds. Each prompt gets as many, so that a few of the samples may be left over."""
-    prompts = len(settings.prompts)
-    planned: list[Round] = []
-    left = settings.samples // prompts
-    if settings.hints:
-        warm = left if settings.method == "sft" else settings.hint_samples // prompts
-        # Algorithm 2 fine-tunes on them before DPG begins.
-        learn: Literal["replay", "sft"] = "replay" if settings.method == "replay" else "sft"
-        parts = settings.rounds if settings.method == "sft" else 1
-        for size in _split(warm, [1.0] * parts):
-            sizes = _split(size, [1.0] * len(settings.hints))
-            planned.append(_with_base(tuple(zip(settings.hints, sizes, strict=True)), learn, settings))
-        left -= warm
-    if settings.method == "replay":
-        sizes = _split(left, [_GROWTH**k for k in range(settings.rounds)])
-        planned += [_with_base(((POLICY, size),), "replay", settings) for size in sizes]
-    elif settings.method == "dpg":
-        steps = max(1, round(left * prompts / settings.samples_per_step))
-        planned += [Round(((POLICY, size),), "dpg") for size in _split(left, [1.0] * steps)]
-    elif not settings.hints:
-        planned += [Round(((BASE, size),), "sft") for size in _split(left, [1.0] * settings.rounds)]
+def rounds(settings: Settings, *, begun: bool = False) -> list[Round]:
+    """Divide the samples among rounds. Each prompt gets as many, so that a few of the samples may be left over.
+
+    Parameters
+    ----------
+    settings
+        Of the training.
+    begun
+        Whether there was a warm start before.
+    """
+    left, method = settings.samples // len(settings.prompts), settings.method
+    if method == "sft":
+        planned = [Round(_warm(size, settings), "sft") for size in _split(left, [1.0] * settings.rounds)]
+    else:
+        # Algorithm 2 has no warm start without hints; with them it fine-tunes on their samples before DPG begins.
+        warm = 0 if begun or (method == "dpg" and not settings.hints) else settings.warm // len(settings.prompts)
+        planned = [Round(_warm(warm, settings), "replay" if method == "replay" else "sft")]
+        planned += _replay(left - warm, settings) if method == "replay" else _dpg(left - warm, settings)
     planned = [replace(part, draws=tuple(draw for draw in part.draws if draw[1])) for part in planned]
     return [part for part in planned if part.draws]
+
+
+def _warm(size: int, settings: Settings) -> Draws:
+    """Divide attempts among the hints and, for ``replay``, the model itself; all are its own where there is no hint."""
+    hints = settings.hints
+    share = settings.base_share if settings.method == "replay" else 0.0
+    base = round(size * share) if hints else size
+    return (*zip(hints, _split(size - base, [1.0] * len(hints)), strict=True), (BASE, base))
+
+
+def _replay(size: int, settings: Settings) -> list[Round]:
+    sizes = _split(size, [_GROWTH**k for k in range(settings.rounds)])
+    bases = [round(_DEFENSIVE * each) for each in sizes]
+    return [Round(((POLICY, each - base), (BASE, base)), "replay") for each, base in zip(sizes, bases, strict=True)]
+
+
+def _dpg(size: int, settings: Settings) -> list[Round]:
+    steps = max(1, round(size * len(settings.prompts) / settings.samples_per_step))
+    return [Round(((POLICY, each),), "dpg") for each in _split(size, [1.0] * steps)]
 
 
 def continued(begun: Sequence[Round], settings: Settings) -> list[Round]:
@@ -73,17 +95,7 @@ def continued(begun: Sequence[Round], settings: Settings) -> list[Round]:
     left = settings.samples - len(settings.prompts) * sum(count for part in begun for _, count in part.draws)
     if left < len(settings.prompts):
         return list(begun)
-    hints = settings.hints if settings.method == "sft" else []
-    return [*begun, *rounds(settings.model_copy(update={"samples": left, "hints": hints}))]
-
-
-def _with_base(draws: tuple[tuple[str, int], ...], learn: Literal["replay", "sft"], settings: Settings) -> Round:
-    """Give a part of a round of ``replay`` to the model itself."""
-    if learn != "replay" or not settings.base_share:
-        return Round(draws, learn)
-    kept = [(law, round(count * (1 - settings.base_share))) for law, count in draws]
-    base = sum(count for _, count in draws) - sum(count for _, count in kept)
-    return Round((*kept, (BASE, base)), learn)
+    return [*begun, *rounds(settings.model_copy(update={"samples": left}), begun=True)]
 
 
 def _split(total: int, sizes: list[float]) -> list[int]:

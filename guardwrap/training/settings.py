@@ -39,19 +39,20 @@ class Settings(Law):
         ``"replay"``: all satisfying samples so far, weighted; ``"dpg"``: Algorithm 2 of the paper; ``"sft"``:
         fine-tuning on filtered samples.
     hints
-        Constraint-aware prompts, templates with ``{prompt}``, that the first samples come from: the warm start.
-        ``sft`` without a hint filters samples of the model itself, as the paper's baseline does.
-    hint_samples
-        Attempts drawn from the hints together.
+        Constraint-aware prompts, templates with ``{prompt}``, that first samples come from. ``sft`` draws all its
+        samples from them, or without a hint from the model itself, as the paper's baseline does.
+    warm_samples
+        Attempts of the warm start, over all prompts: from the hints and the model itself for ``replay``, from the hints
+        for ``dpg``, which without a hint has none. None is a quarter of ``samples``.
     samples, tokens, seconds
         The budget: attempts over all prompts, those from hints included, their tokens, wall-clock seconds. The one that
         ends first ends the training, and what is trained by then is saved. A training goes on when they are raised;
         more samples are divided among ``rounds`` more rounds.
     base_share
-        Of each round of ``replay``, the share of attempts drawn from the model itself. They keep weights bounded, and
-        where a word decides they branch at it (see ``branches``); where nothing does, little of them is enough.
+        Of the warm start of ``replay``, the share of attempts drawn from the model itself: all of them without a hint.
+        Where a word decides they branch at it (see ``branches``).
     rounds
-        Of ``replay``: how often it draws and learns, hints not counted.
+        Of ``replay``: how often it draws from the policy and learns.
     samples_per_step
         Attempts for one update of ``dpg``.
     rank
@@ -90,11 +91,11 @@ class Settings(Law):
     name: str | None = None
     method: Literal["replay", "dpg", "sft"] = "replay"
     hints: list[str] = Field(default_factory=list)
-    hint_samples: int = Field(10_000, ge=0)
+    warm_samples: int | None = Field(None, ge=0)
     samples: int = Field(80_000, ge=1)
     tokens: int | None = Field(None, ge=1)
     seconds: float | None = Field(None, gt=0)
-    base_share: float = Field(0.3, ge=0, lt=1)
+    base_share: float = Field(0.5, ge=0, lt=1)
     rounds: int = Field(4, ge=1)
     samples_per_step: int = Field(2000, ge=1)
     rank: int = Field(16, ge=1)
@@ -124,13 +125,19 @@ class Settings(Law):
         prompts = len(self.prompts)
         if self.samples < prompts:
             raise ValueError(f"samples={self.samples} is less than one for each of {prompts} prompts")
-        if not self.hints or self.method == "sft":
+        if self.method == "sft":
             return self
-        if self.hint_samples > self.samples:
-            raise ValueError(f"hint_samples={self.hint_samples} is more than the whole budget, samples={self.samples}")
-        if self.hint_samples < prompts * len(self.hints):
-            raise ValueError(f"hint_samples={self.hint_samples} is less than one for each prompt and hint")
+        if self.warm > self.samples:
+            raise ValueError(f"warm_samples={self.warm} is more than the whole budget, samples={self.samples}")
+        share = 1 - self.base_share if self.method == "replay" else 1.0
+        if self.hints and self.warm * share < prompts * len(self.hints):
+            raise ValueError(f"warm_samples={self.warm} is less than one for each prompt and hint")
         return self
+
+    @property
+    def warm(self) -> int:
+        """Attempts of the warm start in use."""
+        return self.samples // 4 if self.warm_samples is None else self.warm_samples
 
     @property
     def rate(self) -> float:

@@ -210,7 +210,7 @@ def _save(trainer: Trainer, folder: Path, figures: Mapping[str, Estimate], notes
         trainer.policy.model.save_pretrained(place)
         trainer.task.guarded.tokenizer.save_pretrained(place)
         return place
-    names = ("method", "hints", "hint_samples", "rounds", "base_share", "samples_per_step", "rank", "batch_size",
+    names = ("method", "hints", "warm_samples", "rounds", "base_share", "samples_per_step", "rank", "batch_size",
              "patience", "look", "updates", "epochs")  # fmt: skip
     hyperparameters = {name: getattr(settings, name) for name in names} | {"learning_rate": settings.rate}
     card = describe(

@@ -18,7 +18,7 @@ from tests.training.small import guarded_of, settings_of
 WATCHED = ("draw", "update", "write")  # drawing, learning, writing a checkpoint
 METHODS: dict[str, dict[str, Any]] = {
     "replay": {"rounds": 6, "updates": 10},
-    "dpg": {"method": "dpg", "samples_per_step": 50, "hints": ["b{prompt}"], "hint_samples": 100},
+    "dpg": {"method": "dpg", "samples_per_step": 50, "hints": ["b{prompt}"], "warm_samples": 100},
 }
 
 

@@ -275,8 +275,8 @@ def test_more_samples_are_divided_among_more_rounds(tmp_path):
 
 
 def test_more_samples_for_dpg_are_more_steps(tmp_path):
-    trainer_of(tmp_path, method="dpg", hints=["b{prompt}"], hint_samples=100).run()
-    more = trainer_of(tmp_path, method="dpg", hints=["b{prompt}"], hint_samples=100, samples=800)
+    trainer_of(tmp_path, method="dpg", hints=["b{prompt}"], warm_samples=100).run()
+    more = trainer_of(tmp_path, method="dpg", hints=["b{prompt}"], warm_samples=100, samples=800)
     more.run()
     assert (more.state.samples, more.state.dpg_steps) == (800, 3 + 4)
 

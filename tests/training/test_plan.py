@@ -12,13 +12,13 @@ HINTS = ["Think of a dragon. {prompt}", "A tale of dragons: {prompt}", "{prompt}
 @st.composite
 def settings(draw):
     prompts, hints = draw(st.integers(1, 7)), HINTS[: draw(st.integers(0, 3))]
-    samples = draw(st.integers(prompts * (1 + len(hints)), 5000))
+    samples = draw(st.integers(prompts * (1 + 2 * len(hints)), 5000))
     return Settings(
         constraint="x",
         prompts=[str(number) for number in range(prompts)],
         method=draw(st.sampled_from(["replay", "dpg", "sft"])),
         hints=hints,
-        hint_samples=draw(st.integers(prompts * len(hints), samples)),
+        warm_samples=draw(st.integers(min(samples, 2 * prompts * len(hints)), samples)),
         samples=samples,
         base_share=draw(st.sampled_from([0.0, 0.05, 0.5])),
         rounds=draw(st.integers(1, 8)),

@@ -44,10 +44,10 @@ def test_settings_under_which_nothing_can_be_weighed(tmp_path, small, generation
     ("fields", "message"),
     [
         ({"hints": ["say aa"]}, "needs {prompt}"),
-        ({"hints": ["b{prompt}", "b{prompt}"], "hint_samples": 100}, "is there twice"),
+        ({"hints": ["b{prompt}", "b{prompt}"], "warm_samples": 100}, "is there twice"),
         ({"method": "ppo"}, "'replay', 'dpg' or 'sft'"),
-        ({"hints": ["b{prompt}"], "hint_samples": 500}, "more than the whole budget"),
-        ({"hints": ["b{prompt}"], "hint_samples": 0}, "less than one for each prompt and hint"),
+        ({"hints": ["b{prompt}"], "warm_samples": 500}, "more than the whole budget"),
+        ({"hints": ["b{prompt}"], "warm_samples": 0}, "less than one for each prompt and hint"),
         ({"prompts": []}, "at least 1 item"),
         ({"prompts": ["a", "b", "a"], "samples": 2}, "samples=2 is less than one for each of 3 prompts"),
         ({"generation": {"batch_size": 3}}, "batch_size is no setting of the model's law"),
@@ -61,8 +61,8 @@ def test_settings_that_make_no_sense(small, fields, message):
         settings_of(small, **fields)
 
 
-def test_sft_needs_no_hint_samples(small):
-    assert settings_of(small, method="sft", hints=["b{prompt}"]).hint_samples > 400
+def test_sft_needs_no_warm_samples(small):
+    assert settings_of(small, method="sft", hints=["b{prompt}"], warm_samples=500).samples == 400
 
 
 def test_an_encoder_decoder(tmp_path, small):

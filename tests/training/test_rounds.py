@@ -24,7 +24,7 @@ def test_the_oldest_laws_are_forgotten_and_z_stays_right(tmp_path: Path) -> None
             "prompts": [world.prompt],
             "generation": world.settings,
             "hints": ["{prompt}a", "{prompt}b"],
-            "hint_samples": 300,
+            "warm_samples": 300,
             "samples": 3000,
             "rounds": REMEMBERED + 2,
             "rank": 2,

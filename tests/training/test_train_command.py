@@ -153,8 +153,8 @@ def test_bad_input_is_one_line(config, args, change, parts):
 
 
 def test_hints_beyond_a_budget_of_the_command_line(config):
-    config.write_text(CONFIG + "hints: ['b{prompt}']\nhint_samples: 200\n")
-    assert_one_line(run("train.yaml", "-o", "out", "--samples", "100"), "hint_samples=200", "samples=100")
+    config.write_text(CONFIG + "hints: ['b{prompt}']\nwarm_samples: 200\n")
+    assert_one_line(run("train.yaml", "-o", "out", "--samples", "100"), "warm_samples=200", "samples=100")
 
 
 def test_the_folder_of_another_training(config):

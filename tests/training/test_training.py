@@ -41,7 +41,7 @@ def usable(world, folder):
 
 @pytest.mark.parametrize("method", ["replay", "dpg", "sft"])
 def test_the_card_says_what_it_cost(tmp_path, small, method):
-    hints = {"hints": ["b{prompt}"], "hint_samples": 50} if method == "dpg" else {}
+    hints = {"hints": ["b{prompt}"], "warm_samples": 50} if method == "dpg" else {}
     trained = train(guarded_of(small), settings_of(small, method=method, gold_attempts=300, **hints), tmp_path)
     card = card_in(tmp_path)
     assert (card.samples, card.tokens, card.seed) == (trained.samples, trained.tokens, 0)
@@ -233,7 +233,7 @@ def test_more_prompts_than_samples_of_a_step(tmp_path, small):
 @pytest.mark.parametrize("method", ["replay", "dpg"])
 def test_chats(tmp_path, small, method):
     small.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    options = {"chat": True, "method": method, "hints": ["b{prompt}"], "hint_samples": 100}
+    options = {"chat": True, "method": method, "hints": ["b{prompt}"], "warm_samples": 100}
     trained = train(guarded_of(small), settings_of(small, **options), tmp_path)
     assert trained.samples == 400
     assert card_in(tmp_path).prompts.first == [[{"role": "user", "content": "a"}]]

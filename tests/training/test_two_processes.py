@@ -49,7 +49,7 @@ def values(card: Card) -> dict[str, float]:
     "others",
     [
         {},
-        {"method": "dpg", "hints": ["b{prompt}"], "hint_samples": 100, "gold_attempts": 90, "seconds": 1000.0},
+        {"method": "dpg", "hints": ["b{prompt}"], "warm_samples": 100, "gold_attempts": 90, "seconds": 1000.0},
         # Of an update's only sample, and of a drawing's only chunk, one process gets nothing.
         {"batch_size": 1, "samples": 60, "updates": 4, "look": 2, "tokens": 10_000},
     ],
