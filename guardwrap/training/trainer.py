@@ -333,8 +333,8 @@ class Trainer:
             logger.info("pivots: %s", state.pivots)
         if not state.pivots:
             return
-        most = reserved(planned.draws[laws.index(BASE)][1])
-        begun = branches(self.task, texts, state.pivots, most, self.settings.seed, number)
+        count = reserved(planned.draws[laws.index(BASE)][1])
+        begun = branches(self.task, texts, state.pivots, count, self.settings.seed, number)
         starts = [(prompt, ids) for prompt, each in enumerate(begun) for ids in each.token_ids]
         parents = [parent for each in begun for parent in each.parents]
         numbered = [(i, *start) for i, start in enumerate(starts)]

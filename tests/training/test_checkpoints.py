@@ -215,7 +215,7 @@ def killed_before_its_first_checkpoint(folder, monkeypatch):
 
 
 def drawn_by(folder, **others):
-    trainer = trainer_of(folder, updates=1, rounds=1, samples=84, **others)  # as the first round of the other one
+    trainer = trainer_of(folder, updates=1, warm_samples=100, samples=100, **others)  # the other's first round
     trainer.run()
     return trainer.state.buffer.samples
 
@@ -255,7 +255,7 @@ def test_budgets_may_be_raised(tmp_path):
     again = trainer_of(tmp_path, tokens=10_000, seconds=10_000.0, gold_attempts=50, final_attempts=50)
     assert again.state.samples == first.state.samples
     again.run()
-    assert again.state.done == len(again.state.plan) == 3
+    assert again.state.done == len(again.state.plan) == 4
     assert 390 < again.state.samples <= 400  # the first round had not drawn its part from the model itself
 
 
@@ -263,11 +263,11 @@ def test_more_samples_are_divided_among_more_rounds(tmp_path):
     first = trainer_of(tmp_path)
     first.run()
     more = trainer_of(tmp_path, samples=1000)
-    assert more.state.plan[:3] == first.state.plan
-    assert len(more.state.plan) == 6
+    assert more.state.plan[:4] == first.state.plan
+    assert len(more.state.plan) == 7
     more.run()
-    assert (more.state.samples, more.state.done) == (1000, 6)
-    assert [row.samples for row in more.state.curve[:3]] == [row.samples for row in first.state.curve]
+    assert (more.state.samples, more.state.done) == (1000, 7)
+    assert [row.samples for row in more.state.curve[:4]] == [row.samples for row in first.state.curve]
     less = trainer_of(tmp_path, samples=500)  # they are spent already
     less.run()
     assert less.state.samples == 1000
@@ -299,7 +299,7 @@ def test_a_training_that_is_over_is_only_measured_again(tmp_path):
     again = train(guarded_of(world), settings_of(world), tmp_path)
     assert again.figures == first.figures
     assert again.samples == first.samples
-    assert (tmp_path / "adapter" / "curve.jsonl").read_text().count("\n") == 3
+    assert (tmp_path / "adapter" / "curve.jsonl").read_text().count("\n") == 4
 
 
 def test_the_checkpoint_module_reads_what_it_wrote_in_part(tmp_path, monkeypatch, caplog):

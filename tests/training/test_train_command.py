@@ -84,7 +84,7 @@ def test_a_run(config, tmp_path):
     result = run("train.yaml", "--out", "out")
     assert result.exit_code == 0, result.output
     progress = [line for line in result.stderr.splitlines() if line.startswith("round ")]
-    assert len(progress) == 2
+    assert len(progress) == 3
     for name in ("samples", "tokens", "AR", "Z", "KL(g‖a')"):
         assert name in progress[1]
     assert "acceptance after: " in result.stdout
@@ -94,7 +94,7 @@ def test_a_run(config, tmp_path):
     assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
     rows = [json.loads(line) for line in (out / "curve.jsonl").read_text().splitlines()]
     written = json.loads((out / "result.json").read_text())
-    assert [row["samples"] for row in rows] == [160, 400] == [row["samples"] for row in written["curve"]]
+    assert [row["samples"] for row in rows] == [100, 220, 400] == [row["samples"] for row in written["curve"]]
     assert written["settings"]["seed"] == 0
     card = Card.read(out / "adapter" / "card.yaml")
     assert card.base.name == "tiny/llama"
@@ -117,7 +117,7 @@ def test_the_command_again_changes_nothing_and_a_raised_budget_goes_on(config, t
     assert weights.read_bytes() == before
     more = run("train.yaml", "-o", "out")
     assert more.exit_code == 0
-    assert [line[:8] for line in more.stderr.splitlines()] == ["round 1:"]
+    assert [line[:8] for line in more.stderr.splitlines()] == ["round 2:"]
     assert weights.read_bytes() != before
 
 
@@ -180,7 +180,7 @@ def test_tensorboard(config, tmp_path):
     assert {"acceptance", "effective", "kl", "kl_gold", "partition", "mixture", "held_out"} <= set(
         found.Tags()["scalars"]
     )
-    assert [event.step for event in found.Scalars("acceptance")] == [160, 400]
+    assert [event.step for event in found.Scalars("acceptance")] == [100, 220, 400]
 
 
 def test_ctrl_c_saves_and_the_same_command_goes_on(config, tmp_path):

@@ -72,7 +72,7 @@ def test_a_budget_ends_it_and_what_is_trained_is_saved(tmp_path, small, monkeypa
 
 def test_seconds_end_learning_too(tmp_path, small, monkeypatch):
     trainer = trainer_of(tmp_path, small, seconds=1000.0)
-    looks = iter([False] * 4 + [True] * 100)  # time is over at a look in the midst of learning
+    looks = iter([False] * 3 + [True] * 100)  # time is over at a look in the midst of learning
     monkeypatch.setattr(trainer, "_late", lambda: next(looks))
     trainer.run()
     (row,) = trainer.state.curve
@@ -113,7 +113,7 @@ def test_an_interruption_saves_too(tmp_path, small, monkeypatch, moment):
     card = card_in(tmp_path)
     assert card.notes == ["interrupted: nothing was measured"]
     assert card.figures.acceptance_after is None
-    assert card.samples == {"drawing": 82, "learning": 84, "measuring": 400}[moment]
+    assert card.samples == {"drawing": 86, "learning": 100, "measuring": 400}[moment]
     assert usable(small, tmp_path)
     trained = train(guarded_of(small), settings_of(small), tmp_path)
     train(guarded_of(small), settings_of(small), tmp_path / "whole")
