@@ -90,7 +90,8 @@ def test_files(tmp_path):
 def test_the_page(tmp_path):
     world = placed()
     hostile = replace(world, texts=[text.replace("d", "<script>") for text in world.texts])
-    names = {HOSTILE: "{prompt}", "cap": HOSTILE + "{prompt}"}
+    other = f"cap {HOSTILE}"
+    names = {HOSTILE: "{prompt}", other: HOSTILE + "{prompt}"}
     found = run(tmp_path, Source(hostile), prompts=[HOSTILE, "Second."], proposals=names)
     assert any("<script>" in text for text in found.prompts[0].base.samples)
     html = (tmp_path / "report.html").read_text()
@@ -102,9 +103,9 @@ def test_the_page(tmp_path):
     assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in page.seen
     assert "prefers-color-scheme: dark" in html
     plots = [attributes for tag, attributes in page.seen if attributes.get("role") == "img"]
-    assert len(plots) == sum(tag == "svg" for tag, _ in page.seen) == 6
+    assert len(plots) == sum(tag == "svg" for tag, _ in page.seen) == 8
     for attributes, start in zip(
-        plots, 2 * ["Cost, minus log", "Share of texts by", "Cost over rejection"], strict=True
+        plots, 2 * ["Cost against distance", "Where in the text", *2 * ["What samplers cost"]], strict=True
     ):
         assert attributes["aria-label"].startswith(start)
         assert HOSTILE in attributes["aria-label"], "unescaped once, it is what was given"
@@ -115,7 +116,7 @@ def test_the_page(tmp_path):
     assert used
     text = "".join(page.text)
     assert HOSTILE in text
-    estimate = found.prompts[1].proposals["cap"].figures["acceptance_rate"]
+    estimate = found.prompts[1].proposals[other].figures["acceptance_rate"]
     for word in (
         "relative position in the text",
         "Mean over 2 prompts",
@@ -125,12 +126,13 @@ def test_the_page(tmp_path):
         "numpy",
     ):
         assert word in text
-    assert (tmp_path / "cost-2.png").exists()
+    for name in ("cost-2", "positions-2", "tradeoff-2", "tradeoff-of-2-2"):
+        assert (tmp_path / f"{name}.png").exists()
     assert SECRET not in html
 
 
 def test_negative_control_a_page_that_escapes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("guardwrap.evaluation.report.escape", lambda text: text)
+    monkeypatch.setattr("guardwrap.report.html.escape", lambda text: text)
     run(tmp_path, prompts=["<script>alert(1)</script>"])
     assert "script" in {tag for tag, _ in Page((tmp_path / "report.html").read_text()).seen}
 
@@ -165,7 +167,7 @@ def test_matplotlib_stays_as_it_was(tmp_path):
 
 
 def test_torch_is_not_needed():
-    code = "import sys, guardwrap.evaluation.plots, guardwrap.evaluation.report as r; assert 'torch' not in sys.modules"
+    code = "import sys, guardwrap.evaluation.report, guardwrap.report.html; assert 'torch' not in sys.modules"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -59,6 +59,8 @@ class Row:
     warnings
         What to be wary of.
     """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     round: int
     law: str

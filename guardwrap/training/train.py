@@ -8,11 +8,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
+from guardwrap import __version__
 from guardwrap.adapters import describe, save_adapter
 from guardwrap.adapters.card import Figure, Figures
 from guardwrap.draws import Estimate, plain
@@ -125,7 +127,11 @@ def train(
     place = _save(trainer, folder, figures, notes)
     trained = Trained(place, figures, state.samples, state.tokens, state.seconds, tuple(state.curve), tuple(notes))
     if shards.is_main():
-        data = {**plain(trained), "folder": place.name, "settings": settings.model_dump(mode="json")}
+        used = {
+            "guardwrap": __version__,
+            **{name: version(name) for name in ("torch", "transformers", "peft", "numpy")},
+        }
+        data = {**plain(trained), "folder": place.name, "settings": settings.model_dump(mode="json"), "versions": used}
         text = json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)
         (folder / "result.json").write_text(text + "\n", encoding="utf-8")
         if find_spec("matplotlib") and state.curve:
