@@ -6,10 +6,10 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from pages import Page
 from placed import Source, placed
 from typer.testing import CliRunner
 
@@ -17,8 +17,10 @@ from guardwrap import Regex
 from guardwrap.cli import app
 from guardwrap.errors import UsageError
 from guardwrap.evaluation import tradeoff
+from guardwrap.evaluation.report import page_of, read_evaluation
 from guardwrap.evaluation.run import evaluate
 from guardwrap.evaluation.settings import Settings
+from guardwrap.report.html import html_report
 
 ROOT = Path(__file__).parents[1]
 HOSTILE = "<script>alert('1')</script> & \" $x$ _"
@@ -26,36 +28,6 @@ SECRET = "eeeeeeeeee"  # a text without an a
 SETTINGS = Settings(
     constraint="x", prompts=["Tell me."], proposals={"cap": "Use an a. {prompt}"}, attempts=250, steps=[1, 3], texts=60
 )
-VOID = {"meta", "br", "hr", "img", "link", "input"}
-
-
-class Page(HTMLParser):
-    """Reads a page strictly enough to see what is not well formed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attributes):
-        assert len(dict(attributes)) == len(attributes), f"<{tag}> says something twice"
-        self.seen.append((tag, dict(attributes)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        assert "svg" in self.open, "HTML has no elements that end themselves"
-        self.seen.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +57,13 @@ def test_files(tmp_path):
         assert png.startswith(b"\x89PNG\r\n")
         assert int.from_bytes(png[16:20], "big") > 500, "width"
         assert len(png) > 10_000
+
+
+@pytest.mark.parametrize("world", [placed(), replace(placed(), texts=["z" * 10 for _ in placed().texts])])
+def test_what_was_written_gives_the_same_page_again(tmp_path, world):
+    run(tmp_path, Source(world), prompts=["Tell me.", ""])
+    again = html_report([page_of(read_evaluation(tmp_path / "evaluation.json"))])
+    assert again == (tmp_path / "report.html").read_text()
 
 
 def test_the_page(tmp_path):

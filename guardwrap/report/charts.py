@@ -262,7 +262,7 @@ def _bars(axes: Axes, block: Bars) -> list[Any]:
         at = [x.value + (i + 0.5) * width - 0.4 for x, _ in known]
         values, bars = _cut([y for _, y in known], (low, high))
         look = _look(i)
-        axes.bar(at, values, width=0.9 * width, color=look["color"], alpha=0.35)
+        axes.bar(at, values, width=0.9 * width, color=look["color"], alpha=0.45)
         look |= {"linestyle": "none", "elinewidth": 0.9, "capsize": 2, "markersize": 3.5}
         handles.append(axes.errorbar(at, values, yerr=bars, **look) if known else None)
     labels = [in_line(of, 18) for of in block.bins]
@@ -280,7 +280,7 @@ def _cloud(axes: Axes, block: Cloud) -> list[Any]:
     many = sum(len(one.points) for one in block.series) > _RASTER
     for i, one in enumerate(block.series):
         places = [place for place in one.points if _finite(place[0]) and _finite(place[1])]
-        look = {**_look(i), "markersize": 3, "linestyle": "none", "alpha": 0.6, "markeredgewidth": 0}
+        look = {**_look(i), "markersize": 3.5, "linestyle": "none", "alpha": 0.75, "markeredgewidth": 0}
         handles += axes.plot(*zip(*places, strict=True), **look, rasterized=many) if places else [None]
     axes.set(xticks=[], yticks=[], xmargin=0.05, ymargin=0.05)
     axes.spines[["top", "right"]].set_visible(True)

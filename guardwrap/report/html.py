@@ -41,7 +41,8 @@ table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tab
 caption { text-align: left; font-weight: 600; padding: .5rem 0; }
 caption span { position: sticky; left: 0; display: inline-block; max-width: min(46rem, 100vw - 2rem); }
 th, td { padding: .3rem .9rem .3rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line);
-  min-width: 4.5rem; max-width: 34rem; overflow-wrap: break-word; }
+  min-width: 4.5rem; max-width: min(34rem, 62vw);
+  overflow-wrap: anywhere; }
 th[scope=row] { min-width: 7rem; max-width: 16rem; }
 @media (min-width: 40rem) { th[scope=row] { min-width: 11rem; } }
 th[scope=col] { vertical-align: bottom; }
@@ -157,12 +158,16 @@ def _cell(cell: Cell, *, first: bool) -> str:
 
 def _marked(sample: Sample) -> str:
     """Escape a text and highlight its spans; those that overlap become one."""
+    merged: list[list[int]] = []
+    for begin, end in sorted(span for span in sample.spans if span[0] < span[1]):
+        if merged and begin <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([begin, end])
     parts, done = [], 0
-    for begin, end in sorted(sample.spans):
-        begin = max(begin, done)
-        if begin < end:
-            parts += [_shown(sample.text[done:begin]), f"<mark>{_shown(sample.text[begin:end])}</mark>"]
-            done = end
+    for begin, end in merged:
+        parts += [_shown(sample.text[done:begin]), f"<mark>{_shown(sample.text[begin:end])}</mark>"]
+        done = end
     # HTML swallows a line break right after <pre>.
     return "\n" + "".join([*parts, _shown(sample.text[done:])])
 

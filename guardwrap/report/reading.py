@@ -139,8 +139,12 @@ def _refuse(constant: str) -> None:
 
 def _problem(error: Any, data: Any) -> tuple[str, str]:
     """Say where in the data and what is wrong. pydantic's own places name its types, too."""
-    place, rest = "", data
+    place, rest, entered = "", data, True
     for part in error["loc"]:
+        if entered and isinstance(rest, dict) and rest.get("kind") == part:
+            entered = False  # the kind of a block, which may also be the name of one of its fields
+            continue
+        entered = True
         if isinstance(rest, dict) and part in rest:
             place, rest = f"{place}.{_plainly(part)}" if place else _plainly(part), rest[part]
         elif isinstance(rest, list) and isinstance(part, int) and part < len(rest):

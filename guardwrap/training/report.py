@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from guardwrap.constraints.spec import parse, to_yaml
 from guardwrap.draws import Estimate
+from guardwrap.errors import GuardwrapError
 from guardwrap.report.blocks import Block, Cell, Curve, CurvePoint, Curves, Level, Note, Page, Section, Table, Text
 from guardwrap.report.diagonal import cost_against_distance, minus_log
 from guardwrap.report.reading import loads, read_as, text_of
@@ -114,7 +116,12 @@ def _page(group: Sequence[Training]) -> Page:
 
 def _constraint(settings: Settings) -> str:
     given = settings.constraint
-    return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    if isinstance(given, str):
+        return given
+    try:
+        return parse(to_yaml({"guardwrap": 1, "constraint": given})).constraint.title
+    except GuardwrapError:  # of a plug-in that is not installed, say
+        return json.dumps(given, ensure_ascii=False)
 
 
 def _measured(group: Sequence[Training]) -> list[Block]:

@@ -100,6 +100,13 @@ def test_a_run(config, tmp_path):
     assert card.base.name == "tiny/llama"
     assert card.samples == 400
     assert card.figures.acceptance_after.low > card.figures.acceptance_before.high
+    # It can be shown.
+    shown = CliRunner().invoke(app, ["report", "out"])
+    assert shown.exit_code == 0, shown.output
+    page = (out / "report.html").read_text()
+    assert "Training a proposal for doubled" in page
+    assert str(card.figures.acceptance_after.low)[:4] in page
+    assert "Learning curves: KL(g‖a&#x27;) [nats] against samples" in page
     # It loads into an app.
     settings, constraint = read_settings(config)
     guarded = GuardedGenerator(settings.model, constraint, adapter=out / "adapter")
