@@ -320,7 +320,7 @@ def test_a_folder_with_everything(tmp_path):
     titles = [text for tag, text in page.headings if tag == "h2"]
     assert titles[:2] == ["All kinds of blocks", "Proposals and samplers for Regex(pattern='a')"]
     training = [f"Training a proposal for Keyword(words=['{word}'])" for word in ("castle", "dragon")]
-    assert titles[2:] == [*training, "Trainings that were interrupted"]
+    assert titles[2:] == [*training, "A training: stopped"]
     # Of the evaluation: the matched part of a text of g, settings, versions.
     assert page.marked.count("a") >= 5
     for word in ("Theorem 2", "0.4.2", "seed", "versions", "torch 2.13.0", "no-carry"):

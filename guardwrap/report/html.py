@@ -43,6 +43,7 @@ caption span { position: sticky; left: 0; display: inline-block; max-width: min(
 th, td { padding: .3rem .9rem .3rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line);
   min-width: 4.5rem; max-width: min(34rem, 62vw);
   overflow-wrap: anywhere; }
+th { overflow-wrap: break-word; }
 th[scope=row] { min-width: 7rem; max-width: 16rem; }
 @media (min-width: 40rem) { th[scope=row] { min-width: 11rem; } }
 th[scope=col] { vertical-align: bottom; }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from guardwrap.constraints.spec import parse, to_yaml
-from guardwrap.draws import Estimate
+from guardwrap.draws import Estimate, plain
 from guardwrap.errors import GuardwrapError
 from guardwrap.report.blocks import Block, Cell, Curve, CurvePoint, Curves, Level, Note, Page, Section, Table, Text
 from guardwrap.report.diagonal import cost_against_distance, minus_log
@@ -18,7 +18,7 @@ from guardwrap.report.words import UNKNOWN
 from guardwrap.training.progress import Row
 from guardwrap.training.settings import Settings
 
-__all__ = ["Result", "Training", "pages_of", "read_training"]
+__all__ = ["Result", "Training", "charts_of", "pages_of", "read_training"]
 
 _WARNING = "warning: "
 _SHOWN = 3  # warnings of rounds that are shown of one training
@@ -26,7 +26,7 @@ _SHOWN = 3  # warnings of rounds that are shown of one training
 
 @dataclass(frozen=True)
 class Result:
-    """What ``result.json`` holds; see ``Trained``."""
+    """What ``result.json`` holds: what ``Trained`` has, the settings, and the versions of the packages used."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -39,6 +39,10 @@ class Result:
     notes: tuple[str, ...]
     settings: Settings
     versions: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON types."""
+        return {**plain(self), "settings": self.settings.model_dump(mode="json")}
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ def pages_of(trainings: Sequence[Training]) -> list[Page]:
     Parameters
     ----------
     trainings
-        In the order they are to be shown in. What is not known of an interrupted one puts it on a page of its own.
+        In the order they are to be shown in. An interrupted one, whose g is not known, has a page of its own.
     """
     groups: dict[str, list[Training]] = {}
     for training in trainings:
@@ -97,7 +101,7 @@ def pages_of(trainings: Sequence[Training]) -> list[Page]:
 
 def _law_of(training: Training) -> str:
     if training.result is None:
-        return ""
+        return f"not known: {training.name}"
     settings = training.result.settings
     names = ("dtype", "constraint", "prompts", "chat", "generation")
     law = {"model": settings.name or settings.model, **{name: getattr(settings, name) for name in names}}
@@ -106,8 +110,8 @@ def _law_of(training: Training) -> str:
 
 def _page(group: Sequence[Training]) -> Page:
     found = [training.result for training in group if training.result is not None]
-    title = f"Training a proposal for {_constraint(found[0].settings)}" if found else "Trainings that were interrupted"
-    sections = [Section("What was learned", (*_charts(group), *_notes(group)))]
+    title = f"Training a proposal for {_constraint(found[0].settings)}" if found else f"A training: {group[0].name}"
+    sections = [Section("What was learned", (*charts_of(group).values(), *_notes(group)))]
     if found:
         sections.insert(0, Section("What it gives", tuple(_measured(group))))
         sections.append(Section("Settings", (_settings(group),)))
@@ -169,10 +173,21 @@ def _by_weights(group: Sequence[Training]) -> Table:
     return Table(caption, ("training", "KL(g‖a') [nats]", "KL(g‖g') [nats]"), tuple(rows))
 
 
-def _charts(group: Sequence[Training]) -> list[Block]:
-    """Return the learning curves, and how often attempts satisfied the constraint on the way."""
+def charts_of(trainings: Sequence[Training]) -> dict[str, Curves]:
+    """Return the learning curves, and how often attempts satisfied the constraint on the way.
+
+    Parameters
+    ----------
+    trainings
+        For one g.
+
+    Returns
+    -------
+    dict
+        By name: ``curve``, where a KL is known, and ``acceptance``.
+    """
     kl, rates = [], []
-    for training in group:
+    for training in trainings:
         rows = training.curve
         on_gold = _points(rows, lambda row: row.kl_gold)
         by_weights = _points(rows, lambda row: row.kl)
@@ -181,22 +196,23 @@ def _charts(group: Sequence[Training]) -> list[Block]:
         elif by_weights:
             kl.append(Curve(f"{training.name} (by weights)", by_weights))
         rates.append(Curve(training.name, _points(rows, lambda row: row.acceptance)))
-    before = [
-        rate for training in group if training.result and (rate := training.result.figures.get("acceptance_before"))
-    ]
-    base = before[0] if before and before[0].value > 0 else None
+    found = [training.result.figures for training in trainings if training.result is not None]
+    before = [rate for figures in found if (rate := figures.get("acceptance_before")) and rate.value > 0]
+    base = min(before, key=lambda rate: rate.high - rate.low, default=None)  # of the same rate, the surest estimate
     caption = (
         "After learning from so many samples, measured on draws of g. By weights: of what these samples were drawn "
         "from, estimated from their own weights; that is too low where part of g is lost."
     )
     level = () if base is None else (Level("the model itself: -log AR", minus_log(base).value),)
-    blocks: list[Block] = []
+    charts = {}
     if kl:
-        blocks.append(Curves("Learning curves", "samples", "KL(g‖a') [nats]", tuple(kl), levels=level, caption=caption))
+        y = "KL(g‖a') [nats]"
+        charts["curve"] = Curves("Learning curves", "samples", y, tuple(kl), levels=level, caption=caption)
     level = () if base is None else (Level("the model itself", base.value),)
     caption = "Of what each round drew from: the first one perhaps hints, later ones what was learned so far."
-    blocks.append(Curves("Acceptance rates", "samples", "acceptance rate", tuple(rates), levels=level, caption=caption))
-    return blocks
+    y = "acceptance rate"
+    charts["acceptance"] = Curves("Acceptance rates", "samples", y, tuple(rates), levels=level, caption=caption)
+    return charts
 
 
 def _points(rows: Sequence[Row], figure: Callable[[Row], Estimate | None]) -> tuple[CurvePoint, ...]:
