@@ -165,6 +165,14 @@ def test_a_message_quotes_no_text(tmp_path):
         assert "Rosebud" not in str(caught.value)
 
 
+def test_the_page_in_the_documentation(tmp_path):
+    (example,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "report.md").read_text(), re.DOTALL)
+    (tmp_path / "page.json").write_text(example)
+    html = html_report([read_page(tmp_path / "page.json")])
+    assert "A <mark>dragon</mark>!" in html
+    assert "0.3 [0.07, 0.65]" in html
+
+
 # What is shown.
 
 

@@ -87,7 +87,7 @@ def alt_of(block: Chart) -> str:
             + ", ".join(f"{in_words(value)} at {in_line(of)}" for of, value in zip(block.bins, one.values, strict=True))
             for one in block.series
         ]
-        return f"{title}: {y} by {x}, with 95 % intervals. {'; '.join(told)}."
+        return f"{title}: {y} by {x}{_with_intervals(block)}. {'; '.join(told)}."
     names = [in_line(one.name) for one in block.series]
     told = [f"{name}: {_told(pairs)}" for name, pairs in zip(names, _pairs(block), strict=True)]
     scale = ""
@@ -95,7 +95,7 @@ def alt_of(block: Chart) -> str:
         told += [f"{in_line(level.name)}: {in_words(level.y)} all along" for level in block.levels]
         logs = [name for name, log in ((x, block.log_x), (y, block.log_y)) if log]
         scale = f", {' and '.join(logs)} logarithmic" if logs else ""
-    return f"{title}: {y} against {x}{scale}, with 95 % intervals. {'; '.join(told)}."
+    return f"{title}: {y} against {x}{scale}{_with_intervals(block)}. {'; '.join(told)}."
 
 
 def figures_of(block: Chart) -> Table | None:
@@ -117,6 +117,11 @@ def figures_of(block: Chart) -> Table | None:
         for point in one.points
     ]
     return Table(caption, ("", block.x, block.y), tuple(rows))
+
+
+def _with_intervals(block: Curves | Points | Bars) -> str:
+    figures = (figure for one in _pairs(block) for pair in one for figure in pair)
+    return ", with 95 % intervals" if any(figure.low < figure.high for figure in figures) else ""
 
 
 def _told(pairs: Sequence[tuple[Estimate, Estimate]]) -> str:

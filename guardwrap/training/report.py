@@ -79,9 +79,10 @@ def read_training(folder: Path, name: str) -> Training:
         result = read_as(data, Result, str(written), "a training's result of this version")
     if not curve.exists():
         return Training(name, () if result is None else result.curve, result)
-    lines = enumerate(text_of(curve).splitlines(), start=1)
-    what = "a row of a learning curve of this version"
-    rows = [read_as(loads(line, where), Row, where, what) for i, line in lines for where in (f"{curve}:{i}",)]
+    rows = []
+    for i, line in enumerate(text_of(curve).rstrip("\n").split("\n"), start=1):
+        where = f"{curve}:{i}"
+        rows.append(read_as(loads(line, where), Row, where, "a row of a learning curve of this version"))
     return Training(name, rows, result)
 
 
