@@ -10,7 +10,6 @@ import typer
 
 from guardwrap.cli.common import Verbose
 from guardwrap.errors import UsageError
-from guardwrap.evaluation.report import page_of, read_evaluation
 from guardwrap.report.blocks import Page
 from guardwrap.report.drawing import require_matplotlib
 from guardwrap.report.html import html_report
@@ -55,6 +54,8 @@ def report(
 
 def _found_in(folder: Path) -> tuple[list[Page], list[str]]:
     """Return what there is to report, and the files it was read from: pages first, then evaluations, then trainings."""
+    from guardwrap.evaluation.report import page_of, read_evaluation
+
     pages: list[Page] = []
     evaluations: list[Page] = []
     trainings: list[Training] = []
