@@ -27,7 +27,7 @@ from guardwrap.constraints.files import as_constraint_file, catalogue_names
 from tests.adapted import trained
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ["demo", "generate", "plan", "evaluate", "train", "check", "catalogue"]
+COMMANDS = ["demo", "generate", "plan", "evaluate", "train", "report", "check", "catalogue"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
 HAS_A = "guardwrap: 1\nconstraint: {kind: regex, name: has an a, pattern: a}\n"
 NEVER = "guardwrap: 1\nconstraint: {kind: regex, name: has a digit, pattern: '[0-9]'}\n"
@@ -167,6 +167,7 @@ def _command(name):
         ["plan", "--help"],
         ["evaluate", "--help"],
         ["train", "--help"],
+        ["report", "--help"],
         ["check", "catalogue:no-urls", "text"],
         ["catalogue"],
         ["catalogue", "--schema"],

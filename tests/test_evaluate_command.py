@@ -6,10 +6,10 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from pages import Page
 from placed import Source, placed
 from typer.testing import CliRunner
 
@@ -17,8 +17,10 @@ from guardwrap import Regex
 from guardwrap.cli import app
 from guardwrap.errors import UsageError
 from guardwrap.evaluation import tradeoff
+from guardwrap.evaluation.report import page_of, read_evaluation
 from guardwrap.evaluation.run import evaluate
 from guardwrap.evaluation.settings import Settings
+from guardwrap.report.html import html_report
 
 ROOT = Path(__file__).parents[1]
 HOSTILE = "<script>alert('1')</script> & \" $x$ _"
@@ -26,36 +28,6 @@ SECRET = "eeeeeeeeee"  # a text without an a
 SETTINGS = Settings(
     constraint="x", prompts=["Tell me."], proposals={"cap": "Use an a. {prompt}"}, attempts=250, steps=[1, 3], texts=60
 )
-VOID = {"meta", "br", "hr", "img", "link", "input"}
-
-
-class Page(HTMLParser):
-    """Reads a page strictly enough to see what is not well formed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attributes):
-        assert len(dict(attributes)) == len(attributes), f"<{tag}> says something twice"
-        self.seen.append((tag, dict(attributes)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        assert "svg" in self.open, "HTML has no elements that end themselves"
-        self.seen.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
 
 
 @pytest.fixture(autouse=True)
@@ -87,10 +59,18 @@ def test_files(tmp_path):
         assert len(png) > 10_000
 
 
+@pytest.mark.parametrize("world", [placed(), replace(placed(), texts=["z" * 10 for _ in placed().texts])])
+def test_what_was_written_gives_the_same_page_again(tmp_path, world):
+    run(tmp_path, Source(world), prompts=["Tell me.", ""])
+    again = html_report([page_of(read_evaluation(tmp_path / "evaluation.json"))])
+    assert again == (tmp_path / "report.html").read_text()
+
+
 def test_the_page(tmp_path):
     world = placed()
     hostile = replace(world, texts=[text.replace("d", "<script>") for text in world.texts])
-    names = {HOSTILE: "{prompt}", "cap": HOSTILE + "{prompt}"}
+    other = f"cap {HOSTILE}"
+    names = {HOSTILE: "{prompt}", other: HOSTILE + "{prompt}"}
     found = run(tmp_path, Source(hostile), prompts=[HOSTILE, "Second."], proposals=names)
     assert any("<script>" in text for text in found.prompts[0].base.samples)
     html = (tmp_path / "report.html").read_text()
@@ -102,9 +82,9 @@ def test_the_page(tmp_path):
     assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in page.seen
     assert "prefers-color-scheme: dark" in html
     plots = [attributes for tag, attributes in page.seen if attributes.get("role") == "img"]
-    assert len(plots) == sum(tag == "svg" for tag, _ in page.seen) == 6
+    assert len(plots) == sum(tag == "svg" for tag, _ in page.seen) == 8
     for attributes, start in zip(
-        plots, 2 * ["Cost, minus log", "Share of texts by", "Cost over rejection"], strict=True
+        plots, 2 * ["Cost against distance", "Where in the text", *2 * ["What samplers cost"]], strict=True
     ):
         assert attributes["aria-label"].startswith(start)
         assert HOSTILE in attributes["aria-label"], "unescaped once, it is what was given"
@@ -115,7 +95,7 @@ def test_the_page(tmp_path):
     assert used
     text = "".join(page.text)
     assert HOSTILE in text
-    estimate = found.prompts[1].proposals["cap"].figures["acceptance_rate"]
+    estimate = found.prompts[1].proposals[other].figures["acceptance_rate"]
     for word in (
         "relative position in the text",
         "Mean over 2 prompts",
@@ -125,12 +105,13 @@ def test_the_page(tmp_path):
         "numpy",
     ):
         assert word in text
-    assert (tmp_path / "cost-2.png").exists()
+    for name in ("cost-2", "positions-2", "tradeoff-2", "tradeoff-of-2-2"):
+        assert (tmp_path / f"{name}.png").exists()
     assert SECRET not in html
 
 
 def test_negative_control_a_page_that_escapes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("guardwrap.evaluation.report.escape", lambda text: text)
+    monkeypatch.setattr("guardwrap.report.html.escape", lambda text: text)
     run(tmp_path, prompts=["<script>alert(1)</script>"])
     assert "script" in {tag for tag, _ in Page((tmp_path / "report.html").read_text()).seen}
 
@@ -165,7 +146,7 @@ def test_matplotlib_stays_as_it_was(tmp_path):
 
 
 def test_torch_is_not_needed():
-    code = "import sys, guardwrap.evaluation.plots, guardwrap.evaluation.report as r; assert 'torch' not in sys.modules"
+    code = "import sys, guardwrap.evaluation.report, guardwrap.report.html; assert 'torch' not in sys.modules"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 

@@ -12,10 +12,11 @@ from guardwrap import Regex
 from guardwrap.draws import Draw, Estimate, plain
 from guardwrap.evaluation import tradeoff as tradeoff_module
 from guardwrap.evaluation.figures import figures_of
-from guardwrap.evaluation.plots import plots_of
 from guardwrap.evaluation.reach import reach
+from guardwrap.evaluation.report import charts_of
 from guardwrap.evaluation.summary import mean_over_prompts
 from guardwrap.evaluation.tradeoff import COSTS, Point
+from guardwrap.report.charts import alt_of, svg_of
 from guardwrap.samplers import Attempt
 
 WORLD = placed()
@@ -218,7 +219,9 @@ def test_few_and_weird_attempts(count, weird):
         betas, place = [None, [1e-3, 1.0, 1e300]][seed % 2], [None, Regex("a")][seed // 2]
         found = figures_of("p", base, {"x": attempts}, betas=betas, place=place, steps=(1, 3), texts=20)
         json.dumps(plain(found), allow_nan=False)
-        assert all("nan" not in plot.alt for plot in plots_of(found))
+        for name, chart in charts_of(found).items():
+            assert svg_of(chart, name).startswith("<svg ")
+            assert "nan" not in alt_of(chart)
 
 
 def test_a_text_without_the_place_has_a_bin_of_its_own():

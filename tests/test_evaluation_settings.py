@@ -5,7 +5,7 @@ import pytest
 from guardwrap import Keyword, Regex
 from guardwrap.constraints import Length
 from guardwrap.errors import SpecError
-from guardwrap.evaluation.settings import Settings, place_of, read_settings
+from guardwrap.evaluation.settings import Settings, marks_of, place_of, read_settings
 
 
 def test_the_place():
@@ -16,6 +16,14 @@ def test_the_place():
     for without in (word & digits, ~digits, word | digits, Keyword("x", match="none"), Regex("x", match="fullmatch")):
         assert place_of(settings, without) is None
     assert place_of(settings.model_copy(update={"position": "castle"}), ~digits) == Keyword("castle")
+
+
+def test_what_is_highlighted():
+    settings = Settings(constraint="x", prompts=["p"], proposals={"cap": "{prompt}"})
+    word, digits = Keyword("dragon"), Regex(r"\d")
+    assert marks_of(settings, word & digits & ~Keyword("castle")) == (word, digits)
+    assert marks_of(settings, ~digits) == ()
+    assert marks_of(settings.model_copy(update={"position": "castle"}), digits) == (Keyword("castle"), digits)
 
 
 CONFIG = """\

@@ -20,6 +20,7 @@ from guardwrap.cli.demo import demo
 from guardwrap.cli.evaluate import evaluate
 from guardwrap.cli.generate import generate
 from guardwrap.cli.plan import plan
+from guardwrap.cli.report import report
 from guardwrap.cli.train import train
 from guardwrap.errors import GuardwrapError
 
@@ -110,6 +111,7 @@ app.command()(generate)
 app.command()(plan)
 app.command()(evaluate)
 app.command()(train)
+app.command()(report)
 app.command()(check)
 app.command()(catalogue)
 

@@ -12,8 +12,8 @@ import typer
 
 from guardwrap.cli.common import AllowCode, Verbose, fail, known, load_generator, printable
 from guardwrap.errors import UsageError
-from guardwrap.evaluation.drawing import require_matplotlib
 from guardwrap.evaluation.settings import Settings, read_settings
+from guardwrap.report.drawing import require_matplotlib
 
 __all__ = ["evaluate"]
 

@@ -46,8 +46,8 @@ def train(
     and may say model, name, dtype, chat, generation (arguments of generate), method, hints (templates with {prompt}),
     samples and other budgets, gold_attempts, and how to learn: see guardwrap.training.Settings.
 
-    Writes adapter/ with its card, curve.jsonl, curve.png and result.json. After an interruption the same command goes
-    on where it was. Exit code 0: done; 2: bad input; 130: interrupted.
+    Writes adapter/ with its card, curve.jsonl, result.json, curve.png and acceptance.png. After an interruption the
+    same command goes on where it was. Exit code 0: done; 2: bad input; 130: interrupted.
     """
     if out.exists() and not out.is_dir():
         raise UsageError(f"cannot write to {str(out)!r}: it is no folder")

@@ -1,5 +1,5 @@
 """Proposals and samplers compared: attempts are recorded once, and figures, plots and a report made of them.
 
 ``settings`` (one YAML file) → ``recording`` (attempts, kept as JSON Lines) → ``figures`` with ``tradeoff`` and
-``reach`` (pure) → ``plots`` and ``report``; ``run`` goes all the way. torch is not imported here.
+``reach`` (pure) → ``report`` (as a page); ``run`` goes all the way. torch is not imported here.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from guardwrap.metrics import (
     position_bins,
     position_histogram,
     relative_position,
+    spans,
     theorem2_residual,
     tvd_gold_guarded,
 )
@@ -53,7 +55,11 @@ class BaseFigures:
         Of texts of g, by n.
     samples
         A few texts of g, in launch order.
+    spans
+        Of each sample what matches: begin and end, in characters.
     """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     attempts: int
     accepted: int
@@ -61,6 +67,7 @@ class BaseFigures:
     histogram: Sequence[Estimate] | None
     self_bleu: Mapping[str, Estimate]
     samples: Sequence[str]
+    spans: Sequence[Sequence[tuple[int, int]]] = ()
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,8 @@ class ProposalFigures:
         What a reader should beware of.
     """
 
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
     attempts: int
     accepted: int
     figures: Mapping[str, Estimate]
@@ -96,6 +105,8 @@ class ProposalFigures:
 class PromptFigures:
     """All figures of one prompt."""
 
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
     prompt: str
     base: BaseFigures
     proposals: Mapping[str, ProposalFigures]
@@ -107,6 +118,7 @@ def figures_of(
     proposals: Mapping[str, Sequence[Attempt]],
     *,
     place: str | Keyword | Regex | None = None,
+    marks: Sequence[Keyword | Regex] = (),
     betas: Sequence[float] | None = None,
     steps: Sequence[int],
     texts: int = 1000,
@@ -124,6 +136,8 @@ def figures_of(
         Attempts of each proposal, likewise.
     place
         What to look for in texts: its relative position is what texts are compared by. None for no comparison.
+    marks
+        What to highlight in sample texts.
     betas, steps, texts, seed
         As in ``tradeoff``.
     """
@@ -138,6 +152,7 @@ def figures_of(
         _histogram(positions, accepted),
         diversity(accepted),
         accepted[:_SAMPLES],
+        [sorted(span for mark in marks for span in spans(text, mark)) for text in accepted[:_SAMPLES]],
     )
 
     def of_proposal(attempts: Sequence[Attempt]) -> ProposalFigures:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, ClassVar
 
 from guardwrap.evaluation.tradeoff import Point
 
@@ -29,6 +30,8 @@ class Reach:
     paper
         The paper's own figure (App. G).
     """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     sampler: str
     share: float

@@ -1,150 +1,185 @@
-"""One page that holds an evaluation: no script, nothing from elsewhere, readable on a phone and in the dark."""
+"""An evaluation as a page: its file read back, and what it found as blocks."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+import math
+from collections.abc import Mapping
+from pathlib import Path
 
 from guardwrap.draws import Estimate
-from guardwrap.evaluation.drawing import Plot
+from guardwrap.errors import UsageError
 from guardwrap.evaluation.figures import PromptFigures, ProposalFigures
+from guardwrap.evaluation.reach import PAPER
 from guardwrap.evaluation.settings import BASE
-from guardwrap.evaluation.summary import HOW, LABELS, Evaluation, mean_over_prompts
+from guardwrap.evaluation.summary import LABELS, Evaluation, mean_over_prompts
 from guardwrap.evaluation.tradeoff import Point
+from guardwrap.report.blocks import (
+    Bar,
+    Bars,
+    Block,
+    Cell,
+    Chart,
+    Curve,
+    CurvePoint,
+    Curves,
+    Note,
+    Page,
+    Sample,
+    Section,
+    Table,
+    Text,
+    Texts,
+)
+from guardwrap.report.diagonal import cost_against_distance
+from guardwrap.report.reading import loads, read_as, text_of
+from guardwrap.report.words import UNKNOWN, in_words
 
-__all__ = ["html_report"]
+__all__ = ["charts_of", "page_of", "read_evaluation"]
 
-_CSS = """
-:root { color-scheme: light dark; --line: #8886; --soft: #8881; }
-body { margin: 0 auto; padding: 1rem; max-width: 66rem; font: 1rem/1.5 system-ui, sans-serif; color: #16181c;
-  background: #fff; }
-p, dd, figcaption { max-width: 46rem; }
-h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; font-weight: 600; padding: .5rem 0; }
-caption span { position: sticky; left: 0; display: inline-block; max-width: calc(100vw - 2rem); }
-th, td { padding: .25rem .75rem .25rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
-td { white-space: nowrap; }
-@media (min-width: 40rem) { th[scope=row] { white-space: nowrap; } }
-figure { margin: 1.5rem 0; }
-figure svg { width: 100%; max-width: 44rem; height: auto; display: block; }
-figcaption, .note { font-size: .875rem; }
-.note { border-left: .25rem solid #d55e00; padding-left: .75rem; }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--soft); padding: .75rem; }
-dt { font-weight: 600; } dd { margin: 0 0 .5rem; overflow-wrap: anywhere; }
-@media (prefers-color-scheme: dark) { body { color: #e6e8eb; background: #16181c; } }
-"""
-
-_UNKNOWN = "–"
+_MODEL = "the model itself"
+_SAMPLERS = {"qrs": "QRS", "imh": "IMH"}
 
 
-def html_report(evaluation: Evaluation, plots: Sequence[Sequence[Plot]]) -> str:
-    """Write the page.
+def read_evaluation(path: str | Path) -> Evaluation:
+    """Read an ``evaluation.json``.
+
+    Raises
+    ------
+    UsageError
+        If it cannot be read, or another version wrote it.
+    """
+    data = loads(text_of(path), str(path))
+    if isinstance(data, dict):
+        data.pop("mean", None)  # follows from the prompts
+    found = read_as(data, Evaluation, str(path), "an evaluation of this version")
+    if not found.prompts:
+        raise UsageError(f"{str(path)!r} is not an evaluation of this version: it has no prompt")
+    return found
+
+
+def page_of(evaluation: Evaluation) -> Page:
+    """Return everything that an evaluation found as a page. Texts on it satisfy the constraint."""
+    sections = [Section("What is compared", (Text(evaluation.how.get("notation", "")),))]
+    several = len(evaluation.prompts) > 1
+    if several:
+        mean = _figures_table(mean_over_prompts(evaluation.prompts), evaluation.how.get("mean", ""))
+        sections.append(Section(f"Mean over {len(evaluation.prompts)} prompts", (mean,)))
+    for i, prompt in enumerate(evaluation.prompts, start=1):
+        sections.append(Section(f"Prompt {i}" if several else "Prompt", tuple(_prompt(prompt))))
+    sections += [Section("Settings", (_settings(evaluation),)), Section("How figures were made", (_how(evaluation),))]
+    return Page(f"Proposals and samplers for {evaluation.constraint}", tuple(sections))
+
+
+def charts_of(prompt: PromptFigures) -> dict[str, Chart]:
+    """Return what there is to draw of one prompt.
 
     Parameters
     ----------
-    evaluation
-        What was found.
-    plots
-        Of each prompt.
+    prompt
+        Its figures.
 
     Returns
     -------
-    str
-        HTML. Texts in it satisfy the constraint; whatever came from outside is escaped.
+    dict
+        By name: cost against KL; where texts are compared by a place in them, its histogram; and for each proposal the
+        curves of its samplers. Without figures about g there is none.
     """
-    title = f"Proposals and samplers for {evaluation.constraint}"
-    body = [_tag("h1", title), _tag("p", HOW["notation"])]
-    if len(evaluation.prompts) > 1:
-        body.append(_tag("h2", f"Mean over {len(evaluation.prompts)} prompts"))
-        body.append(_figures_table(mean_over_prompts(evaluation.prompts), HOW["mean"]))
-    for prompt, drawn in zip(evaluation.prompts, plots, strict=True):
-        body += _prompt(prompt, drawn)
-    body += _settings(evaluation)
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{_shown(title)}</title>\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<style>{_CSS}</style>\n</head>\n<body>\n<main>\n" + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
-    )
+    known = {name: found for name, found in prompt.proposals.items() if found.samplers}
+    if not known:
+        return {}
+    base, figures = prompt.base.figures, {name: found.figures for name, found in known.items()}
+    points = {_MODEL: (base["acceptance_rate"], Estimate(0, 0, 0))}
+    points |= {name: (of["acceptance_rate"], of["kl_gold_guarded"]) for name, of in figures.items()}
+    charts: dict[str, Chart] = {"cost": cost_against_distance(points)}
+    if prompt.base.histogram and any(found.histogram for found in known.values()):
+        charts["positions"] = _places(prompt, known)
+    for i, (name, found) in enumerate(known.items()):
+        charts["tradeoff" if i == 0 else f"tradeoff-of-{i + 1}"] = _tradeoff(name, found)
+    return charts
 
 
-def _prompt(prompt: PromptFigures, plots: Sequence[Plot]) -> list[str]:
-    body = [_tag("h2", "Prompt"), _tag("pre", prompt.prompt) if prompt.prompt else _tag("p", "None: an empty text.")]
+def _prompt(prompt: PromptFigures) -> list[Block]:
+    blocks: list[Block] = [Text(prompt.prompt or "None: an empty text.")]
     figures = {BASE: prompt.base.figures} | {name: found.figures for name, found in prompt.proposals.items()}
     counts = [f"{BASE} {prompt.base.accepted} of {prompt.base.attempts}"]
     counts += [f"{name} {found.accepted} of {found.attempts}" for name, found in prompt.proposals.items()]
-    body.append(_figures_table(figures, f"Attempts that satisfy the constraint: {', '.join(counts)}."))
-    body += [_tag("p", f"{name}: {note}.", "note") for name, found in prompt.proposals.items() for note in found.notes]
-    body += [
-        f'<figure><div role="img" aria-label="{_shown(plot.alt)}">{plot.svg}</div>'
-        f"{_tag('figcaption', plot.title)}</figure>"
-        for plot in plots
-    ]
+    blocks.append(_figures_table(figures, f"Attempts that satisfy the constraint: {', '.join(counts)}."))
+    blocks += [Note(f"{name}: {note}.") for name, found in prompt.proposals.items() for note in found.notes]
+    blocks += charts_of(prompt).values()
     for name, found in prompt.proposals.items():
-        body += _samplers(name, found)
-    body.append(_tag("h3", "Texts of g"))
-    body += [_tag("pre", text) for text in prompt.base.samples] or [_tag("p", "No attempt of the model gave one.")]
+        blocks += _samplers(name, found)
+    spans = prompt.base.spans or [()] * len(prompt.base.samples)
+    samples = [Sample(text, tuple(found)) for text, found in zip(prompt.base.samples, spans, strict=True)]
+    none = None if samples else "No attempt of the model gave one."
+    blocks.append(Texts("Texts of g", tuple(samples), none))
     if prompt.base.self_bleu:
-        words = ", ".join(f"n = {n}: {figure}" for n, figure in prompt.base.self_bleu.items())
-        body.append(_tag("p", f"Self-BLEU of texts of g: {words}."))
-    return body
+        row: tuple[Cell, ...] = ("texts of g", *prompt.base.self_bleu.values())
+        blocks.append(Table("Self-BLEU (high is alike)", ("", *(f"n = {n}" for n in prompt.base.self_bleu)), (row,)))
+    return blocks
 
 
-def _figures_table(figures: Mapping[str, Mapping[str, Estimate]], caption: str) -> str:
+def _figures_table(figures: Mapping[str, Mapping[str, Estimate]], caption: str) -> Table:
+    names = [*LABELS, *(key for of in figures.values() for key in of if key not in LABELS)]
     rows = [
-        [label, *(_number(of.get(key)) for of in figures.values())]
-        for key, label in LABELS.items()
+        (LABELS.get(key, key), *(of.get(key) for of in figures.values()))
+        for key in dict.fromkeys(names)
         if any(key in of for of in figures.values())
     ]
-    return _table(caption, ["", *figures], rows)
+    return Table(caption, ("", *figures), tuple(rows))
 
 
-def _samplers(name: str, found: ProposalFigures) -> list[str]:
+def _samplers(name: str, found: ProposalFigures) -> list[Block]:
     if not found.samplers:
         return []
-    body = [_tag("h3", f"Samplers with the proposal {name}")]
-    head = ["sampler", "attempts a text", "over rejection", "texts", "projected KL [nats]", "KL [nats]", "TVD"]
+    with_it = f"proposal {name}"
+    head: tuple[str, ...] = (
+        "sampler",
+        "attempts a text",
+        "over rejection",
+        "texts",
+        "projected KL [nats]",
+        "KL [nats]",
+        "TVD",
+    )
     rows = [
-        [
+        (
             _setting(point),
-            _number(point.cost),
-            f"{point.relative_cost:.3g}",
+            point.cost,
+            point.relative_cost,
             f"{point.texts}{' (resampled)' if point.resampled else ''}",
-            _number(point.projected_kl),
-            _number(found.figures["kl_gold_guarded"] if point.setting is None else point.figures.get("kl")),
-            _number(found.figures["tvd_gold_guarded"] if point.setting is None else point.figures.get("tvd")),
-        ]
+            point.projected_kl,
+            found.figures.get("kl_gold_guarded") if point.setting is None else point.figures.get("kl"),
+            found.figures.get("tvd_gold_guarded") if point.setting is None else point.figures.get("tvd"),
+        )
         for point in found.samplers
     ]
-    body.append(_table("What every setting costs, and how near to g it comes", head, rows))
+    blocks: list[Block] = [Table(f"What every setting costs, and how near to g it comes: {with_it}", head, tuple(rows))]
     if found.reach:
         reached = [
-            [
+            (
                 reach.sampler.upper(),
                 f"{100 * reach.share:g} %",
-                f"{_number(reach.cost)} [{_number(reach.low)}, {_number(reach.high)}]",
-                f"{reach.paper:g}",
-            ]
+                f"{in_words(reach.cost)} [{in_words(reach.low)}, {in_words(reach.high)}]",
+                reach.paper,
+            )
             for reach in found.reach
         ]
-        head = ["sampler", "projected KL that is left", "cost over rejection", "in the paper"]
-        body.append(_table("What it takes to come nearer", head, reached))
+        head = ("sampler", "projected KL that is left", "cost over rejection", "in the paper")
+        blocks.append(Table(f"What it takes to come nearer: {with_it}", head, tuple(reached)))
     diverse = [
-        [_setting(point), *(str(figure) for figure in point.self_bleu.values())]
-        for point in found.samplers
-        if point.self_bleu
+        (_setting(point), *(point.self_bleu.get(n) for n in "2345")) for point in found.samplers if point.self_bleu
     ]
     if diverse:
-        body.append(_table("Self-BLEU (high is alike)", ["sampler", *(f"n = {n}" for n in (2, 3, 4, 5))], diverse))
-    moves = [
-        [_setting(point), *(_number(point.figures.get(key)) for key in ("move_acceptance", "autocorrelation", "r_hat"))]
+        head = ("sampler", *(f"n = {n}" for n in "2345"))
+        blocks.append(Table(f"Self-BLEU (high is alike): {with_it}", head, tuple(diverse)))
+    moves: list[tuple[Cell, ...]] = [
+        (_setting(point), *(point.figures.get(key) for key in ("move_acceptance", "autocorrelation", "r_hat")))
         for point in found.samplers
         if point.sampler == "imh"
     ]
-    head = ["sampler", "moves that moved", "autocorrelation of log-weights, lag 1", "R-hat"]
-    return [*body, _table("How chains mix", head, moves)]
+    head = ("sampler", "moves that moved", "autocorrelation of log-weights, lag 1", "R-hat")
+    return [*blocks, Table(f"How chains mix: {with_it}", head, tuple(moves))]
 
 
 def _setting(point: Point) -> str:
@@ -155,7 +190,62 @@ def _setting(point: Point) -> str:
     return f"IMH, {point.setting:g} step{'s' if point.setting > 1 else ''}"
 
 
-def _settings(evaluation: Evaluation) -> list[str]:
+def _places(prompt: PromptFigures, known: Mapping[str, ProposalFigures]) -> Bars:
+    histograms = {"g": prompt.base.histogram} | {f"g' of {name}": found.histogram for name, found in known.items()}
+    shown = {name: tuple(shares) for name, shares in histograms.items() if shares}
+    count = len(shown["g"])
+    return Bars(
+        "Where in the text the place is, in g and in what rejection gives",
+        "relative position in the text, from",
+        "share of texts",
+        tuple(f"{i / count:.2g}" for i in range(count)),
+        tuple(Bar(name, shares) for name, shares in shown.items()),
+    )
+
+
+def _tradeoff(name: str, found: ProposalFigures) -> Curves:
+    """Return the curves of one proposal's samplers, each from rejection on, and the paper's."""
+    start = _distance(found.samplers[0]) or found.figures["kl_gold_guarded"]
+    by_place = any(point.projected_kl for point in found.samplers)
+    series = []
+    for sampler, title in _SAMPLERS.items():
+        points = [
+            CurvePoint(point.relative_cost, kl)
+            for point in found.samplers
+            if point.sampler == sampler and point.texts and (kl := _distance(point))
+        ]
+        if points:
+            series.append(Curve(title, (CurvePoint(1.0, start), *points)))
+    if start.value > 0 and math.isfinite(start.value):
+        for sampler, title in _SAMPLERS.items():
+            left = [(1.0, 1.0), *((cost, share) for of, share, cost in PAPER if of == sampler)]
+            points = [CurvePoint(cost, _exactly(share * start.value)) for cost, share in left]
+            series.append(Curve(f"{title}, in the paper", tuple(points)))
+    what = "projected KL to g" if by_place else "KL to g"
+    only = "" if by_place else " KL to g is of QRS only: IMH needs a place in texts to be compared by."
+    return Curves(
+        f"What samplers cost over rejection, and the {what}: proposal {name}",
+        "cost over rejection",
+        f"{what} [nats]",
+        tuple(series),
+        log_x=True,
+        log_y=True,
+        caption="Curves begin at rejection. Dashed: the costs at which half, and a tenth, of it is left in the paper."
+        + only,
+    )
+
+
+def _exactly(value: float) -> Estimate:
+    return Estimate(value, value, value)
+
+
+def _distance(point: Point) -> Estimate | None:
+    """Return the distance that the curve shows: projected, or without a place in texts what QRS says of itself."""
+    kl = point.projected_kl or point.figures.get("kl")
+    return kl if isinstance(kl, Estimate) else None
+
+
+def _settings(evaluation: Evaluation) -> Table:
     settings = evaluation.settings.model_dump()
     named = {name: settings[name] for name in settings if name != "prompts"}
     rows = {
@@ -165,46 +255,13 @@ def _settings(evaluation: Evaluation) -> list[str]:
         "versions": _versions(evaluation.versions),
         **{f"versions, attempts of {name}": _versions(used) for name, used in evaluation.recorded_with.items()},
     }
-    return [
-        _tag("h2", "Settings"),
-        _list(rows.items()),
-        _tag("h2", "How figures were made"),
-        _list((name.replace("_", " "), text) for name, text in HOW.items()),
-    ]
+    return Table(None, ("setting", "value"), tuple(rows.items()))
+
+
+def _how(evaluation: Evaluation) -> Table:
+    rows = [(name.replace("_", " "), text) for name, text in evaluation.how.items()]
+    return Table(None, ("figure", "how"), tuple(rows))
 
 
 def _versions(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
-
-
-def _table(caption: str, head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    titles = "".join(f'<th scope="col">{_shown(title)}</th>' for title in head)
-    lines = "".join(
-        f'<tr><th scope="row">{_shown(row[0])}</th>' + "".join(_tag("td", cell) for cell in row[1:]) + "</tr>\n"
-        for row in rows
-    )
-    return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{_shown(caption)}">'
-        f"<table><caption>{_tag('span', caption)}</caption>\n<thead><tr>{titles}</tr></thead>\n"
-        f"<tbody>\n{lines}</tbody></table></div>"
-    )
-
-
-def _list(items: Iterable[tuple[str, str]]) -> str:
-    return "<dl>" + "".join(_tag("dt", name) + _tag("dd", text) for name, text in items) + "</dl>"
-
-
-def _number(figure: Estimate | float | None) -> str:
-    if figure is None:
-        return _UNKNOWN
-    return str(figure) if isinstance(figure, Estimate) else f"{figure:.3g}"
-
-
-def _tag(name: str, text: str, kind: str = "") -> str:
-    attribute = f' class="{kind}"' if kind else ""
-    return f"<{name}{attribute}>{_shown(text)}</{name}>"
-
-
-def _shown(text: str) -> str:
-    """Escape what HTML would obey, and show what it cannot hold."""
-    return escape("".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text))
+    return ", ".join(f"{name} {version}" for name, version in versions.items()) or UNKNOWN

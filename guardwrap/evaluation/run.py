@@ -13,14 +13,15 @@ from typing import Any
 from guardwrap import __version__
 from guardwrap.constraints.base import Constraint
 from guardwrap.errors import UsageError
-from guardwrap.evaluation.drawing import require_matplotlib
 from guardwrap.evaluation.figures import figures_of
-from guardwrap.evaluation.plots import plots_of
 from guardwrap.evaluation.recording import Source, record
-from guardwrap.evaluation.report import html_report
-from guardwrap.evaluation.settings import BASE, Settings, place_of
+from guardwrap.evaluation.report import charts_of, page_of
+from guardwrap.evaluation.settings import BASE, Settings, marks_of, place_of
 from guardwrap.evaluation.summary import Evaluation
 from guardwrap.proposals import Prompt
+from guardwrap.report.charts import png_of
+from guardwrap.report.drawing import require_matplotlib
+from guardwrap.report.html import html_report
 
 __all__ = ["evaluate"]
 
@@ -79,6 +80,7 @@ def evaluate(
             recorded[BASE][i],
             {name: recorded[name][i] for name in settings.proposals},
             place=place,
+            marks=marks_of(settings, constraint),
             betas=settings.betas,
             steps=settings.steps,
             texts=settings.texts,
@@ -92,10 +94,10 @@ def evaluate(
     data = json.dumps(evaluation.to_dict(), ensure_ascii=False, indent=2, allow_nan=False)
     (folder / "evaluation.json").write_text(data + "\n", encoding="utf-8")
     several = len(prompts) > 1
-    plots = [plots_of(prompt, f"-{i}" if several else "") for i, prompt in enumerate(prompts, start=1)]
-    for plot in (plot for drawn in plots for plot in drawn):
-        (folder / f"{plot.name}.png").write_bytes(plot.png)
-    (folder / "report.html").write_text(html_report(evaluation, plots), encoding="utf-8")
+    for i, prompt in enumerate(prompts, start=1):
+        for name, chart in charts_of(prompt).items():
+            (folder / f"{name}{f'-{i}' if several else ''}.png").write_bytes(png_of(chart))
+    (folder / "report.html").write_text(html_report([page_of(evaluation)]), encoding="utf-8")
     return evaluation
 
 

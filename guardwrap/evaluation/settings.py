@@ -14,7 +14,7 @@ from guardwrap.constraints.text import Keyword, Regex
 from guardwrap.proposals import Prompt
 from guardwrap.settings import Law, beside, read_law
 
-__all__ = ["BASE", "KINDS", "STEPS", "Settings", "place_of", "read_settings"]
+__all__ = ["BASE", "KINDS", "STEPS", "Settings", "marks_of", "place_of", "read_settings"]
 
 BASE = "base"
 """What figures call the model itself."""
@@ -137,8 +137,18 @@ def place_of(settings: Settings, constraint: Constraint) -> Keyword | Regex | No
     """Return what to look for in texts, whose place in them is compared, or None if nothing can be looked for."""
     if settings.position is not None:
         return Keyword(settings.position)
-    found = [part for part in constraint.parts if isinstance(part, Keyword | Regex) and _has_a_place(part)]
+    found = _placed(constraint)
     return found[0] if len(found) == 1 else None
+
+
+def marks_of(settings: Settings, constraint: Constraint) -> tuple[Keyword | Regex, ...]:
+    """Return what to highlight in texts: what their place is compared by, and whatever must occur in them."""
+    asked = () if settings.position is None else (Keyword(settings.position),)
+    return (*asked, *_placed(constraint))
+
+
+def _placed(constraint: Constraint) -> list[Keyword | Regex]:
+    return [part for part in constraint.parts if isinstance(part, Keyword | Regex) and _has_a_place(part)]
 
 
 def _has_a_place(part: Keyword | Regex) -> bool:

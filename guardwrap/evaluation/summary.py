@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from guardwrap.draws import Estimate, plain
 from guardwrap.evaluation.figures import BINS, PromptFigures
@@ -70,7 +70,11 @@ class Evaluation:
         Of the packages that made the figures.
     recorded_with
         By proposal, of those that made the attempts.
+    how
+        How figures were made, in words.
     """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     settings: Settings
     constraint: str
@@ -79,11 +83,12 @@ class Evaluation:
     prompts: Sequence[PromptFigures]
     versions: Mapping[str, str]
     recorded_with: Mapping[str, Mapping[str, str]]
+    how: Mapping[str, str] = field(default_factory=lambda: HOW)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON types."""
         data: dict[str, Any] = plain(self) | {"settings": self.settings.model_dump()}
-        return data | {"mean": plain(mean_over_prompts(self.prompts)), "how": HOW}
+        return data | {"mean": plain(mean_over_prompts(self.prompts))}
 
 
 def mean_over_prompts(prompts: Sequence[PromptFigures]) -> dict[str, dict[str, Estimate]]:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +80,8 @@ class Point:
         By n.
     """
 
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
     sampler: str
     setting: float | None
     texts: int
@@ -86,7 +89,7 @@ class Point:
     cost: Estimate
     relative_cost: float
     projected_kl: Estimate | None = None
-    figures: Mapping[str, Estimate | float] = field(default_factory=dict)
+    figures: Mapping[str, Estimate | float | None] = field(default_factory=dict)
     self_bleu: Mapping[str, Estimate] = field(default_factory=dict)
 
 

@@ -12,7 +12,13 @@ from guardwrap.metrics.from_gold import (
     kl_gold_proposal_from_gold,
     theorem2_residual,
 )
-from guardwrap.metrics.position import position_bins, position_histogram, positivity_by_sentence, relative_position
+from guardwrap.metrics.position import (
+    position_bins,
+    position_histogram,
+    positivity_by_sentence,
+    relative_position,
+    spans,
+)
 from guardwrap.metrics.projected import projected_kl
 from guardwrap.metrics.qrs import log_beta_for_acceptance, log_beta_for_tvd, qrs_acceptance, qrs_kl, qrs_tvd
 from guardwrap.metrics.rates import acceptance_rate
@@ -41,6 +47,7 @@ __all__ = [
     "relative_position",
     "self_bleu",
     "semantic_similarity",
+    "spans",
     "theorem2_residual",
     "tvd_gold_guarded",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +15,7 @@ from guardwrap.errors import CheckFailed, UsageError
 from guardwrap.metrics.intervals import Floats, clip, mean_interval, numbers
 from guardwrap.metrics.rates import acceptance_rate
 
-__all__ = ["position_bins", "position_histogram", "positivity_by_sentence", "relative_position"]
+__all__ = ["position_bins", "position_histogram", "positivity_by_sentence", "relative_position", "spans"]
 
 
 def relative_position(texts: Iterable[str], what: str | Keyword | Regex) -> Floats:
@@ -45,15 +46,45 @@ def relative_position(texts: Iterable[str], what: str | Keyword | Regex) -> Floa
     )
 
 
+def spans(text: str, what: Keyword | Regex) -> list[tuple[int, int]]:
+    """Say where in a text the matches are.
+
+    Parameters
+    ----------
+    text
+        The text.
+    what
+        What to look for.
+
+    Returns
+    -------
+    list of tuple
+        Begin and end of each match, in characters; of each word of a ``Keyword``.
+
+    Raises
+    ------
+    CheckFailed
+        If a match takes longer than a Regex allows.
+    """
+    if isinstance(what, Keyword):
+        return [match.span() for pattern in what.compiled for match in pattern.finditer(text)]
+    return list(_matches(text, what))
+
+
+def _matches(text: str, what: Regex) -> Iterator[tuple[int, int]]:
+    try:
+        for match in what.compiled.finditer(text, overlapped=bool(what.checksum), timeout=what.timeout):
+            if not what.checksum or luhn(match.group()):
+                yield match.span()
+    except TimeoutError:
+        raise CheckFailed(what.title, f"took more than {what.timeout:g} s on one text") from None
+
+
 def _first(text: str, what: Keyword | Regex) -> float:
     if isinstance(what, Keyword):
         found = [match.start() for pattern in what.compiled if (match := pattern.search(text))]
     else:
-        try:
-            matches = what.compiled.finditer(text, overlapped=bool(what.checksum), timeout=what.timeout)
-            found = [m.start() for m in matches if not what.checksum or luhn(m.group())][:1]
-        except TimeoutError:
-            raise CheckFailed(what.title, f"took more than {what.timeout:g} s on one text") from None
+        found = [begin for begin, _ in islice(_matches(text, what), 1)]
     # Only an empty match can begin where the text ends.
     return min(min(found) / len(text), 1 - 1e-12) if found and text else float("nan")
 

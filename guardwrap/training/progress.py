@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from guardwrap.draws import Estimate, plain
 from guardwrap.metrics import effective_sample_size, kl_gold_proposal
 from guardwrap.metrics.intervals import mean_of, sum_of
 
-__all__ = ["Row", "plot_curve", "seen", "warnings_of", "write_curve"]
+__all__ = ["Row", "seen", "warnings_of", "write_curve"]
 
 logger = logging.getLogger("guardwrap")
 
@@ -59,6 +59,8 @@ class Row:
     warnings
         What to be wary of.
     """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     round: int
     law: str
@@ -162,30 +164,3 @@ def write_curve(rows: Sequence[Row], path: Path) -> None:
         partial.replace(path)
     except OSError as error:
         logger.warning("the learning curve is not written (%s)", error.strerror or type(error).__name__)
-
-
-def plot_curve(rows: Sequence[Row], path: Path) -> None:
-    """Draw KL(g‖a') and the acceptance rate against samples."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 5), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True)
-    for name, label in (("kl", "drawn from, by its weights"), ("kl_gold", "after learning, on draws of g")):
-        points = [(row.samples, getattr(row, name)) for row in rows if getattr(row, name) is not None]
-        if points:
-            _line(upper, points, label)
-    upper.set_ylabel("KL(g‖a') [nats]")
-    if upper.has_data():
-        upper.legend()
-    _line(lower, [(row.samples, row.acceptance) for row in rows], "acceptance rate")
-    lower.set(ylabel="acceptance rate", xlabel="samples", ylim=(0, 1))
-    FigureCanvasAgg(figure).print_png(str(path))  # type: ignore[no-untyped-call]
-
-
-def _line(axes: Any, points: Sequence[tuple[int, Estimate]], label: str) -> None:
-    xs = [x for x, _ in points]
-    (drawn,) = axes.plot(xs, [figure.value for _, figure in points], marker="o", label=label)
-    finite = [(x, f) for x, f in points if math.isfinite(f.high)]
-    axes.fill_between([x for x, _ in finite], [f.low for _, f in finite], [f.high for _, f in finite],
-                      alpha=0.2, color=drawn.get_color())  # fmt: skip

@@ -8,14 +8,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
+from guardwrap import __version__
 from guardwrap.adapters import describe, save_adapter
 from guardwrap.adapters.card import Figure, Figures
-from guardwrap.draws import Estimate, plain
+from guardwrap.draws import Estimate
 from guardwrap.errors import UsageError, first_line
 from guardwrap.generator import GuardedGenerator
 from guardwrap.metrics import (
@@ -27,9 +29,11 @@ from guardwrap.metrics import (
     partition,
 )
 from guardwrap.metrics.intervals import mean_of
+from guardwrap.report.charts import png_of
 from guardwrap.training import shards
 from guardwrap.training.drawing import draw
-from guardwrap.training.progress import Row, plot_curve, seen, warnings_of, write_curve
+from guardwrap.training.progress import Row, seen, warnings_of, write_curve
+from guardwrap.training.report import Result, Training, charts_of
 from guardwrap.training.samples import Floats
 from guardwrap.training.settings import Settings
 from guardwrap.training.trainer import Trainer
@@ -90,8 +94,8 @@ def train(
     settings
         What to do.
     folder
-        For ``adapter/`` (or ``model/``), ``curve.jsonl``, ``curve.png`` where matplotlib is installed, ``result.json``,
-        and checkpoints. Several processes must see the same one.
+        For ``adapter/`` (or ``model/``), ``curve.jsonl``, ``curve.png`` and ``acceptance.png`` where matplotlib is
+        installed, ``result.json``, and checkpoints. Several processes must see the same one.
     tick
         Called with each new row of the learning curve.
     made
@@ -125,11 +129,15 @@ def train(
     place = _save(trainer, folder, figures, notes)
     trained = Trained(place, figures, state.samples, state.tokens, state.seconds, tuple(state.curve), tuple(notes))
     if shards.is_main():
-        data = {**plain(trained), "folder": place.name, "settings": settings.model_dump(mode="json")}
-        text = json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)
+        packages = ("torch", "transformers", "peft", "numpy")
+        used = {"guardwrap": __version__, **{name: version(name) for name in packages}}
+        spent = (trained.samples, trained.tokens, trained.seconds)
+        result = Result(place.name, figures, *spent, trained.curve, trained.notes, settings, used)
+        text = json.dumps(result.to_dict(), ensure_ascii=False, indent=2, allow_nan=False)
         (folder / "result.json").write_text(text + "\n", encoding="utf-8")
         if find_spec("matplotlib") and state.curve:
-            plot_curve(state.curve, folder / "curve.png")
+            for name, chart in charts_of([Training(settings.method, state.curve, result)]).items():
+                (folder / f"{name}.png").write_bytes(png_of(chart))
     shards.wait()
     return trained
 

@@ -11,7 +11,7 @@ from enumerated import covered, repeat
 from guardwrap import Keyword, Regex
 from guardwrap.draws import Estimate
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError
-from guardwrap.metrics import position_bins, position_histogram, positivity_by_sentence, relative_position
+from guardwrap.metrics import position_bins, position_histogram, positivity_by_sentence, relative_position, spans
 
 
 def test_relative_position() -> None:
@@ -24,6 +24,16 @@ def test_relative_position() -> None:
         pytest.approx([19 / 35])
     )
     assert relative_position(["ab"], Regex("$"))[0] < 1  # an empty match at the end stays in the last bin
+
+
+def test_spans() -> None:
+    assert spans("Amazing, amazingly amazing", Keyword("amazing")) == [(0, 7), (19, 26)]
+    assert sorted(spans("b a b", Keyword(["a", "b"], match="all"))) == [(0, 1), (2, 3), (4, 5)]
+    assert spans("1-2 34", Regex(r"\d+")) == [(0, 1), (2, 3), (4, 6)]
+    assert spans("4242424242424241 4242424242424242", Regex(r"\b\d+\b", checksum="luhn")) == [(17, 33)]
+    assert spans("none", Keyword("amazing")) == []
+    with pytest.raises(CheckFailed, match="took more than"):
+        spans("a" * 60, Regex("(?:a|aa)+b", timeout=0.01))
 
 
 def test_relative_position_errors() -> None:

@@ -106,6 +106,20 @@ def test_a_run(config, tmp_path):
     assert guarded.run("a", seed=1, **settings.generation)[0].ok
 
 
+def test_a_run_can_be_shown(config, tmp_path):
+    assert run("train.yaml", "-o", "out", "--samples", 100).exit_code == 0
+    for name in ("curve.png", "acceptance.png"):
+        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
+    written = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert written["versions"].keys() == {"guardwrap", "torch", "transformers", "peft", "numpy"}
+    shown = CliRunner().invoke(app, ["report", "out"])
+    assert shown.exit_code == 0, shown.output
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Training a proposal for doubled" in page
+    assert f"{written['figures']['kl_gold_proposal']['value']:.3g} [" in page
+    assert "Learning curves: KL(g‖a&#x27;) [nats] against samples" in page
+
+
 def test_the_command_again_changes_nothing_and_a_raised_budget_goes_on(config, tmp_path):
     first = run("train.yaml", "-o", "out", "--tokens", 200)
     assert first.exit_code == 0, first.output

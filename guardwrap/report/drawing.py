@@ -7,7 +7,6 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guardwrap.errors import UsageError
@@ -15,11 +14,12 @@ from guardwrap.errors import UsageError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "INK", "MARKERS", "Plot", "drawing", "new_figure", "rendered", "require_matplotlib"]
+__all__ = ["COLOURS", "INK", "LINES", "MARKERS", "as_png", "as_svg", "drawing", "new_figure", "require_matplotlib"]
 
 # Of Okabe and Ito's colours, which colour-blind people can tell apart, those that show on white and on black.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 MARKERS = ("o", "s", "D", "^", "v", "P")
+LINES = ("-", "-.", (0, (5, 2)))
 INK = "#010203"
 """Text and axes: nearly black in a PNG file, the page's own colour of text in SVG."""
 
@@ -35,36 +35,12 @@ _STYLE: dict[Any, Any] = {
     "grid.color": INK,
     "legend.frameon": False,
     "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "guardwrap",  # the same figures give the same file
     "text.color": INK,
     "text.parse_math": False,  # a name may hold a $
     "xtick.color": INK,
     "ytick.color": INK,
 }
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A plot in two forms.
-
-    Parameters
-    ----------
-    name
-        Of its file, without the ending.
-    title
-        What it shows.
-    alt
-        The same with its figures, for those who cannot see it.
-    svg
-        An ``<svg>`` element for a page: ids of its own, colours of the page, no reference to anything outside.
-    png
-        A file, on white.
-    """
-
-    name: str
-    title: str
-    alt: str
-    svg: str
-    png: bytes
 
 
 def require_matplotlib() -> None:
@@ -82,32 +58,54 @@ def drawing() -> Iterator[None]:
     import matplotlib as mpl
 
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"Glyph .* missing")  # a name in a script that the font has not
+        # A name in a script that the font has not; a page shows it all the same.
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing|Matplotlib currently does not support")
         yield
 
 
-def new_figure(height: float, rows: int = 1) -> Figure:
-    """Return a figure of axes below each other; no window and no pyplot, which would choose a backend for all."""
+def new_figure(width: float, height: float) -> Figure:
+    """Return a figure with one pair of axes; no window and no pyplot, which would choose a backend for all.
+
+    Parameters
+    ----------
+    width, height
+        In inches.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.2, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.subplots(rows, squeeze=False)
+    figure.subplots()
     return figure
 
 
-def rendered(figure: Figure, name: str, title: str, alt: str) -> Plot:
-    """Render a figure, inside ``drawing``."""
-    png, svg = io.BytesIO(), io.StringIO()
-    figure.savefig(png, format="png", dpi=160, facecolor="white")
+def as_png(figure: Figure) -> bytes:
+    """Return a file, on white. Inside ``drawing``."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=200, facecolor="white")
+    return file.getvalue()
+
+
+def as_svg(figure: Figure, name: str) -> str:
+    """Return an ``<svg>`` element for a page. Inside ``drawing``.
+
+    Parameters
+    ----------
+    figure
+        What to show.
+    name
+        Begins the element's ids, so that they differ from those of others on the page.
+
+    Returns
+    -------
+    str
+        Colours of the page, no reference to anything outside.
+    """
+    file = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure.savefig(svg, format="svg", transparent=True, metadata=nothing)
-    return Plot(name, title, alt, _embedded(svg.getvalue(), name), png.getvalue())
-
-
-def _embedded(svg: str, name: str) -> str:
-    """Turn a file into an element of a page that has others of its kind."""
+    figure.savefig(file, format="svg", transparent=True, metadata=nothing)
+    svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
     start, rest = svg.split(">", 1)
     box = re.search(r'viewBox="[^"]*"', start)

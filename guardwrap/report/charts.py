@@ -1,0 +1,333 @@
+"""Charts of blocks: drawings for a page and for a file, the same in words, and the figures behind them as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from guardwrap.draws import Estimate
+from guardwrap.report.blocks import Bars, Cell, Chart, Cloud, Curves, Points, Table
+from guardwrap.report.drawing import COLOURS, INK, LINES, MARKERS, as_png, as_svg, drawing, new_figure
+from guardwrap.report.words import in_line, in_words
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["alt_of", "can_be_drawn", "edges_of", "figures_of", "png_of", "svg_of"]
+
+_WIDTH = 4.3  # inches: on a phone a point of the drawing is then about a pixel of the page
+_MOST = 1e100  # beyond it is infinity, for who draws
+_TOLD = 12  # points of a curve that are told in words
+_CROWDED = 25  # points of a curve, from which on its intervals are a band
+_RASTER = 2000  # places in a cloud, from which on they are a picture in the drawing
+_NAME, _AXIS = 40, 46  # characters
+
+
+def svg_of(block: Chart, name: str) -> str:
+    """Draw a chart for a page.
+
+    Parameters
+    ----------
+    block
+        What to draw.
+    name
+        Begins the drawing's ids.
+
+    Raises
+    ------
+    UsageError
+        If matplotlib is not installed.
+    """
+    with drawing():
+        return as_svg(_figure(block), name)
+
+
+def png_of(block: Chart) -> bytes:
+    """Draw a chart as a file. Raises as ``svg_of``."""
+    with drawing():
+        return as_png(_figure(block))
+
+
+def can_be_drawn(block: Chart) -> bool:
+    """Say whether a chart has anything to show."""
+    if isinstance(block, Cloud):
+        return any(one.points for one in block.series)
+    return any(_known(pair) for one in _pairs(block) for pair in one)
+
+
+def edges_of(block: Chart) -> str:
+    """Say in a sentence what a drawing cannot show, or nothing."""
+    if isinstance(block, Cloud):
+        return ""
+    pairs = [pair for one in _pairs(block) for pair in one]
+    left_out = sum(not _known(pair) for pair in pairs)
+    told = []
+    if left_out:
+        told.append(f"{left_out} of {len(pairs)} points are not drawn: they have no finite value.")
+    if any(not _finite(end) for pair in pairs if _known(pair) for figure in pair for end in figure[1:]):
+        told.append("A bar without a cap goes on beyond the edge.")
+    if isinstance(block, Curves) and any(
+        (block.log_y and y.value <= 0) or (block.log_x and x.value <= 0) for x, y in filter(_known, pairs)
+    ):
+        told.append("A point at the lower or left edge is as low as that or lower.")
+    return " ".join(told)
+
+
+def alt_of(block: Chart) -> str:
+    """Tell a chart with its figures, for those who cannot see it."""
+    title = in_line(block.title).rstrip(".")
+    if isinstance(block, Cloud):
+        told = [f"{in_line(one.name)}, {len(one.points)} places" for one in block.series]
+        return f"{title}: a cloud of places. {'; '.join(told)}."
+    x, y = in_line(block.x), in_line(block.y)
+    if isinstance(block, Bars):
+        told = [
+            f"{in_line(one.name)}: "
+            + ", ".join(f"{in_words(value)} at {in_line(of)}" for of, value in zip(block.bins, one.values, strict=True))
+            for one in block.series
+        ]
+        return f"{title}: {y} by {x}{_with_intervals(block)}. {'; '.join(told)}."
+    names = [in_line(one.name) for one in block.series]
+    told = [f"{name}: {_told(pairs)}" for name, pairs in zip(names, _pairs(block), strict=True)]
+    scale = ""
+    if isinstance(block, Curves):
+        told += [f"{in_line(level.name)}: {in_words(level.y)} all along" for level in block.levels]
+        logs = [name for name, log in ((x, block.log_x), (y, block.log_y)) if log]
+        scale = f", {' and '.join(logs)} logarithmic" if logs else ""
+    return f"{title}: {y} against {x}{scale}{_with_intervals(block)}. {'; '.join(told)}."
+
+
+def figures_of(block: Chart) -> Table | None:
+    """Return the figures behind a chart as a table; a cloud has none that mean anything."""
+    caption = f"The figures of: {block.title}"
+    if isinstance(block, Cloud):
+        return None
+    rows: list[tuple[Cell, ...]]
+    if isinstance(block, Bars):
+        rows = [(of, *(one.values[i] for one in block.series)) for i, of in enumerate(block.bins)]
+        return Table(caption, (block.x, *(one.name for one in block.series)), tuple(rows))
+    if isinstance(block, Curves):
+        rows = [(one.name, point.x, point.y) for one in block.series for point in one.points]
+        rows += [(level.name, "all along", level.y) for level in block.levels]
+        return Table(caption, ("", block.x, block.y), tuple(rows))
+    rows = [
+        (one.name if point.label is None else f"{one.name}, {point.label}", point.x, point.y)
+        for one in block.series
+        for point in one.points
+    ]
+    return Table(caption, ("", block.x, block.y), tuple(rows))
+
+
+def _with_intervals(block: Curves | Points | Bars) -> str:
+    figures = (figure for one in _pairs(block) for pair in one for figure in pair)
+    return ", with 95 % intervals" if any(figure.low < figure.high for figure in figures) else ""
+
+
+def _told(pairs: Sequence[tuple[Estimate, Estimate]]) -> str:
+    """Tell a curve's points: of many the first, the last and some between."""
+    if not pairs:
+        return "nothing"
+    every = max(1, math.ceil((len(pairs) - 1) / (_TOLD - 1)))
+    picked = [pair for i, pair in enumerate(pairs) if i % every == 0 or i == len(pairs) - 1]
+    told = ", ".join(f"{in_words(y)} at {in_words(_or_number(x))}" for x, y in picked)
+    return told if len(picked) == len(pairs) else f"{len(picked)} of {len(pairs)} points: {told}"
+
+
+def _or_number(x: Estimate) -> Estimate | float:
+    return x.value if x.value == x.low == x.high else x
+
+
+def _pairs(block: Curves | Points | Bars) -> list[list[tuple[Estimate, Estimate]]]:
+    """Return the points of each series; an x that is known exactly has no length."""
+    if isinstance(block, Bars):
+        return [[(_exactly(i), value) for i, value in enumerate(one.values)] for one in block.series]
+    if isinstance(block, Curves):
+        return [[(_exactly(point.x), point.y) for point in one.points] for one in block.series]
+    return [[(point.x, point.y) for point in one.points] for one in block.series]
+
+
+def _exactly(x: float) -> Estimate:
+    return Estimate(x, x, x)
+
+
+def _finite(number: float) -> bool:
+    return abs(number) < _MOST  # not for NaN
+
+
+def _known(pair: tuple[Estimate, Estimate]) -> bool:
+    return _finite(pair[0].value) and _finite(pair[1].value)
+
+
+def _figure(block: Chart) -> Any:
+    names = [one.name for one in block.series] + [level.name for level in getattr(block, "levels", ())]
+    columns = 2 if all(len(in_line(name, _NAME)) <= 18 for name in names) else 1
+    figure = new_figure(_WIDTH, 2.9 + 0.17 * math.ceil(len(names) / columns))
+    axes: Axes = figure.axes[0]
+    draw: dict[type, Callable[[Axes, Any], list[Any]]]
+    draw = {Curves: _curves, Points: _points, Bars: _bars, Cloud: _cloud}
+    handles = draw[type(block)](axes, block)
+    if not isinstance(block, Cloud):
+        axes.set(xlabel=in_line(block.x, _AXIS), ylabel=in_line(block.y, _AXIS))
+    # A name that begins with an underscore is none for matplotlib.
+    labels = [f" {label}" if label.startswith("_") else label for label in (in_line(name, _NAME) for name in names)]
+    shown = [(handle, label) for handle, label in zip(handles, labels, strict=True) if handle is not None]
+    if shown:
+        figure.legend(*zip(*shown, strict=True), loc="outside upper left", ncols=columns)
+    return figure
+
+
+def _look(i: int) -> dict[str, Any]:
+    return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "markersize": 4.5}
+
+
+def _curves(axes: Axes, block: Curves) -> list[Any]:
+    series = [[pair for pair in pairs if _known(pair)] for pairs in _pairs(block)]
+    levels = [_exactly(level.y) for level in block.levels if _finite(level.y)]
+    xs, log_x = _range([x for pairs in series for x, _ in pairs], block.log_x)
+    ys, log_y = _range([*(y for pairs in series for _, y in pairs), *levels], block.log_y)
+    handles: list[Any] = []
+    for i, pairs in enumerate(series):
+        at = [min(max(x.value, xs[0]), xs[1]) for x, _ in pairs]
+        values, bars = _cut([y for _, y in pairs], ys)
+        look = {**_look(i), "linestyle": LINES[i // len(COLOURS) % len(LINES)], "linewidth": 1.2}
+        if not pairs:
+            handles.append(None)
+        elif all(y.low == y.high for _, y in pairs):  # without intervals
+            handles += axes.plot(at, values, **{**look, "linestyle": "--"}, markerfacecolor="none")
+        elif len(pairs) > _CROWDED:
+            handles += axes.plot(at, values, **{**look, "marker": ""})
+            lows = [value - down for value, down in zip(values, bars[0], strict=True)]
+            highs = [value + up for value, up in zip(values, bars[1], strict=True)]
+            axes.fill_between(at, lows, highs, color=look["color"], alpha=0.2, linewidth=0)
+        else:
+            handles.append(axes.errorbar(at, values, yerr=bars, capsize=2.5, elinewidth=0.9, **look))
+    for i, level in enumerate(block.levels):
+        style = (0, (1, 1 + i % 4))
+        shown = _finite(level.y) and ys[0] <= level.y <= ys[1]
+        handles.append(axes.axhline(level.y, color=INK, linewidth=1, linestyle=style) if shown else None)
+    axes.set(xlim=xs, ylim=ys, xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
+    for axis, log, (low, high) in ((axes.xaxis, log_x, xs), (axes.yaxis, log_y, ys)):
+        if log:
+            _ticks(axis, high / low)
+    return handles
+
+
+def _points(axes: Axes, block: Points) -> list[Any]:
+    series = [[pair for pair in pairs if _known(pair)] for pairs in _pairs(block)]
+    xs, _ = _range([x for pairs in series for x, _ in pairs], False)
+    ys, _ = _range([y for pairs in series for _, y in pairs], False)
+    axes.set(xlim=xs, ylim=ys)
+    for total in block.diagonals:
+        _diagonal(axes, total, xs, ys)
+    handles: list[Any] = []
+    for i, (one, pairs) in enumerate(zip(block.series, series, strict=True)):
+        across, across_bars = _cut([x for x, _ in pairs], xs)
+        up, up_bars = _cut([y for _, y in pairs], ys)
+        if not pairs:
+            handles.append(None)
+            continue
+        look: dict[str, Any] = {
+            "color": COLOURS[i % len(COLOURS)],
+            "fmt": "none",
+            "elinewidth": 0.9,
+            "capsize": 2.5,
+            "zorder": 3,
+        }
+        axes.errorbar(across, up, xerr=across_bars, yerr=up_bars, **look)
+        # Whole where they stand on an axis; a bar, though, ends at the edge.
+        handles += axes.plot(across, up, **_look(i), linestyle="none", clip_on=False, zorder=3)
+        for point, x, y in zip((p for p in one.points if _known((p.x, p.y))), across, up, strict=True):
+            if point.label is not None:
+                label = in_line(point.label, 24)
+                axes.annotate(label, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=8)
+    return handles
+
+
+def _diagonal(axes: Axes, total: float, xs: tuple[float, float], ys: tuple[float, float]) -> None:
+    """Draw x + y = total, with its number at the upper or right edge, where no point stands."""
+    left, right = max(xs[0], total - ys[1]), min(xs[1], total - ys[0])
+    if not left < right:
+        return
+    axes.plot([left, right], [total - left, total - right], color=INK, alpha=0.5, linewidth=0.8, linestyle=":")
+    inset = 0.03 * (ys[1] - ys[0])
+    width = xs[1] - xs[0]
+    x = max(left + 0.01 * width, total - ys[1] + inset)
+    if x < xs[1] - 0.06 * width:
+        axes.text(x, total - x, in_words(total), fontsize=8, alpha=0.85, ha="left", va="center")
+
+
+def _bars(axes: Axes, block: Bars) -> list[Any]:
+    every = [pair for pairs in _pairs(block) for pair in pairs if _known(pair)]
+    low, high = _range([y for _, y in every], False)[0]
+    handles: list[Any] = []
+    width = 0.8 / max(1, len(block.series))
+    for i, pairs in enumerate(_pairs(block)):
+        known = [pair for pair in pairs if _known(pair)]
+        at = [x.value + (i + 0.5) * width - 0.4 for x, _ in known]
+        values, bars = _cut([y for _, y in known], (low, high))
+        look = _look(i)
+        axes.bar(at, values, width=0.9 * width, color=look["color"], alpha=0.45)
+        look |= {"linestyle": "none", "elinewidth": 0.9, "capsize": 2, "markersize": 3.5}
+        handles.append(axes.errorbar(at, values, yerr=bars, **look) if known else None)
+    labels = [in_line(of, 18) for of in block.bins]
+    every_nth = math.ceil(len(labels) / 40)
+    crowded = sum(len(label) + 1 for label in labels) > 44
+    ticks = range(0, len(labels), every_nth)
+    axes.set_xticks(list(ticks), [labels[i] for i in ticks], rotation=90 if crowded else 0)
+    axes.grid(visible=False, axis="x")
+    axes.set(xlim=(-0.6, max(len(labels), 1) - 0.4), ylim=(low, high))
+    return handles
+
+
+def _cloud(axes: Axes, block: Cloud) -> list[Any]:
+    handles: list[Any] = []
+    many = sum(len(one.points) for one in block.series) > _RASTER
+    for i, one in enumerate(block.series):
+        places = [place for place in one.points if _finite(place[0]) and _finite(place[1])]
+        look = {**_look(i), "markersize": 3.5, "linestyle": "none", "alpha": 0.75, "markeredgewidth": 0}
+        handles += axes.plot(*zip(*places, strict=True), **look, rasterized=many) if places else [None]
+    axes.set(xticks=[], yticks=[], xmargin=0.05, ymargin=0.05)
+    axes.spines[["top", "right"]].set_visible(True)
+    return handles
+
+
+def _range(figures: Sequence[Estimate], log: bool) -> tuple[tuple[float, float], bool]:
+    """Return where an axis begins and ends, and whether it is logarithmic.
+
+    An interval's end is shown unless it is so far off that the values would be squeezed.
+    """
+    values = [figure.value for figure in figures]
+    positive = [value for value in values if value > 1 / _MOST]
+    if log and positive:
+        low, high = min(positive), max(positive)
+        ends = [end for figure in figures for end in figure if low / 10 <= end <= high * 10]
+        return (0.8 * min([low, *ends]), 1.25 * max([high, *ends])), True
+    low, high = min([0.0, *values]), max([0.0, *values])
+    reach = 1.5 * (high - low)
+    ends = [end for figure in figures for end in figure if low - reach <= end <= high + reach]
+    top, bottom = max([high, *ends]), min([low, *ends])
+    margin = 0.06 * (top - bottom) or 1.0
+    return (bottom - margin if bottom < 0 else 0.0, top + margin), False
+
+
+def _cut(figures: Sequence[Estimate], ends: tuple[float, float]) -> tuple[list[float], list[list[float]]]:
+    """Return values and the lengths of their intervals down and up, cut where the axis ends."""
+    low, high = ends
+    values = [min(max(figure.value, low), high) for figure in figures]
+    # Past the edge, so that the cap of an interval that is cut does not show.
+    beyond = (low - (high - low) if low <= 0 else low / 10, high + (high - low))
+    lows = [max(figure.low, beyond[0]) for figure in figures]
+    highs = [min(figure.high, beyond[1]) for figure in figures]
+    return values, [
+        [max(value - end, 0.0) for value, end in zip(values, lows, strict=True)],
+        [max(end - value, 0.0) for value, end in zip(values, highs, strict=True)],
+    ]
+
+
+def _ticks(axis: Any, ratio: float) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if ratio < 1e3 else (1,), numticks=12))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: in_words(float(value))))
+    axis.set_minor_locator(NullLocator())

@@ -1,0 +1,45 @@
+"""Cost against distance: KL(g‖g') over -log AR, which add up to KL(g‖a') (the paper's Theorem 2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from guardwrap.draws import Estimate
+from guardwrap.report.blocks import Points, Spot, Spots
+
+__all__ = ["cost_against_distance", "minus_log"]
+
+
+def cost_against_distance(found: Mapping[str, tuple[Estimate, Estimate]]) -> Points:
+    """Return the chart of proposals by what they cost and how far from g their texts stay.
+
+    Parameters
+    ----------
+    found
+        By name, the acceptance rate and KL(g‖g') in nats.
+    """
+    points = {name: Spot(minus_log(rate), kl) for name, (rate, kl) in found.items()}
+    shown = [spot for spot in points.values() if math.isfinite(spot.x.value) and math.isfinite(spot.y.value)]
+    most = max([spot.x.value for spot in shown], default=0) + max([spot.y.value for spot in shown], default=0)
+    step = _nice(max(most, 0.5) / 5)
+    return Points(
+        "Cost against distance",
+        "cost: -log acceptance rate [nats]",
+        "KL(g‖g') [nats]",
+        tuple(Spots(name, (spot,)) for name, spot in points.items()),
+        tuple(i * step for i in range(1, 9)),
+        "Along a dotted diagonal KL(g‖a') is the same (Theorem 2): the number at it, in nats.",
+    )
+
+
+def minus_log(rate: Estimate) -> Estimate:
+    """Return -log of an acceptance rate, in nats."""
+    value, low, high = (-math.log(x) if x > 0 else math.inf for x in (rate.value, rate.high, rate.low))
+    return Estimate(max(value, 0.0), max(low, 0.0), high)
+
+
+def _nice(step: float) -> float:
+    """Round up to 1, 2 or 5 times a power of ten."""
+    power: float = 10.0 ** math.floor(math.log10(step))
+    return next(x * power for x in (1, 2, 5, 10) if x * power >= step * (1 - 1e-9))

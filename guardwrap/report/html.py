@@ -1,0 +1,187 @@
+"""From blocks to one HTML file: no script, nothing from elsewhere, readable on a phone and in the dark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from itertools import count
+
+from guardwrap import __version__
+from guardwrap.report.blocks import Bars, Block, Cell, Chart, Cloud, Curves, Note, Page, Points, Sample, Table, Text
+from guardwrap.report.charts import alt_of, can_be_drawn, edges_of, figures_of, svg_of
+from guardwrap.report.words import in_line, in_words, visible
+
+__all__ = ["html_report"]
+
+_SHORT = 24  # characters of a cell that need not be broken
+
+_CSS = """
+:root { color-scheme: light dark; --ink: #16181c; --paper: #fff; --line: #8886; --soft: #8881; --link: #0b5cad; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e8eb; --paper: #16181c; --link: #8cc0ff; } }
+* { box-sizing: border-box; }
+html { -webkit-text-size-adjust: 100%; text-size-adjust: 100%; }
+body { margin: 0 auto; padding: 1rem; max-width: 60rem; font: 1rem/1.5 system-ui, sans-serif; color: var(--ink);
+  background: var(--paper); overflow-wrap: anywhere; }
+h1 { font-size: 1.6rem; line-height: 1.25; }
+h2 { margin-top: 2.5rem; font-size: 1.3rem; line-height: 1.3; border-bottom: 1px solid var(--line); }
+h3 { margin-top: 2rem; font-size: 1.1rem; line-height: 1.3; }
+a { color: var(--link); }
+nav ul { padding-left: 1.25rem; }
+p, figcaption, .hint { max-width: 46rem; }
+p { white-space: pre-line; }
+figcaption, .hint, .note, footer, nav { font-size: .875rem; }
+.note { border-left: .25rem solid #d55e00; padding-left: .75rem; }
+figure { margin: 1.5rem 0; }
+figure > strong, .title { display: block; font-weight: 600; }
+figure svg { width: 100%; max-width: 33rem; height: auto; display: block; margin: .5rem 0; }
+details { margin: .5rem 0; font-size: .875rem; }
+summary { cursor: pointer; padding: .25rem 0; }
+.wide { overflow-x: auto; margin: 1rem 0; }
+table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
+caption { text-align: left; font-weight: 600; padding: .5rem 0; }
+caption span { position: sticky; left: 0; display: inline-block; max-width: min(46rem, 100vw - 2rem); }
+th, td { padding: .3rem .9rem .3rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line);
+  min-width: 4.5rem; max-width: min(34rem, 62vw);
+  overflow-wrap: anywhere; }
+th { overflow-wrap: break-word; }
+th[scope=row] { min-width: 7rem; max-width: 16rem; }
+@media (min-width: 40rem) { th[scope=row] { min-width: 11rem; } }
+th[scope=col] { vertical-align: bottom; }
+td.n { white-space: nowrap; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--soft); padding: .75rem; margin: .5rem 0;
+  font: .9375rem/1.5 ui-serif, Georgia, serif; border-radius: .25rem; max-height: 24rem; overflow-y: auto; }
+mark { background: #ffd866; color: #16181c; border-radius: .2em; padding: 0 .1em; }
+"""
+
+
+def html_report(pages: Sequence[Page], title: str | None = None, sources: Sequence[str] = ()) -> str:
+    """Write a report.
+
+    Parameters
+    ----------
+    pages
+        What it says, in this order.
+    title
+        Of the report; by default the first page's.
+    sources
+        The files that it was made of.
+
+    Returns
+    -------
+    str
+        HTML. Whatever came from outside is escaped.
+
+    Raises
+    ------
+    UsageError
+        If there is a chart, and matplotlib is not installed.
+    """
+    names = (f"c{i}" for i in count(1))
+    head = in_line(title if title is not None else pages[0].title)
+    whole = title is None and len(pages) == 1  # then the page's title is the report's
+    level = 2 if whole else 3
+    links, body, anchors = [], [], count(1)
+    for page in pages:
+        if not whole:
+            anchor = f"s{next(anchors)}"
+            links.append((anchor, page.title))
+            body.append(f'<h2 id="{anchor}" dir="auto">{_shown(page.title)}</h2>')
+        for section in page.sections:
+            anchor = f"s{next(anchors)}"
+            if whole:
+                links.append((anchor, section.title))
+            body.append(f'<section>\n<h{level} id="{anchor}" dir="auto">{_shown(section.title)}</h{level}>')
+            body += [_block(block, names) for block in section.blocks]
+            body.append("</section>")
+    made = f"Made by guardwrap {__version__}" + (f" from {', '.join(sources)}" if sources else "")
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{_shown(head)}</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<style>{_CSS}</style>\n</head>\n<body>\n<main>\n<h1 dir="auto">{_shown(head)}</h1>\n'
+        f"{_contents(links)}" + "\n".join(body) + f"\n</main>\n<footer>{_tag('p', made)}</footer>\n</body>\n</html>\n"
+    )
+
+
+def _contents(links: Sequence[tuple[str, str]]) -> str:
+    if len(links) < 3:
+        return ""
+    lines = "".join(
+        f'<li dir="auto"><a href="#{anchor}">{_shown(in_line(text, 90))}</a></li>' for anchor, text in links
+    )
+    return f'<nav aria-label="Contents"><ul>{lines}</ul></nav>\n'
+
+
+def _block(block: Block, names: Iterable[str]) -> str:
+    if isinstance(block, Text):
+        return _caption(block.caption) + _tag("p", block.text)
+    if isinstance(block, Note):
+        return _caption(block.caption) + _tag("p", block.text, "note")
+    if isinstance(block, Table):
+        return _table(block)
+    if isinstance(block, Curves | Points | Bars | Cloud):
+        return _chart(block, next(iter(names)))
+    samples = "\n".join(f'<pre dir="auto">{_marked(sample)}</pre>' for sample in block.texts)
+    hint = _tag("p", block.caption, "hint") if block.caption else ""
+    return f"{_tag('p', block.title, 'title')}{hint}{samples or _tag('p', 'There is none.')}"
+
+
+def _chart(block: Chart, name: str) -> str:
+    said = " ".join(part for part in (block.caption, edges_of(block)) if part)
+    table = figures_of(block)
+    behind = f"<details><summary>The figures</summary>{_table(table)}</details>" if table and table.rows else ""
+    if can_be_drawn(block):
+        drawn = f'<div role="img" aria-label="{_shown(alt_of(block))}">{svg_of(block, name)}</div>'
+    else:
+        drawn = _tag("p", "There is nothing to draw.")
+    caption = _tag("figcaption", said) if said else ""
+    return f"<figure>{_tag('strong', block.title)}{drawn}{caption}{behind}</figure>"
+
+
+def _table(table: Table) -> str:
+    titles = "".join(f'<th scope="col" dir="auto">{_shown(title)}</th>' for title in table.columns)
+    lines = "".join(
+        f"<tr>{''.join(_cell(cell, first=i == 0) for i, cell in enumerate(row))}</tr>\n" for row in table.rows
+    )
+    caption = f"<caption>{_tag('span', table.caption)}</caption>" if table.caption else ""
+    label = f' aria-label="{_shown(table.caption)}"' if table.caption else ""
+    return (
+        f'<div class="wide" tabindex="0" role="region"{label}>'
+        f"<table>{caption}\n<thead><tr>{titles}</tr></thead>\n<tbody>\n{lines}</tbody></table></div>"
+    )
+
+
+def _cell(cell: Cell, *, first: bool) -> str:
+    if first:
+        return f'<th scope="row" dir="auto">{_shown(in_words(cell))}</th>'
+    text = in_words(cell)
+    return _tag("td", text, "n" if not isinstance(cell, str) or len(text) <= _SHORT else "")
+
+
+def _marked(sample: Sample) -> str:
+    """Escape a text and highlight its spans; those that overlap become one."""
+    merged: list[list[int]] = []
+    for begin, end in sorted(span for span in sample.spans if span[0] < span[1]):
+        if merged and begin <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([begin, end])
+    parts, done = [], 0
+    for begin, end in merged:
+        parts += [_shown(sample.text[done:begin]), f"<mark>{_shown(sample.text[begin:end])}</mark>"]
+        done = end
+    # HTML swallows a line break right after <pre>.
+    return "\n" + "".join([*parts, _shown(sample.text[done:])])
+
+
+def _caption(text: str | None) -> str:
+    return _tag("p", text, "title") if text else ""
+
+
+def _tag(name: str, text: str, kind: str = "") -> str:
+    attribute = f' class="{kind}"' if kind else ""
+    return f'<{name}{attribute} dir="auto">{_shown(text)}</{name}>'
+
+
+def _shown(text: str) -> str:
+    """Escape what HTML would obey, and show what it cannot hold."""
+    return escape(visible(text))
