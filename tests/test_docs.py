@@ -28,7 +28,7 @@ PAGES = sorted(path.name for path in DOCS.glob("*.md"))
 
 # What a reader of training.md has after reading it; smaller here, so that a second is enough.
 TRAINING = {
-    "samples": 600, "hint_samples": 300, "gold_attempts": 300, "final_attempts": 100, "rounds": 1, "updates": 10,
+    "samples": 600, "warm_samples": 300, "gold_attempts": 300, "final_attempts": 100, "rounds": 1, "updates": 10,
     "look": 5, "rank": 2,
 }  # fmt: skip
 EVALUATION = {"attempts": 200, "base_attempts": 200, "steps": [1, 2], "texts": 20}
