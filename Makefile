@@ -2,10 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test
+.PHONY: demo docs test
 
 demo: .venv/ready
 	$(BIN)/guardwrap demo
+
+# Warnings are errors: a dead link is one, and so is a docstring that cannot be read. Needs no network.
+docs: .venv/ready
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@echo docs/_build/html/index.html
 
 # One thread a worker: two processes that share two threads each get in each other's way.
 test: export OMP_NUM_THREADS = 1

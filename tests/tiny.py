@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Regex as TokenizersRegex
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
     AutomaticSpeechRecognitionPipeline,
     BartConfig,
@@ -12,6 +14,7 @@ from transformers import (
     CLIPVisionConfig,
     ImageTextToTextPipeline,
     LlamaConfig,
+    LlamaForCausalLM,
     LlavaConfig,
     LlavaForConditionalGeneration,
     LlavaProcessor,
@@ -157,6 +160,44 @@ def speech_to_text() -> AutomaticSpeechRecognitionPipeline:
     extractor = Speech2TextFeatureExtractor(feature_size=4, num_mel_bins=4, sampling_rate=16_000)
     model = made(Speech2TextForConditionalGeneration, config)
     return AutomaticSpeechRecognitionPipeline(model=model, tokenizer=tokenizer, feature_extractor=extractor)
+
+
+WORDS = (
+    *("tea", "coffee", "mug", "drink", "morning", "boat", "name", "dragon", "castle", "Lily", "One", "the", "a", "is"),
+    *("and", "then", "day", "happy", ".", ",", "!", "?", "\n", "1", "x"),
+)
+
+
+def storyteller() -> tuple[Any, PreTrainedTokenizerFast]:
+    """A Llama that says any of a few words next, so that a given one is never rare, and takes any prompt and chat."""
+    vocabulary = {word: i for i, word in enumerate(("<end>", "<s>", *WORDS))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="x"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(TokenizersRegex(r"\w+|\n|[^\w\s]"), "removed", invert=True)
+    tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        eos_token="<end>",
+        pad_token="<end>",
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
+    config = LlamaConfig(
+        vocab_size=len(fast),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=128,
+        initializer_range=0.1,
+        eos_token_id=0,
+        pad_token_id=0,
+        bos_token_id=1,
+    )
+    model = made(LlamaForCausalLM, config)
+    model.generation_config.max_new_tokens = 20
+    return model, fast
 
 
 @torch.no_grad()

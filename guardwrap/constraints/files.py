@@ -82,6 +82,8 @@ def as_constraint_file(given: object, *, allow_code: bool = False) -> Constraint
         sampler = next((file.sampler for file in files if file.sampler), None)
         budget = next((file.budget for file in files if file.budget), None)
         return ConstraintFile(All([file.constraint for file in files]), sampler=sampler, budget=budget)
+    if callable(given) and not isinstance(given, type):
+        raise ConstraintError("a function becomes a constraint by @constraint above it, or constraint(function)")
     raise ConstraintError(
         f"cannot make a constraint of {type(given).__name__}; give a Constraint, a list of them, "
         "'catalogue:<name>' or the path of a constraint file"

@@ -132,7 +132,7 @@ def kl_gold_guarded(log_weights: ArrayLike) -> Estimate:
 
 
 def tvd_gold_guarded(log_weights: ArrayLike) -> Estimate:
-    """Estimate TVD(g, g') = ½ Σ |g(y) - g'(y)| from attempts of a'.
+    """Estimate TVD(g, g') = ``½ Σ |g(y) - g'(y)|`` from attempts of a'.
 
     Parameters
     ----------

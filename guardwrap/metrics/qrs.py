@@ -61,7 +61,7 @@ def qrs_acceptance(log_weights: ArrayLike, log_beta: float) -> Estimate:
 
 
 def qrs_tvd(log_weights: ArrayLike, log_beta: float) -> Estimate:
-    """Estimate TVD(g, p_β) = ½ Σ |g(y) - p_β(y)|.
+    """Estimate TVD(g, p_β) = ``½ Σ |g(y) - p_β(y)|``.
 
     Parameters
     ----------

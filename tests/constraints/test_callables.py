@@ -12,6 +12,7 @@ import pytest
 
 from guardwrap.constraints import All, Constraint, Keyword, Python, TextConstraint, Verdict, constraint
 from guardwrap.constraints.base import judge, run_check, run_verdict
+from guardwrap.constraints.files import as_constraint_file
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError
 
@@ -240,6 +241,13 @@ def test_functions_that_do_not_exist(name, message):
 def test_what_is_no_function(function):
     with pytest.raises(ConstraintError, match="is not a function"):
         Python(function)
+
+
+def test_a_plain_function_is_told_the_way():
+    with pytest.raises(ConstraintError, match="@constraint"):
+        as_constraint_file([is_upper])
+    with pytest.raises(ConstraintError, match="cannot make a constraint of ABCMeta"):
+        as_constraint_file(Keyword)
 
 
 def test_spelling_a_function_imports_nothing():
