@@ -13,7 +13,7 @@ from guardwrap.draws import Estimate
 from guardwrap.errors import ModelError, UsageError, first_line
 from guardwrap.metrics.intervals import Floats, clip, mean_interval
 
-__all__ = ["self_bleu", "semantic_similarity"]
+__all__ = ["encode", "self_bleu", "semantic_similarity"]
 
 Ngram = tuple[str, ...]
 
@@ -160,7 +160,7 @@ def semantic_similarity(
     rng = np.random.default_rng(seed)
     size = min(sample, len(texts))
     chosen = [texts[i] for i in rng.choice(len(texts), size, replace=False)]
-    vectors = np.asarray(_encode(chosen, embed) if isinstance(embed, str) else embed(chosen), dtype=np.float64)
+    vectors = np.asarray(encode(chosen, embed) if isinstance(embed, str) else embed(chosen), dtype=np.float64)
     if vectors.ndim != 2 or len(vectors) != size:
         raise UsageError(f"embed must return an array [{size}, dimensions], not of shape {list(vectors.shape)}")
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -186,8 +186,28 @@ def semantic_similarity(
     return clip(Estimate(value, value - below, value + above), -1.0, 1.0)
 
 
-def _encode(texts: Sequence[str], name: str, batch_size: int = 32) -> Floats:
-    """Average an encoder's last hidden states over each text's tokens; ``[texts, dimensions]``."""
+def encode(texts: Sequence[str], name: str, batch_size: int = 32) -> Floats:
+    """Average an encoder's last hidden states over each text's tokens.
+
+    Parameters
+    ----------
+    texts
+        What to embed.
+    name
+        Hub id or path of a Hugging Face model.
+    batch_size
+        Texts per forward pass.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``[texts, dimensions]``.
+
+    Raises
+    ------
+    ModelError
+        If the model cannot be loaded.
+    """
     import torch
     from transformers import AutoModel, AutoTokenizer
 

@@ -166,6 +166,10 @@ class Task:
         call = ProposedCall(**vars(self._call), source=self._call, told=Hint(template).apply)
         return list(call.prompts(self._read, len(self._read)))
 
+    def text_of(self, sample: Sample) -> str:
+        """Return a sample's text, as the constraint judged it."""
+        return self._call.text(self.prompts[sample.prompt], sample.token_ids)
+
     def texts(self, samples: Sequence[Sample], prompts: Sequence[Prompt] | None = None) -> list[Text]:
         """Return what ``engine.score`` takes: samples under their prompts, or under others."""
         prompts = self.prompts if prompts is None else prompts

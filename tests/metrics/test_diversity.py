@@ -180,9 +180,9 @@ def test_an_encoder_by_its_path(encoder: str) -> None:
     model, tokenizer = BertModel.from_pretrained(encoder).eval(), character_tokenizer("abc")
     with torch.no_grad():
         alone = [model(torch.tensor([tokenizer(text)["input_ids"][:8]])).last_hidden_state[0].mean(0) for text in texts]
-    together = diversity._encode(texts, encoder)
+    together = diversity.encode(texts, encoder)
     assert together == pytest.approx(np.stack([states.numpy() for states in alone]), abs=1e-5)
-    assert diversity._encode(texts, encoder, batch_size=3) == pytest.approx(together, abs=1e-5)
+    assert diversity.encode(texts, encoder, batch_size=3) == pytest.approx(together, abs=1e-5)
     assert -1 <= semantic_similarity(texts, encoder, pairs=None).value <= 1
 
 

@@ -1,0 +1,92 @@
+"""What an experiment is told: one YAML file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, ValidationError, model_validator
+
+from guardwrap.evaluation.settings import STEPS
+from guardwrap.training import Settings as Training
+
+SCALED = ("warm_samples", "samples_per_step", "updates", "gold_attempts", "final_attempts", "attempts",
+          "more_attempts", "texts")  # fmt: skip
+
+ITSELF, NAMES = "model itself", ("SFT", "DPG", "warm-start DPG", "ours")
+SFT, DPG, WARM, OURS = NAMES
+
+
+class Paper(Training):
+    """A training's settings, and what is compared.
+
+    Parameters
+    ----------
+    title
+        Of the page.
+    budgets
+        Samples of each training, ascending; it is planned for the first and goes on to the next.
+    methods
+        By name, what differs from one training to the next: those of ``NAMES``, and others.
+    caps
+        Constraint-aware prompts to compare, beside the training's hints; ``{word}`` and ``{Word}`` are the keyword.
+    word
+        The keyword; None for a constraint of another kind.
+    more_words
+        Other keywords, and a constraint-aware prompt for each.
+    attempts
+        Of each proposal, over all prompts.
+    more_attempts
+        Of the model itself for each of the other keywords.
+    texts, steps
+        Of IMH, as in an evaluation.
+    paper
+        The paper's own figures, by what they are of.
+    """
+
+    title: str
+    budgets: list[int] = Field(min_length=3)
+    methods: dict[str, dict[str, Any]]
+    caps: list[str]
+    word: str | None = None
+    more_words: dict[str, str] = Field(default_factory=dict)
+    attempts: int = Field(4000, ge=2)
+    more_attempts: int = Field(10_000, ge=2)
+    texts: int = Field(1000, ge=1)
+    steps: list[int] = Field(list(STEPS), min_length=1)
+    paper: dict[str, dict[str, float]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _trainings(self) -> Paper:
+        if missing := [name for name in NAMES if name not in self.methods]:
+            raise ValueError(f"methods: {missing[0]!r} is missing; what is compared are {', '.join(NAMES)}")
+        for name in self.methods:
+            try:
+                self.training(name, min(self.budgets))
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(str(part) for part in first["loc"])
+                raise ValueError(f"methods: {name}: {where}: {first['msg']}") from None
+        return self
+
+    def scaled(self, factor: float) -> Paper:
+        """Multiply every number of samples and updates; one for each prompt, and hint, stays."""
+        least = len(self.prompts) * (len(self.hints) + 1)
+
+        def size(number: int) -> int:
+            return max(least, round(number * factor))
+
+        numbers = {name: getattr(self, name) for name in SCALED}
+        changed: dict[str, Any] = {name: size(number) for name, number in numbers.items() if number is not None}
+        changed |= {"budgets": sorted(map(size, self.budgets)), "look": min(self.look, -(-changed["updates"] // 2))}
+        return Paper.model_validate({**self.model_dump(), **changed})
+
+    def training(self, method: str, samples: int) -> Training:
+        """Return the settings of one training."""
+        own = {name: getattr(self, name) for name in Training.model_fields}
+        return Training.model_validate({**own, **self.methods.get(method, {}), "samples": samples})
+
+    def templates(self) -> dict[str, str]:
+        """Return every constraint-aware prompt, by name."""
+        word = self.word or ""
+        filled = [cap.replace("{word}", word).replace("{Word}", word.capitalize()) for cap in self.caps]
+        return {f"CAP {i}": text for i, text in enumerate(dict.fromkeys([*filled, *self.hints]), start=1)}

@@ -1,0 +1,56 @@
+"""What a step found, kept in a file with a digest of what it depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from guardwrap.draws import plain
+
+
+def kept(folder: Path, name: str, about: Any, make: Callable[[], Any]) -> Any:
+    """Return what a step found.
+
+    Parameters
+    ----------
+    folder, name
+        Of the file.
+    about
+        Everything that it depends on, as plain JSON. What was kept for something else is made anew.
+    make
+        Returns what is found; both times it comes back as plain JSON.
+    """
+    path, digest = folder / f"{slug(name)}.json", digest_of(about)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["about"] == digest:
+            return data["found"]
+    except (OSError, ValueError, KeyError):
+        pass
+    print(f"{name} …", file=sys.stderr, flush=True)
+    found = plain(make())
+    write(path, {"about": digest, "found": found})
+    return found
+
+
+def digest_of(about: Any) -> str:
+    """Return the digest of plain JSON."""
+    return hashlib.sha256(json.dumps(plain(about), sort_keys=True).encode()).hexdigest()
+
+
+def slug(name: str) -> str:
+    """Return a name as that of a file."""
+    return re.sub(r"\W+", "-", name).strip("-")
+
+
+def write(path: Path, data: Any) -> None:
+    """Write JSON: all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_suffix(".partial")
+    half.write_text(json.dumps(data, ensure_ascii=False, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    half.replace(path)

@@ -1,0 +1,77 @@
+"""One of the paper's two experiments, redone on a model of your choice, with one command.
+
+::
+
+    python examples/paper/run.py examples/paper/lexical.yaml --model MODEL --out FOLDER [--budget 0.05] [--only STEP]
+    python examples/paper/run.py examples/paper/sentiment.yaml --model MODEL --classifier MODEL --out FOLDER
+
+``--budget`` scales every number of samples and of updates. After an interruption the same command goes on where it was.
+``FOLDER/results.json`` has the figures, ``FOLDER/page.json`` what ``guardwrap report FOLDER`` draws. Steps for
+``--only`` are the methods' names and those of ``Run.steps``; a step makes what it needs first, and writes no page.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from experiment import Paper
+from keeping import write
+from page import page
+from steps import Run
+
+from guardwrap import Classifier, GuardwrapError
+from guardwrap.cli.common import fail, known, load_generator
+from guardwrap.errors import UsageError
+from guardwrap.settings import read_law
+
+
+def main(
+    config: Annotated[Path, typer.Argument(show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", show_default=False, help="For what is written.")],
+    model: Annotated[str | None, typer.Option("--model", "-m", help="A Hub id or a folder.")] = None,
+    budget: Annotated[float, typer.Option(min=0, help="Scales every number of samples.")] = 1.0,
+    classifier: Annotated[str | None, typer.Option(help="Of the sentiment: a Hub id or a folder.")] = None,
+    embedder: Annotated[str | None, typer.Option(help="For semantic similarity; the model itself if left out.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="If left out as in the file.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="A step, and what it needs; no page is written.")] = None,
+) -> None:
+    """Redo an experiment of the paper."""
+    settings, constraint = read_law(config, Paper)
+    changes = known({"model": model, "seed": seed}) | {"name": name_of(model or settings.model)}
+    if classifier is not None:
+        if not isinstance(constraint, Classifier):
+            raise UsageError("--classifier is for a constraint of the kind classifier; leave it out")
+        constraint = dataclasses.replace(constraint, model=classifier)
+        changes["constraint"] = {**dict(settings.constraint), "model": name_of(classifier)}
+    settings = settings.model_copy(update=changes).scaled(budget)
+    guarded = load_generator(settings.model, constraint, dtype=settings.dtype, batch_size=settings.draw_batch_size)
+    run = Run(settings, guarded, out, embedder or settings.model)
+    if unknown := set(only or ()) - run.steps.keys():
+        raise UsageError(f"there is no step {min(unknown)!r}; there are {', '.join(run.steps)}")
+    try:
+        for name in only or ():
+            run.steps[name]()
+        if not only:
+            results = run.results()
+            write(out / "results.json", results)
+            write(out / "page.json", page(results))
+            for each in results["claims"]:
+                print(f"{each['claim']}: {each['verdict']}")
+    except KeyboardInterrupt:
+        raise typer.Exit(fail("interrupted; continue with the same command", 130)) from None
+
+
+def name_of(model: str) -> str:
+    """Return what a page calls a model: a folder's name, as its path says nothing elsewhere."""
+    return Path(model).resolve().name if Path(model).exists() else model
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except GuardwrapError as error:
+        sys.exit(fail(str(error), 2))
