@@ -169,6 +169,15 @@ CASES: tuple[Case, ...] = (
         settings=LONG,
     ),
     Paired(
+        name="no comma, 32 texts, bfloat16",
+        target=Bound("≥", 15),
+        prompt="chat",
+        constraint=COMMA,
+        texts=32,
+        settings=LONG,
+        dtype="bfloat16",
+    ),
+    Paired(
         name='must contain "mug", 32 texts',
         target=Bound("≥", 4.5),
         prompt="chat",

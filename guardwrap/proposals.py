@@ -74,7 +74,8 @@ class Adapter:
     Parameters
     ----------
     source
-        The folder or Hub id of an adapter, or of a full checkpoint with the same tokenizer.
+        The folder or Hub id of an adapter, or of a full checkpoint with the same tokenizer; ``"catalogue:<name>"`` is
+        an adapter that comes with guardwrap.
     allow_mismatch
         Whether to take an adapter whose card is of another model or another constraint. Files that are not those of
         the card, and pickles, are never taken.

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.files import PREFIX, as_constraint_file
+from guardwrap.constraints.files import as_constraint_file
 from guardwrap.constraints.spec import load_with_constraint
+from guardwrap.content import PREFIX
 
 __all__ = ["Law", "beside", "read_law"]
 

@@ -10,8 +10,9 @@ import pytest
 
 from guardwrap.constraints import All, Classifier, Constraint, Finished, Not, Regex, Verdict, catalogue, dump, parse
 from guardwrap.constraints.base import judge, walk
-from guardwrap.constraints.files import as_constraint_file, catalogue_folder, catalogue_names
+from guardwrap.constraints.files import as_constraint_file, catalogue_names
 from guardwrap.constraints.spec import ConstraintFile
+from guardwrap.content import content
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, UnknownName
 
@@ -64,7 +65,7 @@ def unsound(constraint: Constraint, text: str) -> list[str]:
 
 def test_there_are_at_least_eight_files_and_the_readme_lists_them():
     assert len(NAMES) >= 8
-    readme = (catalogue_folder() / "README.md").read_text(encoding="utf-8")
+    readme = (content("constraints") / "README.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1].strip().strip("`") for line in readme.splitlines() if line.startswith("| `")]
     assert sorted(rows) == NAMES
 
@@ -97,7 +98,7 @@ def test_a_file_survives_dump_and_parse(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_file_is_long_or_names_code(name):
-    text = Path(catalogue_folder() / f"{name}.yaml").read_text(encoding="utf-8")
+    text = Path(content("constraints") / f"{name}.yaml").read_text(encoding="utf-8")
     assert len(text.splitlines()) < 400
     assert "kind: python" not in text
 

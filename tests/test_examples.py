@@ -11,6 +11,8 @@ import pytest
 
 from guardwrap.constraints import load, parse
 from guardwrap.testing import World, character_tokenizer
+from guardwrap.training import read_settings
+from guardwrap.training.plan import rounds
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -53,6 +55,13 @@ def test_the_examples_constraint_file_means_what_its_examples_say() -> None:
     file = load(ROOT / "examples" / "concise.yaml")
     assert all(file.constraint.accepts(text) for text in file.accepts)
     assert not any(file.constraint.accepts(text) for text in file.rejects)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "training").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_trainings_files_say_what_is_understood(path: Path) -> None:
+    settings, constraint = read_settings(path)
+    assert rounds(settings)
+    assert constraint.digest
 
 
 def blocks(document: str, language: str) -> list[str]:

@@ -18,7 +18,8 @@ from safetensors.torch import save
 
 from guardwrap.adapters.card import Card, readme
 from guardwrap.adapters.lora import LARGEST, PARTS_WAY_OUT, tensors_of
-from guardwrap.errors import AdapterError, first_line
+from guardwrap.content import PREFIX, content
+from guardwrap.errors import AdapterError, UnknownName, first_line
 
 __all__ = ["CARD", "CONFIG", "CURVE", "WEIGHTS", "Files", "fetched", "read_adapter", "save_adapter"]
 
@@ -77,11 +78,17 @@ class Files:
 def fetched(source: str | Path, revision: str | None = None) -> Path:
     """Return the folder of an adapter or a checkpoint; of a Hub id, the few files that are needed are downloaded.
 
+    ``"catalogue:<name>"`` is an adapter that comes with guardwrap.
+
     Raises
     ------
     AdapterError
         If there is no such folder, or the download fails.
+    UnknownName
+        If no adapter of this name comes with guardwrap; names the nearest one.
     """
+    if isinstance(source, str) and source.startswith(PREFIX):
+        return _ready_made(source.removeprefix(PREFIX))
     path = Path(source).expanduser()
     try:
         if path.is_dir():
@@ -100,6 +107,13 @@ def fetched(source: str | Path, revision: str | None = None) -> Path:
         return Path(snapshot_download(source, revision=revision, allow_patterns=wanted))
     except Exception as error:  # of several libraries: no network, no such repository, no access …
         raise AdapterError(f"there is no folder {source!r}, nor does the Hub give it: {first_line(error)}") from None
+
+
+def _ready_made(name: str) -> Path:
+    folders = {path.parent.name: path.parent for path in content("adapters").glob(f"*/{CARD}")}
+    if name not in folders:
+        raise UnknownName("adapter", name, sorted(folders))
+    return folders[name]
 
 
 def read_adapter(folder: str | Path, name: str | None = None) -> Files:

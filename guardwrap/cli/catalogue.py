@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from guardwrap.constraints.files import PREFIX, catalogue_names, catalogue_path
 from guardwrap.constraints.files import catalogue as entry
+from guardwrap.constraints.files import catalogue_names, catalogue_path
 from guardwrap.constraints.spec import json_schema
 from guardwrap.constraints.views import sentences
+from guardwrap.content import PREFIX
 from guardwrap.errors import UsageError
 
 __all__ = ["catalogue"]

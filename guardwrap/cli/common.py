@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from guardwrap.constraints.files import PREFIX, as_constraint_file, catalogue_names
+from guardwrap.constraints.files import as_constraint_file, catalogue_names
 from guardwrap.constraints.spec import ConstraintFile
+from guardwrap.content import PREFIX
 from guardwrap.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ Proposal = Annotated[
 ]
 Adapter = Annotated[
     str | None,
-    typer.Option(metavar="FOLDER", help="Draw attempts from this adapter: its folder or Hub id."),
+    typer.Option(metavar="FOLDER", help="Draw attempts from this adapter: its folder, Hub id, or catalogue:NAME."),
 ]
 
 

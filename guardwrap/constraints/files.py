@@ -7,25 +7,15 @@ from pathlib import Path
 
 from guardwrap.constraints.base import All, Constraint
 from guardwrap.constraints.spec import ConstraintFile, load
-from guardwrap.errors import ConstraintError, ModelError, UnknownName
+from guardwrap.content import PREFIX, content
+from guardwrap.errors import ConstraintError, UnknownName
 
 __all__ = ["as_constraint_file", "catalogue", "catalogue_names"]
-
-PREFIX = "catalogue:"
-
-
-def catalogue_folder() -> Path:
-    """Return the folder of the ready-made files: package data of a wheel, or ``constraints/`` of a checkout."""
-    package = Path(__file__).parents[1]
-    for folder in (package / "_content" / "constraints", package.parent / "constraints"):
-        if folder.is_dir():
-            return folder
-    raise ModelError("the ready-made constraint files are missing; reinstall guardwrap")
 
 
 def catalogue_names() -> list[str]:
     """Return the names of the ready-made constraint files."""
-    return sorted(path.stem for path in catalogue_folder().glob("*.yaml"))
+    return sorted(path.stem for path in content("constraints").glob("*.yaml"))
 
 
 def catalogue(name: str) -> ConstraintFile:
@@ -48,7 +38,7 @@ def catalogue_path(name: str) -> Path:
     """Return the path of a ready-made constraint file, or raise UnknownName."""
     if name not in catalogue_names():
         raise UnknownName("catalogue entry", name, catalogue_names())
-    return catalogue_folder() / f"{name}.yaml"
+    return content("constraints") / f"{name}.yaml"
 
 
 def as_constraint_file(given: object, *, allow_code: bool = False) -> ConstraintFile:

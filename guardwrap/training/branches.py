@@ -116,13 +116,18 @@ def branches(
 @torch.no_grad()
 def _chances(task: Task, samples: Sequence[Sample], tokens: Sequence[int]) -> list[Floats]:
     """For each attempt a(v | y_<t), ``[steps, pivots]``, at the steps up to its first pivot."""
-    found: list[Floats] = [np.zeros((0, len(tokens)))] * len(samples)
+    steps = [
+        next((t for t, token in enumerate(sample.token_ids) if token in tokens), len(sample.token_ids) - 1) + 1
+        for sample in samples
+    ]
+    # Room for all is made at once: small arrays, each made between two large ones, left holes of 19 GB in the heap.
+    found = np.zeros((len(samples), max(steps, default=0), len(tokens)))
     for batch in scored(task.model, task.texts(samples)):
         for i, scores in batch:
-            first = next((t for t, token in enumerate(samples[i].token_ids) if token in tokens), len(scores) - 1)
-            law = scores[: first + 1, list(tokens)].double() - scores[: first + 1].logsumexp(-1, keepdim=True).double()
-            found[i] = law.exp().cpu().numpy()
-    return found
+            until = scores[: steps[i]]
+            law = until[:, list(tokens)].double() - until.logsumexp(-1, keepdim=True).double()
+            found[i, : steps[i]] = law.exp().cpu().numpy()
+    return [each[:count] for each, count in zip(found, steps, strict=True)]
 
 
 def _chosen(

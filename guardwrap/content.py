@@ -1,0 +1,21 @@
+"""What comes ready-made with the package: constraint files and adapters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from guardwrap.errors import ModelError
+
+__all__ = ["PREFIX", "content"]
+
+PREFIX = "catalogue:"
+"""Of the name of something ready-made, where a path could stand."""
+
+
+def content(kind: str) -> Path:
+    """Return the folder of ``constraints`` or ``adapters``: package data of a wheel, or the folder of a checkout."""
+    package = Path(__file__).parent
+    for folder in (package / "_content" / kind, package.parent / kind):
+        if folder.is_dir():
+            return folder
+    raise ModelError(f"the ready-made {kind} are missing; reinstall guardwrap")
