@@ -135,6 +135,8 @@ class World:
         done: dict[tuple[int, ...], float] = {}
         frontier: dict[tuple[int, ...], float] = {(): 1.0}
         for length in range(1, self.max_new_tokens + 1):
+            if not frontier:  # every text has ended
+                break
             prefixes = list(frontier)
             logits = self.model(input_ids=torch.tensor([[*prompt, *prefix] for prefix in prefixes])).logits[:, -1]
             scores = logits.double() / self.temperature

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
+import torch
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Regex, Verdict, constraint, generator
 from guardwrap.draws import Outcome
@@ -238,3 +239,11 @@ def test_masking_instead_of_aborting_is_biased() -> None:
     masked = guarded.run([world.prompt] * FEW, progress=False, **settings)
     assert fit(world, judged, masked) < FAILS
     assert fit(world, judged, outcomes(world, judged, budget=Budget(), batch_size=64, draws=FEW)) > FITS
+
+
+def test_a_world_whose_texts_all_end_early_is_enumerated() -> None:
+    world = table_world()
+    with torch.no_grad():
+        world.model.table.fill_(-torch.inf)
+        world.model.table[..., world.tokenizer.eos_token_id] = 0.0
+    assert world.law() == {(world.tokenizer.eos_token_id,): 1.0}

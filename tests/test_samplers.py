@@ -206,7 +206,7 @@ def test_beta_is_set_by_a_pilot() -> None:
         assert law.startswith("approximately g: QRS, β = ")
     sampler = qrs(target_acceptance=0.1, pilot=2000)
     _, figures = sampler.report(run(sampler, world.attempts(5), 20_000))
-    assert figures["acceptance"].value == pytest.approx(0.1, abs=0.01)  # type: ignore[union-attr]
+    assert figures["qrs_acceptance"].value == pytest.approx(0.1, abs=0.01)  # type: ignore[union-attr]
 
 
 def test_no_text_of_the_pilot_is_returned() -> None:

@@ -254,11 +254,11 @@ def readme(card: Card, folder: str) -> str:
         f"# {folder}",
         f"A LoRA adapter for `{card.base.name}` that meets a constraint more often than the model itself: "
         f"{card.constraint_description or card.constraint_digest[:12]}",
-        *([f"```yaml\n{said}```"] if said else []),
+        *([f"```yaml\n# rules.yaml\n{said}```"] if said else []),
         "Texts drawn from it by rejection all satisfy the constraint and follow g' ∝ a' b; `sampler=\"qrs\"` takes "
         "them towards the model's own distribution g.",
         "```python\nfrom guardwrap import GuardedGenerator\n\n"
-        f'guarded = GuardedGenerator("{card.base.name}", constraint, adapter="{folder}")\n```',
+        f'guarded = GuardedGenerator("{card.base.name}", "rules.yaml", adapter="{folder}")\n```',
         *([_TABLE + "\n".join(table)] if table else []),
         f"Trained by {card.method} with {', '.join(spent)}, seed {card.seed}. Everything else is in `card.yaml`"
         + (", the learning curve in `curve.jsonl`." if "curve.jsonl" in card.files else "."),

@@ -74,6 +74,8 @@ def as_constraint_file(given: object, *, allow_code: bool = False) -> Constraint
         return ConstraintFile(All([file.constraint for file in files]), sampler=sampler, budget=budget)
     if callable(given) and not isinstance(given, type):
         raise ConstraintError("a function becomes a constraint by @constraint above it, or constraint(function)")
+    if isinstance(given, type) and issubclass(given, Constraint):
+        raise ConstraintError(f"{given.__name__} is a kind of constraint; make one with {given.__name__}(...)")
     raise ConstraintError(
         f"cannot make a constraint of {type(given).__name__}; give a Constraint, a list of them, "
         "'catalogue:<name>' or the path of a constraint file"

@@ -114,7 +114,7 @@ def _report(state: _State) -> tuple[str, Mapping[str, Estimate | float]]:
     tvd = qrs_tvd(weights, state.log_beta)
     figures: dict[str, Estimate | float] = {
         "beta": beta,
-        "acceptance": qrs_acceptance(weights, state.log_beta),
+        "qrs_acceptance": qrs_acceptance(weights, state.log_beta),
         "tvd": tvd,
         "kl": qrs_kl(weights, state.log_beta),
         "effective_sample_size": effective_sample_size(weights),

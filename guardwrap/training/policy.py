@@ -40,7 +40,7 @@ class Policy:
     """
 
     def __init__(self, base: Any, rank: int | None, seed: int) -> None:
-        self.rank = rank
+        self.rank, self._base = rank, base
         if any(_packed(module) for module in base.modules()):
             raise UsageError(
                 "4-bit weights pass no gradients on with this CPU's fast kernel, so training would silently go astray; "
@@ -65,6 +65,13 @@ class Policy:
         with torch.no_grad():
             for name, tensor in self.parameters.items():
                 tensor.copy_(numbers[name])
+
+    def towards_base(self, numbers: Numbers, strength: float) -> dict[str, torch.Tensor]:
+        """Return numbers on the straight line from the model itself, at strength 0, to the given ones, at 1."""
+        if self.rank is not None:  # what an adapter adds is a product, and begins as 0 by its second factor
+            return {name: strength * tensor if "lora_B" in name else tensor for name, tensor in numbers.items()}
+        base = dict(self._base.named_parameters())
+        return {name: base[name].detach().float().cpu().lerp(tensor, strength) for name, tensor in numbers.items()}
 
     def source(self) -> Any:
         """Return a model to draw from: in float32 with the adapter folded in, which saves a tenth of the time.

@@ -56,6 +56,8 @@ class Row:
         KL(g‖π) after learning, in nats, from draws of g.
     updates
         Of the policy in this round.
+    strength
+        How much of what ``replay`` had learned was kept, see ``trainer.STRENGTHS``.
     warnings
         What to be wary of.
     """
@@ -76,6 +78,7 @@ class Row:
     held_out: float | None = None
     kl_gold: Estimate | None = None
     updates: int = 0
+    strength: float = 1.0
     warnings: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,7 +105,8 @@ class Row:
 def _estimate(data: dict[str, float] | None) -> Estimate | None:
     if data is None:
         return None
-    return Estimate(*(math.inf if data[name] is None else float(data[name]) for name in ("value", "low", "high")))
+    unknown = {"value": math.inf, "low": -math.inf, "high": math.inf}
+    return Estimate(*(none if data[name] is None else float(data[name]) for name, none in unknown.items()))
 
 
 def seen(row: Row, log_weights: Sequence[Sequence[float]], attempts: int) -> None:

@@ -49,6 +49,11 @@ COOLED = 0.2
 CLIP = 1.0
 """Largest norm of a gradient of replay and sft. DPG clips nothing; weights are never clipped."""
 
+STRENGTHS = (0.95, 0.9, 0.85, 0.8, 0.7)
+"""Of what a round of replay has learned: parts of the way from the model to the policy, tried at its end. At 0.9 the
+policy of "dragon" after 60 000 samples had KL(g‖a') 0.76 instead of 0.78 and KL(g‖g') 0.57 instead of 0.68, with an
+acceptance rate of 0.83 instead of 0.90."""
+
 REMEMBERED = 3
 """Laws whose samples replay keeps, the model itself and its branches not counted. Each more is one more pass over every
 sample, and the first ones give little: 10 000 attempts under a hint were worth 35 draws of g ("dragon")."""
@@ -427,7 +432,7 @@ class Trainer:
                 if self._late():
                     break
         if replays and last:
-            self.policy.set(fit.best_numbers)
+            self._shrink(fit, held_out)
 
     def _settled(self, fit: Fit) -> bool:
         """Whether a round has learned all it can: once more from its best, with smaller steps, before it is over."""
@@ -444,18 +449,32 @@ class Trainer:
         """See whether the held-out KL has fallen. Without held-out samples the last policy is the best."""
         value = -math.inf
         if held_out.any():
-            buffer = self.state.buffer
-            often = spread(held_out, _MEASURED)
-            log_policy = self.task.log_probabilities(self.policy.model, [buffer.samples[i] for i in often])
-            ratios = [buffer.log_base[i] - log for i, log in zip(often, log_policy, strict=True)]
-            mean = np.average(ratios, weights=list(often.values()))
-            met = sorted({sample.prompt for sample, share in zip(buffer.samples, held_out, strict=True) if share})
-            value = float(mean - np.log(buffer.partition()[met]).mean())
+            value = self._held_out_kl(held_out)
             logger.info("update %d: held-out KL %.3f nats", fit.step, value)
         if value < fit.best or not held_out.any():
             fit.best, fit.best_step, fit.best_numbers, fit.bad = value, fit.step, self.policy.numbers(), 0
         else:
             fit.bad += 1
+
+    def _held_out_kl(self, held_out: Floats) -> float:
+        buffer = self.state.buffer
+        often = spread(held_out, _MEASURED)
+        log_policy = self.task.log_probabilities(self.policy.model, [buffer.samples[i] for i in often])
+        ratios = [buffer.log_base[i] - log for i, log in zip(often, log_policy, strict=True)]
+        mean = np.average(ratios, weights=list(often.values()))
+        met = sorted({sample.prompt for sample, share in zip(buffer.samples, held_out, strict=True) if share})
+        return float(mean - np.log(buffer.partition()[met]).mean())
+
+    def _shrink(self, fit: Fit, held_out: Floats) -> None:
+        """Take the round's best, or less of it where the held-out KL is lower: what it knows by heart weighs less."""
+        chosen = fit.best_numbers
+        for strength in STRENGTHS if held_out.any() and fit.best_step else ():
+            numbers = self.policy.towards_base(fit.best_numbers, strength)
+            self.policy.set(numbers)
+            value = self._held_out_kl(held_out)
+            if value < fit.best:
+                chosen, fit.best, fit.row.strength = numbers, value, strength
+        self.policy.set(chosen)
 
     def kl_on_gold(self) -> Estimate | None:
         """Return KL(g‖π) in nats from draws of g, or None without enough of them."""

@@ -1,18 +1,21 @@
 """Rounds of a training on a small world: what is kept, and what they give."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from guardwrap import GuardedGenerator, Regex
 from guardwrap.testing import llama_world
 from guardwrap.training import Settings
 from guardwrap.training.branches import Begun, branches
 from guardwrap.training.samples import Buffer
-from guardwrap.training.trainer import REMEMBERED, Trainer
-from tests.training.small import trainer_of
+from guardwrap.training.state import Fit
+from guardwrap.training.trainer import REMEMBERED, STRENGTHS, Trainer
+from tests.training.small import kl, trainer_of
 
 
 def test_the_oldest_laws_are_forgotten_and_z_stays_right(tmp_path: Path) -> None:
@@ -108,3 +111,46 @@ def test_branches_of_one_attempt_are_held_out_together(tmp_path: Path, monkeypat
     assert set(parents) <= set(branched.parents)
     for parent in set(parents):
         assert len({side for number, side in zip(parents, sides, strict=True) if number == parent}) == 1
+
+
+def test_less_of_what_was_learned_is_kept_where_that_is_nearer_to_g(tmp_path: Path) -> None:
+    world = llama_world()
+    trainer = trainer_of(tmp_path, world, samples=2000, rounds=1)
+    trainer.run()
+    held_out = trainer.state.buffer.shares(held_out=True)
+
+    def shrunk(numbers: dict[str, torch.Tensor]) -> Fit:
+        row = replace(trainer.state.curve[-1], strength=1.0)
+        trainer.policy.set(numbers)
+        fit = Fit(row, best=trainer._held_out_kl(held_out), best_step=1, best_numbers=numbers)
+        trainer._shrink(fit, held_out)
+        return fit
+
+    good = trainer.policy.numbers()
+    too_much = {name: 1.4 * tensor if "lora_B" in name else tensor for name, tensor in good.items()}
+    trainer.policy.set(too_much)
+    before = kl(trainer, world)
+    fit = shrunk(too_much)
+    assert fit.row.strength in STRENGTHS
+    assert kl(trainer, world) < before
+    assert fit.best == pytest.approx(trainer._held_out_kl(held_out))
+    too_little = trainer.policy.towards_base(good, 0.5)
+    assert shrunk(too_little).row.strength == 1.0
+    assert all(torch.equal(tensor, too_little[name]) for name, tensor in trainer.policy.numbers().items())
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_the_way_to_the_policy_begins_at_the_model_and_ends_at_the_policy(tmp_path: Path, full: bool) -> None:
+    world = llama_world()
+    trainer = trainer_of(tmp_path, world, full=full, samples=200, rounds=1)
+    trainer.run()
+    numbers, samples = trainer.policy.numbers(), trainer.state.buffer.samples
+    base = trainer.task.log_probabilities(trainer.task.model, samples)
+    at = {}
+    for strength in (0.0, 0.5, 1.0):
+        trainer.policy.set(trainer.policy.towards_base(numbers, strength))
+        at[strength] = np.array(trainer.task.log_probabilities(trainer.policy.model, samples))
+    assert at[0.0] == pytest.approx(base, abs=1e-6)
+    trainer.policy.set(numbers)
+    assert at[1.0] == pytest.approx(trainer.task.log_probabilities(trainer.policy.model, samples), abs=1e-6)
+    assert np.abs(at[1.0] - at[0.5]).max() > 0.01

@@ -1,6 +1,7 @@
 """What a training leaves: an adapter with a true card whatever ended it, the model as it was, warnings that warn."""
 
 import copy
+import json
 import math
 import sys
 import threading
@@ -330,3 +331,9 @@ def test_what_sft_has_lost_is_warned_of_in_the_end(tmp_path, small, monkeypatch,
     assert not any(row.warnings for row in trained.curve)
     assert any(note.startswith("warning: Ẑ") and "has lost part of g" in note for note in trained.notes)
     assert "has lost part of g" in caplog.text
+
+
+def test_a_row_reads_back_with_bounds_that_there_are_not():
+    rate = Estimate(0.1, 0.0, 0.3)
+    row = Row(0, "base", 10, 20, 1.0, rate, 1, kl=Estimate(1.0, -math.inf, math.inf), kl_gold=rate)
+    assert Row.from_dict(json.loads(json.dumps(row.to_dict(), allow_nan=False))) == row
