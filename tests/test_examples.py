@@ -1,5 +1,6 @@
 """The examples and the code blocks of the documents run."""
 
+import json
 import os
 import re
 import subprocess
@@ -78,6 +79,7 @@ def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str]) ->
     if document == "README.md":
         assert namespace["outcome"].ok
         assert all("mug" in text.lower() for text in namespace["outcome"].texts)
+        assert isinstance(json.loads(namespace["answer"].texts[0]), dict)
 
 
 def test_yaml_blocks_are_constraint_files() -> None:
@@ -94,6 +96,8 @@ def test_commands_of_the_readme(tmp_path: Path, world: World) -> None:
     world.tokenizer.save_pretrained(model)
     (tmp_path / "rules.yaml").write_text(blocks("README.md", "yaml")[0])
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "ab"}\n')
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "page.json").write_text('{"title": "What was measured", "sections": []}')
     lines = re.findall(r"^    guardwrap (.*?)(?:  +#.*)?$", (ROOT / "README.md").read_text(), re.M)
     assert len(lines) >= 4
     for line in lines:
