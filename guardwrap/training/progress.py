@@ -56,10 +56,10 @@ class Row:
         KL(g‖π) after learning, in nats, from draws of g.
     updates
         Of the policy in this round.
-    strength
-        How much of what ``replay`` had learned was kept, see ``trainer.STRENGTHS``.
     warnings
         What to be wary of.
+    strength
+        How much of what ``replay`` had learned was kept, see ``trainer.STRENGTHS``.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -78,8 +78,8 @@ class Row:
     held_out: float | None = None
     kl_gold: Estimate | None = None
     updates: int = 0
-    strength: float = 1.0
     warnings: list[str] = field(default_factory=list)
+    strength: float = 1.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as plain JSON types."""
