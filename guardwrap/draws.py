@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from guardwrap.errors import UsageError
 
-__all__ = ["Budget", "Draw", "Estimate", "Outcome", "Report", "Usage", "plain"]
+__all__ = ["Budget", "Draw", "Estimate", "Outcome", "Report", "Usage", "estimate_of", "exactly", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,3 +266,15 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     return value
+
+
+def estimate_of(data: Mapping[str, float | None]) -> Estimate:
+    """Read an estimate that ``plain`` spelled: a bound that is None is none, and such a value is infinite."""
+    unknown = {"value": math.inf, "low": -math.inf, "high": math.inf}
+    numbers = {name: data[name] for name in unknown}
+    return Estimate(**{name: unknown[name] if each is None else float(each) for name, each in numbers.items()})
+
+
+def exactly(value: float) -> Estimate:
+    """Return a figure that is known without error."""
+    return Estimate(value, value, value)

@@ -12,7 +12,7 @@ from guardwrap.constraints.files import as_constraint_file
 from guardwrap.constraints.spec import load_with_constraint
 from guardwrap.content import PREFIX
 
-__all__ = ["Law", "beside", "read_law"]
+__all__ = ["Law", "beside", "known_as", "read_law"]
 
 
 class Law(BaseModel):
@@ -77,3 +77,8 @@ def beside(path: str | Path, name: str) -> str:
     """Return a file or folder beside another file, where there is one of that name."""
     found = Path(path).parent / name
     return str(found) if found.exists() else name
+
+
+def known_as(model: str) -> str:
+    """Return what cards and pages call a model: of a path the last name, as the rest says nothing elsewhere."""
+    return Path(model).resolve().name if Path(model).exists() else model

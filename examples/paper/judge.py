@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from experiment import SFT, WARM
 
-from guardwrap.draws import Estimate
+from guardwrap.draws import Estimate, estimate_of
 from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
 from guardwrap.metrics.intervals import Floats, combine, log_estimate, mean_interval, mean_of
 
@@ -50,7 +50,7 @@ def claims(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     def nearer(name: str) -> Estimate | None:
         """By how much the prompt's KL(g‖g') is above a trained proposal's."""
         logs = [by_prompt(proposals[each]["log_policy"]) for each in (cap, name)]
-        costs = [proposals[each]["cost"] and estimate(proposals[each]["cost"]) for each in (cap, name)]
+        costs = [proposals[each]["cost"] and estimate_of(proposals[each]["cost"]) for each in (cap, name)]
         return guarded_difference(*logs, *costs)
 
     found = []
@@ -63,7 +63,7 @@ def claims(results: Mapping[str, Any]) -> list[dict[str, Any]]:
         claim(text, {f"KL(g‖g') of the prompt less that of {name}": nearer(name) for name in results["trainings"]})
     )
     for word, what in results["keywords"].items():
-        means = {name: estimate(mean) for name, mean in what["means"].items()}
+        means = {name: estimate_of(mean) for name, mean in what["means"].items()}
         told = next((mean for name, mean in means.items() if name.startswith("CAP")), None)
         early = combine((1, means["g"]), (-1, told)) if told and "g" in means else None
         text = f"A constraint-aware prompt puts “{word}” at earlier places than g does"
@@ -137,23 +137,15 @@ def advantages(points: Sequence[Mapping[str, Any]]) -> dict[str, Estimate]:
     if len(curve) < 2:
         return found
     costs = np.log([point["relative_cost"] for point in curve])
-    ends = np.array([estimate(point["projected_kl"]) for point in curve])
+    ends = np.array([estimate_of(point["projected_kl"]) for point in curve])
     for point in known:
         place = math.log(point["relative_cost"])
         if point["sampler"] == "imh" and place <= costs[-1]:
             qrs = Estimate(*(float(np.interp(place, costs, end)) for end in ends.T))
             found[f"at {point['relative_cost']:g} times the cost"] = combine(
-                (1, estimate(point["projected_kl"])), (-1, qrs)
+                (1, estimate_of(point["projected_kl"])), (-1, qrs)
             )
     return found
-
-
-def estimate(data: Mapping[str, float | None]) -> Estimate:
-    """Read an estimate from JSON, where null is a bound that there is not."""
-    value, low, high = data["value"], data["low"], data["high"]
-    return Estimate(
-        math.inf if value is None else value, -math.inf if low is None else low, math.inf if high is None else high
-    )
 
 
 def usual_tokens(texts: Sequence[Ids], word: str, decode: Callable[[Ids], str]) -> Ids:

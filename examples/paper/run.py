@@ -26,7 +26,7 @@ from steps import Run
 from guardwrap import Classifier, GuardwrapError
 from guardwrap.cli.common import fail, known, load_generator
 from guardwrap.errors import UsageError
-from guardwrap.settings import read_law
+from guardwrap.settings import known_as, read_law
 
 
 def main(
@@ -41,12 +41,12 @@ def main(
 ) -> None:
     """Redo an experiment of the paper."""
     settings, constraint = read_law(config, Paper)
-    changes = known({"model": model, "seed": seed}) | {"name": name_of(model or settings.model)}
+    changes = known({"model": model, "seed": seed}) | {"name": known_as(model or settings.model)}
     if classifier is not None:
         if not isinstance(constraint, Classifier):
             raise UsageError("--classifier is for a constraint of the kind classifier; leave it out")
         constraint = dataclasses.replace(constraint, model=classifier)
-        changes["constraint"] = {**dict(settings.constraint), "model": name_of(classifier)}
+        changes["constraint"] = {**dict(settings.constraint), "model": known_as(classifier)}
     settings = settings.model_copy(update=changes).scaled(budget)
     guarded = load_generator(settings.model, constraint, dtype=settings.dtype, batch_size=settings.draw_batch_size)
     run = Run(settings, guarded, out, embedder or settings.model)
@@ -63,11 +63,6 @@ def main(
                 print(f"{each['claim']}: {each['verdict']}")
     except KeyboardInterrupt:
         raise typer.Exit(fail("interrupted; continue with the same command", 130)) from None
-
-
-def name_of(model: str) -> str:
-    """Return what a page calls a model: a folder's name, as its path says nothing elsewhere."""
-    return Path(model).resolve().name if Path(model).exists() else model
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from guardwrap.metrics import (
     self_bleu,
     semantic_similarity,
 )
+from guardwrap.metrics import spans as matched
 from guardwrap.metrics.diversity import encode
 from guardwrap.metrics.intervals import mean_interval
 
@@ -102,7 +103,7 @@ def shown(texts: Sequence[str], constraint: Constraint) -> list[dict[str, Any]]:
 
     def spans(text: str) -> list[list[int]]:
         if isinstance(constraint, Keyword):
-            return [list(match.span()) for pattern in constraint.compiled for match in pattern.finditer(text)]
+            return [list(span) for span in matched(text, constraint)]
         last = (sentences(text) or [""])[-1]
         return [[text.rindex(last), text.rindex(last) + len(last)]] if last else []
 

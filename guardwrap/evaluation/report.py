@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from guardwrap.draws import Estimate
+from guardwrap.draws import Estimate, exactly
 from guardwrap.errors import UsageError
 from guardwrap.evaluation.figures import PromptFigures, ProposalFigures
 from guardwrap.evaluation.reach import PAPER
@@ -219,7 +219,7 @@ def _tradeoff(name: str, found: ProposalFigures) -> Curves:
     if start.value > 0 and math.isfinite(start.value):
         for sampler, title in _SAMPLERS.items():
             left = [(1.0, 1.0), *((cost, share) for of, share, cost in PAPER if of == sampler)]
-            points = [CurvePoint(cost, _exactly(share * start.value)) for cost, share in left]
+            points = [CurvePoint(cost, exactly(share * start.value)) for cost, share in left]
             series.append(Curve(f"{title}, in the paper", tuple(points)))
     what = "projected KL to g" if by_place else "KL to g"
     only = "" if by_place else " KL to g is of QRS only: IMH needs a place in texts to be compared by."
@@ -233,10 +233,6 @@ def _tradeoff(name: str, found: ProposalFigures) -> Curves:
         caption="Curves begin at rejection. Dashed: the costs at which half, and a tenth, of it is left in the paper."
         + only,
     )
-
-
-def _exactly(value: float) -> Estimate:
-    return Estimate(value, value, value)
 
 
 def _distance(point: Point) -> Estimate | None:

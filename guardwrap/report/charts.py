@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from guardwrap.draws import Estimate
+from guardwrap.draws import Estimate, exactly
 from guardwrap.report.blocks import Bars, Cell, Chart, Cloud, Curves, Points, Table
 from guardwrap.report.drawing import COLOURS, INK, LINES, MARKERS, as_png, as_svg, drawing, new_figure
 from guardwrap.report.words import in_line, in_words
@@ -141,14 +141,10 @@ def _or_number(x: Estimate) -> Estimate | float:
 def _pairs(block: Curves | Points | Bars) -> list[list[tuple[Estimate, Estimate]]]:
     """Return the points of each series; an x that is known exactly has no length."""
     if isinstance(block, Bars):
-        return [[(_exactly(i), value) for i, value in enumerate(one.values)] for one in block.series]
+        return [[(exactly(i), value) for i, value in enumerate(one.values)] for one in block.series]
     if isinstance(block, Curves):
-        return [[(_exactly(point.x), point.y) for point in one.points] for one in block.series]
+        return [[(exactly(point.x), point.y) for point in one.points] for one in block.series]
     return [[(point.x, point.y) for point in one.points] for one in block.series]
-
-
-def _exactly(x: float) -> Estimate:
-    return Estimate(x, x, x)
 
 
 def _finite(number: float) -> bool:
@@ -183,7 +179,7 @@ def _look(i: int) -> dict[str, Any]:
 
 def _curves(axes: Axes, block: Curves) -> list[Any]:
     series = [[pair for pair in pairs if _known(pair)] for pairs in _pairs(block)]
-    levels = [_exactly(level.y) for level in block.levels if _finite(level.y)]
+    levels = [exactly(level.y) for level in block.levels if _finite(level.y)]
     xs, log_x = _range([x for pairs in series for x, _ in pairs], block.log_x)
     ys, log_y = _range([*(y for pairs in series for _, y in pairs), *levels], block.log_y)
     handles: list[Any] = []

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from guardwrap.draws import Estimate, plain
+from guardwrap.draws import estimate_of, plain
 from guardwrap.errors import UsageError, first_line, nearest
 from guardwrap.report.blocks import Page
 
@@ -122,7 +122,7 @@ def _object(pairs: list[tuple[str, Any]]) -> Any:
     if value is None:
         # null is infinite or unknown. Infinite it is where the interval has a beginning and no end.
         value = math.inf if low is not None and high is None else math.nan
-    return Estimate(value, -math.inf if low is None else low, math.inf if high is None else high)
+    return estimate_of({"value": value, "low": low, "high": high})
 
 
 def _float(number: Any) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from guardwrap.draws import Estimate, plain
+from guardwrap.draws import Estimate, estimate_of, plain
 from guardwrap.metrics import effective_sample_size, kl_gold_proposal
 from guardwrap.metrics.intervals import mean_of, sum_of
 
@@ -90,7 +90,7 @@ class Row:
     def from_dict(cls, data: dict[str, Any]) -> Row:
         """Read what ``to_dict`` returned."""
         names = ("acceptance", "effective", "kl", "kl_gold")
-        return cls(**{**data, **{name: _estimate(data[name]) for name in names}})
+        return cls(**{**data, **{name: data[name] and estimate_of(data[name]) for name in names}})
 
     def __str__(self) -> str:
         parts = [f"{self.samples} samples", f"{self.tokens} tokens", f"AR {self.acceptance}"]
@@ -100,13 +100,6 @@ class Row:
         parts += [] if self.kl_gold is None else [f"after learning {self.kl_gold} on draws of g"]
         parts += [] if self.held_out is None else [f"held out {self.held_out:.2f}"]
         return ", ".join(parts)
-
-
-def _estimate(data: dict[str, float] | None) -> Estimate | None:
-    if data is None:
-        return None
-    unknown = {"value": math.inf, "low": -math.inf, "high": math.inf}
-    return Estimate(*(none if data[name] is None else float(data[name]) for name, none in unknown.items()))
 
 
 def seen(row: Row, log_weights: Sequence[Sequence[float]], attempts: int) -> None:

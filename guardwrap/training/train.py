@@ -30,6 +30,7 @@ from guardwrap.metrics import (
 )
 from guardwrap.metrics.intervals import mean_of
 from guardwrap.report.charts import png_of
+from guardwrap.settings import known_as
 from guardwrap.training import shards
 from guardwrap.training.drawing import draw
 from guardwrap.training.progress import Row, seen, warnings_of, write_curve
@@ -225,7 +226,7 @@ def _save(trainer: Trainer, folder: Path, figures: Mapping[str, Estimate], notes
         trainer.task.model,
         trainer.task.guarded.constraint,
         trainer.task.given,
-        name=settings.name or _known_as(settings.model),
+        name=settings.name or known_as(settings.model),
         settings=settings.generation,
         method=f"{settings.method} of guardwrap.training, after {_PAPER}",
         hyperparameters=hyperparameters,
@@ -240,11 +241,6 @@ def _save(trainer: Trainer, folder: Path, figures: Mapping[str, Estimate], notes
     write_curve(state.curve, curve)
     save_adapter(place, trainer.policy.model, card, curve if curve.exists() else None)
     return place
-
-
-def _known_as(model: str) -> str:
-    """Return what a card calls a model: the name of what a path leads to, as the path says nothing elsewhere."""
-    return Path(model).resolve().name if Path(model).exists() else model
 
 
 def _trackers(settings: Settings, folder: Path, stack: ExitStack) -> Callable[[Row], None]:
