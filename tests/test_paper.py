@@ -22,6 +22,8 @@ from guardwrap import Keyword
 from guardwrap.draws import Estimate
 from guardwrap.errors import SpecError
 from guardwrap.metrics.intervals import combine, mean_interval
+from guardwrap.report.blocks import Curves
+from guardwrap.report.reading import read_page
 from guardwrap.settings import read_law
 from guardwrap.testing import World, character_tokenizer, llama_world
 from guardwrap.training.samples import Sample
@@ -61,7 +63,7 @@ TINY = {
         "SFT": {"method": "sft", "hints": [], "epochs": 1},
         "DPG": {"method": "dpg", "hints": []},
         "warm-start DPG": {"method": "dpg", "epochs": 1},
-        "ours": {"method": "replay"},
+        "ours": {"method": "replay", "warm_share": 0.5},
     },
     "draw_batch_size": 64,
     "paper": {"model itself": {"acceptance_rate": 0.0023}, "forcing": {"kl": 6.06}},
@@ -120,34 +122,6 @@ def process(*arguments: Any) -> int | None:
     return made.exitcode
 
 
-def require_page(page: dict[str, Any]) -> None:
-    """What ``guardwrap report`` takes."""
-    assert page.keys() == {"title", "sections"}
-    needed = {
-        "text": {"text"}, "note": {"text"}, "table": {"caption", "columns", "rows"}, "texts": {"title", "texts"},
-        "curves": {"title", "x", "y", "log_x", "log_y", "series", "levels"}, "cloud": {"title", "series"},
-        "points": {"title", "x", "y", "series", "diagonals"}, "bars": {"title", "x", "y", "bins", "series"},
-    }  # fmt: skip
-    for section in page["sections"]:
-        assert section["blocks"], section["title"]
-        for block in section["blocks"]:
-            assert block.keys() - {"caption"} == {"kind"} | needed[block["kind"]] - {"caption"}
-            if block["kind"] == "table":
-                for row in block["rows"]:
-                    assert len(row) == len(block["columns"])
-                    assert all(map(is_cell, row)), row
-            for series in block.get("series", ()):
-                assert len(series.get("values", block.get("bins", ()))) == len(block.get("bins", ()))
-                for point in series.get("points", ()):
-                    assert all(is_cell(point[end]) for end in ("x", "y"))
-
-
-def is_cell(cell: Any) -> bool:
-    if isinstance(cell, dict):
-        return cell.keys() == {"value", "low", "high"}
-    return cell is None or isinstance(cell, str | int | float)
-
-
 def test_a_word_killed_and_resumed(tmp_path: Path, model: Path) -> None:
     config = tmp_path / "tiny.yaml"
     config.write_text(yaml.safe_dump(TINY))
@@ -163,10 +137,10 @@ def test_a_word_killed_and_resumed(tmp_path: Path, model: Path) -> None:
     for name in ("results.json", "page.json"):
         assert (broken / name).read_text() == (whole / name).read_text()
 
-    results, page = (json.loads((whole / name).read_text()) for name in ("results.json", "page.json"))
-    require_page(page)
-    assert str(tmp_path) not in json.dumps([results, page]), "results are for others: no paths of this machine"
-    assert [section["title"] for section in page["sections"]] == [
+    results, page = json.loads((whole / "results.json").read_text()), read_page(whole / "page.json")
+    for name in ("results.json", "page.json"):
+        assert str(tmp_path) not in (whole / name).read_text(), "results are for others: no paths of this machine"
+    assert [section.title for section in page.sections] == [
         "What was run", "What the paper says, judged", "Cost and distance", "Learning", "What the texts are like",
         "QRS and IMH", "Texts",
     ]  # fmt: skip
@@ -176,6 +150,13 @@ def test_a_word_killed_and_resumed(tmp_path: Path, model: Path) -> None:
         cost, guarded = figures["cost"]["value"], figures["kl_gold_guarded"]["value"]
         if guarded > 0:
             assert figures["kl_gold_proposal"]["value"] == pytest.approx(guarded + cost, abs=1e-9)
+    for name, anew in (("ours", True), ("warm-start DPG", False)):
+        first, last = (len(results["trainings"][name][budget]["curve"]) for budget in ("160", "320"))
+        assert (first == last) == anew, "one goes on, the other begins anew"
+    curves = page.sections[3].blocks[0]
+    assert isinstance(curves, Curves)
+    ours = next(curve for curve in curves.series if curve.name == "ours")
+    assert [point.x for point in ours.points] == [160, 240, 320]
     assert len(results["claims"]) == 3 + 1 + 2 + 1
     for texts in results["texts"].values():
         for text in texts:
@@ -202,9 +183,9 @@ def test_endings_judged_by_a_classifier(tmp_path: Path, threshold: float) -> Non
     assert not (tmp_path / "out" / "page.json").exists()
     assert (tmp_path / "out" / "steps" / "DPG-320.json").exists()
     run.main(config, tmp_path / "out", **arguments)
-    results, page = (json.loads((tmp_path / "out" / name).read_text()) for name in ("results.json", "page.json"))
-    require_page(page)
-    assert str(tmp_path) not in json.dumps([results, page])
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert read_page(tmp_path / "out" / "page.json").sections
+    assert not any(str(tmp_path) in (tmp_path / "out" / name).read_text() for name in ("results.json", "page.json"))
     assert results["sentences"].keys() == (results["texts"].keys() if threshold < 0.5 else set())
     assert bool(results["gold"]["prompts"]) == (threshold < 0.5)
     assert results["keywords"] == {}
@@ -252,7 +233,11 @@ def test_the_files_scale(name: str) -> None:
     for method in settings.methods:
         for budget in small.budgets:
             training = small.training(method, budget)
-            assert training.warm_samples == settings.warm_samples // 20 < budget
+            share = settings.methods[method].get("warm_share")
+            assert training.warm_samples == (
+                settings.warm_samples // 20 if share is None else pytest.approx(share * budget, abs=0.5)
+            )
+            assert training.warm_samples < budget
     templates = settings.templates().values()
     assert len(templates) == len(settings.caps) + len(settings.hints)
     assert not any("{word}" in template or "{Word}" in template for template in templates)
@@ -260,7 +245,12 @@ def test_the_files_scale(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("methods", "named"),
-    [({}, "'SFT' is missing"), ({**TINY["methods"], "DPG": {"method": "dgp"}}, "methods: DPG: method: Input")],
+    [
+        ({}, "'SFT' is missing"),
+        ({**TINY["methods"], "DPG": {"method": "dgp"}}, "methods: DPG: method: Input"),
+        ({**TINY["methods"], "ours": {"warm_share": "half"}}, "methods: ours: warm_share: must be a number"),
+        ({**TINY["methods"], "ours": {"warm_share": 1.5}}, "methods: ours.*more than the whole budget"),
+    ],
 )
 def test_methods_are_checked_when_the_file_is_read(tmp_path: Path, methods: Any, named: str) -> None:
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({**TINY, "methods": methods}))

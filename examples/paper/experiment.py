@@ -26,7 +26,9 @@ class Paper(Training):
     budgets
         Samples of each training, ascending; it is planned for the first and goes on to the next.
     methods
-        By name, what differs from one training to the next: those of ``NAMES``, and others.
+        By name, what differs from one training to the next: those of ``NAMES``, and others. With ``warm_share``, the
+        share of each budget that is its warm start, every budget is trained anew: a longer one does not begin as the
+        shorter did.
     caps
         Constraint-aware prompts to compare, beside the training's hints; ``{word}`` and ``{Word}`` are the keyword.
     word
@@ -59,7 +61,9 @@ class Paper(Training):
     def _trainings(self) -> Paper:
         if missing := [name for name in NAMES if name not in self.methods]:
             raise ValueError(f"methods: {missing[0]!r} is missing; what is compared are {', '.join(NAMES)}")
-        for name in self.methods:
+        for name, changes in self.methods.items():
+            if not isinstance(changes.get("warm_share", 0.0), float):
+                raise ValueError(f"methods: {name}: warm_share: must be a number between 0 and 1, such as 0.5")
             try:
                 self.training(name, min(self.budgets))
             except ValidationError as error:
@@ -83,7 +87,14 @@ class Paper(Training):
     def training(self, method: str, samples: int) -> Training:
         """Return the settings of one training."""
         own = {name: getattr(self, name) for name in Training.model_fields}
-        return Training.model_validate({**own, **self.methods.get(method, {}), "samples": samples})
+        changes = dict(self.methods.get(method, {}))
+        if self.anew(method):
+            changes["warm_samples"] = round(changes.pop("warm_share") * samples)
+        return Training.model_validate({**own, **changes, "samples": samples})
+
+    def anew(self, method: str) -> bool:
+        """Whether each budget of a method is trained from the beginning."""
+        return "warm_share" in self.methods.get(method, {})
 
     def templates(self) -> dict[str, str]:
         """Return every constraint-aware prompt, by name."""

@@ -9,8 +9,33 @@ from typing import Any
 
 from experiment import ITSELF
 
-Block = dict[str, Any]
+from guardwrap.draws import Estimate
+from guardwrap.report.blocks import (
+    Bar,
+    Bars,
+    Block,
+    Cell,
+    Cloud,
+    Curve,
+    CurvePoint,
+    Curves,
+    Heap,
+    Level,
+    Note,
+    Page,
+    Points,
+    Sample,
+    Section,
+    Spot,
+    Table,
+    Text,
+    Texts,
+)
+from guardwrap.report.diagonal import cost_against_distance
+from guardwrap.report.words import in_words
+
 Results = Mapping[str, Any]
+"""``results.json`` as ``guardwrap.report.reading.loads`` reads it, with an ``Estimate`` for each figure."""
 
 _UNITS = ("acceptance_rate", "kl_gold_proposal", "kl_gold_guarded")
 _DIVERSITY = (*(f"self_bleu_{n}" for n in (2, 3, 4, 5)), "semantic_similarity")
@@ -21,10 +46,10 @@ _NOTATION = (
     "it gives. AR: acceptance rate. KL in nats. Intervals are of 95 %."
 )
 _HOW = (
-    "Draws of g have a seed of their own, all methods share them, and no training saw one. Each training was "
-    "planned for its first budget and went on to the next, so a point is what someone has who stops there. The "
-    "paper's figures are of its own models and budgets (a word: Gemma-2B, 800 000 samples; endings: GPT-2 on "
-    "ROCStories, 1 500 000): compare orderings, not numbers."
+    "Draws of g have a seed of their own, all methods share them, and no training saw one. A training was planned for "
+    "its first budget and went on to the next, so a point is what someone has who stops there; where the warm start is "
+    "a share of the budget, each budget was trained anew. The paper's figures are of its own models and budgets (a "
+    "word: Gemma-2B, 800 000 samples; endings: GPT-2 on ROCStories, 1 500 000): compare orderings, not numbers."
 )
 _FORCED = (
     "Where s never gives part of g, KL(g‖s) itself is infinite: a keyword of several tokens may be half written "
@@ -33,8 +58,8 @@ _FORCED = (
 )
 
 
-def page(results: Results) -> dict[str, Any]:
-    """Return ``page.json``; what was not measured is left out or said to be missing."""
+def page(results: Results) -> Page:
+    """Return the page; what was not measured is left out or said to be missing."""
     sections = [
         _section("What was run", _about(results)),
         _section("What the paper says, judged", _claims(results)),
@@ -44,20 +69,20 @@ def page(results: Results) -> dict[str, Any]:
         _section("QRS and IMH", _samplers(results)),
         _section("Texts", [_texts(name, texts) for name, texts in results["texts"].items() if texts]),
     ]
-    return {"title": results["settings"]["title"], "sections": [each for each in sections if each["blocks"]]}
+    return Page(results["settings"]["title"], tuple(each for each in sections if each.blocks))
 
 
-def _section(title: str, blocks: Iterable[Block]) -> dict[str, Any]:
-    return {"title": title, "blocks": list(blocks)}
+def _section(title: str, blocks: Iterable[Block]) -> Section:
+    return Section(title, tuple(blocks))
 
 
-def _block(kind: str, **fields: Any) -> Block:
-    return {"kind": kind, **fields}
+def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Table:
+    return Table(caption, tuple(columns), tuple(map(tuple, rows)))
 
 
 def _about(results: Results) -> list[Block]:
     settings, gold = results["settings"], results["gold"]
-    rows = [
+    rows: list[list[Cell]] = [
         ["model", settings["name"]],
         ["computes in", settings["dtype"] or "the dtype that is stored"],
         ["constraint", _listed(settings["constraint"])],
@@ -65,17 +90,14 @@ def _about(results: Results) -> list[Block]:
         ["generation", _listed(settings["generation"])],
         ["seed", settings["seed"]],
         ["samples of each training", ", ".join(map(str, settings["budgets"]))],
-        ["of these the warm start, where there is one", settings["warm_samples"] or "a quarter"],
+        ["of these the warm start, unless the method says otherwise", settings["warm_samples"] or "a quarter"],
+        *([f"method {name}", _listed(changes)] for name, changes in settings["methods"].items()),
         ["draws of g", f"{len(gold['prompts'])} of {gold['attempts']} attempts of the model itself"],
         ["attempts of each proposal", settings["attempts"]],
         ["embeddings", f"mean last hidden state of {results['embedder']}"],
         ["versions", _listed(results["versions"])],
     ]
-    return [
-        _block("text", text=_NOTATION),
-        _block("table", caption="Settings", columns=["", ""], rows=rows),
-        _block("note", text=_HOW),
-    ]
+    return [Text(_NOTATION), _table("Settings", ["", ""], rows), Note(_HOW)]
 
 
 def _listed(data: Mapping[str, Any] | str) -> str:
@@ -85,15 +107,10 @@ def _listed(data: Mapping[str, Any] | str) -> str:
 def _claims(results: Results) -> list[Block]:
     found = []
     for each in results["claims"]:
-        differences = "; ".join(f"{name}: {_shown(figure)}" for name, figure in each["differences"].items())
-        found.append(_block("text", text=f"{each['claim']}: {each['verdict']}. {differences or 'Nothing is known'}."))
+        differences = "; ".join(f"{name}: {in_words(figure)}" for name, figure in each["differences"].items())
+        found.append(Text(f"{each['claim']}: {each['verdict']}. {differences or 'Nothing is known'}."))
     note = "A claim holds where all its differences are above 0 by their intervals, and does not where one is below."
-    return [*found, _block("note", text=note)]
-
-
-def _shown(figure: Mapping[str, float | None]) -> str:
-    ends = ["–" if figure[end] is None else f"{figure[end]:.3g}" for end in ("value", "low", "high")]
-    return f"{ends[0]} [{ends[1]}, {ends[2]}]"
+    return [*found, Note(note)]
 
 
 def _figures(results: Results) -> Block:
@@ -106,29 +123,17 @@ def _figures(results: Results) -> Block:
         rows.append([label, *cells])
     columns = [cell for name in ("AR", "KL(g‖a')", "KL(g‖g')") for cell in (name, f"{name}, the paper's")]
     caption = f"Trained proposals after {results['settings']['budgets'][-1]} samples. KL is measured on draws of g."
-    return _block("table", caption=caption, columns=["proposal", *columns], rows=rows)
+    return _table(caption, ["proposal", *columns], rows)
 
 
-def _diagonal(results: Results) -> list[Block]:
-    series: dict[str, list[dict[str, Any]]] = {}
-    levels = []
+def _diagonal(results: Results) -> list[Points]:
+    spots: dict[str, list[Spot]] = {}
     for name, found in results["proposals"].items():
         if found.get("cost") and found.get("kl_gold_guarded"):
             told = found["told"] is not None
-            point = {"x": found["cost"], "y": found["kl_gold_guarded"], "label": name if told else None}
-            series.setdefault("CAP" if told else name, []).append(point)
-            if not told:
-                levels.append(round(found["cost"]["value"] + found["kl_gold_guarded"]["value"], 3))
-    chart = _block(
-        "points",
-        title="Distance against cost",
-        x="-log AR of the proposal",
-        y="KL(g‖g') [nats]",
-        series=[{"name": name, "points": points} for name, points in series.items()],
-        diagonals=levels,
-        caption="Dotted: equal KL(g‖a') (Theorem 2).",
-    )
-    return [chart] if series else []
+            spot = Spot(found["cost"], found["kl_gold_guarded"], name if told else None)
+            spots.setdefault("CAP" if told else name, []).append(spot)
+    return [cost_against_distance(spots)] if spots else []
 
 
 def _forcing(results: Results) -> list[Block]:
@@ -138,51 +143,38 @@ def _forcing(results: Results) -> list[Block]:
     paper = results["settings"]["paper"].get("forcing", {}).get("kl")
     rows = [[word, what["tokens"], what["impossible"], what["kl"], paper] for word, what in words.items()]
     columns = ["keyword", "tokens", "share of g that it never gives", "KL(g‖s) over the rest", "KL(g‖s), the paper's"]
-    return [
-        _block(
-            "table",
-            caption="The sampler s that writes the keyword at the end where it is not there by then",
-            columns=columns,
-            rows=rows,
-        ),
-        _block("note", text=_FORCED),
-    ]
+    caption = "The sampler s that writes the keyword at the end where it is not there by then"
+    return [_table(caption, columns, rows), Note(_FORCED)]
 
 
 def _curves(results: Results) -> Block:
-    series = []
+    series, methods = [], results["settings"]["methods"]
     for name, budgets in results["trainings"].items():
-        last = list(budgets.values())[-1]
-        points = [{"x": row["samples"], "y": row["kl_gold"]} for row in last["curve"]]
-        if points:
-            series.append({"name": name, "points": points})
+        curves = [what["curve"] for what in budgets.values()]
+        rows = [curve[-1] for curve in curves if curve] if "warm_share" in methods[name] else curves[-1]
+        if points := tuple(CurvePoint(row["samples"], row["kl_gold"]) for row in rows):
+            series.append(Curve(name, points))
     if not series:
-        return _block("note", text="No KL is known: a prompt has fewer than two draws of g. Give a larger budget.")
+        return Note("No KL is known: a prompt has fewer than two draws of g. Give a larger budget.")
     itself = results["proposals"][ITSELF].get("kl_gold_proposal")
-    levels = [{"name": "the model itself", "y": itself["value"]}] if itself else []
+    levels = [Level("the model itself", itself.value)] if itself else []
     known = {name: each.get("kl_gold_proposal") for name, each in results["proposals"].items() if each["told"]}
-    best = min((name for name in known if known[name]), key=lambda name: known[name]["value"], default=None)
-    levels += [{"name": f"{best}, the nearest prompt", "y": known[best]["value"]}] if best else []
-    return _block(
-        "curves",
-        title="KL(g‖a') against samples",
-        x="samples",
-        y="KL(g‖a') [nats]",
-        log_x=False,
-        log_y=False,
-        series=series,
-        levels=levels,
-        caption="After each round, on the same draws of g.",
+    best = min((name for name in known if known[name]), key=lambda name: known[name].value, default=None)
+    levels += [Level(f"{best}, the nearest prompt", known[best].value)] if best else []
+    return Curves(
+        "KL(g‖a') against samples",
+        "samples",
+        "KL(g‖a') [nats]",
+        tuple(series),
+        levels=tuple(levels),
+        caption="After each round, or each budget where it is trained anew, on the same draws of g.",
     )
 
 
 def _notes(results: Results) -> list[Block]:
     last = {name: list(budgets.values())[-1] for name, budgets in results["trainings"].items()}
     return [
-        _block("note", text=f"{name}: {note}")
-        for name, what in last.items()
-        for note in what["notes"]
-        if note.startswith("warning")
+        Note(f"{name}: {note}") for name, what in last.items() for note in what["notes"] if note.startswith("warning")
     ]
 
 
@@ -196,40 +188,24 @@ def _likeness(results: Results) -> list[Block]:
     columns = ["texts of", *(cell for name in names for cell in (name, "the paper's"))]
     of = f"of {found['k']} texts each (the paper: 100)" if found["k"] else "left out: under 50 texts, or no sacrebleu"
     caption = f"Self-BLEU from 0 to 100, {of}; similarity: mean cosine of embeddings. High is alike."
-    blocks = [_block("table", caption=caption, columns=columns, rows=rows)]
+    blocks: list[Block] = [_table(caption, columns, rows)]
+    bins = tuple(f"{i / 10:.1f}" for i in range(10))
     for word, what in results["keywords"].items():
-        bins = [f"{i / 10:.1f}" for i in range(10)]
-        series = [{"name": name, "values": values} for name, values in what["positions"].items()]
+        series = tuple(Bar(name, tuple(values)) for name, values in what["positions"].items())
         own = " Nothing was trained for this keyword." if word != results["settings"]["word"] else ""
-        blocks.append(
-            _block(
-                "bars",
-                title=f"Where “{word}” stands",
-                x="relative position, from",
-                y="share of texts",
-                bins=bins,
-                series=series,
-                caption=f"First occurrence, in characters.{own}",
-            )
-        )
+        caption = f"First occurrence, in characters.{own}"
+        title = f"Where “{word}” stands"
+        blocks.append(Bars(title, "relative position, from", "share of texts", bins, series, caption))
     if results["sentences"]:
         most = min(len(values) for values in results["sentences"].values())
-        series = [{"name": name, "values": values[:most]} for name, values in results["sentences"].items()]
-        blocks.append(
-            _block(
-                "bars",
-                title="Positivity by sentence",
-                x="sentence",
-                y="mean probability of the label",
-                bins=[str(i + 1) for i in range(most)],
-                series=series,
-            )
-        )
+        series = tuple(Bar(name, tuple(values[:most])) for name, values in results["sentences"].items())
+        bins = tuple(str(i + 1) for i in range(most))
+        blocks.append(Bars("Positivity by sentence", "sentence", "mean probability of the label", bins, series))
     if results["cloud"]:
-        series = [{"name": name, "points": points} for name, points in results["cloud"].items()]
-        blocks.append(_block("cloud", title="Texts in a plane: UMAP of their embeddings", series=series))
+        heaps = tuple(Heap(name, tuple(map(tuple, points))) for name, points in results["cloud"].items())
+        blocks.append(Cloud("Texts in a plane: UMAP of their embeddings", heaps))
     else:
-        blocks.append(_block("note", text="No UMAP: too few texts, or no umap-learn (pip install 'guardwrap[paper]')."))
+        blocks.append(Note("No UMAP: too few texts, or no umap-learn (pip install 'guardwrap[paper]')."))
     return blocks
 
 
@@ -239,39 +215,36 @@ def _samplers(results: Results) -> list[Block]:
         return []
     points = [point for point in found["samplers"] if point["projected_kl"]]
     series = [
-        {"name": name.upper(), "points": [{"x": point["relative_cost"], "y": point["projected_kl"]} for point in curve]}
+        Curve(name.upper(), tuple(CurvePoint(point["relative_cost"], point["projected_kl"]) for point in curve))
         for name in ("qrs", "imh")
         if len(curve := [point for point in points if point["sampler"] in ("rejection", name)]) > 1
     ]
+    chart = Curves(
+        "Samplers over our adapter",
+        "cost over rejection",
+        "projected KL to g [nats]",
+        tuple(series),
+        log_x=True,
+        log_y=True,
+        caption="KL between the laws of ten bins of the keyword's place, a lower bound (App. G).",
+    )
     rows = [
         [reach["sampler"].upper(), f"{100 * reach['share']:g} %", _reached(reach), reach["paper"]]
         for reach in found["reach"]
     ]
     columns = ["sampler", "projected KL that is left", "cost over rejection", "the paper's"]
-    blocks = [
-        _block(
-            "curves",
-            title="Samplers over our adapter",
-            x="cost over rejection",
-            y="projected KL to g [nats]",
-            log_x=True,
-            log_y=True,
-            series=series,
-            levels=[],
-            caption="KL between the laws of ten bins of the keyword's place, a lower bound (App. G).",
-        )
-    ]
-    if rows:
-        blocks.append(_block("table", caption="What it takes to come nearer", columns=columns, rows=rows))
-    return blocks + [_block("note", text=note) for note in found["notes"]]
+    tables = [_table("What it takes to come nearer", columns, rows)] if rows else []
+    return [chart, *tables, *(Note(note) for note in found["notes"])]
 
 
-def _reached(reach: Mapping[str, Any]) -> float | dict[str, float | None] | None:
+def _reached(reach: Mapping[str, Any]) -> Estimate | None:
     """Return a cost with the costs at which the curves of the interval's ends come so far."""
     if reach["cost"] is None or not math.isfinite(reach["cost"]):
         return None
-    return {"value": reach["cost"], "low": reach["low"], "high": reach["high"]}
+    low, high = (math.inf if reach[end] is None else reach[end] for end in ("low", "high"))
+    return Estimate(reach["cost"], low, high)
 
 
-def _texts(name: str, texts: Sequence[Mapping[str, Any]]) -> Block:
-    return _block("texts", title="Texts of g" if name == "g" else f"Texts of g' by {name}", texts=list(texts))
+def _texts(name: str, texts: Sequence[Mapping[str, Any]]) -> Texts:
+    samples = tuple(Sample(text["text"], tuple(map(tuple, text["spans"]))) for text in texts)
+    return Texts("Texts of g" if name == "g" else f"Texts of g' by {name}", samples)

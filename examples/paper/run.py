@@ -26,6 +26,7 @@ from steps import Run
 from guardwrap import Classifier, GuardwrapError
 from guardwrap.cli.common import fail, known, load_generator
 from guardwrap.errors import UsageError
+from guardwrap.report.reading import loads, text_of, write_page
 from guardwrap.settings import known_as, read_law
 
 
@@ -58,7 +59,7 @@ def main(
         if not only:
             results = run.results()
             write(out / "results.json", results)
-            write(out / "page.json", page(results))
+            write_page(page(loads(text_of(out / "results.json"), "results.json")), out / "page.json")
             for each in results["claims"]:
                 print(f"{each['claim']}: {each['verdict']}")
     except KeyboardInterrupt:

@@ -84,10 +84,12 @@ class Run:
         return self.shared.gold
 
     def trained(self, name: str) -> dict[int, Any]:
-        """Train with one method on each budget in turn, each going on from a copy of the one before."""
+        """Train with one method on each budget in turn, each going on from a copy of the one before, or anew."""
         found: dict[int, Any] = {}
         before, about = None, []
         for budget in self.settings.budgets:
+            if self.settings.anew(name):
+                before, about = None, []
             settings = self.settings.training(name, budget)
             about = [*about, settings.model_dump(mode="json", exclude={"model", "name"})]
             folder = self.out / "trainings" / f"{slug(name)}-{budget}-{digest_of([self.digest, about])[:8]}"

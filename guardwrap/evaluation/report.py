@@ -27,11 +27,12 @@ from guardwrap.report.blocks import (
     Page,
     Sample,
     Section,
+    Spot,
     Table,
     Text,
     Texts,
 )
-from guardwrap.report.diagonal import cost_against_distance
+from guardwrap.report.diagonal import cost_against_distance, minus_log
 from guardwrap.report.reading import loads, read_as, text_of
 from guardwrap.report.words import UNKNOWN, in_words
 
@@ -89,9 +90,9 @@ def charts_of(prompt: PromptFigures) -> dict[str, Chart]:
     if not known:
         return {}
     base, figures = prompt.base.figures, {name: found.figures for name, found in known.items()}
-    points = {_MODEL: (base["acceptance_rate"], Estimate(0, 0, 0))}
-    points |= {name: (of["acceptance_rate"], of["kl_gold_guarded"]) for name, of in figures.items()}
-    charts: dict[str, Chart] = {"cost": cost_against_distance(points)}
+    spots = {_MODEL: [Spot(minus_log(base["acceptance_rate"]), exactly(0))]}
+    spots |= {name: [Spot(minus_log(of["acceptance_rate"]), of["kl_gold_guarded"])] for name, of in figures.items()}
+    charts: dict[str, Chart] = {"cost": cost_against_distance(spots)}
     if prompt.base.histogram and any(found.histogram for found in known.values()):
         charts["positions"] = _places(prompt, known)
     for i, (name, found) in enumerate(known.items()):

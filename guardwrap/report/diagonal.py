@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from guardwrap.draws import Estimate
 from guardwrap.report.blocks import Points, Spot, Spots
@@ -11,23 +11,23 @@ from guardwrap.report.blocks import Points, Spot, Spots
 __all__ = ["cost_against_distance", "minus_log"]
 
 
-def cost_against_distance(found: Mapping[str, tuple[Estimate, Estimate]]) -> Points:
+def cost_against_distance(found: Mapping[str, Sequence[Spot]]) -> Points:
     """Return the chart of proposals by what they cost and how far from g their texts stay.
 
     Parameters
     ----------
     found
-        By name, the acceptance rate and KL(g‖g') in nats.
+        By what they are called: -log AR, as from ``minus_log``, and KL(g‖g'), in nats.
     """
-    points = {name: Spot(minus_log(rate), kl) for name, (rate, kl) in found.items()}
-    shown = [spot for spot in points.values() if math.isfinite(spot.x.value) and math.isfinite(spot.y.value)]
+    shown = [spot for spots in found.values() for spot in spots]
+    shown = [spot for spot in shown if math.isfinite(spot.x.value) and math.isfinite(spot.y.value)]
     most = max([spot.x.value for spot in shown], default=0) + max([spot.y.value for spot in shown], default=0)
     step = _nice(max(most, 0.5) / 5)
     return Points(
         "Cost against distance",
         "cost: -log acceptance rate [nats]",
         "KL(g‖g') [nats]",
-        tuple(Spots(name, (spot,)) for name, spot in points.items()),
+        tuple(Spots(name, tuple(spots)) for name, spots in found.items()),
         tuple(i * step for i in range(1, 9)),
         "Along a dotted diagonal KL(g‖a') is the same (Theorem 2): the number at it, in nats.",
     )

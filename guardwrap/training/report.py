@@ -11,7 +11,20 @@ from typing import Any, ClassVar
 from guardwrap.constraints.spec import parse, to_yaml
 from guardwrap.draws import Estimate, plain
 from guardwrap.errors import GuardwrapError
-from guardwrap.report.blocks import Block, Cell, Curve, CurvePoint, Curves, Level, Note, Page, Section, Table, Text
+from guardwrap.report.blocks import (
+    Block,
+    Cell,
+    Curve,
+    CurvePoint,
+    Curves,
+    Level,
+    Note,
+    Page,
+    Section,
+    Spot,
+    Table,
+    Text,
+)
 from guardwrap.report.diagonal import cost_against_distance, minus_log
 from guardwrap.report.reading import loads, read_as, text_of
 from guardwrap.report.words import UNKNOWN
@@ -133,7 +146,7 @@ def _measured(group: Sequence[Training]) -> list[Block]:
     head = ("training", "method", "samples", "AR without it", "AR", "KL(g‖a') [nats]", "KL(g‖g') [nats]",
             "KL measured on", "tokens", "seconds", "seed")  # fmt: skip
     rows: list[tuple[Cell, ...]] = []
-    points = {}
+    spots: dict[str, list[Spot]] = {}
     for training in group:
         if (result := training.result) is None:
             continue
@@ -144,14 +157,14 @@ def _measured(group: Sequence[Training]) -> list[Block]:
              _measured_on(of), result.tokens, result.seconds, result.settings.seed)
         )  # fmt: skip
         if after is not None and guarded is not None:
-            points[training.name] = (after, guarded)
+            spots[training.name] = [Spot(minus_log(after), guarded)]
     caption = "AR is the acceptance rate, KL(g‖a') = KL(g‖g') - log AR. In brackets 95 % intervals."
     blocks: list[Block] = [Table(caption, head, tuple(rows))]
     both = [row for row in rows if row[7] == "draws of g"]
     if both:
         blocks.append(_by_weights(group))
-    if points:
-        blocks.append(cost_against_distance(points))
+    if spots:
+        blocks.append(cost_against_distance(spots))
     return blocks
 
 
