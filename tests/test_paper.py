@@ -157,6 +157,8 @@ def test_a_word_killed_and_resumed(tmp_path: Path, model: Path) -> None:
     assert isinstance(curves, Curves)
     ours = next(curve for curve in curves.series if curve.name == "ours")
     assert [point.x for point in ours.points] == [160, 240, 320]
+    assert results["keywords"]["aa"]["training"]["samples"] == 160
+    assert results["keywords"]["aa"]["texts"].keys() == {"g", "CAP", "ours"}
     assert len(results["claims"]) == 3 + 1 + 2 + 1
     for texts in results["texts"].values():
         for text in texts:

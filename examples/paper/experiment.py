@@ -34,11 +34,11 @@ class Paper(Training):
     word
         The keyword; None for a constraint of another kind.
     more_words
-        Other keywords, and a constraint-aware prompt for each.
+        Other keywords, and a constraint-aware prompt for each. Ours is trained for each too, on the least budget.
     attempts
         Of each proposal, over all prompts.
     more_attempts
-        Of the model itself for each of the other keywords.
+        Of the model itself for each of the other keywords, to measure on.
     texts, steps
         Of IMH, as in an evaluation.
     paper
@@ -59,6 +59,8 @@ class Paper(Training):
 
     @model_validator(mode="after")
     def _trainings(self) -> Paper:
+        if self.more_words and not isinstance(self.constraint, dict):
+            raise ValueError("more_words: spell the constraint in this file, for other words to take its place")
         if missing := [name for name in NAMES if name not in self.methods]:
             raise ValueError(f"methods: {missing[0]!r} is missing; what is compared are {', '.join(NAMES)}")
         for name, changes in self.methods.items():

@@ -63,7 +63,7 @@ def page(results: Results) -> Page:
     sections = [
         _section("What was run", _about(results)),
         _section("What the paper says, judged", _claims(results)),
-        _section("Cost and distance", [_figures(results), *_diagonal(results), *_forcing(results)]),
+        _section("Cost and distance", [_figures(results), *_words(results), *_diagonal(results), *_forcing(results)]),
         _section("Learning", [_curves(results), *_notes(results)]),
         _section("What the texts are like", _likeness(results)),
         _section("QRS and IMH", _samplers(results)),
@@ -124,6 +124,14 @@ def _figures(results: Results) -> Block:
     columns = [cell for name in ("AR", "KL(g‖a')", "KL(g‖g')") for cell in (name, f"{name}, the paper's")]
     caption = f"Trained proposals after {results['settings']['budgets'][-1]} samples. KL is measured on draws of g."
     return _table(caption, ["proposal", *columns], rows)
+
+
+def _words(results: Results) -> list[Table]:
+    trained = {word: what["training"] for word, what in results["keywords"].items() if "training" in what}
+    names = ("acceptance_before", "acceptance_after", "kl_gold_proposal", "kl_gold_guarded")
+    rows = [[word, what["samples"], *(what["figures"].get(name) for name in names)] for word, what in trained.items()]
+    columns = ["keyword", "samples", "AR of the model itself", "AR", "KL(g‖a')", "KL(g‖g')"]
+    return [_table("Ours for other keywords", columns, rows)] if rows else []
 
 
 def _diagonal(results: Results) -> list[Points]:
@@ -192,7 +200,7 @@ def _likeness(results: Results) -> list[Block]:
     bins = tuple(f"{i / 10:.1f}" for i in range(10))
     for word, what in results["keywords"].items():
         series = tuple(Bar(name, tuple(values)) for name, values in what["positions"].items())
-        own = " Nothing was trained for this keyword." if word != results["settings"]["word"] else ""
+        own = f" Ours after {what['training']['samples']} samples." if "training" in what else ""
         caption = f"First occurrence, in characters.{own}"
         title = f"Where “{word}” stands"
         blocks.append(Bars(title, "relative position, from", "share of texts", bins, series, caption))

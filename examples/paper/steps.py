@@ -98,29 +98,35 @@ class Run:
         return found
 
     def _train(self, name: str, settings: Settings, folder: Path, before: Path | None) -> dict[str, Any]:
-        gold = self.gold
         if not folder.exists():
             partial_copy = folder.with_suffix(".partial")
             shutil.rmtree(partial_copy, ignore_errors=True)
             if before is None:
+                self.gold  # noqa: B018  drawn, to be copied
                 shutil.copytree(self.out / "shared" / "gold", partial_copy / "gold")
             else:
                 shutil.copytree(before, partial_copy)
             partial_copy.rename(folder)
+        return self._trained(name, self.guarded, settings, folder)
+
+    def _trained(self, name: str, guarded: GuardedGenerator, settings: Settings, folder: Path) -> dict[str, Any]:
+        """Train on in a folder, and say what became of it."""
 
         def tick(row: Row) -> None:
             print(f"  {name}: {row}", file=sys.stderr, flush=True)
 
-        result = train(self.guarded, settings, folder, tick=tick)
-        trainer = Trainer(self.guarded, settings, folder)  # with the policy of its last checkpoint
-        log_policy = trainer.task.log_probabilities(trainer.policy.model, gold.drawn.samples)
+        result = train(guarded, settings, folder, tick=tick)
+        trainer = Trainer(guarded, settings, folder)  # with the policy of its last checkpoint
+        trainer.find_gold()
+        assert trainer.gold is not None
+        samples = trainer.gold.drawn.samples
         curve = [{"samples": row.samples, "kl_gold": row.kl_gold} for row in result.curve if row.kl_gold]
         return {
             "samples": result.samples,
             "figures": dict(result.figures),
             "notes": list(result.notes),
             "curve": curve,
-            "log_policy": log_policy,
+            "log_policy": trainer.task.log_probabilities(trainer.policy.model, samples),
             "folder": folder.name,
             "policy": trainer.policy.digest(),
         }
@@ -221,11 +227,36 @@ class Run:
         for word, template in self.settings.more_words.items():
             own = replace(self.constraint, words=(word,))
             guarded = GuardedGenerator(self.guarded.pipeline, own, batch_size=self.guarded.batch_size)
-            (base,) = self.recorded(f"base {word}", None, {"template": ""}, guarded, self.settings.more_attempts)
-            (told,) = self.recorded(f"CAP {word}", Prompt(template), {"template": template}, guarded)
-            texts = {"g": [a.draw.text for a in base if a.satisfied], "CAP": [a.draw.text for a in told if a.satisfied]}
-            found[word] = self._keyword(own, texts, [a.draw.token_ids for a in base if a.satisfied], len(base))
+            found[word] = self._more(own, guarded, template)
         return found
+
+    def _more(self, own: Keyword, guarded: GuardedGenerator, template: str) -> Any:
+        """Train for another keyword, on the least budget, and compare g, ours and one constraint-aware prompt."""
+        (word,) = own.words
+        spelled = {**dict(self.settings.constraint), "words": [word]}
+        settings = self.settings.training(OURS, self.settings.budgets[0]).model_copy(
+            update={"constraint": spelled, "gold_attempts": self.settings.more_attempts}
+        )
+        about = settings.model_dump(mode="json", exclude={"model", "name"})
+        folder = self.out / "trainings" / f"{slug(word)}-{digest_of([self.digest, about])[:8]}"
+        name = f"{OURS} {word}"
+        made = self.kept(name, about, lambda: self._trained(name, guarded, settings, folder))
+        adapter = str(self.out / "trainings" / made["folder"] / "adapter")
+        trainer = Trainer(guarded, settings, folder)
+        trainer.find_gold()
+        assert trainer.gold is not None
+        gold = trainer.gold.drawn
+
+        def satisfied(name: str, source: Any, about: Mapping[str, str]) -> list[str]:
+            return [a.draw.text for a in self.recorded(name, source, about, guarded)[0] if a.satisfied]
+
+        texts = {
+            "g": [trainer.task.text_of(sample) for sample in gold.samples],
+            "CAP": satisfied(f"CAP {word}", Prompt(template), {"template": template}),
+            OURS: satisfied(name, adapter, {"policy": made["policy"]}),
+        }
+        found = self._keyword(own, texts, [sample.token_ids for sample in gold.samples], gold.attempts)
+        return {**found, "training": {"samples": made["samples"], "figures": made["figures"]}}
 
     def _keyword(
         self, what: Keyword, groups: Mapping[str, list[str]], gold: Sequence[tuple[int, ...]], attempts: int
