@@ -6,7 +6,7 @@ from pathlib import Path
 
 from guardwrap.errors import ModelError
 
-__all__ = ["PREFIX", "content"]
+__all__ = ["PREFIX", "adapters", "content"]
 
 PREFIX = "catalogue:"
 """Of the name of something ready-made, where a path could stand."""
@@ -19,3 +19,8 @@ def content(kind: str) -> Path:
         if folder.is_dir():
             return folder
     raise ModelError(f"the ready-made {kind} are missing; reinstall guardwrap")
+
+
+def adapters() -> dict[str, Path]:
+    """Return the folders of the ready-made adapters, by name. Each has a card."""
+    return {path.parent.name: path.parent for path in sorted(content("adapters").glob("*/card.yaml"))}

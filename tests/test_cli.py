@@ -794,14 +794,17 @@ def test_check_says_when_a_checker_crashes_without_quoting_the_text(tmp_path):
 def test_catalogue_lists_and_prints(monkeypatch):
     result = run("catalogue")
     assert result.exit_code == 0
-    assert [line.split("\t")[0] for line in result.stdout.splitlines()] == catalogue_names()
-    assert all(line.split("\t")[1] for line in result.stdout.splitlines())
+    rows = [line.split("\t") for line in result.stdout.splitlines()]
+    assert [name for name, _, kind in rows if kind == "constraint"] == catalogue_names()
+    assert [name for name, _, kind in rows if kind == "adapter"] == ["dragon", "json-object"]
+    assert all(about for _, about, _ in rows)
     for name in ("no-urls", "catalogue:no-urls"):
         assert run("catalogue", name).stdout == (ROOT / "constraints" / "no-urls.yaml").read_text()
     monkeypatch.setattr("typer.testing._NamedTextIOWrapper.isatty", lambda self: True, raising=False)
     table = run("catalogue").stdout
     assert all(name in table for name in catalogue_names())
-    assert "catalogue:NAME" in table
+    assert "-c catalogue:NAME" in table
+    assert "--adapter catalogue:NAME" in table
 
 
 def test_catalogue_schema():

@@ -18,7 +18,7 @@ from safetensors.torch import save
 
 from guardwrap.adapters.card import Card, readme
 from guardwrap.adapters.lora import LARGEST, PARTS_WAY_OUT, tensors_of
-from guardwrap.content import PREFIX, content
+from guardwrap.content import PREFIX, adapters
 from guardwrap.errors import AdapterError, UnknownName, first_line
 
 __all__ = ["CARD", "CONFIG", "CURVE", "WEIGHTS", "Files", "fetched", "read_adapter", "save_adapter"]
@@ -110,10 +110,10 @@ def fetched(source: str | Path, revision: str | None = None) -> Path:
 
 
 def _ready_made(name: str) -> Path:
-    folders = {path.parent.name: path.parent for path in content("adapters").glob(f"*/{CARD}")}
-    if name not in folders:
-        raise UnknownName("adapter", name, sorted(folders))
-    return folders[name]
+    found = adapters()
+    if name not in found:
+        raise UnknownName("adapter", name, sorted(found))
+    return found[name]
 
 
 def read_adapter(folder: str | Path, name: str | None = None) -> Files:

@@ -1,18 +1,20 @@
-"""``guardwrap catalogue``: the ready-made constraint files."""
+"""``guardwrap catalogue``: the ready-made constraint files and adapters."""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
+import yaml
 
 from guardwrap.constraints.files import catalogue as entry
 from guardwrap.constraints.files import catalogue_names, catalogue_path
 from guardwrap.constraints.spec import json_schema
 from guardwrap.constraints.views import sentences
-from guardwrap.content import PREFIX
+from guardwrap.content import PREFIX, adapters
 from guardwrap.errors import UsageError
 
 __all__ = ["catalogue"]
@@ -24,9 +26,9 @@ def catalogue(
         bool, typer.Option("--schema", help="Print the JSON Schema of constraint files, for editors.")
     ] = False,
 ) -> None:
-    """List the ready-made constraint files, or print one.
+    """List the ready-made constraint files and adapters, or print a constraint file.
 
-    Use one as it is with `-c catalogue:NAME`, or save a copy and change it.
+    Use one as it is with `-c catalogue:NAME`, or save a copy and change it; an adapter with `--adapter catalogue:NAME`.
     """
     if schema and name:
         raise UsageError("--schema goes without a name: the schema is the same for every file")
@@ -39,19 +41,33 @@ def catalogue(
 
 
 def _print_list() -> None:
-    rows = [(name, (sentences(entry(name).description or "") or [""])[0]) for name in catalogue_names()]
+    files = [(name, (sentences(entry(name).description or "") or [""])[0]) for name in catalogue_names()]
+    trained = [(name, _about(yaml.safe_load((path / "card.yaml").read_text(encoding="utf-8"))))
+               for name, path in adapters().items()]  # fmt: skip
     if not sys.stdout.isatty():  # for other programs: one line each
-        for name, about in rows:
-            typer.echo(f"{name}\t{about}")
+        for kind, rows in (("constraint", files), ("adapter", trained)):
+            for name, about in rows:
+                typer.echo(f"{name}\t{about}\t{kind}")
         return
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("name", "what it asks for", box=None, header_style="bold", padding=(0, 2, 0, 0))
-    table.columns[0].no_wrap = True
-    table.columns[0].style = "cyan"
-    for row in rows:
-        table.add_row(*row)
     console = Console(highlight=False, markup=False)
-    console.print(table)
-    console.print(f"\nUse one with -c {PREFIX}NAME; see it whole with guardwrap catalogue NAME.", style="dim")
+    for title, rows, use in (
+        ("constraint", files, f"Use one with -c {PREFIX}NAME; see it whole with guardwrap catalogue NAME."),
+        ("adapter", trained, f"Use one with --adapter {PREFIX}NAME, for the same model and constraint."),
+    ):
+        table = Table(title, "what it asks for", box=None, header_style="bold", padding=(0, 2, 0, 0))
+        table.columns[0].no_wrap = True
+        table.columns[0].style = "cyan"
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        console.print(f"\n{use}\n", style="dim")
+
+
+def _about(card: Mapping[str, Any]) -> str:
+    """Say what an adapter is for; its card is ours, and reading it as a Card would import torch."""
+    rates = [card["figures"][name]["value"] for name in ("acceptance_before", "acceptance_after")]
+    rise = " to ".join(f"{rate:.2g}" for rate in rates)
+    return f"{card['constraint_description']} on {card['base']['name']}: acceptance rate {rise}"

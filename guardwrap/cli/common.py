@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ from guardwrap.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress, TaskID
 
     from guardwrap.draws import Outcome
     from guardwrap.generator import GuardedGenerator
@@ -27,16 +29,21 @@ __all__ = [
     "AllowCode",
     "Constraints",
     "Model",
+    "OtherModel",
+    "Out",
     "Prompts",
     "Proposal",
+    "Seed",
     "Verbose",
     "fail",
     "in_one_line",
     "known",
     "load_generator",
     "printable",
+    "progress_bar",
     "quieten_transformers",
     "read_constraints",
+    "require_folder",
     "show",
 ]
 
@@ -97,6 +104,28 @@ Adapter = Annotated[
     str | None,
     typer.Option(metavar="FOLDER", help="Draw attempts from this adapter: its folder, Hub id, or catalogue:NAME."),
 ]
+
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", show_default=False, help="For what is written.")]
+OtherModel = Annotated[
+    str | None, typer.Option("--model", "-m", help="A Hub id, a folder, or 'local'; if left out as in the file.")
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="If left out as in the file, or 0.")]
+
+
+def require_folder(out: Path) -> None:
+    """Raise UsageError where something else stands in a folder's place."""
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"cannot write to {str(out)!r}: it is no folder")
+
+
+@contextmanager
+def progress_bar(label: str, total: int, console: Console) -> Iterator[tuple[Progress, TaskID]]:
+    """Show how much is done and when all will be; it vanishes at the end."""
+    from rich import progress
+
+    columns = (progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn())
+    with progress.Progress(label, *columns, console=console, transient=True) as bar:
+        yield bar, bar.add_task("", total=total)
 
 
 def known(options: Mapping[str, Any]) -> dict[str, Any]:

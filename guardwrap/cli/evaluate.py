@@ -10,8 +10,19 @@ from typing import Annotated, Any
 
 import typer
 
-from guardwrap.cli.common import AllowCode, Verbose, fail, known, load_generator, printable
-from guardwrap.errors import UsageError
+from guardwrap.cli.common import (
+    AllowCode,
+    OtherModel,
+    Out,
+    Seed,
+    Verbose,
+    fail,
+    known,
+    load_generator,
+    printable,
+    progress_bar,
+    require_folder,
+)
 from guardwrap.evaluation.settings import Settings, read_settings
 from guardwrap.report.drawing import require_matplotlib
 
@@ -22,16 +33,12 @@ _SHOWN = ("acceptance_rate", "kl_gold_base", "kl_gold_guarded")
 
 def evaluate(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", show_default=False, help="What to compare: a YAML file.")],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FOLDER", show_default=False, help="For what is written.")
-    ],
+    out: Out,
     attempts: Annotated[
         int | None, typer.Option(min=2, help="Attempts of each proposal for each prompt; if left out as in the file.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="A Hub id, a folder, or 'local'; if left out as in the file.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="If left out as in the file, or 0.")] = None,
+    model: OtherModel = None,
+    seed: Seed = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Attempts side by side, at most.")] = None,
     allow_code: AllowCode = False,
     verbose: Verbose = 0,
@@ -53,8 +60,7 @@ def evaluate(
     same command goes on where it was. Exit code 0: done; 2: bad input; 130: interrupted.
     """
     require_matplotlib()
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"cannot write to {str(out)!r}: it is no folder")
+    require_folder(out)
     changes = known({"attempts": attempts, "model": model, "seed": seed, "batch_size": batch_size})
     settings, constraint = read_settings(config, changes=changes, allow_code=allow_code)
     from guardwrap.evaluation.run import evaluate as run
@@ -82,11 +88,8 @@ def _progress(settings: Settings) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich import progress
     from rich.console import Console
 
     of_each = (settings.base_attempts or settings.attempts) + settings.attempts * len(settings.proposals)
-    columns = (progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn())
-    with progress.Progress("attempts", *columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=of_each * len(settings.prompts))
+    with progress_bar("attempts", of_each * len(settings.prompts), Console(stderr=True)) as (bar, task):
         yield lambda made: bar.advance(task, made)

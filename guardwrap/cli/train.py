@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from guardwrap.cli.common import AllowCode, Verbose, fail, known, load_generator
-from guardwrap.errors import UsageError
+from guardwrap.cli.common import (
+    AllowCode,
+    OtherModel,
+    Out,
+    Seed,
+    Verbose,
+    fail,
+    known,
+    load_generator,
+    progress_bar,
+    require_folder,
+)
 
 if TYPE_CHECKING:
     from guardwrap.training import Row, Settings
@@ -21,17 +31,13 @@ __all__ = ["train"]
 
 def train(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", show_default=False, help="What to train: a YAML file.")],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FOLDER", show_default=False, help="For what is written.")
-    ],
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="A Hub id, a folder, or 'local'; if left out as in the file.")
-    ] = None,
+    out: Out,
+    model: OtherModel = None,
     method: Annotated[str | None, typer.Option(help="replay, dpg or sft; if left out as in the file.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Budget: attempts. If left out as in the file.")] = None,
     tokens: Annotated[int | None, typer.Option(min=1, help="Budget: tokens. If left out as in the file.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Budget: seconds. If left out as in the file.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="If left out as in the file, or 0.")] = None,
+    seed: Seed = None,
     allow_code: AllowCode = False,
     verbose: Verbose = 0,
 ) -> None:
@@ -49,8 +55,7 @@ def train(
     Writes adapter/ with its card, curve.jsonl, result.json, curve.png and acceptance.png. After an interruption the
     same command goes on where it was. Exit code 0: done; 2: bad input; 130: interrupted.
     """
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"cannot write to {str(out)!r}: it is no folder")
+    require_folder(out)
     given = {"model": model, "method": method, "samples": samples, "tokens": tokens, "seconds": seconds, "seed": seed}
     changes = known(given)
     from guardwrap.training import read_settings, shards
@@ -78,7 +83,6 @@ def train(
 @contextmanager
 def _progress(settings: Settings) -> Iterator[tuple[Callable[[Row], None], Callable[[int], None]]]:
     """Say what each round saw; on a terminal show how many attempts are there, and when all will be."""
-    from rich import progress
     from rich.console import Console
 
     from guardwrap.training.shards import is_main
@@ -94,9 +98,7 @@ def _progress(settings: Settings) -> Iterator[tuple[Callable[[Row], None], Calla
     if not sys.stderr.isatty() or not is_main():
         yield tick, lambda attempts: None
         return
-    columns = (progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn())
-    with progress.Progress("samples", *columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=settings.samples)
+    with progress_bar("samples", settings.samples, console) as (bar, task):
 
         def counted(row: Row) -> None:
             tick(row)
