@@ -184,7 +184,15 @@ CASES: tuple[Case, ...] = (
         constraint=MUG,
         texts=32,
         settings=LONG,
-        rivals=("retry", "cached", "single"),
+    ),
+    Paired(
+        name="no comma, 4 texts, against one at a time",
+        target=Bound("≥", 15),
+        prompt="chat",
+        constraint=COMMA,
+        texts=4,
+        settings=LONG,
+        rivals=("single",),
     ),
     Paired(
         name="no phone number (AR ≈ 1), one text of 64 tokens: latency",

@@ -80,6 +80,15 @@ def test_a_changed_adapter_is_drawn_anew(tmp_path):
     assert drawn(tmp_path / "out", x=given) == [str(small)]
 
 
+def test_a_ready_made_adapter_of_a_new_version_is_drawn_anew(tmp_path, monkeypatch):
+    folder, given = adapter(tmp_path / "small"), {"adapter": "catalogue:small"}
+    monkeypatch.setattr("guardwrap.evaluation.run.adapters", lambda: {"small": folder})
+    assert drawn(tmp_path / "out", x=given) == [None, "catalogue:small"]
+    assert drawn(tmp_path / "out", x=given) == []
+    adapter(folder, weights=b"others")
+    assert drawn(tmp_path / "out", x=given) == ["catalogue:small"]
+
+
 def test_negative_control_a_digest_that_does_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr("guardwrap.evaluation.run._digest", lambda source: source)
     given = {"adapter": str(adapter(tmp_path / "small"))}

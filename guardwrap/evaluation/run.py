@@ -12,6 +12,7 @@ from typing import Any
 
 from guardwrap import __version__
 from guardwrap.constraints.base import Constraint
+from guardwrap.content import PREFIX, adapters
 from guardwrap.errors import UsageError
 from guardwrap.evaluation.figures import figures_of
 from guardwrap.evaluation.recording import Source, record
@@ -121,8 +122,8 @@ _COMPUTES = (".json", ".safetensors", ".bin", ".gguf")
 
 def _digest(source: str) -> str:
     """Return the digest of a folder's files; what is no folder, such as a Hub id, is known by its name alone."""
-    folder = Path(source).expanduser()
-    if not folder.is_dir():
+    folder = adapters().get(source.removeprefix(PREFIX)) if source.startswith(PREFIX) else Path(source).expanduser()
+    if folder is None or not folder.is_dir():
         return source
     whole = hashlib.sha256()
     for path in sorted(folder.iterdir()):
