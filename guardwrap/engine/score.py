@@ -142,9 +142,10 @@ def _scores(model: Any, texts: Sequence[Text]) -> list[torch.Tensor]:
         input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, return_dict=True, **extra
     ).logits
     logits = logits[:, logits.shape[1] - (longest - first) :]
+    # Row by row by an index, each row's gradient would be a tensor of all rows.
     return [
-        _processed(logits[row, len(settings.ids) - 1 - first :][: len(new)].float(), settings, new)
-        for row, (settings, new) in enumerate(texts)
+        _processed(row[len(settings.ids) - 1 - first :][: len(new)].float(), settings, new)
+        for row, (settings, new) in zip(logits.unbind(), texts, strict=True)
     ]
 
 
