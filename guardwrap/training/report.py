@@ -31,31 +31,53 @@ from guardwrap.report.words import UNKNOWN
 from guardwrap.training.progress import Row
 from guardwrap.training.settings import Settings
 
-__all__ = ["Result", "Training", "charts_of", "pages_of", "read_training"]
+__all__ = ["Result", "Trained", "Training", "charts_of", "pages_of", "read_training"]
 
 _WARNING = "warning: "
 _SHOWN = 3  # warnings of rounds that are shown of one training
 
 
 @dataclass(frozen=True)
-class Result:
-    """What ``result.json`` holds: what ``Trained`` has, the settings, and the versions of the packages used."""
+class Trained:
+    """What a training gave.
 
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+    Parameters
+    ----------
+    folder
+        The adapter's, or the model's where all weights were trained.
+    figures
+        Means over prompts, by name: ``acceptance_before``, ``acceptance_after``, ``kl_gold_proposal`` and
+        ``kl_gold_guarded`` (nats), from draws of g where there are enough; and ``weighted_kl_gold_proposal`` and
+        ``weighted_kl_gold_guarded``, from the weights of the adapter's own draws.
+    samples, tokens, seconds
+        Spent; what was drawn to measure not included.
+    curve
+        A row a round.
+    notes
+        How to read the figures, one sentence each.
+    """
 
-    folder: str
+    folder: Path
     figures: Mapping[str, Estimate]
     samples: int
     tokens: int
     seconds: float
     curve: tuple[Row, ...]
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Result(Trained):
+    """What ``result.json`` holds: that, the settings, and the versions of the packages used."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
     settings: Settings
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON types."""
-        return {**plain(self), "settings": self.settings.model_dump(mode="json")}
+        """Return it as plain JSON types; the folder is the one beside the file."""
+        return {**plain(self), "folder": self.folder.name, "settings": self.settings.model_dump(mode="json")}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,7 +33,7 @@ from guardwrap.settings import known_as
 from guardwrap.training import shards
 from guardwrap.training.drawing import draw
 from guardwrap.training.progress import Row, seen, warnings_of, write_curve
-from guardwrap.training.report import Result, Training, charts_of
+from guardwrap.training.report import Result, Trained, Training, charts_of
 from guardwrap.training.samples import Floats
 from guardwrap.training.settings import Settings
 from guardwrap.training.trainer import Trainer
@@ -44,35 +43,6 @@ __all__ = ["Trained", "train"]
 logger = logging.getLogger("guardwrap")
 
 _PAPER = "Kim et al., Guaranteed Generation from Large Language Models (ICLR 2025)"
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What a training gave.
-
-    Parameters
-    ----------
-    folder
-        The adapter's, or the model's where all weights were trained.
-    figures
-        Means over prompts, by name: ``acceptance_before``, ``acceptance_after``, ``kl_gold_proposal`` and
-        ``kl_gold_guarded`` (nats), from draws of g where there are enough; and ``weighted_kl_gold_proposal`` and
-        ``weighted_kl_gold_guarded``, from the weights of the adapter's own draws.
-    samples, tokens, seconds
-        Spent; what was drawn to measure not included.
-    curve
-        A row a round.
-    notes
-        How to read the figures, one sentence each.
-    """
-
-    folder: Path
-    figures: Mapping[str, Estimate]
-    samples: int
-    tokens: int
-    seconds: float
-    curve: tuple[Row, ...]
-    notes: tuple[str, ...]
 
 
 def train(
@@ -132,8 +102,7 @@ def train(
     if shards.is_main():
         packages = ("torch", "transformers", "peft", "numpy")
         used = {"guardwrap": __version__, **{name: version(name) for name in packages}}
-        spent = (trained.samples, trained.tokens, trained.seconds)
-        result = Result(place.name, figures, *spent, trained.curve, trained.notes, settings, used)
+        result = Result(**vars(trained), settings=settings, versions=used)
         text = json.dumps(result.to_dict(), ensure_ascii=False, indent=2, allow_nan=False)
         (folder / "result.json").write_text(text + "\n", encoding="utf-8")
         if find_spec("matplotlib") and state.curve:
