@@ -186,15 +186,6 @@ CASES: tuple[Case, ...] = (
         settings=LONG,
     ),
     Paired(
-        name="no comma, 4 texts, against one at a time",
-        target=Bound("≥", 15),
-        prompt="chat",
-        constraint=COMMA,
-        texts=4,
-        settings=LONG,
-        rivals=("single",),
-    ),
-    Paired(
         name="no phone number (AR ≈ 1), one text of 64 tokens: latency",
         target=Bound("≤", 1),
         prompt="chat",

@@ -9,7 +9,6 @@ cases are in cases.py, the loops and how things are counted in loops.py.
 
 retry     model.generate with num_return_sequences = batch, again until enough texts satisfy the constraint
 cached    the same with the prompt's states computed once and copied
-single    model.generate for one text, again until enough texts satisfy the constraint
 generate  model.generate with no constraint
 """
 

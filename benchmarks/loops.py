@@ -175,10 +175,10 @@ class Bench:
             pieces.append(self.tokenizer.decode((ids * 3)[start : start + length]))
         return pieces
 
-    def retry(self, seed: int, rows: int | None = None, cached: bool = False) -> dict[str, Any]:
+    def retry(self, seed: int, cached: bool = False) -> dict[str, Any]:
         """``model.generate`` for as many texts as the batch has rows, until enough satisfy the constraint."""
         torch.manual_seed(seed)
-        case, rows, past = self.case, rows or self.case.batch, None
+        case, rows, past = self.case, self.case.batch, None
         if cached:
             past = DynamicCache(config=self.model.config)
             with torch.no_grad():
@@ -199,10 +199,6 @@ class Bench:
     def cached(self, seed: int) -> dict[str, Any]:
         """The same, with the prompt's states computed once and copied."""
         return self.retry(seed, cached=True)
-
-    def single(self, seed: int) -> dict[str, Any]:
-        """The same, with one text a call."""
-        return self.retry(seed, rows=1)
 
     def generate(self, seed: int) -> dict[str, Any]:
         """``model.generate``, with no constraint."""
