@@ -161,6 +161,18 @@ CASES: tuple[Case, ...] = (
         rivals=("generate",),
     ),
     Paired(
+        name="no constraint, 64 tokens each, 64 texts, bfloat16",
+        target=Bound("≥", 1.3),
+        prompt="story",
+        constraint=ANYTHING,
+        texts=64,
+        settings=FIXED,
+        ends="never",
+        batch=64,
+        rivals=("generate",),
+        dtype="bfloat16",
+    ),
+    Paired(
         name="no comma, 32 texts",
         target=Bound("≥", 15),
         prompt="chat",
