@@ -231,7 +231,7 @@ def test_the_files_scale(name: str) -> None:
     small = settings.scaled(0.05)
     assert small.budgets == [budget // 20 for budget in settings.budgets]
     assert small.gold_attempts == settings.gold_attempts // 20
-    assert settings.methods.keys() == {"SFT", "DPG", "warm-start DPG", "ours"}
+    assert settings.methods.keys() >= {"SFT", "DPG", "warm-start DPG", "ours"}
     for method in settings.methods:
         for budget in small.budgets:
             training = small.training(method, budget)
