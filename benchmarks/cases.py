@@ -139,6 +139,12 @@ FIXED = USUAL | {"max_new_tokens": 64}
 PURE = {"do_sample": True, "temperature": 1.0, "top_k": 0, "max_new_tokens": 30}
 SENTENCE = {"do_sample": True, "temperature": 1.0, "top_k": 0, "max_new_tokens": 48}
 
+
+def in_both_dtypes(case: Paired) -> tuple[Paired, Paired]:
+    """The case, and the same in bfloat16."""
+    return case, replace(case, name=f"{case.name}, bfloat16", dtype="bfloat16")
+
+
 CASES: tuple[Case, ...] = (
     Paired(
         name="no constraint, chat prompt, up to 128 tokens, 32 texts",
@@ -149,45 +155,28 @@ CASES: tuple[Case, ...] = (
         settings=LONG,
         rivals=("generate",),
     ),
-    Paired(
-        name="no constraint, 64 tokens each, 64 texts",
-        target=Bound("≥", 1.3),
-        prompt="story",
-        constraint=ANYTHING,
-        texts=64,
-        settings=FIXED,
-        ends="never",
-        batch=64,
-        rivals=("generate",),
+    *in_both_dtypes(
+        Paired(
+            name="no constraint, 64 tokens each, 64 texts",
+            target=Bound("≥", 1.3),
+            prompt="story",
+            constraint=ANYTHING,
+            texts=64,
+            settings=FIXED,
+            ends="never",
+            batch=64,
+            rivals=("generate",),
+        )
     ),
-    Paired(
-        name="no constraint, 64 tokens each, 64 texts, bfloat16",
-        target=Bound("≥", 1.3),
-        prompt="story",
-        constraint=ANYTHING,
-        texts=64,
-        settings=FIXED,
-        ends="never",
-        batch=64,
-        rivals=("generate",),
-        dtype="bfloat16",
-    ),
-    Paired(
-        name="no comma, 32 texts",
-        target=Bound("≥", 15),
-        prompt="chat",
-        constraint=COMMA,
-        texts=32,
-        settings=LONG,
-    ),
-    Paired(
-        name="no comma, 32 texts, bfloat16",
-        target=Bound("≥", 15),
-        prompt="chat",
-        constraint=COMMA,
-        texts=32,
-        settings=LONG,
-        dtype="bfloat16",
+    *in_both_dtypes(
+        Paired(
+            name="no comma, 32 texts",
+            target=Bound("≥", 15),
+            prompt="chat",
+            constraint=COMMA,
+            texts=32,
+            settings=LONG,
+        )
     ),
     Paired(
         name='must contain "mug", 32 texts',

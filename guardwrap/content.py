@@ -6,7 +6,10 @@ from pathlib import Path
 
 from guardwrap.errors import ModelError
 
-__all__ = ["PREFIX", "adapters", "content"]
+__all__ = ["CARD", "PREFIX", "adapters", "content"]
+
+CARD = "card.yaml"
+"""What is known about an adapter, in its folder."""
 
 PREFIX = "catalogue:"
 """Of the name of something ready-made, where a path could stand."""
@@ -23,4 +26,4 @@ def content(kind: str) -> Path:
 
 def adapters() -> dict[str, Path]:
     """Return the folders of the ready-made adapters, by name. Each has a card."""
-    return {path.parent.name: path.parent for path in sorted(content("adapters").glob("*/card.yaml"))}
+    return {path.parent.name: path.parent for path in sorted(content("adapters").glob(f"*/{CARD}"))}

@@ -79,9 +79,7 @@ class Run:
     @cached_property
     def gold(self) -> Gold:
         """Attempts of the model itself, drawn with a seed of their own: all KL is measured on those that are of g."""
-        self.shared.find_gold()
-        assert self.shared.gold is not None, "gold_attempts must not be 0"
-        return self.shared.gold
+        return _gold_of(self.shared)
 
     def trained(self, name: str) -> dict[int, Any]:
         """Train with one method on each budget in turn, each going on from a copy of the one before, or anew."""
@@ -117,9 +115,7 @@ class Run:
 
         result = train(guarded, settings, folder, tick=tick)
         trainer = Trainer(guarded, settings, folder)  # with the policy of its last checkpoint
-        trainer.find_gold()
-        assert trainer.gold is not None
-        samples = trainer.gold.drawn.samples
+        samples = _gold_of(trainer).drawn.samples
         curve = [{"samples": row.samples, "kl_gold": row.kl_gold} for row in result.curve if row.kl_gold]
         return {
             "samples": result.samples,
@@ -243,9 +239,7 @@ class Run:
         made = self.kept(name, about, lambda: self._trained(name, guarded, settings, folder))
         adapter = str(self.out / "trainings" / made["folder"] / "adapter")
         trainer = Trainer(guarded, settings, folder)
-        trainer.find_gold()
-        assert trainer.gold is not None
-        gold = trainer.gold.drawn
+        gold = _gold_of(trainer).drawn
 
         def satisfied(name: str, source: Any, about: Mapping[str, str]) -> list[str]:
             return [a.draw.text for a in self.recorded(name, source, about, guarded)[0] if a.satisfied]
@@ -346,3 +340,10 @@ class Run:
             }
         )
         return {**found, "claims": plain(claims(found))}
+
+
+def _gold_of(trainer: Trainer) -> Gold:
+    """Return a training's draws of g, drawn now where they are not kept yet."""
+    trainer.find_gold()
+    assert trainer.gold is not None, "gold_attempts must not be 0"
+    return trainer.gold

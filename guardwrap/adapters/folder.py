@@ -18,12 +18,12 @@ from safetensors.torch import save
 
 from guardwrap.adapters.card import Card, readme
 from guardwrap.adapters.lora import LARGEST, PARTS_WAY_OUT, tensors_of
-from guardwrap.content import PREFIX, adapters
+from guardwrap.content import CARD, PREFIX, adapters
 from guardwrap.errors import AdapterError, UnknownName, first_line
 
 __all__ = ["CARD", "CONFIG", "CURVE", "WEIGHTS", "Files", "fetched", "read_adapter", "save_adapter"]
 
-CONFIG, WEIGHTS, CARD = "adapter_config.json", "adapter_model.safetensors", "card.yaml"
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 CURVE, README = "curve.jsonl", "README.md"
 MAX_CONFIG = 1_000_000
 """Bytes of ``adapter_config.json``."""

@@ -14,7 +14,7 @@ from guardwrap.constraints.files import catalogue as entry
 from guardwrap.constraints.files import catalogue_names, catalogue_path
 from guardwrap.constraints.spec import json_schema
 from guardwrap.constraints.views import sentences
-from guardwrap.content import PREFIX, adapters
+from guardwrap.content import CARD, PREFIX, adapters
 from guardwrap.errors import UsageError
 
 __all__ = ["catalogue"]
@@ -42,7 +42,7 @@ def catalogue(
 
 def _print_list() -> None:
     files = [(name, (sentences(entry(name).description or "") or [""])[0]) for name in catalogue_names()]
-    trained = [(name, _about(yaml.safe_load((path / "card.yaml").read_text(encoding="utf-8"))))
+    trained = [(name, _about(yaml.safe_load((path / CARD).read_text(encoding="utf-8"))))
                for name, path in adapters().items()]  # fmt: skip
     if not sys.stdout.isatty():  # for other programs: one line each
         for kind, rows in (("constraint", files), ("adapter", trained)):
