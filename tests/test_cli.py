@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -183,6 +184,21 @@ def test_starts_without_torch(args):
     process = python(code, *args, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert process.communicate()[1] == ""
     assert process.returncode == 0
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")
+def test_memory_that_is_freed_is_kept():
+    def faults(call):
+        code = (
+            "import resource\nfrom guardwrap.cli.common import keep_freed_memory\n"
+            f"{call}\n"
+            "for _ in range(20):\n    del bytearray(b'1' * 2**26)[:]\n"
+            "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)\n"
+        )
+        return int(python(code, stdout=subprocess.PIPE).communicate()[0])
+
+    pages = 20 * 2**26 // os.sysconf("SC_PAGESIZE")
+    assert faults("pass") - faults("keep_freed_memory()") > pages / 2
 
 
 @pytest.mark.parametrize(
