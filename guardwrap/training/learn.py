@@ -12,7 +12,7 @@ import torch
 from guardwrap.engine.score import of_tokens, scored
 from guardwrap.errors import ModelError
 from guardwrap.training import shards
-from guardwrap.training.objective import divergence_by_token
+from guardwrap.training.objective import cross_entropy_by_token
 from guardwrap.training.policy import Policy
 from guardwrap.training.samples import Floats, Sample, systematic
 from guardwrap.training.task import Task
@@ -31,7 +31,7 @@ def update(
     exact_ends: bool = True,
     clip: float | None = None,
 ) -> float:
-    """Take one step down the gradient of Σ_i w_i D(y_i) and return that sum; D is log a - log π, or -log π.
+    """Take one step down the gradient of -Σ_i w_i log π(y_i) and return that sum, in nats.
 
     Parameters
     ----------
@@ -41,13 +41,15 @@ def update(
         y_i and w_i, ``[samples]``; the weights are constants.
     exact_ends
         Whether tokens after the constraint is decided count with their expectation, see ``objective``; otherwise with
-        what was drawn, as in DPG, and a(y), a constant, is left out.
+        what was drawn, as in DPG.
     clip
         Largest norm of the gradient; a longer one is shortened to it. None clips nothing.
     """
     optimizer.zero_grad(set_to_none=False)
     pairs = shards.mine(list(zip(samples, weights, strict=True)))
-    total = _backward(policy, task, [s for s, _ in pairs], [float(w) for _, w in pairs], exact_ends)
+    early = [pair for pair in pairs if exact_ends and pair[0].decided < len(pair[0].token_ids)]
+    late = [pair for pair in pairs if not exact_ends or pair[0].decided >= len(pair[0].token_ids)]
+    total = _backward(policy, task, early, exact_ends=True) + _backward(policy, task, late, exact_ends=False)
     loss = torch.tensor(total, device=task.model.device, dtype=torch.float32)  # beside the gradients
     for parameter in policy.parameters.values():
         if parameter.grad is None:
@@ -59,20 +61,22 @@ def update(
     return float(loss)
 
 
-def _backward(policy: Policy, task: Task, samples: Sequence[Sample], weights: Sequence[float], ends: bool) -> float:
+def _backward(policy: Policy, task: Task, pairs: Sequence[tuple[Sample, float]], *, exact_ends: bool) -> float:
+    """Add the gradient of a part of the sum. Only where tokens count with their expectation does the model compute."""
     total = 0.0
-    texts = task.texts(samples)
+    texts = task.texts([sample for sample, _ in pairs])
     reference = scored(task.model, texts)
     for batch in scored(policy.model, texts):
         with torch.no_grad():
-            base = dict(next(reference)) if ends else {}
+            base = dict(next(reference)) if exact_ends else {}
         terms = []
         for i, scores in batch:
-            ids = samples[i].token_ids
-            if ends:
-                terms.append(weights[i] * divergence_by_token(scores, base[i], ids, samples[i].decided).sum())
+            sample, weight = pairs[i]
+            if exact_ends:
+                by_token = cross_entropy_by_token(scores, base[i], sample.token_ids, sample.decided)
             else:
-                terms.append(-weights[i] * of_tokens(scores, ids).sum())
+                by_token = -of_tokens(scores, sample.token_ids)
+            terms.append(float(weight) * by_token.sum())
         loss = torch.stack(terms).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         total += float(loss.detach())

@@ -17,11 +17,13 @@ import torch
 
 from guardwrap.engine.score import of_tokens
 
-__all__ = ["divergence_by_token"]
+__all__ = ["cross_entropy_by_token"]
 
 
-def divergence_by_token(policy: torch.Tensor, base: torch.Tensor, tokens: Sequence[int], decided: int) -> torch.Tensor:
-    """Return an unbiased term of KL(g‖π) + log Z for each token of a draw of g.
+def cross_entropy_by_token(
+    policy: torch.Tensor, base: torch.Tensor, tokens: Sequence[int], decided: int
+) -> torch.Tensor:
+    """Return an unbiased term of -E_g log π for each token of a draw of g: KL(g‖π) but for what no π changes.
 
     Parameters
     ----------
@@ -35,14 +37,9 @@ def divergence_by_token(policy: torch.Tensor, base: torch.Tensor, tokens: Sequen
     Returns
     -------
     torch.Tensor
-        ``[tokens]``, nats, float64: log a - log π of the token before ``decided``; from there on Σ_v a(v) log
-        a(v)/π(v).
+        ``[tokens]``, nats, float64: -log π of the token before ``decided``; from there on -Σ_v a(v) log π(v).
     """
-    log_ratio = of_tokens(base, tokens) - of_tokens(policy, tokens)
-    if decided >= len(tokens):
-        return log_ratio
-    log_base, log_policy = base[decided:].log_softmax(-1), policy[decided:].log_softmax(-1)
+    law, log_policy = base[decided:].softmax(-1), policy[decided:].log_softmax(-1)
     # A token that a processor forbids has a = π = 0 and adds nothing.
-    difference = torch.where(log_base > -torch.inf, log_base - log_policy, 0.0)
-    expected = (log_base.exp() * difference).sum(-1).double()
-    return torch.cat([log_ratio[:decided], expected])
+    expected = (law * torch.where(law > 0, log_policy, 0.0)).sum(-1).double()
+    return -torch.cat([of_tokens(policy, tokens)[:decided], expected])

@@ -97,8 +97,29 @@ def test_tokens_that_are_decided_may_count_with_their_expectation() -> None:
     still = torch.optim.SGD(policy.parameters.values(), lr=0.0)
     loss = update(policy, still, task, samples, list(gold.values()))
     assert apart(gradient(policy), exact) < CLOSE
+    divergence = float(kl(policy, world).detach())
+    policy.set(policy.towards_base(policy.numbers(), 0.0))  # where KL(g‖π) = -log Z
     z = sum(world.law()[ids] for ids in gold)
-    assert loss - math.log(z) == pytest.approx(float(kl(policy, world).detach()), abs=1e-5)
+    assert loss - update(policy, still, task, samples, list(gold.values())) - math.log(z) == pytest.approx(
+        divergence, abs=1e-5
+    )
+
+
+def test_the_model_itself_computes_only_for_texts_that_are_decided_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = llama_world()
+    task, policy = moved(world)
+    samples = [Sample(0, ids, task._decided(ids)) for ids in world.gold(CONSTRAINT)]
+    computed: list[int] = []
+
+    def counted(model: Any, texts: Any) -> Any:
+        for batch in scored(model, texts):
+            computed.extend(i for i, _ in batch if model is task.model)
+            yield batch
+
+    monkeypatch.setattr("guardwrap.training.learn.scored", counted)
+    still = torch.optim.SGD(policy.parameters.values(), lr=0.0)
+    update(policy, still, task, samples, [1.0] * len(samples))
+    assert len(computed) == sum(sample.decided < len(sample.token_ids) for sample in samples) < len(samples)
 
 
 def test_negative_control_a_token_too_early_is_another_objective() -> None:
