@@ -1,5 +1,11 @@
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 import torch
+from transformers.utils import logging as transformers_logging
 
 from guardwrap.testing import World, llama_world
 
@@ -12,3 +18,18 @@ def world() -> World:
     world = llama_world(letters="abcdef .\n", max_new_tokens=6)
     world.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}.{% endfor %}"
     return world
+
+
+@pytest.fixture
+def command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Run a test of commands in its own folder, and undo what a command sets for its whole process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("COLUMNS", "200")
+    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    yield
+    transformers_logging.set_verbosity(verbosity)
+    if bars:
+        transformers_logging.enable_progress_bar()
+    logger = logging.getLogger("guardwrap")
+    logger.handlers, logger.level = [], logging.NOTSET

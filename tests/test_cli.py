@@ -1,7 +1,6 @@
 """The command line: happy paths, exit codes, resuming, interruption."""
 
 import json
-import logging
 import os
 import platform
 import re
@@ -16,7 +15,6 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from transformers.utils import logging as transformers_logging
 from typer.testing import CliRunner
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Regex, __version__
@@ -26,6 +24,8 @@ from guardwrap.cli.common import printable
 from guardwrap.cli.demo import SCENES
 from guardwrap.constraints.files import as_constraint_file, catalogue_names
 from tests.adapted import trained
+
+pytestmark = pytest.mark.usefixtures("command_line")
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = ["demo", "generate", "plan", "evaluate", "train", "report", "check", "catalogue"]
@@ -75,22 +75,6 @@ def model(tmp_path_factory):
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     return str(folder)
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was(monkeypatch, tmp_path):
-    """Run each test in its own folder, and undo what a command sets for its whole process."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
-    monkeypatch.setenv("COLUMNS", "120")
-    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    yield
-    transformers_logging.set_verbosity(verbosity)
-    if bars:
-        transformers_logging.enable_progress_bar()
-    logger = logging.getLogger("guardwrap")
-    logger.handlers, logger.level = [], logging.NOTSET
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """``guardwrap train``: a run, going on with one, bad input, exit codes."""
 
 import json
-import logging
 import os
 import re
 import signal
@@ -12,7 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from transformers.utils import logging as transformers_logging
 from typer.testing import CliRunner
 
 from guardwrap import GuardedGenerator
@@ -20,6 +18,8 @@ from guardwrap.adapters import Card
 from guardwrap.cli import app
 from guardwrap.testing import llama_world
 from guardwrap.training import read_settings
+
+pytestmark = pytest.mark.usefixtures("command_line")
 
 ROOT = Path(__file__).parents[2]
 START = """\
@@ -43,19 +43,6 @@ learning_rate: 0.005
 gold_attempts: 300
 final_attempts: 200
 """
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    yield
-    transformers_logging.set_verbosity(verbosity)
-    if bars:
-        transformers_logging.enable_progress_bar()
-    logger = logging.getLogger("guardwrap")
-    logger.handlers, logger.level = [], logging.NOTSET
 
 
 @pytest.fixture
