@@ -2,7 +2,7 @@
 
 ::
 
-    python examples/paper/run.py examples/paper/lexical.yaml --model MODEL --out FOLDER [--budget 0.05] [--only STEP]
+    python examples/paper/run.py examples/paper/lexical.yaml --model MODEL --out FOLDER [--budget 0.04] [--only STEP]
     python examples/paper/run.py examples/paper/sentiment.yaml --model MODEL --classifier MODEL --out FOLDER
 
 ``--budget`` scales every number of samples and of updates. After an interruption the same command goes on where it was.

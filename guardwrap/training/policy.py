@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from peft import LoraConfig
 
+from guardwrap.adapters.fingerprints import difference
+from guardwrap.adapters.folder import Files, fetched, read_adapter
 from guardwrap.adapters.lora import attach, is_quantised, merged, require_plain
-from guardwrap.errors import UsageError
+from guardwrap.errors import AdapterMismatch, UsageError
 
-__all__ = ["Policy"]
+__all__ = ["Policy", "begun"]
 
 Numbers = Mapping[str, torch.Tensor]
 
@@ -32,14 +34,18 @@ class Policy:
         Of the adapter, on all linear layers. None trains a full copy instead.
     seed
         Of the adapter's first numbers.
+    start
+        An adapter to begin as; it says what is adapted, and its rank.
 
     Raises
     ------
     UsageError
         If the model cannot be trained this way.
+    AdapterError
+        If the adapter does not fit the model.
     """
 
-    def __init__(self, base: Any, rank: int | None, seed: int) -> None:
+    def __init__(self, base: Any, rank: int | None, seed: int, start: Files | None = None) -> None:
         self.rank, self._base = rank, base
         if any(_packed(module) for module in base.modules()):
             raise UsageError(
@@ -52,8 +58,9 @@ class Policy:
                 raise UsageError("quantised weights cannot be trained; train an adapter (full: false)")
             self.model = copy.deepcopy(base).float().requires_grad_(True).eval()
         else:
-            config = LoraConfig(r=rank, lora_alpha=rank, lora_dropout=0.0, target_modules="all-linear")
-            self.model = attach(base, config, trainable=True, seed=seed)
+            new = LoraConfig(r=rank, lora_alpha=rank, lora_dropout=0.0, target_modules="all-linear")
+            config, tensors = (new, None) if start is None else (start.config, start.tensors)
+            self.model = attach(base, config, tensors, trainable=True, seed=seed)
         self.parameters = {name: tensor for name, tensor in self.model.named_parameters() if tensor.requires_grad}
 
     def numbers(self) -> dict[str, torch.Tensor]:
@@ -88,6 +95,25 @@ class Policy:
         for name in sorted(self.parameters):
             found.update(self.parameters[name].detach().cpu().contiguous().numpy().tobytes())
         return found.hexdigest()
+
+
+def begun(base: Any, source: str) -> Files:
+    """Read an adapter that a training is to begin as.
+
+    Raises
+    ------
+    AdapterError
+        If its files cannot be used.
+    AdapterMismatch
+        If it was trained on another model.
+    """
+    found = read_adapter(fetched(source))
+    if found.card is not None and (other := difference(base, found.card.base.fingerprint)):
+        raise AdapterMismatch(
+            f"start: the adapter {found.name!r} was trained on {found.card.base.name!r}, and this model has {other}; "
+            "give one of this model"
+        )
+    return found
 
 
 def _packed(module: torch.nn.Module) -> bool:

@@ -43,7 +43,10 @@ class Settings(Law):
         samples from them, or without a hint from the model itself, as the paper's baseline does.
     warm_samples
         Attempts of the warm start, over all prompts: from the hints and the model itself for ``replay``, from the hints
-        for ``dpg``, which without a hint has none. None is a quarter of ``samples``.
+        for ``dpg``, which without a hint has none. None is a quarter of ``samples``, or 0 after a ``start``.
+    start
+        An adapter of this model to begin as, a folder, Hub id or ``catalogue:NAME``: of a weaker constraint, say, whose
+        texts meet this one more often than the model's do.
     samples, tokens, seconds
         The budget: attempts over all prompts, those from hints included, their tokens, wall-clock seconds. The one that
         ends first ends the training, and what is trained by then is saved. A training goes on when they are raised;
@@ -56,7 +59,7 @@ class Settings(Law):
     samples_per_step
         Attempts for one update of ``dpg``.
     rank
-        Of the LoRA adapter, on all linear layers.
+        Of the LoRA adapter, on all linear layers; a ``start`` brings its own.
     full
         Whether to train a full copy of the weights, in float32, instead of an adapter.
     learning_rate
@@ -92,6 +95,7 @@ class Settings(Law):
     method: Literal["replay", "dpg", "sft"] = "replay"
     hints: list[str] = Field(default_factory=list)
     warm_samples: int | None = Field(None, ge=0)
+    start: str | None = None
     samples: int = Field(80_000, ge=1)
     tokens: int | None = Field(None, ge=1)
     seconds: float | None = Field(None, gt=0)
@@ -123,6 +127,8 @@ class Settings(Law):
     @model_validator(mode="after")
     def _enough_samples(self) -> Settings:
         prompts = len(self.prompts)
+        if self.start and self.full:
+            raise ValueError("start: an adapter cannot become a full model; leave out start or full")
         if self.samples < prompts:
             raise ValueError(f"samples={self.samples} is less than one for each of {prompts} prompts")
         if self.method == "sft":
@@ -137,7 +143,8 @@ class Settings(Law):
     @property
     def warm(self) -> int:
         """Attempts of the warm start in use."""
-        return self.samples // 4 if self.warm_samples is None else self.warm_samples
+        usual = 0 if self.start else self.samples // 4
+        return usual if self.warm_samples is None else self.warm_samples
 
     @property
     def rate(self) -> float:
@@ -169,7 +176,8 @@ def read_settings(
         If the constraint that it names cannot be read.
     """
     settings, constraint = read_law(path, Settings, allow_code=allow_code)
-    changed = {"model": beside(path, settings.model), **(changes or {})}
+    found = {"model": beside(path, settings.model), "start": settings.start and beside(path, settings.start)}
+    changed = found | dict(changes or {})
     try:
         return Settings.model_validate({**settings.model_dump(), **changed}), constraint
     except ValidationError as error:

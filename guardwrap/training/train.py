@@ -171,7 +171,7 @@ def _warnings(trainer: Trainer, after: Estimate, log_weights: Sequence[Floats], 
     row.mixture = next((row.mixture for row in reversed(state.curve) if row.mixture), None)
     seen(row, [each[each > -math.inf].tolist() for each in log_weights], len(log_weights[0]))
     found = warnings_of(row, None if trainer.gold is None else trainer.gold.acceptance(len(log_weights)))
-    if not any(each.updates for each in state.curve):
+    if trainer.settings.start is None and not any(each.updates for each in state.curve):
         found = ["nothing was learned: the adapter does nothing"]
     for warning in found if shards.is_main() else ():
         logger.warning("%s", warning)

@@ -29,7 +29,7 @@ from guardwrap.training.checkpoint import newest, write
 from guardwrap.training.drawing import Drawn, draw
 from guardwrap.training.learn import adam, chosen, require_number, spread, update
 from guardwrap.training.plan import BASE, BRANCHES, POLICY, Round, continued, rounds
-from guardwrap.training.policy import Policy
+from guardwrap.training.policy import Policy, begun
 from guardwrap.training.progress import Row, seen, warnings_of, write_curve
 from guardwrap.training.samples import Buffer, Floats, Sample
 from guardwrap.training.settings import Settings
@@ -133,7 +133,8 @@ class Trainer:
     ) -> None:
         self.settings, self.folder, self._tick, self._made = settings, folder, tick, made
         self.task = Task(guarded, [settings.given(prompt) for prompt in settings.prompts], settings.generation)
-        self.policy = Policy(guarded.model, None if settings.full else settings.rank, settings.seed)
+        start = None if settings.start is None else begun(guarded.model, settings.start)
+        self.policy = Policy(guarded.model, None if settings.full else settings.rank, settings.seed, start)
         self._optimizer = adam(self.policy, settings.rate)
         self._hinted = {template: self.task.hinted(template) for template in settings.hints}
         self.state = State(Buffer(self._prompts), partition=[0.0] * self._prompts)
@@ -506,7 +507,8 @@ class Trainer:
             return
         tensors, data = found
         if data["about"] != self._about:
-            differs = [name for name in self._about if data["about"].get(name) != self._about[name]]
+            names = dict.fromkeys([*self._about, *data["about"]])
+            differs = [name for name in names if data["about"].get(name) != self._about.get(name)]
             raise UsageError(
                 f"{str(self.folder)!r} holds another training, with another {', '.join(differs)}; give another folder, "
                 "or remove it"
@@ -523,9 +525,11 @@ class Trainer:
     def _what_this_is(self) -> dict[str, Any]:
         """Return what tells this training from others, as plain JSON; budgets may be changed."""
         free = {"samples", "seconds", "tokens", "gold_attempts", "final_attempts", "draw_batch_size", "trackers",
-                "name", "model", "dtype", "constraint"}  # fmt: skip
+                "name", "model", "dtype", "constraint", "start"}  # fmt: skip
         about = self.settings.model_dump(mode="json", exclude=free)
         model = self.task.model
         about |= {"constraint": self.task.guarded.constraint.digest, "dtype": str(model.dtype)}
+        if self.settings.start:
+            about["start"] = self.policy.digest()
         found: dict[str, Any] = json.loads(json.dumps({**about, "model": fingerprint(model).model_dump()}))
         return found
