@@ -15,7 +15,7 @@ from guardwrap.adapters.folder import Files, fetched, read_adapter
 from guardwrap.adapters.lora import attach, is_quantised, merged, require_plain
 from guardwrap.errors import AdapterMismatch, UsageError
 
-__all__ = ["Policy", "begun"]
+__all__ = ["Policy", "read_start"]
 
 Numbers = Mapping[str, torch.Tensor]
 
@@ -97,7 +97,7 @@ class Policy:
         return found.hexdigest()
 
 
-def begun(base: Any, source: str) -> Files:
+def read_start(base: Any, source: str) -> Files:
     """Read an adapter that a training is to begin as.
 
     Raises

@@ -29,7 +29,7 @@ from guardwrap.training.checkpoint import newest, write
 from guardwrap.training.drawing import Drawn, draw
 from guardwrap.training.learn import adam, chosen, require_number, spread, update
 from guardwrap.training.plan import BASE, BRANCHES, POLICY, Round, continued, rounds
-from guardwrap.training.policy import Policy, begun
+from guardwrap.training.policy import Policy, read_start
 from guardwrap.training.progress import Row, seen, warnings_of, write_curve
 from guardwrap.training.samples import Buffer, Floats, Sample
 from guardwrap.training.settings import Settings
@@ -133,7 +133,7 @@ class Trainer:
     ) -> None:
         self.settings, self.folder, self._tick, self._made = settings, folder, tick, made
         self.task = Task(guarded, [settings.given(prompt) for prompt in settings.prompts], settings.generation)
-        start = None if settings.start is None else begun(guarded.model, settings.start)
+        start = None if settings.start is None else read_start(guarded.model, settings.start)
         self.policy = Policy(guarded.model, None if settings.full else settings.rank, settings.seed, start)
         self._optimizer = adam(self.policy, settings.rate)
         self._hinted = {template: self.task.hinted(template) for template in settings.hints}
