@@ -191,6 +191,8 @@ def _save(trainer: Trainer, folder: Path, figures: Mapping[str, Estimate], notes
     names = ("method", "hints", "warm_samples", "rounds", "base_share", "samples_per_step", "rank", "batch_size",
              "patience", "look", "updates", "epochs")  # fmt: skip
     hyperparameters = {name: getattr(settings, name) for name in names} | {"learning_rate": settings.rate}
+    if settings.start is not None:
+        hyperparameters["start"] = known_as(settings.start)
     card = describe(
         trainer.task.model,
         trainer.task.guarded.constraint,

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from guardwrap import Regex
+from guardwrap.adapters import Card
 from guardwrap.errors import AdapterMismatch, UsageError
 from guardwrap.testing import llama_world
 from guardwrap.training import read_settings, train
@@ -69,6 +70,12 @@ def test_a_folder_that_began_otherwise_is_refused(tmp_path: Path, weak: str) -> 
     for other in (str(tmp_path / "other" / "adapter"), None):
         with pytest.raises(UsageError, match=r"with another (seed, )?start;"):
             trainer_of(tmp_path, constraint=STRICT, start=other, samples=200)
+
+
+def test_the_card_says_what_it_began_as(tmp_path: Path, weak: str) -> None:
+    world = llama_world()
+    trained = train(guarded_of(world, STRICT), settings_of(world, start=weak), tmp_path)
+    assert Card.read(trained.folder / "card.yaml").hyperparameters["start"] == Path(weak).name
 
 
 def test_an_adapter_of_another_model_is_refused(tmp_path: Path, weak: str) -> None:
