@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from guardwrap.adapters.card import Card, readme
+from guardwrap.adapters.fingerprints import difference
 from guardwrap.adapters.lora import LARGEST, PARTS_WAY_OUT, tensors_of
 from guardwrap.content import CARD, PREFIX, adapters
 from guardwrap.errors import AdapterError, UnknownName, first_line
@@ -73,6 +74,12 @@ class Files:
     config: LoraConfig
     tensors: Mapping[str, torch.Tensor]
     card: Card | None
+
+    def misfit(self, model: Any) -> str | None:
+        """Say in words that the adapter was trained on another model than this one; None if not, or if none knows."""
+        if self.card is None or not (other := difference(model, self.card.base.fingerprint)):
+            return None
+        return f"the adapter {self.name!r} was trained on {self.card.base.name!r}, and this model has {other}"
 
 
 def fetched(source: str | Path, revision: str | None = None) -> Path:

@@ -10,7 +10,6 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from guardwrap.adapters.card import Card
-from guardwrap.adapters.fingerprints import difference
 from guardwrap.adapters.folder import CARD, CONFIG, Files, fetched, read_adapter
 from guardwrap.adapters.lora import attach, merged, require_plain
 from guardwrap.constraints.base import Constraint
@@ -47,12 +46,10 @@ class Loaded:
         self._attached: tuple[Any, PeftModel] | None = None
         self._merged: tuple[Any, Any] | None = None
         self._not_merged: str | None = None
-        self._other_base = None if self.card is None else difference(model, self.card.base.fingerprint)
-        if self.card is not None and self._other_base and not adapter.allow_mismatch:
-            raise AdapterMismatch(
-                f"the adapter {self.name!r} was trained on {self.card.base.name!r}, and this model has "
-                f"{self._other_base}; {self._way_out()}"
-            )
+        misfit = files.misfit(model)
+        if misfit and not adapter.allow_mismatch:
+            raise AdapterMismatch(f"{misfit}; {self._way_out()}")
+        self._other_base = misfit is not None
         self._on_model()
 
     @property
@@ -105,7 +102,7 @@ class Loaded:
 
     def described(self, constraint: Constraint) -> str:
         """Say what it is, and what its card says about g'."""
-        return _adapter_in_words(self.name, self.card, constraint, other_base=self._other_base is not None)
+        return _adapter_in_words(self.name, self.card, constraint, other_base=self._other_base)
 
     def _on_model(self) -> PeftModel:
         """Return the adapter on the model as it now stands: on another device, say, its memory is another."""

@@ -47,9 +47,10 @@ def update(
     """
     optimizer.zero_grad(set_to_none=False)
     pairs = shards.mine(list(zip(samples, weights, strict=True)))
-    early = [pair for pair in pairs if exact_ends and pair[0].decided < len(pair[0].token_ids)]
-    late = [pair for pair in pairs if not exact_ends or pair[0].decided >= len(pair[0].token_ids)]
-    total = _backward(policy, task, early, exact_ends=True) + _backward(policy, task, late, exact_ends=False)
+    parts: dict[bool, list[tuple[Sample, float]]] = {True: [], False: []}
+    for sample, weight in pairs:
+        parts[exact_ends and sample.decided < len(sample.token_ids)].append((sample, weight))
+    total = sum(_backward(policy, task, part, exact_ends=early) for early, part in parts.items())
     loss = torch.tensor(total, device=task.model.device, dtype=torch.float32)  # beside the gradients
     for parameter in policy.parameters.values():
         if parameter.grad is None:

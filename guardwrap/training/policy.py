@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from peft import LoraConfig
 
-from guardwrap.adapters.fingerprints import difference
 from guardwrap.adapters.folder import Files, fetched, read_adapter
 from guardwrap.adapters.lora import attach, is_quantised, merged, require_plain
 from guardwrap.errors import AdapterMismatch, UsageError
@@ -108,11 +107,8 @@ def read_start(base: Any, source: str) -> Files:
         If it was trained on another model.
     """
     found = read_adapter(fetched(source))
-    if found.card is not None and (other := difference(base, found.card.base.fingerprint)):
-        raise AdapterMismatch(
-            f"start: the adapter {found.name!r} was trained on {found.card.base.name!r}, and this model has {other}; "
-            "give one of this model"
-        )
+    if misfit := found.misfit(base):
+        raise AdapterMismatch(f"start: {misfit}; give one of this model")
     return found
 
 
