@@ -8,10 +8,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+import yaml
 from transformers.utils import logging
 
 from guardwrap.testing import llama_world
+from tests.test_paper import classifier
 
 Run = Callable[..., dict[str, Any]]
 BATCH = 4  # of --quick
@@ -38,7 +42,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield import_module("engine")
     logging.set_verbosity(verbosity)
     logging.enable_progress_bar()
-    for name in ("engine", "cases", "loops", "adapter"):
+    for name in ("engine", "cases", "loops", "adapter", "knowable"):
         sys.modules.pop(name, None)
 
 
@@ -145,3 +149,40 @@ def test_the_adapter_is_compared_with_the_model(engine: Any, tiny: str, tmp_path
         rounding = written["rounding"]
         assert rounding["adapter against model"] > 0.1
         assert (rounding["merged against unmerged"] > 1e-3) == (dtype == "bfloat16")
+
+
+def test_what_can_be_known_of_a_verdict(engine: Any) -> None:
+    knowable = import_module("knowable")
+    chance = np.random.default_rng(0)
+    features = torch.from_numpy(chance.normal(size=(4000, 8))).float()
+    parts = np.split(chance.permutation(4000), [2800, 3200])
+    at_odds = 1 / (1 + np.exp(-features[:, 0].double().numpy()))
+    told = {
+        "by the features": (features[:, 0].numpy() > 1).astype(float),
+        "partly": (chance.random(4000) < at_odds).astype(float),
+        "by chance": (chance.random(4000) < 0.2).astype(float),
+    }
+    shares = {name: knowable.known(features, verdicts, parts) for name, verdicts in told.items()}
+    assert shares["by the features"]["low"] > 0.8
+    entropy = -np.mean(at_odds * np.log(at_odds) + (1 - at_odds) * np.log(1 - at_odds))
+    assert shares["partly"]["low"] < 1 - entropy / np.log(2) < shares["partly"]["high"]
+    assert shares["by chance"]["high"] < 0.02
+
+
+def test_a_classifiers_verdicts_are_probed(engine: Any, tiny: str, tmp_path: Path) -> None:
+    training = {
+        "model": tiny, "prompts": ["ab", "ba"], "generation": {"max_new_tokens": 8, "do_sample": True, "top_k": 0},
+        "constraint": {"kind": "classifier", "model": "named", "label": "P", "threshold": 0.5},
+    }  # fmt: skip
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(training))
+    named = ["--model", tiny, "--classifier", str(classifier(tmp_path / "classifier"))]
+    command = [str(tmp_path / "config.yaml"), *named, "--attempts", "100", "--out", str(tmp_path / "k"), "--thresholds"]
+    with pytest.raises(SystemExit):
+        import_module("knowable").main([*command, "0.999999"])
+    import_module("knowable").main([*command, "0.004"])
+    written = json.loads((tmp_path / "k.json").read_text())
+    assert written["settings"]["texts"] == 200
+    found = written["known"]["0.004"]
+    assert 0 < found["acceptance rate"] < 1
+    assert found["last hidden state"]["value"] <= 1
+    assert found["tokens of the view"]["value"] <= 1
