@@ -22,6 +22,7 @@ from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
 from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
 from guardwrap.metrics.intervals import mean_of
+from guardwrap.metrics.weights import kong
 from guardwrap.proposals import Prompt
 from guardwrap.training import shards
 from guardwrap.training.branches import branches, pivots, reserved
@@ -53,6 +54,11 @@ STRENGTHS = (0.95, 0.9, 0.85, 0.8, 0.7)
 """Of what a round of replay has learned: parts of the way from the model to the policy, tried at its end. At 0.9 the
 policy of "dragon" after 60 000 samples had KL(g‖a') 0.76 instead of 0.78 and KL(g‖g') 0.57 instead of 0.68, with an
 acceptance rate of 0.83 instead of 0.90."""
+
+OFTEN = 100
+"""Times that a round of replay learns each effective draw of g, at most. A few draws held out do not show when many are
+learned by heart: 100 updates of 64 with 13 texts of a classifier's constraint, worth 6 draws of g, raised KL(g‖a') from
+5.56 to 6.21, while the KL of the 6 held-out texts fell. The best policies of words learned theirs up to 75 times."""
 
 REMEMBERED = 3
 """Laws whose samples replay keeps, the model itself and its branches not counted. Each more is one more pass over every
@@ -408,7 +414,8 @@ class Trainer:
         if replays:
             shares, held_out = (self.state.buffer.shares(held_out=side) for side in (False, True))
             # Without held-out samples nothing would say when to stop.
-            last = (settings.updates if held_out.any() else settings.look) if shares.any() else 0
+            last = settings.updates if held_out.any() else settings.look
+            last = min(last, math.ceil(OFTEN * kong(shares) / settings.batch_size)) if shares.any() else 0
         else:
             shares, held_out = np.full(len(samples), 1 / len(samples)), np.zeros(0)
             last = math.ceil(settings.epochs * len(samples) / settings.batch_size)

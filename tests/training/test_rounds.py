@@ -12,9 +12,10 @@ from guardwrap import GuardedGenerator, Regex
 from guardwrap.testing import llama_world
 from guardwrap.training import Settings
 from guardwrap.training.branches import Begun, branches
+from guardwrap.training.learn import update
 from guardwrap.training.samples import Buffer
 from guardwrap.training.state import Fit
-from guardwrap.training.trainer import REMEMBERED, STRENGTHS, Trainer
+from guardwrap.training.trainer import OFTEN, REMEMBERED, STRENGTHS, Trainer
 from tests.training.small import kl, trainer_of
 
 
@@ -48,6 +49,24 @@ def test_the_oldest_laws_are_forgotten_and_z_stays_right(tmp_path: Path) -> None
     weights = np.exp(state.buffer.log_weights())
     error = weights.std() * len(weights) ** 0.5 / sum(count for (count,) in state.buffer.drawn) + 0.01
     assert abs(state.buffer.partition()[0] - z) < 4 * error
+
+
+def test_few_texts_are_not_learned_by_heart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def counted(policy: Any, optimizer: Any, task: Any, samples: Any, weights: Any, **options: Any) -> float:
+        sizes.append(len(samples))
+        return update(policy, optimizer, task, samples, weights, **options)
+
+    monkeypatch.setattr("guardwrap.training.trainer.update", counted)
+    trainer = trainer_of(
+        tmp_path, samples=30, warm_samples=30, updates=1000, look=1000, batch_size=64, learning_rate=1e-4
+    )
+    trainer.run()
+    shares = trainer.state.buffer.shares(held_out=False)
+    assert trainer.state.buffer.shares(held_out=True).any()
+    assert OFTEN / (shares**2).sum() <= sum(sizes) < OFTEN / (shares**2).sum() + 64
+    assert len(sizes) < 50  # so that it was this limit that held
 
 
 def learned_from_and_measured_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
