@@ -210,8 +210,6 @@ class Report:
         lines += [f"  rejected by  {label}: {count}" for label, count in self.rejections.items()]
         if self.usage.surplus_attempts:
             lines.append(f"  surplus      {self.usage.surplus_attempts} attempts, {self.usage.surplus_tokens} tokens")
-        if self.mode == "plain":
-            lines.append("  mode         plain: no cache that fits this architecture, so every token is computed anew")
         lines += [f"  note         {note}" for note in self.notes]
         return "\n".join(lines)
 

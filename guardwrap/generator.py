@@ -25,7 +25,7 @@ from guardwrap.engine.formats import as_pipeline, gathered, padding_mask, read_p
 from guardwrap.engine.prefix import StablePrefix, first_violated
 from guardwrap.engine.prepare import Settings, one_at_a_time, prepare, require_context
 from guardwrap.engine.proposed import ProposedCall, Weigher, require_same_tokens, require_weighable, with_own_target
-from guardwrap.engine.selftest import choose
+from guardwrap.engine.selftest import choose, slower_because
 from guardwrap.engine.serve import Order, Prompt, serve
 from guardwrap.engine.tasks import draws_whole, is_media, is_whisper
 from guardwrap.engine.whole import Whole
@@ -546,7 +546,10 @@ class GuardedGenerator:
         if draws_whole(self._pipe):
             return order
         weigh = Weigher(self.model, model) if proposal is not None and sampler.weighs else None
-        return dataclasses.replace(order, mode=choose(model).name, model=model, proposal=described, weigh=weigh)
+        mode = choose(model).name
+        if (slower := slower_because(model)) is not None:
+            order = dataclasses.replace(order, notes=(*notes, slower))
+        return dataclasses.replace(order, mode=mode, model=model, proposal=described, weigh=weigh)
 
     def _served(self, prompts: Iterator[Prompt], call: Call, order: Order) -> Iterator[tuple[Prompt, Outcome]]:
         stable = self._stable_prefix(call)

@@ -1,5 +1,6 @@
 """Rows of a batch: every way of keeping states gives the model's own logits, on many architectures."""
 
+import inspect
 from typing import Any
 
 import pytest
@@ -111,24 +112,124 @@ def test_same_seed_same_texts_in_every_mode(world: World, kind: Any, monkeypatch
     assert modes == {"refill", kind.name}
 
 
-def test_half_precision_is_told_from_misplaced_states(world: World) -> None:
-    model = tiny("llama", {}).to(torch.bfloat16)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "mamba2", "jamba"])
+def test_half_precision_is_tried_in_float32(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So no processor's rounding decides; in its own precision only where it cannot be computed in float32."""
+    model = tiny(name, REFILL[name]).to(dtype)
+    seen = []
+    apart = selftest._apart
+
+    def noted(logits: torch.Tensor, reference: torch.Tensor) -> float:
+        seen.append(apart(logits, reference))
+        return seen[-1]
+
+    monkeypatch.setattr(selftest, "_apart", noted)
     assert choose(model) is Slots
+    assert max(seen) < 1e-4  # half precision makes 1e-3 and more, where it makes any difference
+    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
 
 
-def test_negative_control_misplaced_states_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny("llama", {})
+def moved(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+    """Run the model with another mask or other positions than it should get."""
+    run = slots.run
+
+    def changed(model: Any, ids: Any, mask: torch.Tensor, positions: torch.Tensor, past: Any) -> torch.Tensor:
+        return run(model, ids, *change(mask, positions), past)
+
+    monkeypatch.setattr(slots, "run", changed)
+
+
+def edges(mask: torch.Tensor, by: int, value: int) -> torch.Tensor:
+    """Show or hide a column at the beginning of each row."""
+    mask = mask.clone()
+    for row, first in zip(mask, mask.argmax(-1), strict=True):
+        if first + by >= 0:
+            row[first + by] = value
+    return mask
+
+
+def rolled_states(monkeypatch: pytest.MonkeyPatch) -> None:
     place = slots._SlotLayer.place
+    monkeypatch.setattr(
+        slots._SlotLayer, "place", lambda self, rows, keys, values: place(self, rows, keys.roll(1, dims=2), values)
+    )
 
-    def misplaced(self: Any, numbers: Any, keys: torch.Tensor, values: torch.Tensor) -> None:
-        place(self, numbers, keys.roll(1, dims=2), values)
 
-    monkeypatch.setattr(slots._SlotLayer, "place", misplaced)
+def shifted_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    lay_out = slots._SlotLayer.lay_out
+
+    def shifted(self: Any, rows: int, columns: int, end: int) -> None:
+        lay_out(self, rows, columns, end)
+        self.keys = self.keys.roll(1, dims=2)
+
+    monkeypatch.setattr(slots._SlotLayer, "lay_out", shifted)
+
+
+def mixed_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    column = slots._SlotLayer.column
+    monkeypatch.setattr(slots._SlotLayer, "column", lambda self, rows: column(self, [*rows[1:], rows[0]]))
+
+
+MISTAKES: dict[str, Any] = {
+    "states in the wrong columns": rolled_states,
+    "a column too many is seen": lambda patch: moved(patch, lambda mask, at: (edges(mask, -1, 1), at)),
+    "a column too few is seen": lambda patch: moved(patch, lambda mask, at: (edges(mask, 0, 0), at)),
+    "positions off by one": lambda patch: moved(patch, lambda mask, at: (mask, at + (at.shape[1] == 1))),
+    "rows that move stay behind": lambda patch: patch.setattr(slots._SlotLayer, "move", lambda *_: None),
+    "a larger rectangle is shifted": shifted_layout,
+    "a prefix of another row": mixed_columns,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_negative_control_each_mistake_is_seen(
+    mistake: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tiny("llama", {}).to(dtype)
+    MISTAKES[mistake](monkeypatch)
     assert choose(model) is Wave
+    guarded = GuardedGenerator(model, Length(min=0), tokenizer=character_tokenizer(LETTERS))
+    reports = [guarded.run("ab", max_new_tokens=2)[0].report for _ in range(2)]
+    assert all(any("'refill' its logits differ by" in note for note in report.notes) for report in reports)
+    assert caplog.text.count("slower mode 'evict-only'") == 1
 
-    other = tiny("llama", {})
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_negative_control_rows_that_are_not_reordered(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    rolled_states(monkeypatch)
     monkeypatch.setattr(DynamicCache, "reorder_cache", lambda self, index: None)
-    assert choose(other) is Plain
+    assert choose(tiny("llama", {}).to(dtype)) is Plain
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_kernels_that_take_half_precision_only(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of quantised weights, say: judged in their own precision."""
+    # With weights as small as usual, a random model hardly looks at what stands before.
+    model = tiny("llama", {"initializer_range": 0.5}).to(torch.bfloat16)
+    forward = type(model).forward
+
+    def strict(self: Any, input_ids: torch.Tensor, **inputs: Any) -> Any:
+        output = forward(self, input_ids, **inputs)
+        if output.logits.dtype != torch.bfloat16:
+            raise RuntimeError("expected scalar type BFloat16 but found Float")
+        return output
+
+    # With the signature of the original, which tells what the model takes.
+    strict.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    monkeypatch.setattr(type(model), "forward", strict)
+    if broken:
+        rolled_states(monkeypatch)
+    assert choose(model) is (Wave if broken else Slots)
+
+
+def test_the_plain_mode_says_why() -> None:
+    model = tiny("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}})
+    guarded = GuardedGenerator(model, Length(min=0), tokenizer=character_tokenizer(LETTERS))
+    report = guarded.run("ab", max_new_tokens=2)[0].report
+    assert report.mode == "plain"
+    assert "note         drawn in the slower mode 'plain': with dynamic rotary embeddings" in str(report)
 
 
 def test_what_was_chosen_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

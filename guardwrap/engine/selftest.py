@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -10,12 +13,13 @@ import torch
 from transformers import GenerationConfig
 
 from guardwrap.constraints.patterns import filtered_warnings
+from guardwrap.engine.float32 import HALF, in_float32
 from guardwrap.engine.prepare import without_stop_strings
-from guardwrap.engine.rows import Ids, Plain, Rows, Wave
+from guardwrap.engine.rows import Ids, Plain, Rows, Wave, fresh_cache, run
 from guardwrap.engine.slots import Slots
 from guardwrap.errors import ModelError
 
-__all__ = ["choose"]
+__all__ = ["choose", "slower_because"]
 
 logger = logging.getLogger("guardwrap")
 
@@ -25,7 +29,7 @@ def choose(model: Any) -> type[Rows]:
     """Find the fastest way to keep rows that gives this model's own logits.
 
     Each is tried with prompts of different lengths, rows that leave, and rows that come later, against computing every
-    text from its beginning.
+    text from its beginning; a model of half precision is tried in float32, see ``float32``.
 
     Parameters
     ----------
@@ -41,41 +45,94 @@ def choose(model: Any) -> type[Rows]:
     found = _chosen.setdefault(model, {})
     key = (model.dtype, str(model.device))
     if key not in found:
-        found[key] = _tested(model)
-    return found[key]
+        found[key] = kind, reason = _tested(model)
+        if reason is not None:
+            logger.warning("%s is drawn in the slower mode %r: %s", type(model).__name__, kind.name, reason)
+    return found[key][0]
 
 
-_chosen: WeakKeyDictionary[Any, dict[Any, type[Rows]]] = WeakKeyDictionary()
+def slower_because(model: Any) -> str | None:
+    """Why ``choose`` did not take the fastest way, for reports; None where it did."""
+    found = _chosen.get(model, {}).get((model.dtype, str(model.device)))
+    if found is None or found[1] is None:
+        return None
+    return f"drawn in the slower mode {found[0].name!r}: {found[1]}"
 
 
-def _tested(model: Any) -> type[Rows]:
+_chosen: WeakKeyDictionary[Any, dict[Any, tuple[type[Rows], str | None]]] = WeakKeyDictionary()
+
+
+def _tested(model: Any) -> tuple[type[Rows], str | None]:
+    """Return the fastest way that is right, and why no faster one is."""
     _require_generate(model)
-    if _rope_types(model.config.get_text_config()) & {"dynamic", "longrope"}:
-        return Plain  # the longest row of a batch sets the frequencies of all
+    if frequencies := _rope_types(model.config.get_text_config()) & {"dynamic", "longrope"}:
+        return Plain, f"with {frequencies.pop()} rotary embeddings, the longest row of a batch changes all others"
+    reasons = []
     kinds: tuple[type[Slots] | type[Wave], ...] = (Slots, Wave)
     for kind in kinds:
         try:
-            error = _difference(kind, model)
+            error, tolerance = _measured(model, partial(_difference, kind, model))
         except torch.OutOfMemoryError as reason:  # which says nothing about the model, so nothing is remembered
             way_out = "free some, or load it in half precision"
             raise ModelError(f"out of memory when the model was first tried; {way_out}") from reason
         except Exception as reason:  # whatever an architecture does with a cache it does not know
             logger.debug("%s does not work with %s", kind.name, type(model).__name__, exc_info=reason)
+            reasons.append(f"{kind.name!r} raised {type(reason).__name__}")
             continue
-        if error < _tolerance(model):
-            return kind
-        logger.debug("%s differs by %.2g with %s", kind.name, error, type(model).__name__)
-    return Plain
+        if error < tolerance:
+            return kind, "; ".join(reasons) or None
+        reasons.append(
+            f"with {kind.name!r} its logits differ by {error:.2g} of their spread, more than {tolerance:.2g}"
+        )
+    return Plain, "; ".join(reasons)
 
 
-def _tolerance(model: Any) -> float:
-    """Difference of logits, as ``_apart`` gives it, that is rounding.
+def _measured(model: Any, difference: Callable[[], float]) -> tuple[float, float]:
+    """Return a difference of logits, as ``_apart`` gives it, and how much of it may be rounding.
 
-    SmolLM2 and a story model: float32 5e-6, float16 4e-3, bfloat16 0.03. A masked column too many gives 0.2, one too
-    few 0.7, misplaced states 1. (The largest difference instead of the root mean square does not tell bfloat16,
-    0.26 on SmolLM2's own cache, from a mistake.)
+    Misplaced states, a mask that hides too little or too much make a difference of 0.2 or more on SmolLM2. Rounding
+    makes one of 1e-5 in float32 and of up to 0.13 in bfloat16, depending on the processor: so half precision is
+    computed in float32. Where that is not possible, as with kernels of quantised weights that take nothing else, what
+    may be rounding is judged by the model's own cache on one text.
     """
-    return 1e-3 if model.dtype in (torch.float32, torch.float64) else 0.1
+    half = any(tensor.dtype in HALF for tensor in (*model.parameters(), *model.buffers()))
+    try:
+        with in_float32() if half else nullcontext():
+            error = difference()
+            return error, 1e-3 if error < 1e-3 else _tolerance(model, 1e-3, 0.1)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as reason:
+        if not half:
+            raise
+        logger.debug("%s does not run in float32", type(model).__name__, exc_info=reason)
+        return difference(), _tolerance(model, 0.1, 0.15)
+
+
+def _tolerance(model: Any, least: float, most: float) -> float:
+    """Twice the rounding, within bounds: a cache of the model's own that is wrong must not excuse one of ours."""
+    return min(max(2 * _rounding(model), least), most)
+
+
+def _rounding(model: Any) -> float:
+    """How far the model's logits of one text, token by token from its own cache, are from those of the whole text."""
+    ids = torch.randint(
+        model.config.get_text_config().vocab_size, (1, 8), generator=torch.Generator().manual_seed(1)
+    ).to(model.device)
+    past = fresh_cache(model)
+    worst = 0.0
+    try:
+        for start, end in [(0, 5), (5, 6), (6, 7), (7, 8)]:
+            mask = torch.ones(1, end, dtype=torch.long, device=ids.device)
+            positions = torch.arange(start, end, device=ids.device)[None]
+            logits = run(model, ids[:, start:end], mask, positions, past)
+            whole = run(model, ids[:, :end], mask, torch.arange(end, device=ids.device)[None], None)
+            worst = max(worst, _apart(logits, whole))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # no cache that the library can fill: then there is none of ours either
+        return 0.0
+    return worst
 
 
 def _rope_types(config: Any) -> set[str]:
@@ -99,6 +156,15 @@ def _require_generate(model: Any) -> None:
     """
     size = model.config.get_text_config().vocab_size
     ids = torch.randint(size, (1, 4), generator=torch.Generator().manual_seed(0)).to(model.device)
+    difference, tolerance = _measured(model, partial(_generate_apart, model, ids))
+    if difference > tolerance:
+        raise ModelError(
+            f"{type(model).__name__} is not supported: its generate feeds it other inputs than the text's tokens"
+        )
+
+
+def _generate_apart(model: Any, ids: torch.Tensor) -> float:
+    """How far the logits of ``model.generate`` are from those of the model called on the same tokens."""
     config = GenerationConfig(
         max_new_tokens=3,
         do_sample=False,
@@ -113,13 +179,12 @@ def _require_generate(model: Any) -> None:
         made = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
     plain = Plain(model)
     reference = plain.add([tuple(ids[0].tolist())])
+    worst = 0.0
     for step, logits in enumerate(made.logits):
         if step:
             reference = plain.forward(made.sequences[:, ids.shape[1] + step - 1])
-        if _apart(logits.float(), reference) > _tolerance(model):
-            raise ModelError(
-                f"{type(model).__name__} is not supported: its generate feeds it other inputs than the text's tokens"
-            )
+        worst = max(worst, _apart(logits.float(), reference))
+    return worst
 
 
 def _apart(logits: torch.Tensor, reference: torch.Tensor) -> float:
