@@ -29,6 +29,9 @@ class Draw:
         Whether the attempt ended by itself (end-of-sequence token or stop string), not at the token limit.
     log_proposal
         log a'(token_ids | prompt) in nats under the settings that were sampled from, or None where unknown.
+    full
+        Prompt and new text as the user reads them, where that is not ``prompt + text``: a user who gets token ids reads
+        them together, and some tokenizers then put a space in front of ``text`` that it has not alone.
     """
 
     prompt: str
@@ -36,6 +39,7 @@ class Draw:
     text: str
     finished: bool = True
     log_proposal: float | None = None
+    full: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

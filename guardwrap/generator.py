@@ -19,7 +19,7 @@ from transformers.pipelines import Pipeline
 from guardwrap.constraints.base import Constraint, is_count, run_check
 from guardwrap.constraints.files import as_constraint_file
 from guardwrap.draws import Budget, Draw, Outcome
-from guardwrap.engine.calls import OWN, Call, call_of
+from guardwrap.engine.calls import OWN, Call, TensorCall, call_of
 from guardwrap.engine.decode import Decoder
 from guardwrap.engine.formats import as_pipeline, gathered, padding_mask, read_prompts, unpadded
 from guardwrap.engine.prefix import StablePrefix, first_violated
@@ -414,7 +414,10 @@ class GuardedGenerator:
             settings = prepare(self.model, call, rest, tokenizer=self.tokenizer, known=OWN)
             text = self.tokenizer.decode(row, skip_special_tokens=True)
             prompts.append(Prompt(number, row.tolist(), text, settings))
-        tokens = Call(self._pipe, reading={"skip_special_tokens": True})
+        two_parts = draws_whole(self._pipe)
+        begins = [prompt.settings.prompt_ids.to(ids) if two_parts else ids[prompt.number] for prompt in prompts]
+        reading = {"skip_special_tokens": True}
+        tokens = TensorCall(self._pipe, reading=reading, begins=[row.tolist() for row in begins])
         order = self._order_of(own, tokens, self._proposal_in(own))
         if order.proposal is not None:
             prompts = [with_own_target(prompt) for prompt in prompts]
@@ -422,10 +425,8 @@ class GuardedGenerator:
             prompts = [require_weighable(prompt) for prompt in prompts]
         served = list(self._served(iter(prompts), tokens, order))
         self._raise_if_short([outcome for _, outcome in served], strict=True)
-        two_parts = draws_whole(self._pipe)
-        begin = [prompt.settings.prompt_ids.to(ids) if two_parts else ids[prompt.number] for prompt in prompts]
         rows = [
-            torch.cat([begin[prompt.number], ids.new_tensor(draw.token_ids)])
+            torch.cat([begins[prompt.number], ids.new_tensor(draw.token_ids)])
             for prompt, outcome in served
             for draw in outcome.draws
         ]
@@ -560,9 +561,9 @@ class GuardedGenerator:
 
         watched = watch if order.early_abort else None
         if draws_whole(self._pipe):
-            return serve(prompts, order, Whole(order.batch_size, watched), call.text)
+            return serve(prompts, order, Whole(order.batch_size, watched), call.draw)
         make_rows = partial(choose(order.model), order.model)
-        return serve(prompts, order, Decoder(make_rows, order.batch_size, watched), call.text)
+        return serve(prompts, order, Decoder(make_rows, order.batch_size, watched), call.draw)
 
     def _stable_prefix(self, call: Call) -> StablePrefix:
         """Return the decoder of unfinished attempts; made, and tested, once for each way of reading tokens."""

@@ -36,7 +36,7 @@ def view(draw: Draw, on: str) -> list[str]:
     if on == "completion":
         return [text]
     if on == "full":
-        return [draw.prompt + text]
+        return [draw.prompt + text if draw.full is None else draw.full]
     if on == "lines":
         return [line for line in text.splitlines() if line.strip()] or [""]
     parts = sentences(text) or [""]

@@ -13,6 +13,7 @@ from transformers import GenerationConfig
 from transformers.pipelines import Pipeline, image_text_to_text, text_generation
 from transformers.utils.chat_template_utils import Chat
 
+from guardwrap.draws import Draw
 from guardwrap.engine.formats import record, return_type, unpadded
 from guardwrap.engine.prefix import StablePrefix
 from guardwrap.engine.prepare import Settings, one_at_a_time, prepare, require_context
@@ -20,7 +21,7 @@ from guardwrap.engine.serve import Prompt
 from guardwrap.engine.tasks import TextToTextPipeline, is_media, is_speech, is_vision, is_whisper
 from guardwrap.errors import PromptError, UsageError, first_line
 
-__all__ = ["OWN", "Call", "MediaCall", "call_of"]
+__all__ = ["OWN", "Call", "MediaCall", "TensorCall", "call_of"]
 
 OWN = ("constraints", "sampler", "budget", "seed", "batch_size", "proposal", "adapter")
 """guardwrap's own options of a call."""
@@ -128,6 +129,21 @@ class Call:
             return self.growing(prompt.settings, ids)
         return str(self.message(prompt, ids).get("content") or "")
 
+    def draw(
+        self, prompt: Prompt, ids: Sequence[int], finished: bool = True, log_probability: float | None = None
+    ) -> Draw:
+        """Return an attempt as the user gets it: what is judged. Parameters are those of a Draw."""
+        text = self.text(prompt, ids)
+        return Draw(prompt.text, tuple(ids), text, finished, log_probability, self.full(prompt, ids))
+
+    def full(self, prompt: Prompt, ids: Sequence[int]) -> str | None:
+        """Return prompt and new tokens as the user reads them, where that is not the prompt's text and the new text."""
+        if return_type(self.postprocess) != "TENSORS" or isinstance(self.pipe, TextToTextPipeline):
+            return None
+        target = prompt.target or prompt.settings
+        together: str = self.pipe.tokenizer.decode([*target.ids, *ids], **self.reading)
+        return together
+
     def message(self, prompt: Prompt, ids: Sequence[int]) -> Any:
         """Return the message that the pipeline parses from a chat's answer."""
         target = prompt.target or prompt.settings
@@ -155,6 +171,26 @@ class Call:
             rendered = {"generated_sequence": sequence[None], "input_ids": ids, "prompt_text": given}
             records += self.pipe.postprocess(rendered, **self.postprocess)
         return records + [record(given, text, self.postprocess) for text in others]
+
+
+@dataclass(frozen=True)
+class TensorCall(Call):
+    """A call of ``generate``: tensors come in and tensors go out, and the user decodes them.
+
+    Parameters
+    ----------
+    begins
+        Of each prompt, by its number, the tokens that a returned row begins with, padding included.
+    """
+
+    begins: Sequence[Sequence[int]] = ()
+
+    def full(self, prompt: Prompt, ids: Sequence[int]) -> str | None:
+        """Return the text of a whole row; of an encoder-decoder model, whose rows lack the prompt, there is none."""
+        if isinstance(self.pipe, TextToTextPipeline):
+            return None
+        together: str = self.pipe.tokenizer.decode([*self.begins[prompt.number], *ids], **self.reading)
+        return together
 
 
 class MediaCall(Call):
@@ -188,6 +224,14 @@ class MediaCall(Call):
                 "leave chunk_length_s out and give shorter audio"
             )
         return dict(pieces[0])
+
+    def full(self, prompt: Prompt, ids: Sequence[int]) -> str | None:
+        """Return the text of all tokens, where they are what the user gets."""
+        if is_speech(self.pipe) or return_type(self.postprocess) != "TENSORS":
+            return None
+        sequence = self._sequence(prompt.settings, ids)[0]
+        together: str = self.pipe.tokenizer.decode(sequence, skip_special_tokens=True)
+        return together
 
     def alone(self, ids: Sequence[int]) -> str:
         """Return the text of new tokens after no prompt at all."""

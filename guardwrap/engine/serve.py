@@ -301,12 +301,12 @@ def next_in_turn(waiting: dict[int, _Judged], attempt: int) -> _Judged | None:
     return waiting.pop(attempt, None)
 
 
-TextOf = Callable[[Prompt, Sequence[int]], str]
-"""From a prompt and new tokens to the text as the user gets it."""
+DrawOf = Callable[[Prompt, Sequence[int], bool, float | None], Draw]
+"""From a prompt, new tokens, whether they ended by themselves and log a' in nats to the draw as the user gets it."""
 
 
 def serve(
-    prompts: Iterator[Prompt], order: Order, decoder: Decoder | Whole, text_of: TextOf
+    prompts: Iterator[Prompt], order: Order, decoder: Decoder | Whole, draw_of: DrawOf
 ) -> Iterator[tuple[Prompt, Outcome]]:
     """Draw until every prompt has its texts or has spent its budget.
 
@@ -318,7 +318,7 @@ def serve(
         What is asked.
     decoder
         Draws attempts.
-    text_of
+    draw_of
         Decodes new tokens as the user gets them.
 
     Yields
@@ -333,7 +333,7 @@ def serve(
     """
     active: deque[_Account] = deque()
     try:
-        yield from _served(active, _Source(prompts, order), order, decoder, text_of)
+        yield from _served(active, _Source(prompts, order), order, decoder, draw_of)
     except GuardwrapError as error:
         # What prompts further on have got already is not lost.
         error.outcomes = tuple(account.outcome() for account in active if account.ended or account.accepted)
@@ -341,7 +341,7 @@ def serve(
 
 
 def _served(
-    active: deque[_Account], source: _Source, order: Order, decoder: Decoder | Whole, text_of: TextOf
+    active: deque[_Account], source: _Source, order: Order, decoder: Decoder | Whole, draw_of: DrawOf
 ) -> Iterator[tuple[Prompt, Outcome]]:
     ended: list[Decoded] = []
     rounds = 0  # of launches in a row
@@ -361,7 +361,7 @@ def _served(
             rounds = 0
             ended += decoder.advance()
         if len(ended) >= enough or not decoder.running:
-            _book(active, ended, order, decoder, text_of)
+            _book(active, ended, order, decoder, draw_of)
             ended = []
         while active and active[0].ended is not None:
             done = active.popleft()
@@ -433,12 +433,12 @@ def _book(
     ended: Sequence[Decoded],
     order: Order,
     decoder: Decoder | Whole,
-    text_of: TextOf,
+    draw_of: DrawOf,
 ) -> None:
     """Judge attempts that ended, of all prompts together, and stop those that are not needed any more."""
     accounts = {account.prompt.number: account for account in active}
     by_prompt: dict[int, list[_Judged]] = {}
-    for item in _judge(ended, accounts, order, text_of):
+    for item in _judge(ended, accounts, order, draw_of):
         by_prompt.setdefault(item.decoded.launch.prompt, []).append(item)
     done = set()
     for number, judged in by_prompt.items():
@@ -450,16 +450,10 @@ def _book(
             accounts[decoded.launch.prompt].surplus.append(len(decoded.token_ids))
 
 
-def _judge(decoded: Sequence[Decoded], accounts: dict[int, _Account], order: Order, text_of: TextOf) -> list[_Judged]:
+def _judge(decoded: Sequence[Decoded], accounts: dict[int, _Account], order: Order, draw_of: DrawOf) -> list[_Judged]:
     """Decode attempts that ended and judge those that are whole."""
     draws = [
-        Draw(
-            accounts[item.launch.prompt].prompt.text,
-            tuple(item.token_ids),
-            text_of(accounts[item.launch.prompt].prompt, item.token_ids),
-            item.status == "finished",
-            item.log_probability,
-        )
+        draw_of(accounts[item.launch.prompt].prompt, item.token_ids, item.status == "finished", item.log_probability)
         for item in decoded
     ]
     whole = [i for i, item in enumerate(decoded) if item.status in ("finished", "cut")]

@@ -118,14 +118,13 @@ class Task:
         order = Order(Length(min=0), rejection, Budget(max_attempts=1), seed, size, make_rows.name, False, model=model)
         decoder = Decoder(partial(make_rows, model), size)
         drawn: dict[int, Draw] = {
-            prompt.number: outcome.draws[0] for prompt, outcome in serve(prompts, order, decoder, self._call.text)
+            prompt.number: outcome.draws[0] for prompt, outcome in serve(prompts, order, decoder, self._call.draw)
         }
         draws = []
         for number, prompt, ids in begun:
             more = drawn.get(number) or Draw("", (), "", finished=False)
             whole = (*ids, *more.token_ids)
-            text = self._call.text(self.prompts[prompt], whole)
-            draws.append(Draw(self.prompts[prompt].text, whole, text, more.finished))
+            draws.append(self._call.draw(self.prompts[prompt], whole, more.finished))
         satisfied = run_check(self.guarded.constraint, draws)
         return [
             (
