@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import importlib.util
 import itertools
 import random
 import threading
@@ -100,8 +99,6 @@ def offloaded(folder: Path) -> Any:
 
 
 def eight_bit(folder: Path) -> Any:
-    if importlib.util.find_spec("bitsandbytes") is None:
-        pytest.skip("bitsandbytes is not installed: pip install 'guardwrap[quant]'")
     quantized = BitsAndBytesConfig(load_in_8bit=True)
     return saved(folder, quantization_config=quantized, device_map={"": "cpu"}, dtype=torch.float16)
 

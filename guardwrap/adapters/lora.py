@@ -13,7 +13,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 
 from guardwrap.constraints.patterns import filtered_warnings
 from guardwrap.engine.prepare import one_at_a_time
-from guardwrap.engine.sharing import shared_copy
+from guardwrap.engine.sharing import is_quantised, shared_copy
 from guardwrap.errors import AdapterError, UsageError, first_line
 
 __all__ = ["attach", "merged", "require_plain", "tensors_of"]
@@ -157,14 +157,6 @@ def merged(adapted: PeftModel) -> Any:
                 setattr(base, name, torch.nn.Parameter(parameter.detach().clone(), requires_grad=False))
     with torch.no_grad(), filtered_warnings("ignore"):
         return twin.merge_and_unload().eval()
-
-
-def is_quantised(model: Any) -> bool:
-    """Whether weights are stored in fewer bits than they compute with."""
-    return getattr(model, "hf_quantizer", None) is not None or any(
-        type(parameter) is not torch.nn.Parameter or not parameter.is_floating_point()
-        for parameter in model.parameters()
-    )
 
 
 def _named(adapted: PeftModel) -> dict[str, torch.Tensor]:

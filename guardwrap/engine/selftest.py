@@ -16,6 +16,7 @@ from guardwrap.constraints.patterns import filtered_warnings
 from guardwrap.engine.float32 import HALF, in_float32
 from guardwrap.engine.prepare import without_stop_strings
 from guardwrap.engine.rows import Ids, Plain, Rows, Wave, fresh_cache, run
+from guardwrap.engine.sharing import is_quantised
 from guardwrap.engine.slots import Slots
 from guardwrap.errors import ModelError
 
@@ -92,21 +93,22 @@ def _measured(model: Any, difference: Callable[[], float]) -> tuple[float, float
 
     Misplaced states, a mask that hides too little or too much make a difference of 0.2 or more on SmolLM2. Rounding
     makes one of 1e-5 in float32 and of up to 0.13 in bfloat16, depending on the processor: so half precision is
-    computed in float32. Where that is not possible, as with kernels of quantised weights that take nothing else, what
-    may be rounding is judged by the model's own cache on one text.
+    computed in float32. Where that is not possible (kernels that take nothing else; quantised weights, which round as
+    much in float32), what may be rounding is judged by the model's own cache on one text.
     """
     half = any(tensor.dtype in HALF for tensor in (*model.parameters(), *model.buffers()))
-    try:
-        with in_float32() if half else nullcontext():
-            error = difference()
-            return error, 1e-3 if error < 1e-3 else _tolerance(model, 1e-3, 0.1)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as reason:
-        if not half:
+    if not is_quantised(model):
+        try:
+            with in_float32() if half else nullcontext():
+                error = difference()
+                return error, 1e-3 if error < 1e-3 else _tolerance(model, 1e-3, 0.1)
+        except torch.OutOfMemoryError:
             raise
-        logger.debug("%s does not run in float32", type(model).__name__, exc_info=reason)
-        return difference(), _tolerance(model, 0.1, 0.15)
+        except Exception as reason:
+            if not half:
+                raise
+            logger.debug("%s does not run in float32", type(model).__name__, exc_info=reason)
+    return difference(), _tolerance(model, 0.1, 0.15)
 
 
 def _tolerance(model: Any, least: float, most: float) -> float:

@@ -1,4 +1,4 @@
-"""Copies of a model that hold no weights of their own."""
+"""Copies of a model that hold no weights of their own, and what its weights are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["shared_copy"]
+__all__ = ["is_quantised", "shared_copy"]
 
 
 def shared_copy(model: Any, *, own_parameters: bool = False) -> Any:
@@ -31,3 +31,11 @@ def shared_copy(model: Any, *, own_parameters: bool = False) -> Any:
                 alias = torch.nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
                 shared[id(parameter)] = alias
     return copy.deepcopy(model, shared)
+
+
+def is_quantised(model: Any) -> bool:
+    """Whether weights are stored in fewer bits than they compute with."""
+    return getattr(model, "hf_quantizer", None) is not None or any(
+        type(parameter) is not torch.nn.Parameter or not parameter.is_floating_point()
+        for parameter in model.parameters()
+    )

@@ -1,7 +1,6 @@
 """An adapter on weights of 8 and 4 bits."""
 
 import dataclasses
-import importlib.util
 
 import pytest
 import torch
@@ -14,9 +13,6 @@ from guardwrap.training.learn import adam, update
 from guardwrap.training.samples import Sample
 from tests.training.small import DOUBLED, guarded_of, settings_of, trainer_of
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("bitsandbytes") is None, reason="pip install 'guardwrap[quant]'"
-)
 EIGHT = BitsAndBytesConfig(load_in_8bit=True)
 FOUR = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32)
 

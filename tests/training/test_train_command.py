@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -169,7 +168,6 @@ def test_trackers_that_are_not_installed(config, monkeypatch):
     assert_one_line(run("train.yaml", "-o", "out"), "'tensorboard' is not installed", "pip install")
 
 
-@pytest.mark.skipif(find_spec("tensorboard") is None, reason="pip install 'guardwrap[tensorboard]'")
 def test_tensorboard(config, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ def run(folder: str, others: dict[str, Any] | None = None, die_at: int | None = 
     if broken:
         shards.summed = lambda tensors: None
     world = llama_world()
-    trackers = ["tensorboard"] if find_spec("tensorboard") else []
+    trackers = ["tensorboard"]
     train(guarded_of(world), settings_of(world, **{"trackers": trackers, **(others or {})}), folder)
     buffer = [[sample.token_ids, sample.decided] for sample in made[0].state.buffer.samples]
     found = {"drawn": drawn, "buffer": buffer, "kl": kl(made[0], world), "policy": made[0].policy.digest()}
