@@ -1,5 +1,6 @@
 """Rows of a batch: every way of keeping states gives the model's own logits, on many architectures."""
 
+import copy
 import inspect
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
-from guardwrap import GuardedGenerator, Keyword, Length
+from guardwrap import GuardedGenerator, Keyword, Length, Prompt
 from guardwrap.engine import selftest, slots
 from guardwrap.engine.rows import Plain, Wave
 from guardwrap.engine.selftest import choose
@@ -317,3 +318,23 @@ def test_out_of_memory_in_the_self_test_is_not_held_against_the_model(monkeypatc
         with pytest.raises(ModelError, match="free some"):
             choose(model)
     assert choose(model) is Slots
+
+
+@pytest.mark.parametrize("name", ["llama", "mamba2", "jamba"])
+def test_half_precision_is_scored_in_float32(name: str) -> None:
+    """Also where a module's weights are read by others, as in Mamba: against a copy of the model in float32."""
+    model = tiny(name, REFILL[name]).to(torch.bfloat16)
+    tokenizer = character_tokenizer(LETTERS)
+    guarded = GuardedGenerator(model, Length(min=1), tokenizer=tokenizer, proposal=Prompt("b{prompt}"), seed=1)
+    (attempts,) = guarded.attempts("ab", 8, max_new_tokens=6, temperature=1.0, top_k=0)
+    wide = copy.deepcopy(model).float()
+
+    def log_probability(prompt: str, new: tuple[int, ...]) -> float:
+        ids = tokenizer(prompt)["input_ids"]
+        logits = wide(input_ids=torch.tensor([[*ids, *new]]), use_cache=False).logits[0, len(ids) - 1 : -1]
+        return float(logits.log_softmax(-1).gather(1, torch.tensor(new)[:, None]).sum())
+
+    for attempt in attempts:
+        ids = attempt.draw.token_ids
+        expected = log_probability("ab", ids) - log_probability("bab", ids)
+        assert attempt.log_weight == (pytest.approx(expected, abs=1e-4) if attempt.satisfied else float("-inf"))

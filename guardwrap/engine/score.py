@@ -9,18 +9,16 @@ quite the law that is computed; ``Weigher.note`` says how far off it was.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from threading import Lock
+from contextlib import nullcontext
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 
+from guardwrap.engine.float32 import in_float32
 from guardwrap.engine.prepare import Settings
 from guardwrap.engine.rows import taken_by
-from guardwrap.engine.sharing import shared_copy
 
-__all__ = ["Text", "in_float32", "is_exact", "log_probabilities", "of_tokens", "scored"]
+__all__ = ["Text", "is_exact", "log_probabilities", "of_tokens", "scored"]
 
 _AT_ONCE = 2**25
 """Numbers in the logits of one pass, at most: 128 MiB in float32."""
@@ -52,8 +50,8 @@ def log_probabilities(model: Any, texts: Sequence[Text]) -> list[float]:
         In nats; minus infinity where a warper excludes a token. Each is summed in float64.
     """
     found = [0.0] * len(texts)
-    with in_float32(model) as wide:
-        for batch in scored(wide, texts):
+    with nullcontext() if is_exact(model) else in_float32():
+        for batch in scored(model, texts):
             for i, scores in batch:
                 found[i] = float(of_tokens(scores, texts[i][1]).sum())
     return found
@@ -79,41 +77,6 @@ def scored(model: Any, texts: Sequence[Text]) -> Iterator[list[tuple[int, torch.
         chosen = _next_rows([texts[i] for i in order], model.config.get_text_config().vocab_size)
         rows, order = order[:chosen], order[chosen:]
         yield list(zip(rows, _scores(model, [texts[i] for i in rows]), strict=True))
-
-
-@contextmanager
-def in_float32(model: Any) -> Iterator[Any]:
-    """Give the model, or one with the same weights that computes in float32: each module's are widened while it runs.
-
-    It shares the stored weights and nothing else, so the model itself stays as it is, for other threads too.
-    """
-    if is_exact(model):
-        yield model
-        return
-    with _lock:
-        if model not in _wide:
-            _wide[model] = shared_copy(model)
-            for module in _wide[model].modules():
-                if module._parameters:
-                    module.register_forward_pre_hook(_widen)
-                    module.register_forward_hook(_restore, always_call=True)
-        yield _wide[model]
-
-
-_lock = Lock()
-_wide: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-_HALF = (torch.float16, torch.bfloat16)
-
-
-def _widen(module: torch.nn.Module, inputs: Any) -> None:
-    module._stored = dict(module._parameters)  # type: ignore[assignment]  # a plain dict beside the parameters
-    for name, tensor in module._parameters.items():
-        if tensor is not None and tensor.dtype in _HALF:
-            module._parameters[name] = tensor.float()  # type: ignore[assignment]  # no gradient is wanted
-
-
-def _restore(module: torch.nn.Module, inputs: Any, output: Any) -> None:
-    module._parameters = module.__dict__.pop("_stored")
 
 
 def _next_rows(texts: Sequence[Text], vocabulary: int) -> int:
