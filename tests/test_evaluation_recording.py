@@ -1,6 +1,7 @@
 """Attempts that are kept: used again, gone on with, and never more than what the constraint let through."""
 
 import json
+import re
 
 import pytest
 from placed import Source, placed
@@ -157,3 +158,14 @@ def test_a_source_that_gives_too_few(tmp_path):
 
     with pytest.raises(UsageError, match="asked for 100 attempts a prompt"):
         run(tmp_path, Short(placed()))
+
+
+def test_a_recorded_weight_is_a_number(tmp_path):
+    run(tmp_path)
+    (path,) = (tmp_path / "attempts").glob("cap-*")
+    text = path.read_text()
+    broken = re.sub(r'("log_weight": )-?[\d.]+', r"\1NaN", text, count=1)
+    assert broken != text
+    path.write_text(broken)
+    with pytest.raises(UsageError, match="is not a recording of these attempts; remove it"):
+        run(tmp_path)

@@ -25,7 +25,7 @@ from guardwrap.engine.calls import Call
 from guardwrap.engine.prepare import Settings
 from guardwrap.engine.score import is_exact, log_probabilities
 from guardwrap.engine.serve import Prompt
-from guardwrap.errors import UsageError
+from guardwrap.errors import ModelError, UsageError
 
 __all__ = ["ProposedCall", "Weigher", "require_same_tokens", "require_weighable", "with_own_target"]
 
@@ -94,7 +94,13 @@ class Weigher:
         self._texts, self._squares = 0, 0.0  # weighed in float32, and by how much squared decoding was off
 
     def __call__(self, attempts: Sequence[tuple[Prompt, Draw]]) -> list[float]:
-        """Return a log-weight for each attempt, in nats."""
+        """Return a log-weight for each attempt, in nats.
+
+        Raises
+        ------
+        ModelError
+            If one is NaN or infinite.
+        """
         base = log_probabilities(
             self._model, [(prompt.target or prompt.settings, draw.token_ids) for prompt, draw in attempts]
         )
@@ -104,7 +110,13 @@ class Weigher:
             drawn = log_probabilities(self._proposal, [(prompt.settings, draw.token_ids) for prompt, draw in attempts])
             self._texts += len(seen)
             self._squares += sum((a - b) ** 2 for a, b in zip(seen, drawn, strict=True))
-        return [a - b for a, b in zip(base, drawn, strict=True)]
+        weights = [a - b for a, b in zip(base, drawn, strict=True)]
+        for weight in weights:  # figures compare them, and NaN is on neither side of anything
+            if math.isnan(weight) or weight == math.inf:
+                raise ModelError(
+                    f"a log-weight is {weight}: the model or the proposal gives no probability; try float32"
+                )
+        return weights
 
     @property
     def note(self) -> str | None:
