@@ -10,6 +10,7 @@ from torch.utils.data import Dataset
 from guardwrap import Budget, Fallback, GuardedGenerator, Keyword, Length, Regex
 from guardwrap.errors import BudgetExhausted, Deterministic, PromptError, UsageError
 from guardwrap.testing import World
+from tests.tiny import llava, picture
 
 ANYTHING = Length(min=0)
 NEVER = Length(min=100)
@@ -283,3 +284,73 @@ def test_lazy_input_is_taken_as_it_is_needed(world: World) -> None:
 def test_options_are_checked_before_a_lazy_run_begins(world: World) -> None:
     with pytest.raises(UsageError):
         GuardedGenerator(world.pipeline(), ANYTHING)((p for p in ["a"]), seed=-1)
+
+
+def changing(parts: bool = False) -> Iterator[list[dict[str, Any]]]:
+    """Chats by way of one list and one message, which are changed for each."""
+    message: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": ""}] if parts else ""}
+    chat = [message]
+    for text in ("ab", "cde", "f"):
+        if parts:
+            message["content"][0]["text"] = text
+        else:
+            message["content"] = text
+        yield chat
+
+
+class Changing(Dataset):  # type: ignore[type-arg]
+    """The same as a dataset."""
+
+    def __init__(self) -> None:
+        self.chat = [{"role": "user", "content": ""}]
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, i: int) -> list[dict[str, str]]:
+        self.chat[0]["content"] = ["ab", "cde", "f"][i]
+        return self.chat
+
+
+@pytest.mark.parametrize("given", [changing, Changing])
+def test_a_message_may_be_used_again_for_the_next_chat(world: World, given: Any) -> None:
+    guarded, settings = GuardedGenerator(world.pipeline(), ANYTHING), {"max_new_tokens": 4, "do_sample": False}
+    chats = [[{"role": "user", "content": text}] for text in ("ab", "cde", "f")]
+    expected = guarded(chats, **settings)
+    assert list(guarded(given(), **settings)) == expected
+    assert [outcome.prompt for outcome in guarded.run(given(), **settings)] == chats
+    assert [outcome.prompt for outcome in list(guarded.stream(given(), **settings))] == chats
+    # Also one that waits to be read.
+    (later,) = [chats[0]]
+    waiting = guarded.stream([later], **settings)
+    chats[0][0]["content"] = "changed"
+    assert next(waiting).prompt == [{"role": "user", "content": "ab"}]
+
+
+def test_a_message_may_be_used_again_within_a_chat(world: World) -> None:
+    def messages() -> Iterator[dict[str, str]]:
+        message = {}
+        for role, content in (("user", "ab"), ("assistant", "c"), ("user", "de")):
+            message |= {"role": role, "content": content}
+            yield message
+
+    (outcome,) = GuardedGenerator(world.pipeline(), ANYTHING).run(messages(), max_new_tokens=2)
+    assert [message["content"] for message in outcome.prompt] == ["ab", "c", "de"]
+
+
+def test_parts_of_a_message_and_mappings_may_be_used_again() -> None:
+    pipe = llava()
+    guarded = GuardedGenerator(pipe, ANYTHING)
+    settings = {"max_new_tokens": 2, "do_sample": False}
+    asked = [outcome.prompt[0]["content"][0]["text"] for outcome in guarded.run(changing(parts=True), **settings)]
+    assert asked == ["ab", "cde", "f"]
+
+    def mappings() -> Iterator[dict[str, Any]]:
+        given: dict[str, Any] = {"images": [picture()]}
+        for text in ("<image>a", "<image>b"):
+            given["text"] = text
+            yield given
+
+    outcomes = guarded.run(mappings(), **settings)
+    assert [outcome.prompt["text"] for outcome in outcomes] == ["<image>a", "<image>b"]
+    assert outcomes[0].prompt["images"][0] is not None

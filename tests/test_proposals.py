@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -295,8 +296,6 @@ def test_a_weight_that_is_no_number_ends_the_call(sampler: str | None) -> None:
     with torch.no_grad():
         world.model.table[1:].fill_(math.nan)
     guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, proposal=other.pipeline())
+    draw = partial(guarded.attempts, count=20) if sampler is None else partial(guarded.run, sampler=sampler)
     with pytest.raises(ModelError, match="a log-weight is nan"):
-        if sampler is None:
-            guarded.attempts(world.prompt, 20, **world.settings)
-        else:
-            guarded.run(world.prompt, sampler=sampler, **world.settings)
+        draw(world.prompt, **world.settings)

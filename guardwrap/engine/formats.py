@@ -105,19 +105,19 @@ def gathered(pipe: Pipeline, prompts: Any, options: Mapping[str, Any]) -> tuple[
 def read_prompts(pipe: Pipeline, prompts: Any) -> tuple[Any, bool, bool]:
     """Return prompts as ``preprocess`` takes them, whether it is a single one, and whether they come lazily."""
     if isinstance(prompts, str | Chat):
-        return [prompts], True, False
+        return [_taken(prompts)], True, False
     if isinstance(prompts, Mapping) and not is_media(pipe):
         raise PromptError("a chat is a list of messages: [{'role': 'user', 'content': '...'}]")
     if isinstance(prompts, list | tuple):
         if prompts and is_valid_message(prompts[0]):
-            return [Chat(list(prompts))], True, False
+            return [Chat(_taken(list(prompts)))], True, False
         return [_one_prompt(pipe, prompt, i) for i, prompt in enumerate(prompts)], False, False
     if isinstance(prompts, GeneratorType):
         first = next(prompts, None)
         if first is None:
             return [], False, False
         if is_valid_message(first):  # the messages of one chat, as the pipeline reads them
-            return [Chat([first, *prompts])], True, False
+            return [Chat([_taken(message) for message in itertools.chain([first], prompts)])], True, False
         prompts = itertools.chain([first], prompts)
     elif is_media(pipe) and not isinstance(prompts, Dataset | Iterator):
         return [_one_prompt(pipe, prompts, 0)], True, False
@@ -130,14 +130,25 @@ def read_prompts(pipe: Pipeline, prompts: Any) -> tuple[Any, bool, bool]:
 
 def _one_prompt(pipe: Pipeline, prompt: Any, number: int) -> Any:
     if is_speech(pipe) or isinstance(prompt, str | Chat):
-        return prompt
+        return _taken(prompt)
     if isinstance(prompt, list | tuple) and prompt and is_valid_message(prompt[0]):
-        return Chat(list(prompt))
+        return Chat(_taken(list(prompt)))
     if not is_vision(pipe):
         raise PromptError(f"prompt {number} is neither a string nor a chat (a list of messages)")
     if not isinstance(prompt, Mapping) or not isinstance(prompt.get("text"), str) or "images" not in prompt:
         raise PromptError(f"prompt {number} is no string, no chat and not {{'images': ..., 'text': '...'}}")
-    return prompt
+    return _taken(prompt)
+
+
+def _taken(given: Any) -> Any:
+    """Copy what a prompt is made of, but for images and audio: whoever gave it may change it for the next one."""
+    if isinstance(given, Chat):
+        return Chat(_taken(list(given.messages)))
+    if isinstance(given, Mapping):
+        return {key: _taken(value) for key, value in given.items()}
+    if type(given) in (list, tuple):
+        return type(given)(_taken(value) for value in given)
+    return given
 
 
 def return_type(postprocess: Mapping[str, Any]) -> str:
