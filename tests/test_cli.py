@@ -360,6 +360,13 @@ def test_jsonl_fields_pass_through_in_order(model, has_a, tmp_path):
         assert all("a" in text for text in ours["texts"])
 
 
+@pytest.mark.parametrize("line", [{"prompt": "\ud800"}, {"messages": [{"role": "user", "content": "a\udfff"}]}])
+def test_half_of_a_surrogate_pair_is_found_before_the_work_begins(has_a, tmp_path, line):
+    (tmp_path / "p.jsonl").write_text('{"prompt": "\\ud83d\\ude00"}\n' + json.dumps(line) + "\n")
+    assert_one_line(generate("no-model", "--jsonl", "p.jsonl", "-c", has_a), "p.jsonl:2: has half of a surrogate pair")
+    assert_one_line(generate("no-model", "ab", "c\udcff", "-c", has_a), "argument 2: not UTF-8 text")
+
+
 def test_chat_makes_a_user_message_of_a_plain_prompt(model, has_a, tmp_path):
     (tmp_path / "p.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": "ab"}]}) + "\n")
     plain = records(generate(model, "ab", "--chat", "-c", has_a, "--seed", 1).stdout)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from guardwrap import Budget, Fallback, GuardedGenerator, Keyword, Length, Regex
+from guardwrap import Budget, Fallback, GuardedGenerator, Keyword, Length, Prompt, Regex
 from guardwrap.errors import BudgetExhausted, Deterministic, PromptError, UsageError
 from guardwrap.testing import World
 from tests.tiny import llava, picture
@@ -354,3 +354,39 @@ def test_parts_of_a_message_and_mappings_may_be_used_again() -> None:
     outcomes = guarded.run(mappings(), **settings)
     assert [outcome.prompt["text"] for outcome in outcomes] == ["<image>a", "<image>b"]
     assert outcomes[0].prompt["images"][0] is not None
+
+
+HALF = "a\ud800"
+
+
+@pytest.mark.parametrize("prompt", [HALF, [{"role": "user", "content": HALF}]])
+def test_half_of_a_surrogate_pair_is_refused_by_the_number_of_its_prompt(world: World, prompt: Any) -> None:
+    guarded = GuardedGenerator(world.pipeline(), ANYTHING)
+    said = "prompt 1: it has half of a surrogate pair, which is no character; leave it out"
+    for call in (guarded, guarded.run, lambda prompts: list(guarded.stream(prompts))):
+        with pytest.raises(PromptError, match=said):
+            call(["ab", prompt])
+    with pytest.raises(PromptError, match=said):
+        GuardedGenerator(world.pipeline(), ANYTHING, proposal=Prompt(lambda given: given if given == "ab" else HALF))(
+            ["ab", "b"]
+        )
+
+
+@pytest.mark.parametrize("made", [HALF, 7, lambda prompt: HALF, lambda prompt: None])
+def test_a_fallback_is_a_text(world: World, made: Any) -> None:
+    with pytest.raises(UsageError, match=r"the fallback (has half|is \w+ instead of a string)"):
+        GuardedGenerator(world.pipeline(), NEVER, budget=Budget(max_attempts=1), on_exhausted=Fallback(made))(
+            "ab", max_new_tokens=1
+        )
+
+
+@pytest.mark.parametrize("made", [[], ["ab"], [{"role": "user"}]])
+def test_a_proposal_that_makes_no_chat(world: World, made: Any) -> None:
+    guarded = GuardedGenerator(world.pipeline(), ANYTHING, proposal=Prompt(lambda prompt: made))
+    with pytest.raises(UsageError, match="returned no chat"):
+        guarded("ab")
+
+
+def test_a_chat_without_content_that_is_to_be_continued(world: World) -> None:
+    with pytest.raises(PromptError, match="prompt 0: "):
+        GuardedGenerator(world.pipeline(), ANYTHING)([{"role": "assistant", "content": None}])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from guardwrap.errors import PromptError, UsageError
+from guardwrap.inputs import is_text
 
 __all__ = ["Item", "Source", "lines", "source_of"]
 
@@ -76,6 +77,8 @@ class Source:
         """
         if self.path is None:
             for number, prompt in enumerate(self.arguments, start=1):
+                if not is_text(prompt):
+                    raise PromptError(f"argument {number}: not UTF-8 text")
                 yield Item(f"argument {number}", {"prompt": prompt})
             return
         for where, line in lines(self.path):
@@ -155,6 +158,9 @@ def _fields(where: str, line: str) -> dict[str, Any]:
         raise PromptError(f'{where}: "prompt" is not a string')
     if "messages" in fields and not _is_chat(fields["messages"]):
         raise PromptError(f'{where}: "messages" is not a chat: [{{"role": "user", "content": "..."}}]')
+    told = [fields["prompt"]] if "prompt" in fields else [message["content"] for message in fields["messages"]]
+    if not all(is_text(text) for text in told if isinstance(text, str)):
+        raise PromptError(f"{where}: has half of a surrogate pair, such as \\ud800, which is no character")
     return fields
 
 

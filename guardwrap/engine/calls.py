@@ -13,12 +13,12 @@ from transformers import GenerationConfig
 from transformers.pipelines import Pipeline, image_text_to_text, text_generation
 from transformers.utils.chat_template_utils import Chat
 
-from guardwrap.engine.formats import record, return_type, unpadded
+from guardwrap.engine.formats import record, return_type, unpadded, what_is_wrong
 from guardwrap.engine.prefix import StablePrefix
 from guardwrap.engine.prepare import Settings, one_at_a_time, prepare, require_context
 from guardwrap.engine.serve import Prompt
 from guardwrap.engine.tasks import TextToTextPipeline, is_media, is_speech, is_vision, is_whisper
-from guardwrap.errors import PromptError, UsageError, first_line
+from guardwrap.errors import PromptError, UsageError
 
 __all__ = ["OWN", "Call", "MediaCall", "call_of"]
 
@@ -69,8 +69,8 @@ class Call:
         for number, prompt in given:
             try:
                 inputs = self.encoded(prompt)
-            except (ValueError, TypeError, TemplateError) as error:
-                raise PromptError(f"prompt {number}: {first_line(error)}") from None
+            except (ValueError, TypeError, LookupError, AttributeError, TemplateError) as error:
+                raise PromptError(f"prompt {number}: {what_is_wrong(prompt, error)}") from None
             if not inputs["input_ids"].shape[1]:
                 raise PromptError(
                     f"prompt {number} is empty, and this tokenizer adds no token to begin with; "
@@ -181,7 +181,7 @@ class MediaCall(Call):
             inputs = self.encoded(prompt)
             pieces = list(inputs) if is_speech(self.pipe) else [inputs]
         except (ValueError, TypeError, LookupError, OSError, TemplateError) as error:
-            raise PromptError(f"prompt {number}: {first_line(error)}") from None
+            raise PromptError(f"prompt {number}: {what_is_wrong(prompt, error)}") from None
         if len(pieces) != 1:
             raise PromptError(
                 f"prompt {number}: the audio is cut into {len(pieces)} pieces whose texts are put together afterwards; "

@@ -25,8 +25,18 @@ from guardwrap.engine.local import load_local
 from guardwrap.engine.prepare import resolved
 from guardwrap.engine.tasks import TextToTextPipeline, is_media, is_speech, is_vision, require_task
 from guardwrap.errors import ModelError, PromptError, UsageError, first_line
+from guardwrap.inputs import is_text
 
-__all__ = ["as_pipeline", "gathered", "padding_mask", "read_prompts", "record", "return_type", "unpadded"]
+__all__ = [
+    "as_pipeline",
+    "gathered",
+    "padding_mask",
+    "read_prompts",
+    "record",
+    "return_type",
+    "unpadded",
+    "what_is_wrong",
+]
 
 
 def as_pipeline(generator: Any, tokenizer: Any) -> Pipeline:
@@ -149,6 +159,24 @@ def _taken(given: Any) -> Any:
     if type(given) in (list, tuple):
         return type(given)(_taken(value) for value in given)
     return given
+
+
+def what_is_wrong(prompt: Any, error: BaseException) -> str:
+    """Say in one line why a prompt cannot be read, which raised an error."""
+    if all(is_text(text) for text in _strings(prompt)):
+        return first_line(error)
+    return "it has half of a surrogate pair, which is no character; leave it out"
+
+
+def _strings(given: Any) -> Iterator[str]:
+    """Yield every string that a prompt is made of."""
+    if isinstance(given, str):
+        yield given
+    given = given.messages if isinstance(given, Chat) else given
+    given = list(given.values()) if isinstance(given, Mapping) else given
+    if isinstance(given, list | tuple):
+        for part in given:
+            yield from _strings(part)
 
 
 def return_type(postprocess: Mapping[str, Any]) -> str:

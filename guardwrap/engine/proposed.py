@@ -18,7 +18,7 @@ from transformers.generation import (
     TypicalLogitsWarper,
 )
 from transformers.pipelines import Pipeline
-from transformers.utils.chat_template_utils import Chat
+from transformers.utils.chat_template_utils import Chat, is_valid_message
 
 from guardwrap.draws import Draw
 from guardwrap.engine.calls import Call
@@ -72,7 +72,11 @@ class ProposedCall(Call):
         if self.told is None:
             return prompt
         made = self.told(getattr(prompt, "messages", prompt))
-        return made if isinstance(made, str) else Chat(made)
+        if isinstance(made, str):
+            return made
+        if not made or not all(map(is_valid_message, made)):
+            raise UsageError("the proposal's function returned no chat, which is a list of messages, and no string")
+        return Chat(made)
 
 
 class Weigher:
