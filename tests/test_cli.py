@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -614,6 +615,10 @@ def test_an_adapter(model, has_a, tmp_path):
         part = whole.splitlines(keepends=True)[0]
         (tmp_path / "out.jsonl").write_text(part)
         assert_one_line(generate(model, *options, "--resume"), "another --proposal or --adapter, or with none")
+        (tmp_path / "elsewhere").mkdir(exist_ok=True)
+        shutil.copytree(folder, tmp_path / "elsewhere" / folder)
+        other = ("--resume", "--adapter", f"elsewhere/{folder}")
+        assert_one_line(generate(model, *options, *other), f"was made with --adapter {folder}; resume with the same")
         assert generate(model, *options, "--resume", "--adapter", folder).exit_code == 0
         assert without_time((tmp_path / "out.jsonl").read_text()) == without_time(whole)
     plan = json.loads(
@@ -653,6 +658,29 @@ def test_resume_goes_on_with_the_same_settings(model, has_a, tmp_path):
     assert generate(model, *options, "--resume").exit_code == 0
     (tmp_path / "out.jsonl").write_text(json.dumps({**row, "report": {**row["report"], "settings": 1}}) + "\n")
     assert_one_line(generate(model, *options, "--resume"), "out.jsonl:1: is not a line")
+
+
+def test_resume_goes_on_with_the_same_number_of_texts_and_the_same_budget(model, has_a, tmp_path):
+    (tmp_path / "c.yaml").write_text(HAS_A + "budget: {deadline: 900}\n")
+    options = ("ab", "cd", "--seed", 1, "-o", "out.jsonl")
+    given = ("-c", has_a, "-n", 2, "--max-attempts", 50, "--max-seconds", 99)
+    assert generate(model, *options, *given).exit_code == 0
+    whole = (tmp_path / "out.jsonl").read_text()
+    part = whole.splitlines(keepends=True)[0]
+    (tmp_path / "out.jsonl").write_text(part)
+    for other, says in [
+        ((*given[:2], *given[4:]), "with -n 2"),
+        ((*given, "-n", 3), "with -n 2"),
+        ((*given[:4], *given[6:]), "with max_attempts 50, and this run is with 1000"),
+        ((*given[:6], "--max-seconds", 98), "with max_seconds 99"),
+        ((*given, "--max-tokens", 7), "without max_tokens, and this run is with 7"),
+        ((*given[:6],), "with max_seconds 99.0, and this run is without"),
+        (("-c", "c.yaml", *given[2:]), "without deadline, and this run is with 900"),  # no part of its constraint
+    ]:
+        assert_one_line(generate(model, *options, *other, "--resume"), f"out.jsonl:1: was made {says}", "resume with")
+        assert (tmp_path / "out.jsonl").read_text() == part
+    assert generate(model, *options, *given, "--resume").exit_code == 0
+    assert without_time((tmp_path / "out.jsonl").read_text()) == without_time(whole)
 
 
 def test_negative_control_settings_that_are_not_compared(model, has_a, tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ from guardwrap.cli.prompts import source_of
 from guardwrap.cli.results import Finished, check_output, read_finished
 from guardwrap.cli.running import Run
 from guardwrap.constraints.spec import ConstraintFile
-from guardwrap.draws import Budget
+from guardwrap.draws import Budget, plain
 from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.proposals import Adapter as AdapterGiven
 from guardwrap.proposals import Prompt
@@ -131,7 +131,7 @@ def generate(
     total = source.count()
     items = source.items()
     law = known({"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k})
-    settings = {"model": model, "chat": chat, **law}
+    settings = {"model": model, "chat": chat, **law, **known({"adapter": adapter})}
     done = Finished()
     if output and resume:
         drawn_from = None if told is None else str(told)
@@ -140,6 +140,7 @@ def generate(
 
             drawn_from = in_words(AdapterGiven(adapter), given.constraint)
         same = {"constraint": given.constraint.digest, "sampler": chosen.name, "proposal": drawn_from}
+        same |= {"requested": count, "budget": plain(budget)}
         done = read_finished(output, items, same, settings)
     if seed is not None and done.seed not in (None, seed):
         raise UsageError(f"{str(output)!r} was made with --seed {done.seed}; resume with the same seed or without one")
