@@ -19,7 +19,7 @@ def is_text(given: str) -> bool:
 
 
 def irregular(path: str | Path) -> str | None:
-    """Say what stands in a file's place: reading it might never end. None for a file, and where there is nothing.
+    """Say what stands in a file's place, so that reading it might never end. None for a file, and for nothing.
 
     What the shell opened is the caller's own to end, such as ``<(command)``: it counts as a file.
     """

@@ -528,6 +528,41 @@ def test_python_constraints_come_from_the_current_folder(model, tmp_path):
     assert run("check", "code.yaml", "--allow-code", "xyz").exit_code == 1
 
 
+@pytest.mark.usefixtures("watchdog")
+def test_a_named_pipe_is_no_file_of_settings(tmp_path):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for args in (
+        ("check", "pipe.yaml", "a"),
+        ("generate", "ab", "-c", "pipe.yaml"),
+        ("plan", "ab", "-c", "pipe.yaml"),
+        ("train", "pipe.yaml", "-o", "out"),
+        ("evaluate", "pipe.yaml", "-o", "out"),
+    ):
+        assert_one_line(run(*args), "cannot read 'pipe.yaml': it is a named pipe, and a file is needed")
+    (tmp_path / "results").mkdir()
+    for file in ("result.json", "curve.jsonl", "evaluation.json"):
+        os.mkfifo(tmp_path / "results" / file)
+        assert_one_line(run("report", "results"), f"results/{file}': it is a named pipe")
+        (tmp_path / "results" / file).unlink()
+
+
+def test_what_the_shell_opened_may_be_a_pipe():
+    """As in ``guardwrap check <(yq .rules all.yaml) "a text"``."""
+    read, write = os.pipe()
+    os.write(write, HAS_A.encode())
+    os.close(write)
+    assert run("check", f"/dev/fd/{read}", "a").exit_code == 0
+    os.close(read)
+
+
+@pytest.mark.usefixtures("watchdog")
+def test_results_may_go_to_a_device_or_a_pipe(model, has_a, tmp_path):
+    assert generate(model, "ab", "-c", has_a, "-o", "/dev/null").exit_code == 0
+    assert_one_line(generate(model, "ab", "-c", has_a, "-o", "/dev/null", "--resume"), "is a device", "leave --resume")
+    os.mkfifo(tmp_path / "pipe")
+    assert_one_line(generate(model, "ab", "-c", has_a, "-o", "pipe", "--resume"), "is a named pipe", "leave --resume")
+
+
 # Resuming
 
 

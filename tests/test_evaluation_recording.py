@@ -1,6 +1,7 @@
 """Attempts that are kept: used again, gone on with, and never more than what the constraint let through."""
 
 import json
+import os
 import re
 
 import pytest
@@ -148,6 +149,16 @@ def test_a_recording_of_something_else(tmp_path, broken):
     (path,) = (tmp_path / "attempts").glob("cap-*")
     path.write_bytes(broken)
     with pytest.raises(UsageError, match="is not a recording of these attempts; remove it"):
+        run(tmp_path)
+
+
+@pytest.mark.usefixtures("watchdog")
+def test_a_named_pipe_is_no_recording(tmp_path):
+    run(tmp_path)
+    (path,) = (tmp_path / "attempts").glob("cap-*")
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match="is a named pipe and no recording; remove it"):
         run(tmp_path)
 
 

@@ -139,8 +139,13 @@ def generate(
             from guardwrap.adapters.loaded import in_words
 
             drawn_from = in_words(AdapterGiven(adapter), given.constraint)
-        same = {"constraint": given.constraint.digest, "sampler": chosen.name, "proposal": drawn_from}
-        same |= {"requested": count, "budget": plain(budget)}
+        same = {
+            "constraint": given.constraint.digest,
+            "sampler": chosen.name,
+            "proposal": drawn_from,
+            "requested": count,
+            "budget": plain(budget),
+        }
         done = read_finished(output, items, same, settings)
     if seed is not None and done.seed not in (None, seed):
         raise UsageError(f"{str(output)!r} was made with --seed {done.seed}; resume with the same seed or without one")

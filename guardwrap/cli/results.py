@@ -14,6 +14,7 @@ from typing import Any
 from guardwrap.cli.prompts import Item, Source
 from guardwrap.draws import Outcome
 from guardwrap.errors import UsageError
+from guardwrap.inputs import irregular
 
 __all__ = ["Finished", "check_output", "line_file", "read_finished", "to_line"]
 
@@ -57,7 +58,10 @@ def check_output(path: Path, source: Source, *, resume: bool, overwrite: bool) -
         raise UsageError(f"cannot write to {str(path)!r}: " + ("it is a folder" if path.is_dir() else "no such folder"))
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise UsageError(f"cannot write to {str(path)!r}: permission denied")
-    if path.exists() and not (resume or overwrite):
+    what = irregular(path)
+    if what and resume:
+        raise UsageError(f"{str(path)!r} is {what}, which keeps nothing to go on with; leave --resume out")
+    if path.is_file() and not (resume or overwrite):
         raise UsageError(f"{str(path)!r} exists; continue it with --resume or replace it with --overwrite")
     if source.path not in (None, "-") and path.exists() and path.samefile(str(source.path)):
         raise UsageError(f"{str(path)!r} holds the prompts; write to another file")
@@ -163,7 +167,7 @@ def line_file(path: Path, size: int = 0) -> Iterator[Callable[[bytes], None]]:
     Parameters
     ----------
     path
-        Of the file.
+        Of the file, or of a device or pipe, which begins anew each time.
     size
         Bytes at its beginning that are kept.
 
@@ -179,7 +183,8 @@ def line_file(path: Path, size: int = 0) -> Iterator[Callable[[bytes], None]]:
             nonlocal file
             if file is None:
                 file = stack.enter_context(open(path, "ab", buffering=0))
-                file.truncate(size)
+                if path.is_file():
+                    file.truncate(size)
             rest = memoryview(line)
             while rest:
                 rest = rest[file.write(rest) :]
