@@ -424,7 +424,7 @@ def test_layers_that_the_model_has_not_never_reach_peft(
     """It compares each with all others, which takes minutes for as many as a small file can name."""
     tensors(lambda t: t.update({change: torch.zeros(2, 17)}))(folder)
     monkeypatch.setattr("guardwrap.adapters.lora.get_peft_model", None)
-    with pytest.raises(AdapterError, match="no part of a LoRA adapter|the shape"):
+    with pytest.raises(AdapterError, match=r"no part of a LoRA adapter|the shape"):
         guarded_of(world_of(), folder)
 
 
