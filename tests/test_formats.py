@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 from guardwrap import Budget, Fallback, GuardedGenerator, Keyword, Length, Prompt, Regex
 from guardwrap.errors import BudgetExhausted, Deterministic, PromptError, UsageError
-from guardwrap.testing import World
+from guardwrap.testing import World, llama_world
 from tests.tiny import llava, picture
 
 ANYTHING = Length(min=0)
@@ -57,6 +57,10 @@ SETTINGS = {
     "beams, several": {"num_beams": 3, "num_return_sequences": 2, "return_full_text": False},
     "add nothing": {"add_special_tokens": False},
     "several ends": {"eos_token_id": [0, 4]},
+    "prefix": {"prefix": "cde"},
+    "prefix, new text": {"prefix": "cde", "return_full_text": False, "min_length": 5},
+    "prefix, tensors": {"prefix": "cde", "return_tensors": True, "add_special_tokens": False},
+    "long generation": {"prefix": "cde" * 9, "handle_long_generation": "hole"},
 }
 
 
@@ -390,3 +394,42 @@ def test_a_proposal_that_makes_no_chat(world: World, made: Any) -> None:
 def test_a_chat_without_content_that_is_to_be_continued(world: World) -> None:
     with pytest.raises(PromptError, match="prompt 0: "):
         GuardedGenerator(world.pipeline(), ANYTHING)([{"role": "assistant", "content": None}])
+
+
+@pytest.mark.parametrize("where", ["call", "construction", "config"])
+def test_a_prefix_lengthens_what_limits_all_tokens(where: str) -> None:
+    from transformers import TextGenerationPipeline
+
+    world = llama_world(letters="abcdef .\n", seed=1)
+    world.model.config.prefix = "cde" if where == "config" else None
+    given = {"prefix": "cde"} if where == "construction" else {}
+    pipe = TextGenerationPipeline(model=world.model, tokenizer=world.tokenizer, task="text-generation", **given)
+    models: list[Any] = [pipe, world.model] if where == "config" else [pipe]
+    for generator in models:
+        guarded = GuardedGenerator(
+            generator, ANYTHING, tokenizer=None if generator is pipe else world.tokenizer, on_exhausted="none"
+        )
+        for limit in ({"max_length": 9}, {"max_length": 9, "min_length": 8}, {"max_new_tokens": 4}):
+            settings = {"do_sample": False, **limit, **({"prefix": "cde"} if where == "call" else {})}
+            ours = guarded("ab", **settings)
+            assert ours == pipe("ab", **settings)
+            assert ours[0]["generated_text"].startswith("ab")
+            # Without it there is another text, or one that is not as long.
+            assert ours != pipe("ab", **{**settings, "prefix": ""}) or where != "call"
+            (outcome,) = guarded.run("ab", constraints=Regex("^ab", on="full"), **settings)
+            assert outcome.ok, "a prefix is part of no text that is judged"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"prefix": 3}, "prefix=3 is no string"),
+        ({"prefix": HALF}, "half of a surrogate pair"),
+        ({"handle_long_generation": "x"}, "x is not a valid value"),
+        ({"return_full_text": True, "return_tensors": True}, "mutually exclusive"),
+        ({"stop_sequence": "ü"}, "Stop string"),
+    ],
+)
+def test_arguments_that_the_pipeline_refuses(world: World, wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        GuardedGenerator(world.pipeline(), ANYTHING)("ab", **wrong)

@@ -249,15 +249,27 @@ _SETTINGS = frozenset(vars(GenerationConfig())) | {"generation_config", "logits_
 
 
 def call_of(pipe: Pipeline, options: Mapping[str, Any]) -> Call:
-    """Read the arguments of a call as the pipeline does."""
+    """Read the arguments of a call as the pipeline does.
+
+    Raises
+    ------
+    UsageError
+        If the pipeline refuses one.
+    """
     options = dict(options)
     if is_vision(pipe):
         # It would give them to its processor. max_length is the processor's too, and stays its.
         names = (_SETTINGS & options.keys()) - {"max_length", "max_new_tokens"}
         moved = {name: options.pop(name) for name in names}
         options["generate_kwargs"] = {**(options.get("generate_kwargs") or {}), **moved}
-    with one_at_a_time:  # a prefix is tokenized
-        preprocess, forward, postprocess = pipe._sanitize_parameters(**options)
+    prefix = options.get("prefix")
+    if not (prefix is None or isinstance(prefix, str) or is_media(pipe)):
+        raise UsageError(f"prefix={prefix!r} is no string")
+    try:
+        with one_at_a_time:  # a prefix is tokenized
+            preprocess, forward, postprocess = pipe._sanitize_parameters(**options)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"the pipeline does not take its arguments: {what_is_wrong(prefix, error)}") from None
     forward = {**pipe._forward_params, **forward}
     if is_vision(pipe):
         forward = forward.get("generate_kwargs") or {}

@@ -184,7 +184,7 @@ def prepare(
     if any(isinstance(criterion, MaxTimeCriteria) for criterion in kwargs.get("stopping_criteria") or ()):
         raise UsageError("MaxTimeCriteria is not supported: its clock runs for all attempts; pass max_time=...")
     with one_at_a_time:
-        kwargs, count = _one_sequence(model, kwargs, tokenizer)
+        kwargs, count = _translated(known, _one_sequence, model, kwargs, tokenizer)
     kept: dict[str, Any] = {}
 
     def keep(
@@ -315,6 +315,7 @@ def _on_top(kwargs: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any
 def _refuse_model_inputs(kwargs: Mapping[str, Any]) -> None:
     """Refuse what goes to the model itself: the loop would have to carry it along from token to token."""
     known = {*vars(GenerationConfig()), "generation_config", "logits_processor", "stopping_criteria", "use_cache"}
+    known |= {"prefix_length"}  # the pipeline takes it out, and lengthens max_length by it
     for name in kwargs:
         if name not in known:
             raise UsageError(f"{name} is not supported: only tokens go to the model; leave it out")
