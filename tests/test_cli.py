@@ -559,6 +559,8 @@ def test_what_the_shell_opened_may_be_a_pipe():
 def test_results_may_go_to_a_device_or_a_pipe(model, has_a, tmp_path):
     assert generate(model, "ab", "-c", has_a, "-o", "/dev/null").exit_code == 0
     assert_one_line(generate(model, "ab", "-c", has_a, "-o", "/dev/null", "--resume"), "is a device", "leave --resume")
+    full = generate(model, "ab", "-c", has_a, "-o", "/dev/full")
+    assert_one_line(full, "cannot write the results: No space left on device: /dev/full; no prompt was done", code=1)
     os.mkfifo(tmp_path / "pipe")
     assert_one_line(generate(model, "ab", "-c", has_a, "-o", "pipe", "--resume"), "is a named pipe", "leave --resume")
 

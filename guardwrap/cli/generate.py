@@ -25,6 +25,8 @@ from guardwrap.cli.common import (
 from guardwrap.cli.prompts import source_of
 from guardwrap.cli.results import Finished, check_output, read_finished
 from guardwrap.cli.running import Run
+from guardwrap.cli.streams import ends_at_once
+from guardwrap.cli.streams import in_words as why
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.draws import Budget, plain
 from guardwrap.errors import GuardwrapError, UsageError
@@ -116,7 +118,8 @@ def generate(
     it is text for people instead. Exit code 0: done; 2: bad input; 3: a budget ended before some prompt had all its
     texts, what there is was written; 130: interrupted.
     """
-    from guardwrap.samplers import sampler_named  # scipy comes with it, which help need not wait for
+    with ends_at_once():
+        from guardwrap.samplers import sampler_named  # scipy comes with it, which help need not wait for
 
     given = read_constraints(constraints, allow_code=allow_code)
     chosen = sampler_named(sampler or given.sampler or "rejection")
@@ -136,7 +139,8 @@ def generate(
     if output and resume:
         drawn_from = None if told is None else str(told)
         if adapter is not None:
-            from guardwrap.adapters.loaded import in_words
+            with ends_at_once():
+                from guardwrap.adapters.loaded import in_words
 
             drawn_from = in_words(AdapterGiven(adapter), given.constraint)
         same = {
@@ -168,5 +172,7 @@ def _generate(run: Run, model: str, given: ConstraintFile, wrapper: dict[str, An
         run.go(guarded, options)
     except KeyboardInterrupt:
         raise typer.Exit(fail(f"interrupted: {run.state()}", 130)) from None
+    except OSError as error:
+        raise typer.Exit(fail(f"{why(error)}; {run.state()}", 1)) from None
     except GuardwrapError as error:
         raise typer.Exit(fail(f"{error}; {run.state()}" if run.done else str(error), 2)) from None

@@ -181,12 +181,15 @@ def line_file(path: Path, size: int = 0) -> Iterator[Callable[[bytes], None]]:
 
         def append(line: bytes) -> None:
             nonlocal file
-            if file is None:
-                file = stack.enter_context(open(path, "ab", buffering=0))
-                if path.is_file():
-                    file.truncate(size)
-            rest = memoryview(line)
-            while rest:
-                rest = rest[file.write(rest) :]
+            try:
+                if file is None:
+                    file = stack.enter_context(open(path, "ab", buffering=0))
+                    if path.is_file():
+                        file.truncate(size)
+                rest = memoryview(line)
+                while rest:
+                    rest = rest[file.write(rest) :]
+            except OSError as error:  # of a full disk, say, which names no file
+                raise OSError(error.errno, f"cannot write the results: {error.strerror}", str(path)) from None
 
         yield append
