@@ -161,7 +161,7 @@ class GuardedGenerator:
         self._allow_code = allow_code
         file = as_constraint_file(constraints, allow_code=allow_code)
         self._constraint = file.constraint
-        self._sampler = sampler_named(sampler or file.sampler or "rejection")
+        self._sampler = sampler_named(file.sampler or "rejection" if sampler is None else sampler)
         self._budget = budget or file.budget or Budget()
         self._on_exhausted = on_exhausted
         self._seed = None if seed is None else _require_whole("seed", seed, 0)

@@ -460,6 +460,8 @@ def test_terminal_escapes_are_not_printed():
         (["hi", "-c", "has-a.yaml", "--seed", "-1"], None, ["seed"]),
         (["hi", "-c", "has-a.yaml", "--max-attempts", "0"], None, ["max_attempts"]),
         (["hi", "-c", "has-a.yaml", "--model", "./no-model"], None, ["./no-model"]),
+        (["--file", "a\0b", "-c", "has-a.yaml"], None, ["cannot read 'a"]),
+        (["hi", "-c", "has-a.yaml", "--sampler", ""], None, ["unknown sampler ''"]),
         (["hi", "-c", "has-a.yaml", "--sampler", "qsr"], None, ["qsr", "did you mean 'qrs'"]),
         (["hi", "-c", "has-a.yaml", "--proposal", "a"], None, ["{prompt}"]),
         (["hi", "-c", "has-a.yaml", "--proposal", "a{prompt}", "--sampler", "qrs"], None, ["top_k=0"]),
@@ -563,6 +565,46 @@ def test_results_may_go_to_a_device_or_a_pipe(model, has_a, tmp_path):
     assert_one_line(full, "cannot write the results: No space left on device: /dev/full; no prompt was done", code=1)
     os.mkfifo(tmp_path / "pipe")
     assert_one_line(generate(model, "ab", "-c", has_a, "-o", "pipe", "--resume"), "is a named pipe", "leave --resume")
+
+
+@pytest.mark.parametrize("line", ['{"prompt": "ab", "x": NaN}', '{"prompt": "ab", "x": [1e999]}'])
+def test_numbers_that_json_has_not_are_not_copied(has_a, tmp_path, line):
+    (tmp_path / "p.jsonl").write_text(line + "\n")
+    assert_one_line(generate("no-model", "--jsonl", "p.jsonl", "-c", has_a), "p.jsonl:1: ", "is no number that JSON")
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_rule_that_ends_the_program_has_crashed(tmp_path, code):
+    """Else the exit code would be the rule's: 0 says that every text is accepted."""
+    (tmp_path / f"ending_rules{code}.py").write_text(f"import sys\ndef rule(text):\n    sys.exit({code})\n")
+    rule = f"guardwrap: 1\nconstraint: {{kind: python, function: 'ending_rules{code}:rule'}}\n"
+    (tmp_path / "c.yaml").write_text(rule)
+    assert_one_line(run("check", "c.yaml", "ab", "--allow-code"), "raised SystemExit")
+
+
+def test_ctrl_c_is_one_line_in_every_command(has_a, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("guardwrap.constraints.text.Regex.check", interrupted)
+    result = run("check", has_a, "ab")
+    assert (result.exit_code, result.stderr.strip()) == (130, "guardwrap: interrupted")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("config.json", "[]", "cannot load the model 'damaged': AttributeError"),
+        ("model.safetensors", "xx", "cannot load the model 'damaged': SafetensorError"),
+        ("tokenizer.json", "{}", "cannot load the model 'damaged': KeyError"),
+        ("chat_template.jinja", "{{ 1 / 0 }}", "argument 1: prompt 0: ZeroDivisionError"),
+        ("chat_template.jinja", "{% for", "argument 1: prompt 0: unexpected"),
+    ],
+)
+def test_a_damaged_model(model, has_a, tmp_path, file, content, says):
+    shutil.copytree(model, tmp_path / "damaged")
+    (tmp_path / "damaged" / file).write_text(content)
+    assert_one_line(generate("damaged", "ab", "--chat", "-c", has_a), says)
 
 
 # Resuming

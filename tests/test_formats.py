@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from guardwrap import Budget, Fallback, GuardedGenerator, Keyword, Length, Prompt, Regex
+from guardwrap import Adapter, Budget, Fallback, GuardedGenerator, Keyword, Length, Prompt, Regex
 from guardwrap.errors import BudgetExhausted, Deterministic, PromptError, UsageError
 from guardwrap.testing import World, llama_world
 from tests.tiny import llava, picture
@@ -433,3 +433,48 @@ def test_a_prefix_lengthens_what_limits_all_tokens(where: str) -> None:
 def test_arguments_that_the_pipeline_refuses(world: World, wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         GuardedGenerator(world.pipeline(), ANYTHING)("ab", **wrong)
+
+
+MESSAGE = {"role": "user", "content": "a"}
+ITSELF: dict[str, Any] = {"role": "user"}
+ITSELF["content"] = [ITSELF]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([MESSAGE, "ab"], "prompt 0: message 1 is no dict"),
+        (["ab", [MESSAGE, {"x": 1}]], "prompt 1: message 1 is no dict"),
+        ((message for message in [MESSAGE, 5]), "prompt 0: message 1 is no dict"),
+        ([[ITSELF]], "prompt 0 is nested too deeply"),
+    ],
+)
+def test_what_is_no_chat_is_refused_by_its_number(world: World, given: Any, says: str) -> None:
+    with pytest.raises(PromptError, match=says):
+        GuardedGenerator(world.pipeline(), ANYTHING)(given)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"generation_config": {"max_new_tokens": 2}}, "generation_config is dict instead of GenerationConfig"),
+        ({"stopping_criteria": 5}, "stopping_criteria is int"),
+        ({"logits_processor": 5}, "logits_processor is int"),
+        ({"return_type": "x"}, "return_type='x'"),
+    ],
+)
+def test_options_of_another_type(world: World, wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        GuardedGenerator(world.pipeline(), ANYTHING)("ab", **wrong)
+
+
+def test_objects_of_another_type(world: World) -> None:
+    wrongs: list[tuple[Any, str]] = [
+        (lambda: GuardedGenerator(world.model, ANYTHING, tokenizer=5), "tokenizer=5 is no tokenizer"),
+        (lambda: GuardedGenerator(world.pipeline(), ANYTHING, sampler=""), "unknown sampler ''"),
+        (lambda: Prompt(5), "the template of a prompt is int"),  # type: ignore[arg-type]
+        (lambda: Adapter(5), "an adapter is given by its folder"),  # type: ignore[arg-type]
+    ]
+    for wrong, says in wrongs:
+        with pytest.raises(UsageError, match=says):
+            wrong()

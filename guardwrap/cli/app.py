@@ -20,7 +20,7 @@ from guardwrap.cli.evaluate import evaluate
 from guardwrap.cli.generate import generate
 from guardwrap.cli.plan import plan
 from guardwrap.cli.report import report
-from guardwrap.cli.streams import complete, end_at_once, end_from_now_on, in_words, let_go
+from guardwrap.cli.streams import INTERRUPTED, complete, end_at_once, end_from_now_on, in_words, let_go
 from guardwrap.cli.train import train
 from guardwrap.errors import GuardwrapError
 
@@ -62,7 +62,7 @@ class OneLineErrors(TyperGroup):
         except GuardwrapError as error:
             code = fail(str(error), 2)
         except (KeyboardInterrupt, typer.Abort):
-            code = fail("interrupted", 130)
+            code = fail("interrupted", INTERRUPTED)
         except OSError as error:  # also where whoever read stdout has had enough, as in `guardwrap catalogue | head -1`
             code = fail(in_words(error), 1)
         except SystemExit as error:  # as rich ends a program
@@ -72,6 +72,13 @@ class OneLineErrors(TyperGroup):
             code = self._unexpected(error)
         let_go()
         sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run what was asked for."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # of which typer says nothing
+            raise typer.Exit(fail("interrupted", INTERRUPTED)) from None
 
     def _unexpected(self, error: Exception) -> int:
         format_message = getattr(error, "format_message", None)

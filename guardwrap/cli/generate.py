@@ -122,7 +122,7 @@ def generate(
         from guardwrap.samplers import sampler_named  # scipy comes with it, which help need not wait for
 
     given = read_constraints(constraints, allow_code=allow_code)
-    chosen = sampler_named(sampler or given.sampler or "rejection")
+    chosen = sampler_named(given.sampler or "rejection" if sampler is None else sampler)
     limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_seconds": max_seconds}
     budget = dataclasses.replace(given.budget or Budget(), **known(limits))
     told = None if proposal is None else Prompt(proposal)

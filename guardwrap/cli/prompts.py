@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -126,8 +127,8 @@ def lines(path: str) -> Iterator[tuple[str, str]]:
     try:
         with open(path, "rb") as file:
             yield from _decoded(path, file)
-    except OSError as error:
-        raise PromptError(f"cannot read {path!r}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError of a name that cannot be one
+        raise PromptError(f"cannot read {path!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _decoded(name: str, stream: BinaryIO) -> Iterator[tuple[str, str]]:
@@ -149,7 +150,9 @@ def _filled(where: str, line: str) -> str:
 def _fields(where: str, line: str) -> dict[str, Any]:
     """Read a line of JSON."""
     try:
-        fields = json.loads(line)
+        fields = json.loads(line, parse_constant=_number, parse_float=_number)
+    except PromptError as error:
+        raise PromptError(f"{where}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise PromptError(f"{where}: not JSON: {getattr(error, 'msg', 'unreadable')}") from None
     if not isinstance(fields, dict) or ("prompt" in fields) == ("messages" in fields):
@@ -162,6 +165,14 @@ def _fields(where: str, line: str) -> dict[str, Any]:
     if not all(is_text(text) for text in told if isinstance(text, str)):
         raise PromptError(f"{where}: has half of a surrogate pair, such as \\ud800, which is no character")
     return fields
+
+
+def _number(spelt: str) -> float:
+    """Read a number; what Python would write again as NaN or Infinity is none of JSON."""
+    number = float(spelt)
+    if not math.isfinite(number):
+        raise PromptError(f"{spelt[:40]} is no number that JSON can have; write null, or a string")
+    return number
 
 
 def _is_chat(messages: Any) -> bool:

@@ -10,9 +10,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["complete", "end_at_once", "end_from_now_on", "ends_at_once", "in_words", "let_go"]
+__all__ = ["INTERRUPTED", "complete", "end_at_once", "end_from_now_on", "ends_at_once", "in_words", "let_go"]
 
 INTERRUPTED = 130
+"""Exit code."""
 
 
 def end_at_once(*_: object) -> None:

@@ -97,7 +97,7 @@ class Classifier(Constraint):
 
             try:
                 pipe = pipeline("text-classification", model=pipe)
-            except (OSError, ValueError) as error:
+            except Exception as error:  # of a file that is damaged: whatever the libraries make of it
                 raise ModelError(f"cannot load the classifier {self.model!r}: {first_line(error)}") from None
         labels = [str(name) for name in pipe.model.config.id2label.values()]
         if self.label not in labels:

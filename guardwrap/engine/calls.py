@@ -69,7 +69,7 @@ class Call:
         for number, prompt in given:
             try:
                 inputs = self.encoded(prompt)
-            except (ValueError, TypeError, LookupError, AttributeError, TemplateError) as error:
+            except Exception as error:  # of a chat template, whatever its code raises
                 raise PromptError(f"prompt {number}: {what_is_wrong(prompt, error)}") from None
             if not inputs["input_ids"].shape[1]:
                 raise PromptError(
