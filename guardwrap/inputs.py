@@ -29,8 +29,6 @@ def irregular(path: str | Path) -> str | None:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):  # whoever reads it says so
         return None
-    if stat.S_ISREG(mode):
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # of a folder the system says so, at once
         return None
-    if stat.S_ISDIR(mode):
-        return "a folder"
     return "a named pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"

@@ -239,7 +239,7 @@ def _is_checkpoint(folder: Path) -> bool:
 
 def _checkpoint(source: str, revision: str | None, model: Any, tokenizer: Any) -> Any:
     for path in Path(source).expanduser().rglob("*") if Path(source).expanduser().is_dir() else ():
-        if not path.is_dir() and (what := irregular(path)):
+        if what := irregular(path):
             raise AdapterError(f"{str(path)!r} is {what} and no file; give a folder that save_pretrained wrote")
     options = {"revision": revision, "trust_remote_code": False}
     try:
