@@ -19,14 +19,15 @@
         └── Deterministic              greedy or beam search gave a text that violates the constraint
 
 Messages never contain generated text: a text that has not passed its constraint must not leak through an
-error message. What a checker itself raised is kept in ``CheckFailed.original``.
+error message. What a checker itself raised is kept in ``CheckFailed.original``, and stays in its process: a copy or
+pickle of an error is without it.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from guardwrap.draws import Outcome
@@ -62,6 +63,16 @@ class GuardwrapError(Exception):
     """
 
     outcomes: tuple[Outcome, ...] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not by __init__, which takes other arguments than the message; and without what may quote a text.
+        kept = {name: value for name, value in vars(self).items() if name != "original"}
+        return _rebuilt, (type(self), self.args), kept
+
+
+def _rebuilt(kind: type[GuardwrapError], args: tuple[Any, ...]) -> GuardwrapError:
+    """Make an error with the message that it had; what else it has is set afterwards."""
+    return kind.__new__(kind, *args)
 
 
 class UsageError(GuardwrapError, ValueError):
@@ -146,8 +157,10 @@ class CheckFailed(GuardwrapError):
         What happened, without any generated text.
     original
         What the checker raised. Its own message may quote the text it was judging, so it is kept here and not
-        shown in the traceback.
+        shown in the traceback; None in a copy, and in another process.
     """
+
+    original: BaseException | None = None
 
     def __init__(self, constraint: str, reason: str, original: BaseException | None = None) -> None:
         super().__init__(f"constraint {constraint!r} {reason}")

@@ -30,6 +30,7 @@ from guardwrap.engine.serve import Order, Prompt, serve
 from guardwrap.engine.tasks import draws_whole, is_media, is_whisper
 from guardwrap.engine.whole import Whole
 from guardwrap.errors import BudgetExhausted, Deterministic, GuardwrapError, UsageError, nearest
+from guardwrap.inputs import is_text
 from guardwrap.planning import Plan, planned
 from guardwrap.proposals import Adapter
 from guardwrap.proposals import Prompt as ProposalPrompt
@@ -62,9 +63,18 @@ class Fallback:
     ----------
     text
         The text, or a function from the prompt to it.
+
+    Raises
+    ------
+    UsageError
+        If it is neither, or the text has half of a surrogate pair.
     """
 
     text: str | Callable[[Any], str]
+
+    def __post_init__(self) -> None:
+        if not callable(self.text):
+            _require_text(self.text)
 
 
 class GuardedGenerator:
@@ -151,7 +161,7 @@ class GuardedGenerator:
         self._allow_code = allow_code
         file = as_constraint_file(constraints, allow_code=allow_code)
         self._constraint = file.constraint
-        self._sampler = sampler_named(sampler or file.sampler or "rejection")
+        self._sampler = sampler_named(file.sampler or "rejection" if sampler is None else sampler)
         self._budget = budget or file.budget or Budget()
         self._on_exhausted = on_exhausted
         self._seed = None if seed is None else _require_whole("seed", seed, 0)
@@ -577,9 +587,7 @@ class GuardedGenerator:
         if outcome.ok or not isinstance(self._on_exhausted, Fallback):
             return outcome
         text = self._on_exhausted.text
-        text = text if isinstance(text, str) else text(outcome.prompt)
-        if not isinstance(text, str):
-            raise UsageError(f"the fallback returned {type(text).__name__} instead of a string")
+        text = text if isinstance(text, str) else _require_text(text(outcome.prompt))
         with one_at_a_time:
             ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         if not run_check(constraint, [Draw(prompt.text, ids, text)])[0]:
@@ -633,6 +641,15 @@ def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     # Prompts are tokenized one by one, without the pipeline's data loader.
     rest = {name: value for name, value in options.items() if name not in (*OWN, "num_workers")}
     return own, rest
+
+
+def _require_text(fallback: object) -> str:
+    """Return a fallback that is a text, or raise UsageError."""
+    if not isinstance(fallback, str):
+        raise UsageError(f"the fallback is {type(fallback).__name__} instead of a string")
+    if not is_text(fallback):
+        raise UsageError("the fallback has half of a surrogate pair, which is no character; leave it out")
+    return fallback
 
 
 def _require_whole(name: str, value: int, least: int) -> int:

@@ -27,7 +27,7 @@ class Prompt:
     Raises
     ------
     UsageError
-        If a template has no ``{prompt}``.
+        If a template has no ``{prompt}``, or is neither a text nor a function.
 
     Examples
     --------
@@ -39,6 +39,8 @@ class Prompt:
     template: str | Callable[[Any], Any]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.template, str) and not callable(self.template):
+            raise UsageError(f"the template of a prompt is {type(self.template).__name__}, not a text or a function")
         if isinstance(self.template, str) and _PLACE not in self.template:
             raise UsageError(f"the template of a prompt needs {_PLACE} where the user's prompt stands")
 
@@ -82,6 +84,11 @@ class Adapter:
     revision
         Of a Hub id: a branch, tag or commit.
 
+    Raises
+    ------
+    UsageError
+        If the source is no string and no path.
+
     Examples
     --------
     ::
@@ -92,3 +99,7 @@ class Adapter:
     source: str | Path
     allow_mismatch: bool = False
     revision: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.source, str | Path):
+            raise UsageError(f"an adapter is given by its folder or Hub id, not by {type(self.source).__name__}")

@@ -1,4 +1,5 @@
 import logging
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,20 @@ def world() -> World:
     world = llama_world(letters="abcdef .\n", max_new_tokens=6)
     world.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}.{% endfor %}"
     return world
+
+
+@pytest.fixture
+def watchdog() -> Iterator[None]:
+    """End a test that hangs."""
+
+    def bark(*_: object) -> None:
+        raise AssertionError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, bark)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Adapters on disk: what is written, what reads back, and what is refused by name."""
 
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -212,6 +213,23 @@ def without_digests(folder: Path) -> None:
     (folder / CARD).write_text(Card.read(folder / CARD).model_copy(update={"files": {}}).to_yaml())
 
 
+def piped(file: str) -> Callable[[Path], Any]:
+    """A named pipe in a file's place, which nobody writes to."""
+
+    def work(folder: Path) -> None:
+        if file != CARD:
+            plain(folder)
+        (folder / file).unlink()
+        os.mkfifo(folder / file)
+
+    return work
+
+
+def header(size: int) -> bytes:
+    text = json.dumps({"__metadata__": {"x": " " * size}}).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no folder": (shutil.rmtree, "there is no folder"),
     "empty": (lambda f: [path.unlink() for path in f.iterdir()], "has no adapter_config.json"),
@@ -250,10 +268,18 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "not a number": (tensors(lambda t: t[FIRST].fill_(float("nan"))), "numbers above 1e.06, or that are none"),
     "absurd numbers": (tensors(lambda t: t[FIRST].fill_(1e30)), "numbers above 1e.06"),
     "absurd scale": (config(lora_alpha=10**40), "lora_alpha has the value '1000"),
+    "card a pipe": (piped(CARD), "card.yaml': it is a named pipe, and a file is needed"),
+    "config a pipe": (piped(CONFIG), "has no adapter_config.json"),
+    "weights a pipe": (piped(WEIGHTS), "has no adapter_model.safetensors"),
+    "a long header": (written(WEIGHTS, header(5_000_000)), "has a header of more than 5000000 bytes"),
+    "a rank of nothing": (tensors(lambda t: t.update({FIRST: torch.zeros(10**9, 0)})), "the shape .* this model needs"),
+    "a rank of columns": (tensors(lambda t: t.update({FIRST: torch.zeros(10**6, 1)})), "the shape .* this model needs"),
+    "many patterns": (config(alpha_pattern={f"a{i}": 1 for i in range(9_000)}), "alpha_pattern has more than 100"),
     "whole numbers": (tensors(lambda t: t.update({FIRST: torch.zeros(2, 16, dtype=torch.int8)})), "is of int8"),
 }
 
 
+@pytest.mark.usefixtures("watchdog")
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_is_refused_by_name(what: str, folder: Path) -> None:
     work, says = REFUSED[what]
@@ -371,6 +397,40 @@ def test_full_checkpoints_that_cannot_be_used(tmp_path: Path) -> None:
     torch.save(world.model.state_dict(), tmp_path / "pickled" / "pytorch_model.bin")
     with pytest.raises(AdapterError, match=r"cannot load the checkpoint .*safetensors"):
         guarded_of(world, tmp_path / "pickled")
+
+
+@pytest.mark.usefixtures("watchdog")
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json", "tokenizer.json", "model.safetensors"])
+def test_a_pipe_in_a_full_checkpoint(file: str, tmp_path: Path) -> None:
+    world = world_of()
+    world.model.save_pretrained(tmp_path / "full")
+    (tmp_path / "full" / file).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "full" / file)
+    with pytest.raises(AdapterError, match=rf"{file}' is a named pipe and no file"):
+        guarded_of(world, tmp_path / "full")
+
+
+@pytest.mark.usefixtures("watchdog")
+def test_a_pipe_in_the_way_of_what_is_written(folder: Path) -> None:
+    os.mkfifo(folder / (WEIGHTS + ".partial"))
+    save_adapter(folder, trained(world_of().model))
+    assert (folder / WEIGHTS).is_file()
+
+
+@pytest.mark.parametrize("change", [FIRST.replace("0", "7"), FIRST])
+def test_layers_that_the_model_has_not_never_reach_peft(
+    change: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It compares each with all others, which takes minutes for as many as a small file can name."""
+    tensors(lambda t: t.update({change: torch.zeros(2, 17)}))(folder)
+    monkeypatch.setattr("guardwrap.adapters.lora.get_peft_model", None)
+    with pytest.raises(AdapterError, match=r"no part of a LoRA adapter|the shape"):
+        guarded_of(world_of(), folder)
+
+
+def test_an_adapter_of_one_rank_has_no_pattern_for_it(saved: Path) -> None:
+    """peft tries every pattern on every layer, and compiles it each time where there are hundreds."""
+    assert not read_adapter(saved).config.rank_pattern
 
 
 def test_a_fingerprint_is_that_of_the_file(tmp_path: Path) -> None:

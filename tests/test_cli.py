@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -360,6 +361,13 @@ def test_jsonl_fields_pass_through_in_order(model, has_a, tmp_path):
         assert all("a" in text for text in ours["texts"])
 
 
+@pytest.mark.parametrize("line", [{"prompt": "\ud800"}, {"messages": [{"role": "user", "content": "a\udfff"}]}])
+def test_half_of_a_surrogate_pair_is_found_before_the_work_begins(has_a, tmp_path, line):
+    (tmp_path / "p.jsonl").write_text('{"prompt": "\\ud83d\\ude00"}\n' + json.dumps(line) + "\n")
+    assert_one_line(generate("no-model", "--jsonl", "p.jsonl", "-c", has_a), "p.jsonl:2: has half of a surrogate pair")
+    assert_one_line(generate("no-model", "ab", "c\udcff", "-c", has_a), "argument 2: not UTF-8 text")
+
+
 def test_chat_makes_a_user_message_of_a_plain_prompt(model, has_a, tmp_path):
     (tmp_path / "p.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": "ab"}]}) + "\n")
     plain = records(generate(model, "ab", "--chat", "-c", has_a, "--seed", 1).stdout)
@@ -452,6 +460,8 @@ def test_terminal_escapes_are_not_printed():
         (["hi", "-c", "has-a.yaml", "--seed", "-1"], None, ["seed"]),
         (["hi", "-c", "has-a.yaml", "--max-attempts", "0"], None, ["max_attempts"]),
         (["hi", "-c", "has-a.yaml", "--model", "./no-model"], None, ["./no-model"]),
+        (["--file", "a\0b", "-c", "has-a.yaml"], None, ["cannot read 'a"]),
+        (["hi", "-c", "has-a.yaml", "--sampler", ""], None, ["unknown sampler ''"]),
         (["hi", "-c", "has-a.yaml", "--sampler", "qsr"], None, ["qsr", "did you mean 'qrs'"]),
         (["hi", "-c", "has-a.yaml", "--proposal", "a"], None, ["{prompt}"]),
         (["hi", "-c", "has-a.yaml", "--proposal", "a{prompt}", "--sampler", "qrs"], None, ["top_k=0"]),
@@ -518,6 +528,83 @@ def test_python_constraints_come_from_the_current_folder(model, tmp_path):
     assert result.exit_code == 0, result.output
     assert "a" in records(result.stdout)[0]["texts"][0]
     assert run("check", "code.yaml", "--allow-code", "xyz").exit_code == 1
+
+
+@pytest.mark.usefixtures("watchdog")
+def test_a_named_pipe_is_no_file_of_settings(tmp_path):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for args in (
+        ("check", "pipe.yaml", "a"),
+        ("generate", "ab", "-c", "pipe.yaml"),
+        ("plan", "ab", "-c", "pipe.yaml"),
+        ("train", "pipe.yaml", "-o", "out"),
+        ("evaluate", "pipe.yaml", "-o", "out"),
+    ):
+        assert_one_line(run(*args), "cannot read 'pipe.yaml': it is a named pipe, and a file is needed")
+    (tmp_path / "results").mkdir()
+    for file in ("result.json", "curve.jsonl", "evaluation.json"):
+        os.mkfifo(tmp_path / "results" / file)
+        assert_one_line(run("report", "results"), f"results/{file}': it is a named pipe")
+        (tmp_path / "results" / file).unlink()
+
+
+def test_what_the_shell_opened_may_be_a_pipe():
+    """As in ``guardwrap check <(yq .rules all.yaml) "a text"``."""
+    read, write = os.pipe()
+    os.write(write, HAS_A.encode())
+    os.close(write)
+    assert run("check", f"/dev/fd/{read}", "a").exit_code == 0
+    os.close(read)
+
+
+@pytest.mark.usefixtures("watchdog")
+def test_results_may_go_to_a_device_or_a_pipe(model, has_a, tmp_path):
+    assert generate(model, "ab", "-c", has_a, "-o", "/dev/null").exit_code == 0
+    assert_one_line(generate(model, "ab", "-c", has_a, "-o", "/dev/null", "--resume"), "is a device", "leave --resume")
+    full = generate(model, "ab", "-c", has_a, "-o", "/dev/full")
+    assert_one_line(full, "cannot write the results: No space left on device: /dev/full; no prompt was done", code=1)
+    os.mkfifo(tmp_path / "pipe")
+    assert_one_line(generate(model, "ab", "-c", has_a, "-o", "pipe", "--resume"), "is a named pipe", "leave --resume")
+
+
+@pytest.mark.parametrize("line", ['{"prompt": "ab", "x": NaN}', '{"prompt": "ab", "x": [1e999]}'])
+def test_numbers_that_json_has_not_are_not_copied(has_a, tmp_path, line):
+    (tmp_path / "p.jsonl").write_text(line + "\n")
+    assert_one_line(generate("no-model", "--jsonl", "p.jsonl", "-c", has_a), "p.jsonl:1: ", "is no number that JSON")
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_rule_that_ends_the_program_has_crashed(tmp_path, code):
+    """Else the exit code would be the rule's: 0 says that every text is accepted."""
+    (tmp_path / f"ending_rules{code}.py").write_text(f"import sys\ndef rule(text):\n    sys.exit({code})\n")
+    rule = f"guardwrap: 1\nconstraint: {{kind: python, function: 'ending_rules{code}:rule'}}\n"
+    (tmp_path / "c.yaml").write_text(rule)
+    assert_one_line(run("check", "c.yaml", "ab", "--allow-code"), "raised SystemExit")
+
+
+def test_ctrl_c_is_one_line_in_every_command(has_a, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("guardwrap.constraints.text.Regex.check", interrupted)
+    result = run("check", has_a, "ab")
+    assert (result.exit_code, result.stderr.strip()) == (130, "guardwrap: interrupted")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("config.json", "[]", "cannot load the model 'damaged': AttributeError"),
+        ("model.safetensors", "xx", "cannot load the model 'damaged': SafetensorError"),
+        ("tokenizer.json", "{}", "cannot load the model 'damaged': KeyError"),
+        ("chat_template.jinja", "{{ 1 / 0 }}", "argument 1: prompt 0: ZeroDivisionError"),
+        ("chat_template.jinja", "{% for", "argument 1: prompt 0: unexpected"),
+    ],
+)
+def test_a_damaged_model(model, has_a, tmp_path, file, content, says):
+    shutil.copytree(model, tmp_path / "damaged")
+    (tmp_path / "damaged" / file).write_text(content)
+    assert_one_line(generate("damaged", "ab", "--chat", "-c", has_a), says)
 
 
 # Resuming
@@ -607,6 +694,10 @@ def test_an_adapter(model, has_a, tmp_path):
         part = whole.splitlines(keepends=True)[0]
         (tmp_path / "out.jsonl").write_text(part)
         assert_one_line(generate(model, *options, "--resume"), "another --proposal or --adapter, or with none")
+        (tmp_path / "elsewhere").mkdir(exist_ok=True)
+        shutil.copytree(folder, tmp_path / "elsewhere" / folder)
+        other = ("--resume", "--adapter", f"elsewhere/{folder}")
+        assert_one_line(generate(model, *options, *other), f"was made with --adapter {folder}; resume with the same")
         assert generate(model, *options, "--resume", "--adapter", folder).exit_code == 0
         assert without_time((tmp_path / "out.jsonl").read_text()) == without_time(whole)
     plan = json.loads(
@@ -646,6 +737,29 @@ def test_resume_goes_on_with_the_same_settings(model, has_a, tmp_path):
     assert generate(model, *options, "--resume").exit_code == 0
     (tmp_path / "out.jsonl").write_text(json.dumps({**row, "report": {**row["report"], "settings": 1}}) + "\n")
     assert_one_line(generate(model, *options, "--resume"), "out.jsonl:1: is not a line")
+
+
+def test_resume_goes_on_with_the_same_number_of_texts_and_the_same_budget(model, has_a, tmp_path):
+    (tmp_path / "c.yaml").write_text(HAS_A + "budget: {deadline: 900}\n")
+    options = ("ab", "cd", "--seed", 1, "-o", "out.jsonl")
+    given = ("-c", has_a, "-n", 2, "--max-attempts", 50, "--max-seconds", 99)
+    assert generate(model, *options, *given).exit_code == 0
+    whole = (tmp_path / "out.jsonl").read_text()
+    part = whole.splitlines(keepends=True)[0]
+    (tmp_path / "out.jsonl").write_text(part)
+    for other, says in [
+        ((*given[:2], *given[4:]), "with -n 2"),
+        ((*given, "-n", 3), "with -n 2"),
+        ((*given[:4], *given[6:]), "with max_attempts 50, and this run is with 1000"),
+        ((*given[:6], "--max-seconds", 98), "with max_seconds 99"),
+        ((*given, "--max-tokens", 7), "without max_tokens, and this run is with 7"),
+        ((*given[:6],), "with max_seconds 99.0, and this run is without"),
+        (("-c", "c.yaml", *given[2:]), "without deadline, and this run is with 900"),  # no part of its constraint
+    ]:
+        assert_one_line(generate(model, *options, *other, "--resume"), f"out.jsonl:1: was made {says}", "resume with")
+        assert (tmp_path / "out.jsonl").read_text() == part
+    assert generate(model, *options, *given, "--resume").exit_code == 0
+    assert without_time((tmp_path / "out.jsonl").read_text()) == without_time(whole)
 
 
 def test_negative_control_settings_that_are_not_compared(model, has_a, tmp_path, monkeypatch):

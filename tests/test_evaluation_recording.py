@@ -1,6 +1,8 @@
 """Attempts that are kept: used again, gone on with, and never more than what the constraint let through."""
 
 import json
+import os
+import re
 
 import pytest
 from placed import Source, placed
@@ -150,6 +152,16 @@ def test_a_recording_of_something_else(tmp_path, broken):
         run(tmp_path)
 
 
+@pytest.mark.usefixtures("watchdog")
+def test_a_named_pipe_is_no_recording(tmp_path):
+    run(tmp_path)
+    (path,) = (tmp_path / "attempts").glob("cap-*")
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match="is a named pipe and no recording; remove it"):
+        run(tmp_path)
+
+
 def test_a_source_that_gives_too_few(tmp_path):
     class Short(Source):
         def attempts(self, *args, **options):
@@ -157,3 +169,14 @@ def test_a_source_that_gives_too_few(tmp_path):
 
     with pytest.raises(UsageError, match="asked for 100 attempts a prompt"):
         run(tmp_path, Short(placed()))
+
+
+def test_a_recorded_weight_is_a_number(tmp_path):
+    run(tmp_path)
+    (path,) = (tmp_path / "attempts").glob("cap-*")
+    text = path.read_text()
+    broken = re.sub(r'("log_weight": )-?[\d.]+', r"\1NaN", text, count=1)
+    assert broken != text
+    path.write_text(broken)
+    with pytest.raises(UsageError, match="is not a recording of these attempts; remove it"):
+        run(tmp_path)

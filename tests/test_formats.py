@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from guardwrap import Budget, Fallback, GuardedGenerator, Keyword, Length, Regex
+from guardwrap import Adapter, Budget, Fallback, GuardedGenerator, Keyword, Length, Prompt, Regex
 from guardwrap.errors import BudgetExhausted, Deterministic, PromptError, UsageError
-from guardwrap.testing import World
+from guardwrap.testing import World, llama_world
+from tests.tiny import llava, picture
 
 ANYTHING = Length(min=0)
 NEVER = Length(min=100)
@@ -56,6 +57,10 @@ SETTINGS = {
     "beams, several": {"num_beams": 3, "num_return_sequences": 2, "return_full_text": False},
     "add nothing": {"add_special_tokens": False},
     "several ends": {"eos_token_id": [0, 4]},
+    "prefix": {"prefix": "cde"},
+    "prefix, new text": {"prefix": "cde", "return_full_text": False, "min_length": 5},
+    "prefix, tensors": {"prefix": "cde", "return_tensors": True, "add_special_tokens": False},
+    "long generation": {"prefix": "cde" * 9, "handle_long_generation": "hole"},
 }
 
 
@@ -283,3 +288,193 @@ def test_lazy_input_is_taken_as_it_is_needed(world: World) -> None:
 def test_options_are_checked_before_a_lazy_run_begins(world: World) -> None:
     with pytest.raises(UsageError):
         GuardedGenerator(world.pipeline(), ANYTHING)((p for p in ["a"]), seed=-1)
+
+
+def changing(parts: bool = False) -> Iterator[list[dict[str, Any]]]:
+    """Chats by way of one list and one message, which are changed for each."""
+    message: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": ""}] if parts else ""}
+    chat = [message]
+    for text in ("ab", "cde", "f"):
+        if parts:
+            message["content"][0]["text"] = text
+        else:
+            message["content"] = text
+        yield chat
+
+
+class Changing(Dataset):  # type: ignore[type-arg]
+    """The same as a dataset."""
+
+    def __init__(self) -> None:
+        self.chat = [{"role": "user", "content": ""}]
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, i: int) -> list[dict[str, str]]:
+        self.chat[0]["content"] = ["ab", "cde", "f"][i]
+        return self.chat
+
+
+@pytest.mark.parametrize("given", [changing, Changing])
+def test_a_message_may_be_used_again_for_the_next_chat(world: World, given: Any) -> None:
+    guarded, settings = GuardedGenerator(world.pipeline(), ANYTHING), {"max_new_tokens": 4, "do_sample": False}
+    chats = [[{"role": "user", "content": text}] for text in ("ab", "cde", "f")]
+    expected = guarded(chats, **settings)
+    assert list(guarded(given(), **settings)) == expected
+    assert [outcome.prompt for outcome in guarded.run(given(), **settings)] == chats
+    assert [outcome.prompt for outcome in list(guarded.stream(given(), **settings))] == chats
+    # Also one that waits to be read.
+    (later,) = [chats[0]]
+    waiting = guarded.stream([later], **settings)
+    chats[0][0]["content"] = "changed"
+    assert next(waiting).prompt == [{"role": "user", "content": "ab"}]
+
+
+def test_a_message_may_be_used_again_within_a_chat(world: World) -> None:
+    def messages() -> Iterator[dict[str, str]]:
+        message = {}
+        for role, content in (("user", "ab"), ("assistant", "c"), ("user", "de")):
+            message |= {"role": role, "content": content}
+            yield message
+
+    (outcome,) = GuardedGenerator(world.pipeline(), ANYTHING).run(messages(), max_new_tokens=2)
+    assert [message["content"] for message in outcome.prompt] == ["ab", "c", "de"]
+
+
+def test_parts_of_a_message_and_mappings_may_be_used_again() -> None:
+    pipe = llava()
+    guarded = GuardedGenerator(pipe, ANYTHING)
+    settings = {"max_new_tokens": 2, "do_sample": False}
+    asked = [outcome.prompt[0]["content"][0]["text"] for outcome in guarded.run(changing(parts=True), **settings)]
+    assert asked == ["ab", "cde", "f"]
+
+    def mappings() -> Iterator[dict[str, Any]]:
+        given: dict[str, Any] = {"images": [picture()]}
+        for text in ("<image>a", "<image>b"):
+            given["text"] = text
+            yield given
+
+    outcomes = guarded.run(mappings(), **settings)
+    assert [outcome.prompt["text"] for outcome in outcomes] == ["<image>a", "<image>b"]
+    assert outcomes[0].prompt["images"][0] is not None
+
+
+HALF = "a\ud800"
+
+
+@pytest.mark.parametrize("prompt", [HALF, [{"role": "user", "content": HALF}]])
+def test_half_of_a_surrogate_pair_is_refused_by_the_number_of_its_prompt(world: World, prompt: Any) -> None:
+    guarded = GuardedGenerator(world.pipeline(), ANYTHING)
+    said = "prompt 1: it has half of a surrogate pair, which is no character; leave it out"
+    for call in (guarded, guarded.run, lambda prompts: list(guarded.stream(prompts))):
+        with pytest.raises(PromptError, match=said):
+            call(["ab", prompt])
+    with pytest.raises(PromptError, match=said):
+        GuardedGenerator(world.pipeline(), ANYTHING, proposal=Prompt(lambda given: given if given == "ab" else HALF))(
+            ["ab", "b"]
+        )
+
+
+@pytest.mark.parametrize("made", [HALF, 7, lambda prompt: HALF, lambda prompt: None])
+def test_a_fallback_is_a_text(world: World, made: Any) -> None:
+    with pytest.raises(UsageError, match=r"the fallback (has half|is \w+ instead of a string)"):
+        GuardedGenerator(world.pipeline(), NEVER, budget=Budget(max_attempts=1), on_exhausted=Fallback(made))(
+            "ab", max_new_tokens=1
+        )
+
+
+@pytest.mark.parametrize("made", [[], ["ab"], [{"role": "user"}]])
+def test_a_proposal_that_makes_no_chat(world: World, made: Any) -> None:
+    guarded = GuardedGenerator(world.pipeline(), ANYTHING, proposal=Prompt(lambda prompt: made))
+    with pytest.raises(UsageError, match="returned no chat"):
+        guarded("ab")
+
+
+def test_a_chat_without_content_that_is_to_be_continued(world: World) -> None:
+    with pytest.raises(PromptError, match="prompt 0: "):
+        GuardedGenerator(world.pipeline(), ANYTHING)([{"role": "assistant", "content": None}])
+
+
+@pytest.mark.parametrize("where", ["call", "construction", "config"])
+def test_a_prefix_lengthens_what_limits_all_tokens(where: str) -> None:
+    from transformers import TextGenerationPipeline
+
+    world = llama_world(letters="abcdef .\n", seed=1)
+    world.model.config.prefix = "cde" if where == "config" else None
+    given = {"prefix": "cde"} if where == "construction" else {}
+    pipe = TextGenerationPipeline(model=world.model, tokenizer=world.tokenizer, task="text-generation", **given)
+    models: list[Any] = [pipe, world.model] if where == "config" else [pipe]
+    for generator in models:
+        guarded = GuardedGenerator(
+            generator, ANYTHING, tokenizer=None if generator is pipe else world.tokenizer, on_exhausted="none"
+        )
+        for limit in ({"max_length": 9}, {"max_length": 9, "min_length": 8}, {"max_new_tokens": 4}):
+            settings = {"do_sample": False, **limit, **({"prefix": "cde"} if where == "call" else {})}
+            ours = guarded("ab", **settings)
+            assert ours == pipe("ab", **settings)
+            assert ours[0]["generated_text"].startswith("ab")
+            # Without it there is another text, or one that is not as long.
+            assert ours != pipe("ab", **{**settings, "prefix": ""}) or where != "call"
+            (outcome,) = guarded.run("ab", constraints=Regex("^ab", on="full"), **settings)
+            assert outcome.ok, "a prefix is part of no text that is judged"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"prefix": 3}, "prefix=3 is no string"),
+        ({"prefix": HALF}, "half of a surrogate pair"),
+        ({"handle_long_generation": "x"}, "x is not a valid value"),
+        ({"return_full_text": True, "return_tensors": True}, "mutually exclusive"),
+        ({"stop_sequence": "ü"}, "Stop string"),
+    ],
+)
+def test_arguments_that_the_pipeline_refuses(world: World, wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        GuardedGenerator(world.pipeline(), ANYTHING)("ab", **wrong)
+
+
+MESSAGE = {"role": "user", "content": "a"}
+ITSELF: dict[str, Any] = {"role": "user"}
+ITSELF["content"] = [ITSELF]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([MESSAGE, "ab"], "prompt 0: message 1 is no dict"),
+        (["ab", [MESSAGE, {"x": 1}]], "prompt 1: message 1 is no dict"),
+        ((message for message in [MESSAGE, 5]), "prompt 0: message 1 is no dict"),
+        ([[ITSELF]], "prompt 0 is nested too deeply"),
+    ],
+)
+def test_what_is_no_chat_is_refused_by_its_number(world: World, given: Any, says: str) -> None:
+    with pytest.raises(PromptError, match=says):
+        GuardedGenerator(world.pipeline(), ANYTHING)(given)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"generation_config": {"max_new_tokens": 2}}, "generation_config is dict instead of GenerationConfig"),
+        ({"stopping_criteria": 5}, "stopping_criteria is int"),
+        ({"logits_processor": 5}, "logits_processor is int"),
+        ({"return_type": "x"}, "return_type='x'"),
+    ],
+)
+def test_options_of_another_type(world: World, wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        GuardedGenerator(world.pipeline(), ANYTHING)("ab", **wrong)
+
+
+def test_objects_of_another_type(world: World) -> None:
+    wrongs: list[tuple[Any, str]] = [
+        (lambda: GuardedGenerator(world.model, ANYTHING, tokenizer=5), "tokenizer=5 is no tokenizer"),
+        (lambda: GuardedGenerator(world.pipeline(), ANYTHING, sampler=""), "unknown sampler ''"),
+        (lambda: Prompt(5), "the template of a prompt is int"),  # type: ignore[arg-type]
+        (lambda: Adapter(5), "an adapter is given by its folder"),  # type: ignore[arg-type]
+    ]
+    for wrong, says in wrongs:
+        with pytest.raises(UsageError, match=says):
+            wrong()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from laws import Law, by_text, imh_law, normal, qrs_law
 
 from guardwrap import Budget, BudgetExhausted, GuardedGenerator, Keyword, Length, Prompt, Regex, imh, qrs
 from guardwrap.engine import score
-from guardwrap.errors import UsageError
+from guardwrap.errors import ModelError, UsageError
 from guardwrap.samplers import Sampler
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 
@@ -286,3 +287,15 @@ def test_plan_of_a_proposal_chooses_a_sampler() -> None:
         plans[0].forecasts[0].acceptance.value
         < far.run(world.prompt, seed=0, **world.settings)[0].report.acceptance.high
     )
+
+
+@pytest.mark.parametrize("sampler", ["qrs", "imh", None])
+def test_a_weight_that_is_no_number_ends_the_call(sampler: str | None) -> None:
+    """Figures compare weights, and NaN is neither above nor below another one."""
+    world, other = other_model()
+    with torch.no_grad():
+        world.model.table[1:].fill_(math.nan)
+    guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, proposal=other.pipeline())
+    draw = partial(guarded.attempts, count=20) if sampler is None else partial(guarded.run, sampler=sampler)
+    with pytest.raises(ModelError, match="a log-weight is nan"):
+        draw(world.prompt, **world.settings)

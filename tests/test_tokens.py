@@ -123,3 +123,10 @@ def test_more_ties_than_candidates() -> None:
 def test_argmax_is_certain() -> None:
     tokens, logs = argmax(torch.tensor([[0.0, 3.0, 1.0]]), torch.zeros(1, dtype=torch.float64))
     assert (tokens.tolist(), logs.tolist()) == ([1], [0.0])
+
+
+@pytest.mark.parametrize("choose", [argmax, inverse_cdf])
+def test_no_token_follows_from_nan(choose: Any) -> None:
+    scores = torch.tensor([[0.0, 1.0, 2.0], [0.0, math.nan, 2.0]])
+    with pytest.raises(ModelError, match="the model gave NaN"):
+        choose(scores, torch.zeros(2, dtype=torch.float64))

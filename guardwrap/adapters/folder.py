@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from safetensors.torch import save
 
 from guardwrap.adapters.card import Card, readme
 from guardwrap.adapters.fingerprints import difference
-from guardwrap.adapters.lora import LARGEST, PARTS_WAY_OUT, tensors_of
+from guardwrap.adapters.lora import FIRST, LARGEST, PARTS_WAY_OUT, tensors_of
 from guardwrap.content import CARD, PREFIX, adapters
 from guardwrap.errors import AdapterError, UnknownName, first_line
 
@@ -29,9 +30,14 @@ CURVE, README = "curve.jsonl", "README.md"
 MAX_CONFIG = 1_000_000
 """Bytes of ``adapter_config.json``."""
 
+MAX_HEADER = 5_000_000
+"""Bytes of the safetensors header: some 30 000 tensors, where the largest models' adapters have a few thousand."""
+
+MAX_PATTERNS = 100
+"""Patterns for layers, where there are not as many layers: each is tried on each of the model's."""
+
 _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_FIRST = re.compile(r"base_model\.model\.(.+)\.lora_(?:A\.weight|embedding_A)")  # of a layer's two factors
 
 _ABOUT = {
     "auto_mapping",
@@ -224,6 +230,7 @@ def save_adapter(
 
 def _replace(path: Path, content: bytes) -> None:
     partial = path.with_name(path.name + ".partial")
+    partial.unlink(missing_ok=True)  # whatever it is: a pipe would wait for a reader
     with open(partial, "wb") as file:
         file.write(content)
         file.flush()
@@ -242,6 +249,11 @@ def _sha256(path: Path) -> str:
 def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
     """Read tensors; each is as large as the file says it is, so none is larger than the file."""
     try:
+        with open(path, "rb") as raw:
+            header = int.from_bytes(raw.read(8), "little")
+        # A larger number than the file's is for the library to refuse.
+        if MAX_HEADER < header <= path.stat().st_size:
+            raise AdapterError(f"{str(path)!r} has a header of more than {MAX_HEADER} bytes, as no adapter needs")
         with safe_open(path, framework="pt") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # it is no mapping
     except (SafetensorError, OSError, ValueError, RuntimeError, OverflowError) as error:
@@ -291,8 +303,13 @@ def _read_config(path: Path, tensors: Mapping[str, torch.Tensor]) -> LoraConfig:
     ranks = _ranks(tensors)
     if not ranks:
         raise wrong(f"{WEIGHTS} has no LoRA tensors")
-    # Whole names, so that no pattern is left to match; each of them reads as itself.
-    return LoraConfig(**known, target_modules=sorted(ranks), rank_pattern={re.escape(m): r for m, r in ranks.items()})
+    if len(known.get("alpha_pattern", ())) > max(MAX_PATTERNS, len(ranks)):
+        raise wrong(f"alpha_pattern has more than {MAX_PATTERNS} patterns, and more than the adapter has layers")
+    # Whole names, so that no pattern is left to match; each of them reads as itself. peft tries every pattern on every
+    # layer, so those of the commonest rank need none.
+    known["r"] = Counter(ranks.values()).most_common(1)[0][0]
+    others = {re.escape(layer): rank for layer, rank in ranks.items() if rank != known["r"]}
+    return LoraConfig(**known, target_modules=sorted(ranks), rank_pattern=others)
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -315,7 +332,7 @@ def _ranks(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
     """From the names of adapted layers to their ranks."""
     found = {}
     for key, tensor in tensors.items():
-        name = _FIRST.fullmatch(key)
+        name = FIRST.fullmatch(key)
         if name and tensor.dim() == 2:
             found[name[1]] = tensor.shape[0]
     return found

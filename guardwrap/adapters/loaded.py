@@ -15,6 +15,7 @@ from guardwrap.adapters.lora import attach, merged, require_plain
 from guardwrap.constraints.base import Constraint
 from guardwrap.engine.score import is_exact
 from guardwrap.errors import AdapterError, AdapterMismatch, UsageError, first_line
+from guardwrap.inputs import irregular
 from guardwrap.proposals import Adapter
 
 __all__ = ["Checkpoint", "Loaded", "in_training", "in_words", "load"]
@@ -237,6 +238,9 @@ def _is_checkpoint(folder: Path) -> bool:
 
 
 def _checkpoint(source: str, revision: str | None, model: Any, tokenizer: Any) -> Any:
+    for path in Path(source).expanduser().rglob("*") if Path(source).expanduser().is_dir() else ():
+        if what := irregular(path):
+            raise AdapterError(f"{str(path)!r} is {what} and no file; give a folder that save_pretrained wrote")
     options = {"revision": revision, "trust_remote_code": False}
     try:
         found = AutoModelForCausalLM.from_pretrained(source, use_safetensors=True, dtype=model.dtype, **options)

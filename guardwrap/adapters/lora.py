@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -19,6 +20,9 @@ from guardwrap.errors import AdapterError, UsageError, first_line
 __all__ = ["attach", "merged", "require_plain", "tensors_of"]
 
 PARTS_WAY_OUT = "merge it into the model with peft (merge_and_unload) and give that checkpoint"
+
+FIRST = re.compile(r"base_model\.model\.(.+)\.lora_(?:A\.weight|embedding_A)")
+"""Name of the first of a layer's two factors, which is ``[rank, the layer's inputs]``."""
 
 LARGEST = 1e6
 """Number of an adapter: what is larger can only overflow."""
@@ -69,6 +73,8 @@ def attach(
     _settle_quantised(model)
     if config.modules_to_save or config.trainable_token_indices or config.bias != "none":
         raise AdapterError(f"an adapter that replaces parts of the model is not supported; {PARTS_WAY_OUT}")
+    if tensors is not None:
+        _require_layers(model, tensors)
     config = copy.deepcopy(config)
     config.task_type = config.task_type or "CAUSAL_LM"
     config.inference_mode = not trainable
@@ -166,6 +172,36 @@ def _named(adapted: PeftModel) -> dict[str, torch.Tensor]:
     return found
 
 
+def _require_layers(model: Any, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Require that the layers are the model's, and as wide as its, before peft makes room for them.
+
+    It compares every layer of an adapter with every other one, and takes a rank for what a file says it is.
+    """
+    layers = dict(model.named_modules())
+    for name, tensor in tensors.items():
+        if not (first := FIRST.fullmatch(name)):
+            continue
+        if first[1] not in layers:
+            raise _no_part(name, model)
+        sizes = (getattr(layers[first[1]], size, None) for size in ("in_features", "num_embeddings", "nx"))
+        inputs = next((size for size in sizes if isinstance(size, int)), None)
+        if inputs is not None and (tensor.dim() != 2 or tensor.shape[1] != inputs):
+            raise _other_shape(name, tensor, [*tensor.shape[:1], inputs])
+
+
+def _no_part(name: str, model: Any) -> AdapterError:
+    return AdapterError(
+        f"adapter_model.safetensors has {name[:200]!r}, which is no part of a LoRA adapter on "
+        f"{type(model).__name__}; it was trained for another model, or changes more of it"
+    )
+
+
+def _other_shape(name: str, tensor: torch.Tensor, wanted: list[int]) -> AdapterError:
+    return AdapterError(
+        f"{name!r} has the shape {list(tensor.shape)} and this model needs {wanted}: the adapter is for another model"
+    )
+
+
 def _fill(adapted: PeftModel, tensors: Mapping[str, torch.Tensor]) -> None:
     """Give an adapter its numbers.
 
@@ -174,18 +210,12 @@ def _fill(adapted: PeftModel, tensors: Mapping[str, torch.Tensor]) -> None:
     """
     wanted = _named(adapted)
     for name in sorted(tensors.keys() - wanted.keys()):
-        raise AdapterError(
-            f"adapter_model.safetensors has {name[:200]!r}, which is no part of a LoRA adapter on "
-            f"{type(adapted.get_base_model()).__name__}; it was trained for another model, or changes more of it"
-        )
+        raise _no_part(name, adapted.get_base_model())
     for name in sorted(wanted.keys() - tensors.keys()):
         raise AdapterError(f"adapter_model.safetensors lacks {name!r}; the file is not complete")
     for name, tensor in tensors.items():
         if tensor.shape != wanted[name].shape:
-            raise AdapterError(
-                f"{name!r} has the shape {list(tensor.shape)} and this model needs {list(wanted[name].shape)}: "
-                "the adapter is for another model"
-            )
+            raise _other_shape(name, tensor, list(wanted[name].shape))
         if not bool((tensor.float().abs() <= LARGEST).all()):
             raise AdapterError(f"{name!r} has numbers above {LARGEST:g}, or that are none; train the adapter again")
     with filtered_warnings("ignore"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -21,6 +20,7 @@ from guardwrap.cli.evaluate import evaluate
 from guardwrap.cli.generate import generate
 from guardwrap.cli.plan import plan
 from guardwrap.cli.report import report
+from guardwrap.cli.streams import INTERRUPTED, complete, end_at_once, end_from_now_on, in_words, let_go
 from guardwrap.cli.train import train
 from guardwrap.errors import GuardwrapError
 
@@ -57,19 +57,28 @@ class OneLineErrors(TyperGroup):
             return run()
         try:
             code = run()
+            if not code:
+                sys.stdout.flush()
         except GuardwrapError as error:
             code = fail(str(error), 2)
         except (KeyboardInterrupt, typer.Abort):
-            code = fail("interrupted", 130)
-        except BrokenPipeError:  # whoever read stdout has had enough, as in `guardwrap catalogue | head -1`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = 1
-        except OSError as error:
-            where = f": {error.filename}" if error.filename else ""
-            code = fail(f"{error.strerror or type(error).__name__}{where}", 1)
+            code = fail("interrupted", INTERRUPTED)
+        except OSError as error:  # also where whoever read stdout has had enough, as in `guardwrap catalogue | head -1`
+            code = fail(in_words(error), 1)
+        except SystemExit as error:  # as rich ends a program
+            broken = error.__context__
+            code = fail(in_words(broken), 1) if isinstance(broken, BrokenPipeError) else error.code
         except Exception as error:
             code = self._unexpected(error)
+        let_go()
         sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run what was asked for."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # of which typer says nothing
+            raise typer.Exit(fail("interrupted", INTERRUPTED)) from None
 
     def _unexpected(self, error: Exception) -> int:
         format_message = getattr(error, "format_message", None)
@@ -118,4 +127,10 @@ app.command()(catalogue)
 
 def main() -> None:
     """Run the command line."""
-    app()
+    complete()
+    try:
+        app()
+    except KeyboardInterrupt:  # a second one, while the first was seen to
+        end_at_once()
+    finally:
+        end_from_now_on()  # Python itself takes a while to end

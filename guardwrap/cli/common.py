@@ -7,12 +7,13 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from guardwrap.cli.streams import ends_at_once
 from guardwrap.constraints.files import as_constraint_file, catalogue_names
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.content import PREFIX
@@ -137,7 +138,8 @@ def known(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def fail(message: str, code: int) -> int:
     """Write one line to stderr and return the exit code."""
-    typer.echo(f"guardwrap: {' '.join(message.splitlines())}", err=True)
+    with suppress(OSError):  # the code says it too
+        typer.echo(f"guardwrap: {' '.join(message.splitlines())}", err=True)
     return code
 
 
@@ -177,7 +179,8 @@ def load_generator(model: str, constraints: Any, *, dtype: str | None = None, **
     dtype
         What the model is to compute in; None is what its weights are stored in.
     """
-    from guardwrap.generator import GuardedGenerator
+    with ends_at_once():
+        from guardwrap.generator import GuardedGenerator
 
     keep_freed_memory()
     quieten_transformers()

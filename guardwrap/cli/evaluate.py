@@ -23,6 +23,7 @@ from guardwrap.cli.common import (
     progress_bar,
     require_folder,
 )
+from guardwrap.cli.streams import ends_at_once
 from guardwrap.evaluation.settings import Settings, read_settings
 from guardwrap.report.drawing import require_matplotlib
 
@@ -63,8 +64,9 @@ def evaluate(
     require_folder(out)
     changes = known({"attempts": attempts, "model": model, "seed": seed, "batch_size": batch_size})
     settings, constraint = read_settings(config, changes=changes, allow_code=allow_code)
-    from guardwrap.evaluation.run import evaluate as run
-    from guardwrap.evaluation.summary import LABELS, mean_over_prompts
+    with ends_at_once():
+        from guardwrap.evaluation.run import evaluate as run
+        from guardwrap.evaluation.summary import LABELS, mean_over_prompts
 
     def load(name: str) -> Any:
         """Load a proposal's model in the way that the model itself is loaded."""

@@ -25,8 +25,10 @@ from guardwrap.cli.common import (
 from guardwrap.cli.prompts import source_of
 from guardwrap.cli.results import Finished, check_output, read_finished
 from guardwrap.cli.running import Run
+from guardwrap.cli.streams import ends_at_once
+from guardwrap.cli.streams import in_words as why
 from guardwrap.constraints.spec import ConstraintFile
-from guardwrap.draws import Budget
+from guardwrap.draws import Budget, plain
 from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.proposals import Adapter as AdapterGiven
 from guardwrap.proposals import Prompt
@@ -116,10 +118,11 @@ def generate(
     it is text for people instead. Exit code 0: done; 2: bad input; 3: a budget ended before some prompt had all its
     texts, what there is was written; 130: interrupted.
     """
-    from guardwrap.samplers import sampler_named  # scipy comes with it, which help need not wait for
+    with ends_at_once():
+        from guardwrap.samplers import sampler_named  # scipy comes with it, which help need not wait for
 
     given = read_constraints(constraints, allow_code=allow_code)
-    chosen = sampler_named(sampler or given.sampler or "rejection")
+    chosen = sampler_named(given.sampler or "rejection" if sampler is None else sampler)
     limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_seconds": max_seconds}
     budget = dataclasses.replace(given.budget or Budget(), **known(limits))
     told = None if proposal is None else Prompt(proposal)
@@ -131,15 +134,22 @@ def generate(
     total = source.count()
     items = source.items()
     law = known({"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k})
-    settings = {"model": model, "chat": chat, **law}
+    settings = {"model": model, "chat": chat, **law, **known({"adapter": adapter})}
     done = Finished()
     if output and resume:
         drawn_from = None if told is None else str(told)
         if adapter is not None:
-            from guardwrap.adapters.loaded import in_words
+            with ends_at_once():
+                from guardwrap.adapters.loaded import in_words
 
             drawn_from = in_words(AdapterGiven(adapter), given.constraint)
-        same = {"constraint": given.constraint.digest, "sampler": chosen.name, "proposal": drawn_from}
+        same = {
+            "constraint": given.constraint.digest,
+            "sampler": chosen.name,
+            "proposal": drawn_from,
+            "requested": count,
+            "budget": plain(budget),
+        }
         done = read_finished(output, items, same, settings)
     if seed is not None and done.seed not in (None, seed):
         raise UsageError(f"{str(output)!r} was made with --seed {done.seed}; resume with the same seed or without one")
@@ -162,5 +172,7 @@ def _generate(run: Run, model: str, given: ConstraintFile, wrapper: dict[str, An
         run.go(guarded, options)
     except KeyboardInterrupt:
         raise typer.Exit(fail(f"interrupted: {run.state()}", 130)) from None
+    except OSError as error:
+        raise typer.Exit(fail(f"{why(error)}; {run.state()}", 1)) from None
     except GuardwrapError as error:
         raise typer.Exit(fail(f"{error}; {run.state()}" if run.done else str(error), 2)) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from guardwrap.errors import PromptError, UsageError
+from guardwrap.inputs import is_text
 
 __all__ = ["Item", "Source", "lines", "source_of"]
 
@@ -76,6 +78,8 @@ class Source:
         """
         if self.path is None:
             for number, prompt in enumerate(self.arguments, start=1):
+                if not is_text(prompt):
+                    raise PromptError(f"argument {number}: not UTF-8 text")
                 yield Item(f"argument {number}", {"prompt": prompt})
             return
         for where, line in lines(self.path):
@@ -123,8 +127,8 @@ def lines(path: str) -> Iterator[tuple[str, str]]:
     try:
         with open(path, "rb") as file:
             yield from _decoded(path, file)
-    except OSError as error:
-        raise PromptError(f"cannot read {path!r}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError of a name that cannot be one
+        raise PromptError(f"cannot read {path!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _decoded(name: str, stream: BinaryIO) -> Iterator[tuple[str, str]]:
@@ -146,7 +150,9 @@ def _filled(where: str, line: str) -> str:
 def _fields(where: str, line: str) -> dict[str, Any]:
     """Read a line of JSON."""
     try:
-        fields = json.loads(line)
+        fields = json.loads(line, parse_constant=_number, parse_float=_number)
+    except PromptError as error:
+        raise PromptError(f"{where}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise PromptError(f"{where}: not JSON: {getattr(error, 'msg', 'unreadable')}") from None
     if not isinstance(fields, dict) or ("prompt" in fields) == ("messages" in fields):
@@ -155,7 +161,18 @@ def _fields(where: str, line: str) -> dict[str, Any]:
         raise PromptError(f'{where}: "prompt" is not a string')
     if "messages" in fields and not _is_chat(fields["messages"]):
         raise PromptError(f'{where}: "messages" is not a chat: [{{"role": "user", "content": "..."}}]')
+    told = [fields["prompt"]] if "prompt" in fields else [message["content"] for message in fields["messages"]]
+    if not all(is_text(text) for text in told if isinstance(text, str)):
+        raise PromptError(f"{where}: has half of a surrogate pair, such as \\ud800, which is no character")
     return fields
+
+
+def _number(spelt: str) -> float:
+    """Read a number; what Python would write again as NaN or Infinity is none of JSON."""
+    number = float(spelt)
+    if not math.isfinite(number):
+        raise PromptError(f"{spelt[:40]} is no number that JSON can have; write null, or a string")
+    return number
 
 
 def _is_chat(messages: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from guardwrap.cli.common import Verbose
+from guardwrap.cli.streams import ends_at_once
 from guardwrap.errors import UsageError
 from guardwrap.report.blocks import Page
 from guardwrap.report.drawing import require_matplotlib
@@ -74,7 +75,8 @@ def _found_in(folder: Path) -> tuple[list[Page], list[str]]:
         # The curve beside a card is the adapter's copy of its training's.
         trained = [file for file in ("result.json", "curve.jsonl") if file in files and "card.yaml" not in files]
         if trained:
-            from guardwrap.training.report import read_training  # imports torch
+            with ends_at_once():
+                from guardwrap.training.report import read_training  # imports torch
 
             trainings.append(read_training(here, folder.resolve().name if name == "." else name))
             read += trained

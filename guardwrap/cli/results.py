@@ -14,6 +14,7 @@ from typing import Any
 from guardwrap.cli.prompts import Item, Source
 from guardwrap.draws import Outcome
 from guardwrap.errors import UsageError
+from guardwrap.inputs import irregular
 
 __all__ = ["Finished", "check_output", "line_file", "read_finished", "to_line"]
 
@@ -57,7 +58,10 @@ def check_output(path: Path, source: Source, *, resume: bool, overwrite: bool) -
         raise UsageError(f"cannot write to {str(path)!r}: " + ("it is a folder" if path.is_dir() else "no such folder"))
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise UsageError(f"cannot write to {str(path)!r}: permission denied")
-    if path.exists() and not (resume or overwrite):
+    what = irregular(path)
+    if what and resume:
+        raise UsageError(f"{str(path)!r} is {what}, which keeps nothing to go on with; leave --resume out")
+    if path.is_file() and not (resume or overwrite):
         raise UsageError(f"{str(path)!r} exists; continue it with --resume or replace it with --overwrite")
     if source.path not in (None, "-") and path.exists() and path.samefile(str(source.path)):
         raise UsageError(f"{str(path)!r} holds the prompts; write to another file")
@@ -71,9 +75,7 @@ _SAME = {
 """What the reports of one run agree in, and what to say where they do not."""
 
 
-def read_finished(
-    path: Path, items: Iterator[Item], run: Mapping[str, str | None], settings: Mapping[str, Any]
-) -> Finished:
+def read_finished(path: Path, items: Iterator[Item], run: Mapping[str, Any], settings: Mapping[str, Any]) -> Finished:
     """Go through what an interrupted run has left, and skip the prompts that it is about.
 
     Parameters
@@ -83,7 +85,7 @@ def read_finished(
     items
         All prompts; those with a complete line are taken out.
     run
-        What the reports of this run say of its constraint, sampler and proposal, by these names.
+        What the reports of this run say, by their names: constraint, sampler, proposal, requested and budget.
     settings
         As in ``to_line``. A line without them, of an older version, is taken to have the same.
 
@@ -110,6 +112,7 @@ def read_finished(
                 if report.get(name) != run[name]:
                     raise UsageError(f"{where}: was made with {other}")
             _require_same(where, report.get("settings", settings), settings)
+            _require_same_amount(where, report, run)
             if done.seed not in (None, report["seed"]):
                 raise UsageError(f"{where}: has another seed than the line before; this file cannot be continued")
             done = Finished(number, done.size + len(raw), done.short + (not ok), report["seed"])
@@ -124,6 +127,19 @@ def _require_same(where: str, made_with: Mapping[str, Any], settings: Mapping[st
             said = f"without {option}" if was is None or was is False else f"with {option}"
             said += "" if was is None or isinstance(was, bool) else f" {was}"  # a flag has no value
             raise UsageError(f"{where}: was made {said}; resume with the same settings")
+
+
+def _require_same_amount(where: str, report: Mapping[str, Any], run: Mapping[str, Any]) -> None:
+    """Raise UsageError where a line was made for another number of texts, or with another budget."""
+    if report.get("requested") != run["requested"]:
+        raise UsageError(f"{where}: was made with -n {report.get('requested')}; resume with the same number of texts")
+    budget = report.get("budget")
+    for name, limit in run["budget"].items():
+        was = budget.get(name) if isinstance(budget, dict) else None
+        if was != limit:
+            said = f"without {name}" if was is None else f"with {name} {was}"
+            now = "without" if limit is None else f"with {limit}"
+            raise UsageError(f"{where}: was made {said}, and this run is {now}; resume with the same budget")
 
 
 def _read_back(where: str, raw: bytes) -> tuple[tuple[Any, Any], bool, dict[str, Any]]:
@@ -151,7 +167,7 @@ def line_file(path: Path, size: int = 0) -> Iterator[Callable[[bytes], None]]:
     Parameters
     ----------
     path
-        Of the file.
+        Of the file, or of a device or pipe, which begins anew each time.
     size
         Bytes at its beginning that are kept.
 
@@ -165,11 +181,15 @@ def line_file(path: Path, size: int = 0) -> Iterator[Callable[[bytes], None]]:
 
         def append(line: bytes) -> None:
             nonlocal file
-            if file is None:
-                file = stack.enter_context(open(path, "ab", buffering=0))
-                file.truncate(size)
-            rest = memoryview(line)
-            while rest:
-                rest = rest[file.write(rest) :]
+            try:
+                if file is None:
+                    file = stack.enter_context(open(path, "ab", buffering=0))
+                    if path.is_file():
+                        file.truncate(size)
+                rest = memoryview(line)
+                while rest:
+                    rest = rest[file.write(rest) :]
+            except OSError as error:  # of a full disk, say, which names no file
+                raise OSError(error.errno, f"cannot write the results: {error.strerror}", str(path)) from None
 
         yield append

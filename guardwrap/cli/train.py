@@ -22,6 +22,7 @@ from guardwrap.cli.common import (
     progress_bar,
     require_folder,
 )
+from guardwrap.cli.streams import ends_at_once
 
 if TYPE_CHECKING:
     from guardwrap.training import Row, Settings
@@ -58,8 +59,9 @@ def train(
     require_folder(out)
     given = {"model": model, "method": method, "samples": samples, "tokens": tokens, "seconds": seconds, "seed": seed}
     changes = known(given)
-    from guardwrap.training import read_settings, shards
-    from guardwrap.training import train as run
+    with ends_at_once():
+        from guardwrap.training import read_settings, shards
+        from guardwrap.training import train as run
 
     settings, constraint = read_settings(config, changes=changes, allow_code=allow_code)
     guarded = load_generator(settings.model, constraint, dtype=settings.dtype, batch_size=settings.draw_batch_size)

@@ -405,7 +405,8 @@ class guarded_call:  # noqa: N801  # reads as a function
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, GuardwrapError):
+        # SystemExit too: a rule that ends the program would end it as if all were well.
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, GuardwrapError):
             reason = f"raised {type(error).__name__}; its message may quote the text, see .original"
             raise CheckFailed(self.constraint.title, reason, error) from None
 

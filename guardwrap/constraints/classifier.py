@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -96,7 +97,7 @@ class Classifier(Constraint):
 
             try:
                 pipe = pipeline("text-classification", model=pipe)
-            except (OSError, ValueError) as error:
+            except Exception as error:  # of a file that is damaged: whatever the libraries make of it
                 raise ModelError(f"cannot load the classifier {self.model!r}: {first_line(error)}") from None
         labels = [str(name) for name in pipe.model.config.id2label.values()]
         if self.label not in labels:
@@ -121,7 +122,7 @@ class Classifier(Constraint):
         Raises
         ------
         CheckFailed
-            If a text is too long and ``too_long`` is ``"raise"``.
+            If a text is too long and ``too_long`` is ``"raise"``, or the classifier gives NaN or an infinite number.
         """
         if not texts:
             return []
@@ -136,7 +137,15 @@ class Classifier(Constraint):
         results = self.pipeline(
             list(texts), top_k=None, truncation=True, max_length=self.max_tokens, batch_size=self.batch_size
         )
-        return [next(float(row["score"]) for row in scores if row["label"] == self.label) for scores in results]
+        found = [next(float(row["score"]) for row in scores if row["label"] == self.label) for scores in results]
+        for score in found:
+            # Not on the wrong side of the threshold, which ~ would make the right one: on neither.
+            if not math.isfinite(score):
+                what = "NaN" if math.isnan(score) else "an infinite number"
+                raise CheckFailed(
+                    self.title, f"gave {what} instead of a probability; load its model in float32, or take another"
+                )
+        return found
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
         """Score the view of each draw; every part of it must be on the right side of the threshold."""

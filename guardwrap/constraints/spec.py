@@ -24,6 +24,7 @@ from guardwrap.constraints.callables import Python
 from guardwrap.constraints.registry import COMPOSITES, kinds
 from guardwrap.draws import Budget
 from guardwrap.errors import ConstraintError, SpecError, nearest
+from guardwrap.inputs import irregular
 
 __all__ = ["ConstraintFile", "dump", "json_schema", "load", "load_as", "load_with_constraint", "parse", "to_yaml"]
 
@@ -206,6 +207,8 @@ def _read_as(path: str, model: type[_Model]) -> tuple[_Model, dict[str, Any], ya
 
 def _text(path: str | Path) -> str:
     """Read a file of text, of limited size."""
+    if what := irregular(path):
+        raise SpecError(f"cannot read {str(path)!r}: it is {what}, and a file is needed")
     try:
         with open(path, "rb") as file:
             raw = file.read(MAX_BYTES + 1)

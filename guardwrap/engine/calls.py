@@ -14,12 +14,12 @@ from transformers.pipelines import Pipeline, image_text_to_text, text_generation
 from transformers.utils.chat_template_utils import Chat
 
 from guardwrap.draws import Draw
-from guardwrap.engine.formats import record, return_type, unpadded
+from guardwrap.engine.formats import record, return_type, unpadded, what_is_wrong
 from guardwrap.engine.prefix import StablePrefix
 from guardwrap.engine.prepare import Settings, one_at_a_time, prepare, require_context
 from guardwrap.engine.serve import Prompt
 from guardwrap.engine.tasks import TextToTextPipeline, is_media, is_speech, is_vision, is_whisper
-from guardwrap.errors import PromptError, UsageError, first_line
+from guardwrap.errors import PromptError, UsageError
 
 __all__ = ["OWN", "Call", "MediaCall", "TensorCall", "call_of"]
 
@@ -70,8 +70,8 @@ class Call:
         for number, prompt in given:
             try:
                 inputs = self.encoded(prompt)
-            except (ValueError, TypeError, TemplateError) as error:
-                raise PromptError(f"prompt {number}: {first_line(error)}") from None
+            except Exception as error:  # of a chat template, whatever its code raises
+                raise PromptError(f"prompt {number}: {what_is_wrong(prompt, error)}") from None
             if not inputs["input_ids"].shape[1]:
                 raise PromptError(
                     f"prompt {number} is empty, and this tokenizer adds no token to begin with; "
@@ -217,7 +217,7 @@ class MediaCall(Call):
             inputs = self.encoded(prompt)
             pieces = list(inputs) if is_speech(self.pipe) else [inputs]
         except (ValueError, TypeError, LookupError, OSError, TemplateError) as error:
-            raise PromptError(f"prompt {number}: {first_line(error)}") from None
+            raise PromptError(f"prompt {number}: {what_is_wrong(prompt, error)}") from None
         if len(pieces) != 1:
             raise PromptError(
                 f"prompt {number}: the audio is cut into {len(pieces)} pieces whose texts are put together afterwards; "
@@ -293,15 +293,27 @@ _SETTINGS = frozenset(vars(GenerationConfig())) | {"generation_config", "logits_
 
 
 def call_of(pipe: Pipeline, options: Mapping[str, Any]) -> Call:
-    """Read the arguments of a call as the pipeline does."""
+    """Read the arguments of a call as the pipeline does.
+
+    Raises
+    ------
+    UsageError
+        If the pipeline refuses one.
+    """
     options = dict(options)
     if is_vision(pipe):
         # It would give them to its processor. max_length is the processor's too, and stays its.
         names = (_SETTINGS & options.keys()) - {"max_length", "max_new_tokens"}
         moved = {name: options.pop(name) for name in names}
         options["generate_kwargs"] = {**(options.get("generate_kwargs") or {}), **moved}
-    with one_at_a_time:  # a prefix is tokenized
-        preprocess, forward, postprocess = pipe._sanitize_parameters(**options)
+    prefix = options.get("prefix")
+    if not (prefix is None or isinstance(prefix, str) or is_media(pipe)):
+        raise UsageError(f"prefix={prefix!r} is no string")
+    try:
+        with one_at_a_time:  # a prefix is tokenized
+            preprocess, forward, postprocess = pipe._sanitize_parameters(**options)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"the pipeline does not take its arguments: {what_is_wrong(prefix, error)}") from None
     forward = {**pipe._forward_params, **forward}
     if is_vision(pipe):
         forward = forward.get("generate_kwargs") or {}

@@ -9,6 +9,7 @@ from types import GeneratorType
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 from torch.utils.data import Dataset
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -25,8 +26,18 @@ from guardwrap.engine.local import load_local
 from guardwrap.engine.prepare import resolved
 from guardwrap.engine.tasks import TextToTextPipeline, is_media, is_speech, is_vision, require_task
 from guardwrap.errors import ModelError, PromptError, UsageError, first_line
+from guardwrap.inputs import is_text
 
-__all__ = ["as_pipeline", "gathered", "padding_mask", "read_prompts", "record", "return_type", "unpadded"]
+__all__ = [
+    "as_pipeline",
+    "gathered",
+    "padding_mask",
+    "read_prompts",
+    "record",
+    "return_type",
+    "unpadded",
+    "what_is_wrong",
+]
 
 
 def as_pipeline(generator: Any, tokenizer: Any) -> Pipeline:
@@ -43,6 +54,10 @@ def as_pipeline(generator: Any, tokenizer: Any) -> Pipeline:
     elif isinstance(generator, PreTrainedModel) or hasattr(generator, "get_base_model"):
         if tokenizer is None:
             raise UsageError("a model needs its tokenizer: GuardedGenerator(model, constraints, tokenizer=tokenizer)")
+        if not callable(getattr(tokenizer, "decode", None)):
+            raise UsageError(
+                f"tokenizer={tokenizer!r} is no tokenizer; load it with AutoTokenizer.from_pretrained(...)"
+            )
         pipe = _pipeline_of(generator, tokenizer)
     else:
         raise UsageError(
@@ -57,17 +72,17 @@ def as_pipeline(generator: Any, tokenizer: Any) -> Pipeline:
 def _loaded(source: str, tokenizer: Any) -> TextGenerationPipeline:
     """Load a model: an encoder-decoder model as one, of which a text-generation pipeline takes the decoder only."""
     try:
-        config, _ = PreTrainedConfig.get_config_dict(source)
-    except OSError:  # an adapter has none; the pipeline knows, and says what is missing
-        config = {}
-    try:
+        try:
+            config, _ = PreTrainedConfig.get_config_dict(source)
+        except OSError:  # an adapter has none; the pipeline knows, and says what is missing
+            config = {}
         if not config.get("is_encoder_decoder"):
             return pipeline("text-generation", model=source, tokenizer=tokenizer)
         model = AutoModelForSeq2SeqLM.from_pretrained(source)
         if tokenizer is None or isinstance(tokenizer, str):
             tokenizer = AutoTokenizer.from_pretrained(tokenizer or source)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot load the model {source!r}: {first_line(error)}") from None
+    except Exception as error:  # of a file that is damaged: whatever the libraries make of it
+        raise ModelError(f"cannot load the model {source!r}: {_with_kind(error)}") from None
     return _pipeline_of(model, tokenizer)
 
 
@@ -105,19 +120,19 @@ def gathered(pipe: Pipeline, prompts: Any, options: Mapping[str, Any]) -> tuple[
 def read_prompts(pipe: Pipeline, prompts: Any) -> tuple[Any, bool, bool]:
     """Return prompts as ``preprocess`` takes them, whether it is a single one, and whether they come lazily."""
     if isinstance(prompts, str | Chat):
-        return [prompts], True, False
+        return [_taken(prompts)], True, False
     if isinstance(prompts, Mapping) and not is_media(pipe):
         raise PromptError("a chat is a list of messages: [{'role': 'user', 'content': '...'}]")
     if isinstance(prompts, list | tuple):
         if prompts and is_valid_message(prompts[0]):
-            return [Chat(list(prompts))], True, False
+            return [_chat(prompts, 0)], True, False
         return [_one_prompt(pipe, prompt, i) for i, prompt in enumerate(prompts)], False, False
     if isinstance(prompts, GeneratorType):
         first = next(prompts, None)
         if first is None:
             return [], False, False
         if is_valid_message(first):  # the messages of one chat, as the pipeline reads them
-            return [Chat([first, *prompts])], True, False
+            return [_chat([_taken(message) for message in itertools.chain([first], prompts)], 0)], True, False
         prompts = itertools.chain([first], prompts)
     elif is_media(pipe) and not isinstance(prompts, Dataset | Iterator):
         return [_one_prompt(pipe, prompts, 0)], True, False
@@ -130,19 +145,69 @@ def read_prompts(pipe: Pipeline, prompts: Any) -> tuple[Any, bool, bool]:
 
 def _one_prompt(pipe: Pipeline, prompt: Any, number: int) -> Any:
     if is_speech(pipe) or isinstance(prompt, str | Chat):
-        return prompt
+        return _taken(prompt)
     if isinstance(prompt, list | tuple) and prompt and is_valid_message(prompt[0]):
-        return Chat(list(prompt))
+        return _chat(prompt, number)
     if not is_vision(pipe):
         raise PromptError(f"prompt {number} is neither a string nor a chat (a list of messages)")
     if not isinstance(prompt, Mapping) or not isinstance(prompt.get("text"), str) or "images" not in prompt:
         raise PromptError(f"prompt {number} is no string, no chat and not {{'images': ..., 'text': '...'}}")
-    return prompt
+    return _taken(prompt)
+
+
+def _chat(messages: Iterable[Any], number: int) -> Chat:
+    try:
+        taken = _taken(list(messages))
+    except RecursionError:
+        raise PromptError(f"prompt {number} is nested too deeply, or holds itself") from None
+    for i, message in enumerate(taken):
+        if not is_valid_message(message):
+            raise PromptError(f"prompt {number}: message {i} is no dict with a 'role' and a 'content'")
+    return Chat(taken)
+
+
+def _taken(given: Any) -> Any:
+    """Copy what a prompt is made of, but for images and audio: whoever gave it may change it for the next one."""
+    if isinstance(given, Chat):
+        return Chat(_taken(list(given.messages)))
+    if isinstance(given, Mapping):
+        return {key: _taken(value) for key, value in given.items()}
+    if type(given) in (list, tuple):
+        return type(given)(_taken(value) for value in given)
+    return given
+
+
+def what_is_wrong(prompt: Any, error: BaseException) -> str:
+    """Say in one line why a prompt cannot be read, which raised an error."""
+    if all(is_text(text) for text in _strings(prompt)):
+        return _with_kind(error)
+    return "it has half of a surrogate pair, which is no character; leave it out"
+
+
+def _with_kind(error: BaseException) -> str:
+    """Return the first line of an error, after its type where that alone says what is wrong: ``KeyError: 'x'``."""
+    told = isinstance(error, OSError | ValueError | TypeError | TemplateError)
+    return first_line(error) if told else f"{type(error).__name__}: {first_line(error)}"
+
+
+def _strings(given: Any) -> Iterator[str]:
+    """Yield every string that a prompt is made of."""
+    if isinstance(given, str):
+        yield given
+    given = given.messages if isinstance(given, Chat) else given
+    given = list(given.values()) if isinstance(given, Mapping) else given
+    if isinstance(given, list | tuple):
+        for part in given:
+            yield from _strings(part)
 
 
 def return_type(postprocess: Mapping[str, Any]) -> str:
     """Return which kind of record is wanted, by name: the pipelines have enumerations of their own."""
     kind = postprocess.get("return_type")
+    if kind is not None and not hasattr(kind, "name"):
+        raise UsageError(
+            f"return_type={kind!r} is no ReturnType of the pipeline's; pass return_full_text or return_tensors"
+        )
     return "FULL_TEXT" if kind is None else str(kind.name)
 
 

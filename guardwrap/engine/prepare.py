@@ -71,6 +71,7 @@ _REFUSED = {
     "negative_prompt_ids": "classifier-free guidance runs the model on rows that guardwrap rearranges",
     "synced_gpus": "guardwrap runs in one process",
 }
+_OBJECTS = {"generation_config": GenerationConfig, "logits_processor": Sequence, "stopping_criteria": Sequence}
 _REFUSED_SETTINGS = {
     # Whisper's own: each makes a text in several rounds, which are not one draw.
     "return_timestamps": "with timestamps, or for more than 30 seconds of audio, a text is made in several rounds; "
@@ -181,10 +182,13 @@ def prepare(
     for name, way_out in _REFUSED.items():
         if kwargs.get(name) is not None:
             raise UsageError(f"{name} is not supported: {way_out}")
+    for name, wanted in _OBJECTS.items():
+        if kwargs.get(name) is not None and not isinstance(kwargs[name], wanted):
+            raise UsageError(f"{name} is {type(kwargs[name]).__name__} instead of {wanted.__name__}")
     if any(isinstance(criterion, MaxTimeCriteria) for criterion in kwargs.get("stopping_criteria") or ()):
         raise UsageError("MaxTimeCriteria is not supported: its clock runs for all attempts; pass max_time=...")
     with one_at_a_time:
-        kwargs, count = _one_sequence(model, kwargs, tokenizer)
+        kwargs, count = _translated(known, _one_sequence, model, kwargs, tokenizer)
     kept: dict[str, Any] = {}
 
     def keep(
@@ -315,6 +319,7 @@ def _on_top(kwargs: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any
 def _refuse_model_inputs(kwargs: Mapping[str, Any]) -> None:
     """Refuse what goes to the model itself: the loop would have to carry it along from token to token."""
     known = {*vars(GenerationConfig()), "generation_config", "logits_processor", "stopping_criteria", "use_cache"}
+    known |= {"prefix_length"}  # the pipeline takes it out, and lengthens max_length by it
     for name in kwargs:
         if name not in known:
             raise UsageError(f"{name} is not supported: only tokens go to the model; leave it out")

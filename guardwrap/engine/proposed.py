@@ -18,14 +18,14 @@ from transformers.generation import (
     TypicalLogitsWarper,
 )
 from transformers.pipelines import Pipeline
-from transformers.utils.chat_template_utils import Chat
+from transformers.utils.chat_template_utils import Chat, is_valid_message
 
 from guardwrap.draws import Draw
 from guardwrap.engine.calls import Call
 from guardwrap.engine.prepare import Settings
 from guardwrap.engine.score import is_exact, log_probabilities
 from guardwrap.engine.serve import Prompt
-from guardwrap.errors import UsageError
+from guardwrap.errors import ModelError, UsageError
 
 __all__ = ["ProposedCall", "Weigher", "require_same_tokens", "require_weighable", "with_own_target"]
 
@@ -72,7 +72,11 @@ class ProposedCall(Call):
         if self.told is None:
             return prompt
         made = self.told(getattr(prompt, "messages", prompt))
-        return made if isinstance(made, str) else Chat(made)
+        if isinstance(made, str):
+            return made
+        if not made or not all(map(is_valid_message, made)):
+            raise UsageError("the proposal's function returned no chat, which is a list of messages, and no string")
+        return Chat(made)
 
 
 class Weigher:
@@ -94,7 +98,13 @@ class Weigher:
         self._texts, self._squares = 0, 0.0  # weighed in float32, and by how much squared decoding was off
 
     def __call__(self, attempts: Sequence[tuple[Prompt, Draw]]) -> list[float]:
-        """Return a log-weight for each attempt, in nats."""
+        """Return a log-weight for each attempt, in nats.
+
+        Raises
+        ------
+        ModelError
+            If one is NaN or infinite.
+        """
         base = log_probabilities(
             self._model, [(prompt.target or prompt.settings, draw.token_ids) for prompt, draw in attempts]
         )
@@ -104,7 +114,13 @@ class Weigher:
             drawn = log_probabilities(self._proposal, [(prompt.settings, draw.token_ids) for prompt, draw in attempts])
             self._texts += len(seen)
             self._squares += sum((a - b) ** 2 for a, b in zip(seen, drawn, strict=True))
-        return [a - b for a, b in zip(base, drawn, strict=True)]
+        weights = [a - b for a, b in zip(base, drawn, strict=True)]
+        for weight in weights:  # figures compare them, and NaN is on neither side of anything
+            if math.isnan(weight) or weight == math.inf:
+                raise ModelError(
+                    f"a log-weight is {weight}: the model or the proposal gives no probability; try float32"
+                )
+        return weights
 
     @property
     def note(self) -> str | None:

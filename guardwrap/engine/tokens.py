@@ -104,5 +104,13 @@ def warped(scores: torch.Tensor, warpers: LogitsProcessorList) -> tuple[torch.Te
 
 
 def argmax(scores: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Take the likeliest token of each row: greedy search. The log-probability of a certain choice is 0."""
+    """Take the likeliest token of each row: greedy search. The log-probability of a certain choice is 0.
+
+    Raises
+    ------
+    ModelError
+        If a row has a NaN.
+    """
+    if bool(scores.isnan().any()):
+        raise ModelError("the model gave NaN, of which none is the likeliest; try float32")
     return scores.argmax(-1), torch.zeros_like(uniform)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from guardwrap.errors import UsageError
+from guardwrap.inputs import irregular
 from guardwrap.samplers import Attempt, from_row, to_row
 
 __all__ = ["Attempts", "Source", "record", "recording_path"]
@@ -80,6 +81,8 @@ def record(
         If the source gives other attempts than it was asked for.
     """
     path = recording_path(folder, law)
+    if what := irregular(path):
+        raise UsageError(f"{str(path)!r} is {what} and no recording; remove it")
     sizes = [min(CHUNK, count - done) for done in range(0, count, CHUNK)]
     begun, kept, size = _kept(path, law, sizes)
     recorded: Attempts = [[] for _ in law["prompts"]]

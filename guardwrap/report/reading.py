@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from guardwrap.draws import estimate_of, plain
 from guardwrap.errors import UsageError, first_line, nearest
+from guardwrap.inputs import irregular
 from guardwrap.report.blocks import Page
 
 __all__ = ["loads", "read_as", "read_page", "text_of", "write_page"]
@@ -49,6 +50,8 @@ def text_of(path: str | Path) -> str:
     UsageError
         If it cannot be read.
     """
+    if what := irregular(path):
+        raise UsageError(f"cannot read {str(path)!r}: it is {what}, and a file is needed")
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:

@@ -112,9 +112,17 @@ def to_row(attempt: Attempt) -> dict[str, Any]:
 
 
 def from_row(row: Mapping[str, Any]) -> Attempt:
-    """Read what ``to_row`` spelled; prompts are not kept."""
+    """Read what ``to_row`` spelled; prompts are not kept.
+
+    Raises
+    ------
+    ValueError
+        If the weight is none.
+    """
     if not row["satisfied"]:
         return Attempt(Draw("", (), "", log_proposal=row["log_proposal"]), False, -math.inf)
     weight = -math.inf if row["log_weight"] is None else float(row["log_weight"])
+    if not weight < math.inf:  # JSON as Python reads it has NaN
+        raise ValueError("a log-weight is NaN or infinite")
     draw = Draw("", tuple(row["token_ids"]), row["text"], row["finished"], row["log_proposal"])
     return Attempt(draw, True, weight, row["uniform"])

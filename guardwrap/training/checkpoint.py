@@ -46,6 +46,7 @@ def write(folder: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str,
     partial = folder / "partial"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        partial.unlink(missing_ok=True)  # whatever it is: a pipe would wait for a reader
         number = max((number for number, _, _ in _found(folder)), default=0) + 1
         with open(partial, "wb") as file:
             file.write(content)
@@ -87,7 +88,7 @@ def newest(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | Non
 
 def _found(folder: Path) -> list[tuple[int, str, Path]]:
     """Return the checkpoints, the newest first: number, digest, path."""
-    names = [(_NAME.fullmatch(path.name), path) for path in folder.glob("*")]
+    names = [(_NAME.fullmatch(path.name), path) for path in folder.glob("*") if path.is_file()]
     return sorted(((int(name[1]), name[2], path) for name, path in names if name), reverse=True)
 
 

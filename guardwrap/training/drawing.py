@@ -123,7 +123,7 @@ def _chunk(
     path = folder / f"{number:06d}.json"
     about = {"digest": digest, "size": size}
     try:
-        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         if {name: kept.get(name) for name in about} == about:
             return kept
     except (OSError, ValueError):
@@ -141,6 +141,7 @@ def _chunk(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
+        partial.unlink(missing_ok=True)  # whatever it is: a pipe would wait for a reader
         partial.write_text(json.dumps(kept), encoding="utf-8")
         os.replace(partial, path)
     except OSError:  # they are drawn again if need be

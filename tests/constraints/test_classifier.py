@@ -236,3 +236,23 @@ def test_a_model_that_is_not_there(tmp_path):
     missing.mkdir()
     with pytest.raises(ModelError, match="cannot load the classifier"):
         Classifier(str(missing), "positive", 0.5).accepts("good")
+
+
+@pytest.mark.parametrize("side", ["above", "below"])
+def test_what_is_no_number_is_on_neither_side(side):
+    """NaN is not above a threshold, and so ``~`` would let it pass."""
+    pipe = build()
+    with torch.no_grad():
+        pipe.model.classifier.bias += float("nan")
+    sure = Classifier(pipe, "positive", 0.5, side=side, name="sure")
+    for constraint in (sure, ~sure, sure | ~sure, ~(sure & Keyword("good"))):
+        with pytest.raises(CheckFailed, match="'sure' gave NaN instead of a probability; load") as caught:
+            constraint.accepts("the film is good .")
+        assert "film" not in str(caught.value)
+
+
+def test_an_infinite_score_is_no_probability(pipe, monkeypatch):
+    sure = Classifier(pipe, "positive", 0.5)
+    monkeypatch.setattr(type(pipe), "__call__", lambda self, texts, **_: [[{"label": "positive", "score": 1e999}]])
+    with pytest.raises(CheckFailed, match="gave an infinite number"):
+        sure.accepts("good")

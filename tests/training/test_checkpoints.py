@@ -112,6 +112,15 @@ def test_what_else_lies_in_the_folder_is_left_alone(killed, whole):
     assert {name for name in foreign if (place / name).exists()} == foreign.keys() - {"partial"}
 
 
+@pytest.mark.usefixtures("watchdog")
+def test_named_pipes_are_no_checkpoints_and_in_nobodys_way(tmp_path):
+    os.mkfifo(tmp_path / ("00000009-" + "a" * 16 + ".safetensors"))
+    os.mkfifo(tmp_path / "partial")
+    assert newest(tmp_path) is None
+    assert write(tmp_path, {"x": torch.zeros(2)}, {})
+    assert newest(tmp_path)[1] == {}
+
+
 def test_the_two_newest_are_kept(tmp_path):
     for number in range(4):
         assert write(tmp_path, {"a": torch.tensor(number)}, {"number": number})

@@ -1,0 +1,103 @@
+"""Errors go from one process to another as themselves, and leave behind what must not get out."""
+
+import concurrent.futures
+import copy
+import multiprocessing
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from guardwrap import errors
+from guardwrap.draws import Budget, Draw, Estimate, Outcome, Report, Usage
+
+SECRET = "a text that was not checked"
+
+OUTCOME = Outcome(
+    prompt=[{"role": "user", "content": "Hi"}],
+    texts=("yes",),
+    draws=(Draw("Hi", (1, 2), "yes", log_proposal=-1.5),),
+    report=Report(
+        drawn_from="exactly g",
+        sampler="rejection",
+        seed=1,
+        requested=2,
+        accepted=1,
+        ended="max_attempts",
+        usage=Usage(attempts=5),
+        budget=Budget(max_attempts=5),
+        acceptance=Estimate(0.2, 0.1, 0.4),
+        rejections={"short": 4},
+        constraint="0" * 64,
+    ),
+)
+
+WAYS: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy]
+WAYS += [lambda error, n=n: pickle.loads(pickle.dumps(error, n)) for n in range(pickle.HIGHEST_PROTOCOL + 1)]
+
+# Those that are not made of one message.
+ARGUMENTS: dict[type[errors.GuardwrapError], tuple[Any, ...]] = {
+    errors.UnknownName: ("sampler", "qsr", ["imh", "qrs"]),
+    errors.NoAcceptance: (7,),
+    errors.CheckFailed: ("short", "raised ValueError", ValueError(SECRET)),
+    errors.GenerationFailed: ("it ended", [OUTCOME]),
+    errors.Deterministic: ("greedy", [OUTCOME]),
+    errors.BudgetExhausted: ([OUTCOME],),
+}
+
+
+def tree(kind: type[errors.GuardwrapError] = errors.GuardwrapError) -> list[type[errors.GuardwrapError]]:
+    return [kind, *(each for child in kind.__subclasses__() for each in tree(child))]
+
+
+def raised(kind: type[errors.GuardwrapError]) -> errors.GuardwrapError:
+    """An error as it is caught: raised while another one, which quotes a text, was handled."""
+    try:
+        try:
+            raise ValueError(SECRET)
+        except ValueError:
+            raise kind(*ARGUMENTS.get(kind, ("what happened",))) from None
+    except errors.GuardwrapError as error:
+        error.outcomes = (OUTCOME, *error.outcomes)
+        error.add_note("said by the caller")
+        return error
+
+
+def known(error: errors.GuardwrapError) -> dict[str, Any]:
+    return {"str": str(error), "args": error.args} | {k: v for k, v in vars(error).items() if k not in {"original"}}
+
+
+def throw(kind: type[errors.GuardwrapError]) -> None:
+    raise raised(kind)
+
+
+@pytest.mark.parametrize("kind", tree(), ids=lambda kind: kind.__name__)
+def test_an_error_is_copied_as_itself_without_unchecked_text(kind: type[errors.GuardwrapError]) -> None:
+    error = raised(kind)
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        assert SECRET.encode() not in pickle.dumps(error, protocol)
+    for way in WAYS:
+        other = way(error)
+        assert type(other) is kind
+        assert known(other) == known(error)
+        assert getattr(other, "original", None) is None
+        assert other.__context__ is None
+        assert other.__cause__ is None
+        assert other.outcomes == error.outcomes
+
+
+def test_the_original_is_there_until_it_is_copied() -> None:
+    assert isinstance(raised(errors.CheckFailed).original, ValueError)  # type: ignore[attr-defined]
+
+
+def test_a_pool_of_processes_gives_errors_back() -> None:
+    """A pool that cannot read what a worker raised is broken: it raises BrokenProcessPool, or hangs."""
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        for kind in tree():
+            with pytest.raises(kind) as caught:
+                pool.submit(throw, kind).result(timeout=60)
+            assert type(caught.value) is kind
+            assert known(caught.value) == known(raised(kind))
+            assert SECRET not in str(caught.value.__cause__)  # the worker's traceback
