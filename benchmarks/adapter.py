@@ -29,9 +29,9 @@ from peft import LoraConfig
 
 from guardwrap import GuardedGenerator
 from guardwrap.adapters import attach, save_adapter
-from guardwrap.engine.calls import call_of
-from guardwrap.engine.formats import as_pipeline
-from guardwrap.engine.score import log_probabilities
+from guardwrap.backends.score import log_probabilities
+from guardwrap.pipelines.loading import as_pipeline
+from guardwrap.pipelines.tasks import call_of
 
 TARGET = 1.05
 """Time of the merged adapter over that of the model, per row-step, at most."""
@@ -128,7 +128,7 @@ def rounding(
     (attempts,) = wrapper.attempts(prompt, 64, weigh=False, seed=0, **settings)
     pipe = as_pipeline(wrapper.model, wrapper.tokenizer)
     (read,) = call_of(pipe, settings).prompts([(0, prompt)], 1)
-    texts = [(read.settings, attempt.draw.token_ids) for attempt in attempts]
+    texts = [(read.law, attempt.draw.token_ids) for attempt in attempts]
     seen = {name: log_probabilities(model, texts) for name, model in models.items()}
 
     def apart(one: str, two: str) -> float:

@@ -17,9 +17,8 @@ import torch
 from cases import PROMPTS, STORY, Busy, Case, PerAttempt
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-from guardwrap import Budget, GuardedGenerator
-from guardwrap.engine.decode import Decoder
-from guardwrap.engine.local import load_local
+from guardwrap import Budget, GuardedGenerator, load_local
+from guardwrap.backends.refill.decode import RefillBackend
 
 
 @lru_cache(maxsize=1)  # one at a time; what is on disk is the pristine copy
@@ -58,15 +57,15 @@ class Counter:
     @contextmanager
     def on(self, model: Any) -> Iterator[None]:
         """Count while this context lasts."""
-        advance = Decoder.advance
+        advance = RefillBackend.advance
 
-        def noted(decoder: Decoder) -> Any:
+        def noted(decoder: RefillBackend) -> Any:
             self._running = decoder.running
             return advance(decoder)
 
         hook = model.register_forward_pre_hook(self._count, with_kwargs=True)
         try:
-            with mock.patch.object(Decoder, "advance", noted):
+            with mock.patch.object(RefillBackend, "advance", noted):
                 yield
         finally:
             hook.remove()

@@ -32,9 +32,9 @@ from guardwrap import (
     Prompt,
     Regex,
     imh,
+    load_local,
     qrs,
 )
-from guardwrap.engine.local import load_local
 from guardwrap.testing import llama_world, table_world
 
 CHAT = [{"role": "user", "content": "Write one sentence about a coffee mug."}]

@@ -4,8 +4,7 @@ import argparse
 
 from transformers import pipeline
 
-from guardwrap import GuardedGenerator, Keyword, Regex
-from guardwrap.engine.local import load_local
+from guardwrap import GuardedGenerator, Keyword, Regex, load_local
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--model", help="Hub id or path; default: the embedded model")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from guardwrap.draws import Budget, Draw, Estimate, Outcome, Report, Usage
     from guardwrap.errors import BudgetExhausted, CheckFailed, GuardwrapError
     from guardwrap.generator import Fallback, GuardedGenerator
+    from guardwrap.pipelines.local import load_local
     from guardwrap.planning import Forecast, Plan
     from guardwrap.proposals import Adapter, Prompt
     from guardwrap.samplers import imh, qrs
@@ -52,6 +53,7 @@ _WHERE = {
     "constraint": "constraints",
     "Fallback": "generator",
     "GuardedGenerator": "generator",
+    "load_local": "pipelines.local",
     "Forecast": "planning",
     "Plan": "planning",
     "Adapter": "proposals",
@@ -87,6 +89,7 @@ __all__ = [
     "catalogue",
     "constraint",
     "imh",
+    "load_local",
     "qrs",
 ]
 

@@ -3,56 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel
 from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 from transformers.pipelines import Pipeline
 
-from guardwrap.constraints.base import Constraint, is_count, run_check
-from guardwrap.constraints.files import as_constraint_file
+from guardwrap.constraints.base import Constraint, run_check
 from guardwrap.draws import Budget, Draw, Outcome
-from guardwrap.engine.calls import OWN, Call, TensorCall, call_of
-from guardwrap.engine.decode import Decoder
-from guardwrap.engine.formats import as_pipeline, gathered, padding_mask, read_prompts, unpadded
-from guardwrap.engine.prefix import StablePrefix, first_violated
-from guardwrap.engine.prepare import Settings, one_at_a_time, prepare, require_context
-from guardwrap.engine.proposed import ProposedCall, Weigher, require_same_tokens, require_weighable, with_own_target
-from guardwrap.engine.selftest import choose, slower_because
-from guardwrap.engine.serve import Order, Prompt, serve
-from guardwrap.engine.tasks import draws_whole, is_media, is_whisper
-from guardwrap.engine.whole import Whole
 from guardwrap.errors import BudgetExhausted, Deterministic, GuardwrapError, UsageError, nearest
 from guardwrap.inputs import is_text
+from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.planning import Plan, planned
-from guardwrap.proposals import Adapter
-from guardwrap.proposals import Prompt as ProposalPrompt
-from guardwrap.samplers import Attempt, Sampler, sampler_named
+from guardwrap.private import one_at_a_time
+from guardwrap.samplers import Attempt, Sampler
+from guardwrap.session import Job, Session, require_whole
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
 __all__ = ["Fallback", "GuardedGenerator"]
 
-BATCH_SIZE = 32
 _ON_EXHAUSTED = ("raise", "none")
-
-
-@dataclass(frozen=True)
-class _Proposal:
-    """What attempts are drawn from: a pipeline, the wrapped one for another prompt or an adapter; and in words."""
-
-    pipe: Pipeline
-    prompt: ProposalPrompt | None
-    described: str
-    adapter: Loaded | Checkpoint | None = None
 
 
 @dataclass(frozen=True)
@@ -158,52 +132,55 @@ class GuardedGenerator:
                 f"on_exhausted={on_exhausted!r} is not 'raise', 'none' or Fallback('a text or a function')"
                 f"{nearest(on_exhausted, _ON_EXHAUSTED)}"
             )
-        self._allow_code = allow_code
-        file = as_constraint_file(constraints, allow_code=allow_code)
-        self._constraint = file.constraint
-        self._sampler = sampler_named(file.sampler or "rejection" if sampler is None else sampler)
-        self._budget = budget or file.budget or Budget()
         self._on_exhausted = on_exhausted
-        self._seed = None if seed is None else _require_whole("seed", seed, 0)
-        self._calls = itertools.count()
-        self._pipe = as_pipeline(generator, tokenizer)
-        batch_size = (self._pipe._batch_size or BATCH_SIZE) if batch_size is None else batch_size
-        self._batch_size = _require_whole("batch_size", batch_size, 1)
-        self._stable: dict[str, StablePrefix] = {}
-        self._proposal = self._proposal_of(proposal)
-        self._adapter: Loaded | Checkpoint | None = None
+        self._session = Session(
+            generator,
+            constraints,
+            tokenizer=tokenizer,
+            sampler=sampler,
+            proposal=proposal,
+            budget=budget,
+            batch_size=batch_size,
+            seed=seed,
+            allow_code=allow_code,
+        )
         if adapter is not None:
             self.load_adapter(adapter)
 
     @property
+    def session(self) -> Session:
+        """Where the options of calls are put together, for code that draws in ways of its own."""
+        return self._session
+
+    @property
     def pipeline(self) -> Pipeline:
         """The pipeline in use: the one that was given, or one made of the model."""
-        return self._pipe
+        return self._session.pipe
 
     @property
     def batch_size(self) -> int:
         """Attempts side by side, at most."""
-        return self._batch_size
+        return self._session.batch_size
 
     @property
     def model(self) -> Any:
         """The model in use."""
-        return self._pipe.model
+        return self._session.model
 
     @property
     def tokenizer(self) -> Any:
         """The tokenizer in use."""
-        return self._pipe.tokenizer
+        return self._session.tokenizer
 
     @property
     def constraint(self) -> Constraint:
         """What every text satisfies."""
-        return self._constraint
+        return self._session.constraint
 
     @property
     def adapter(self) -> Loaded | Checkpoint | None:
         """The adapter in use, with its ``name`` and ``card``; None without one."""
-        return self._adapter
+        return self._session.adapter
 
     def load_adapter(self, adapter: Any, *, allow_mismatch: bool = False) -> None:
         """Draw from an adapter from now on, in the place of the one before. Calls that are running keep theirs.
@@ -223,31 +200,11 @@ class GuardedGenerator:
         UsageError
             If the model cannot take an adapter, or the wrapper has a proposal.
         """
-        if self._proposal is not None:
-            raise UsageError("the wrapper draws from its proposal; make another one for the adapter")
-        loaded = self._adapter_of(adapter, allow_mismatch)
-        loaded.require_constraint(self._constraint)
-        self._adapter = loaded
+        self._session.use_adapter(adapter, allow_mismatch=allow_mismatch)
 
     def unload_adapter(self) -> None:
         """Draw from the model itself from now on, exactly g again. Calls that are running keep their adapter."""
-        self._adapter = None
-
-    def _adapter_of(self, given: Any, allow_mismatch: bool = False) -> Loaded | Checkpoint:
-        """Load what was given as an adapter."""
-        if draws_whole(self._pipe):
-            raise UsageError("an adapter needs a causal language model, whose texts can be weighed; leave adapter= out")
-        from guardwrap.adapters.loaded import in_training, load  # peft takes a second to import
-
-        if isinstance(given, PreTrainedModel) or hasattr(given, "get_base_model"):
-            return in_training(self.model, given)
-        if isinstance(given, str | Path):
-            given = Adapter(given)
-        if not isinstance(given, Adapter):
-            raise UsageError(f"adapter={given!r} is no folder, no Hub id and no Adapter('...')")
-        if allow_mismatch:
-            given = dataclasses.replace(given, allow_mismatch=True)
-        return load(self.model, self.tokenizer, given)
+        self._session.adapter = None
 
     def __call__(self, prompts: Any = None, **options: Any) -> Any:
         """Generate, in the pipeline's own format.
@@ -276,14 +233,14 @@ class GuardedGenerator:
         UsageError
             If an option is unknown.
         """
-        prompts, options = gathered(self._pipe, prompts, options)
-        prompts, single, lazy = read_prompts(self._pipe, prompts)
-        call, order = self._order(options)
-        if lazy:
-            return self._records_lazily(prompts, call, order)
-        outcomes, records = self._collect(prompts, call, order, render=True)
+        prompts, options = self._session.kind.gathered(prompts, options)
+        given = self._session.kind.read_prompts(prompts)
+        job = self._session.job(options)
+        if given.lazy:
+            return self._records_lazily(given.prompts, job)
+        outcomes, records = self._collect(given.prompts, job, render=True)
         self._raise_if_short(outcomes)
-        return records[0] if single else records
+        return records[0] if given.single else records
 
     def run(self, prompts: Any = None, *, progress: bool | None = None, **options: Any) -> list[Outcome]:
         """Generate and return outcomes with reports; never raises because a budget ended.
@@ -295,11 +252,9 @@ class GuardedGenerator:
         progress
             Whether to show a progress bar; None shows it for several prompts on a terminal.
         """
-        prompts, options = gathered(self._pipe, prompts, options)
-        prompts, _, _ = read_prompts(self._pipe, prompts)
-        if not isinstance(prompts, list):
-            prompts = list(prompts)
-        return self._collect(prompts, *self._order(options), progress=progress)[0]
+        prompts, options = self._session.kind.gathered(prompts, options)
+        given = list(self._session.kind.read_prompts(prompts).prompts)
+        return self._collect(given, self._session.job(options), progress=progress)[0]
 
     def stream(self, prompts: Iterable[Any], *, first: int = 0, **options: Any) -> Iterator[Outcome]:
         """Generate lazily: outcomes in the order of the prompts, which are taken as they are needed.
@@ -312,9 +267,9 @@ class GuardedGenerator:
             Number of the first prompt. Randomness belongs to a prompt's number, so a run that stopped after k
             prompts goes on with the same texts from ``first=k`` and the seed in its reports.
         """
-        prompts, _, _ = read_prompts(self._pipe, prompts)
-        _require_whole("first", first, 0)
-        return (outcome for _, outcome in self._outcomes(prompts, *self._order(options), first=first))
+        given = self._session.kind.read_prompts(prompts).prompts
+        require_whole("first", first, 0)
+        return (outcome for _, outcome in self._outcomes(given, self._session.job(options), first=first))
 
     def attempts(self, prompts: Any, count: int, *, weigh: bool = True, **options: Any) -> list[list[Attempt]]:
         """Draw a fixed number of attempts for each prompt and return them all, judged: for estimates and training.
@@ -353,10 +308,10 @@ class GuardedGenerator:
             For each prompt the acceptance rate, the attempts, tokens and seconds expected, and how probably the budget
             suffices; and which sampler and budget it would choose.
         """
-        wanted = _require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
-        other = options.get("proposal") is not None or self._proposal is not None or self._takes_adapter(options)
+        wanted = require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
+        other = self._session.draws_elsewhere(options)
         outcomes, attempts = self._pilot(prompts, pilot, other, options)
-        budget = options.get("budget") or self._budget
+        budget = options.get("budget") or self._session.budget
         return planned(outcomes, attempts, texts=wanted, budget=budget, proposal=other)
 
     def _pilot(
@@ -373,7 +328,7 @@ class GuardedGenerator:
             return state, None
 
         collector = Sampler("attempts", init, step, lambda state: ("all attempts, judged", {}), weigh)
-        budget = Budget(max_attempts=_require_whole("count", count, 1))
+        budget = Budget(max_attempts=require_whole("count", count, 1))
         own = {"sampler": collector, "budget": budget, "num_return_sequences": count}
         return self.run(prompts, progress=False, **{**options, **own}), found
 
@@ -400,66 +355,32 @@ class GuardedGenerator:
         UsageError
             If the model is fed more than tokens.
         """
-        if is_media(self._pipe):
-            raise UsageError("generate takes tokens only; call the wrapper with what the pipeline takes instead")
-        own, rest = _split(options)
-        if self._proposal is not None or own.get("proposal") is not None:
-            raise UsageError("generate takes no other prompt or model; with a proposal, call the wrapper or run()")
-        ids = inputs if inputs is not None else rest.pop("input_ids", None)
-        if not isinstance(ids, torch.Tensor):
-            raise UsageError("generate takes a tensor of token ids: generate(**tokenizer(text, return_tensors='pt'))")
-        ids = ids[None] if ids.dim() == 1 else ids
-        mask = rest.pop("attention_mask", None)
-        if mask is None:
-            mask = padding_mask(ids, rest, self.model.generation_config)
-        mask = mask.reshape(ids.shape)
-        prompts = []
-        for number, row in enumerate(unpadded(ids, mask)):
-
-            def call(row: torch.Tensor = row, **kwargs: Any) -> Any:
-                row = row[None].to(self.model.device)
-                return self.model.generate(input_ids=row, attention_mask=torch.ones_like(row), **kwargs)
-
-            require_context(self.model, len(row))
-            settings = prepare(self.model, call, rest, tokenizer=self.tokenizer, known=OWN)
-            text = self.tokenizer.decode(row, skip_special_tokens=True)
-            prompts.append(Prompt(number, row.tolist(), text, settings))
-        two_parts = draws_whole(self._pipe)
-        begins = [prompt.settings.prompt_ids.to(ids) if two_parts else ids[prompt.number] for prompt in prompts]
-        reading = {"skip_special_tokens": True}
-        tokens = TensorCall(self._pipe, reading=reading, begins=[row.tolist() for row in begins])
-        order = self._order_of(own, tokens, self._proposal_in(own))
-        if order.proposal is not None:
-            prompts = [with_own_target(prompt) for prompt in prompts]
-        if order.sampler.weighs:
-            prompts = [require_weighable(prompt) for prompt in prompts]
-        served = list(self._served(iter(prompts), tokens, order))
+        job, prompts, begins = self._session.tensor_job(inputs, options)
+        served = list(job.served(map(job.request, prompts)))
         self._raise_if_short([outcome for _, outcome in served], strict=True)
         rows = [
-            torch.cat([begins[prompt.number], ids.new_tensor(draw.token_ids)])
+            torch.cat([begins[prompt.number], begins[prompt.number].new_tensor(draw.token_ids)])
             for prompt, outcome in served
             for draw in outcome.draws
         ]
-        pad = prompts[0].settings.pad_id
-        sequences = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
-        if not prompts[0].settings.return_dict:
+        law = prompts[0].law
+        sequences = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=law.pad_id)
+        if not law.return_dict:
             return sequences
-        return (GenerateEncoderDecoderOutput if two_parts else GenerateDecoderOnlyOutput)(sequences=sequences)
+        kind = GenerateDecoderOnlyOutput if self._session.kind.causal else GenerateEncoderDecoderOutput
+        return kind(sequences=sequences)
 
     def _outcomes(
-        self, prompts: Iterable[Any], call: Call, order: Order, *, first: int = 0
-    ) -> Iterator[tuple[Prompt, Outcome]]:
-        prepared = call.prompts(enumerate(prompts, start=first), self._batch_size)
-        if order.sampler.weighs:
-            prepared = map(require_weighable, prepared)
-        served = self._served(prepared, call, order)
-        return ((prompt, self._completed(prompt, outcome, order.constraint)) for prompt, outcome in served)
+        self, prompts: Iterable[Any], job: Job, *, first: int = 0
+    ) -> Iterator[tuple[PreparedPrompt, Outcome]]:
+        served = job.served(job.requests(prompts, first=first))
+        return ((prompt, self._completed(prompt, outcome, job.constraint)) for prompt, outcome in served)
 
     def _collect(
-        self, prompts: Any, call: Call, order: Order, *, progress: bool | None = None, render: bool = False
+        self, prompts: Any, job: Job, *, progress: bool | None = None, render: bool = False
     ) -> tuple[list[Outcome], list[Any]]:
         """Return all outcomes and, where wanted, records: rendered one by one, so that no image is kept for long."""
-        served = self._outcomes(prompts, call, order)
+        served = self._outcomes(prompts, job)
         if progress or (progress is None and len(prompts) > 1):
             from rich.console import Console
             from rich.progress import track
@@ -473,116 +394,13 @@ class GuardedGenerator:
             for prompt, outcome in served:
                 outcomes.append(outcome)  # kept when an error ends the loop
                 if render:
-                    records.append(_records(prompt, outcome, call))
+                    records.append(_records(prompt, outcome, job))
         except GuardwrapError as error:
             error.outcomes = (*outcomes, *error.outcomes)
             raise
         return outcomes, records
 
-    def _order(self, options: Mapping[str, Any]) -> tuple[Call, Order]:
-        """Read the options of a call."""
-        own, rest = _split(options)
-        call = call_of(self._pipe, rest)
-        proposal = self._proposal_in(own)
-        if proposal is not None:
-            source = None if proposal.adapter is not None else call
-            source = source if proposal.pipe is self._pipe else call_of(proposal.pipe, rest)
-            told = None if proposal.prompt is None else proposal.prompt.apply
-            call = ProposedCall(**vars(call), source=source, told=told)
-        return call, self._order_of(own, call, proposal)
-
-    def _takes_adapter(self, own: Mapping[str, Any]) -> bool:
-        given = own.get("adapter")
-        return self._adapter is not None if given is None else given is not False
-
-    def _proposal_in(self, own: Mapping[str, Any]) -> _Proposal | None:
-        """Read what attempts of a call are to be drawn from."""
-        given, proposal = own.get("adapter"), own.get("proposal")
-        if not self._takes_adapter(own):
-            return self._proposal if proposal is None else self._proposal_of(proposal)
-        if proposal is not None or self._proposal is not None:
-            raise UsageError(
-                "attempts come from a proposal or from an adapter, not both; pass adapter=False, or no proposal="
-            )
-        adapter = self._adapter if given is None else self._adapter_of(given)
-        return _Proposal(self._pipe, None, "an adapter", adapter)
-
-    def _proposal_of(self, given: Any) -> _Proposal | None:
-        """Read what attempts are to be drawn from."""
-        if given is None:
-            return None
-        if draws_whole(self._pipe):
-            raise UsageError(
-                "a proposal needs a causal language model, whose texts can be weighed; leave proposal= out"
-            )
-        if isinstance(given, ProposalPrompt):
-            return _Proposal(self._pipe, given, str(given))
-        own = isinstance(given, str | Path | Pipeline)
-        pipe = as_pipeline(given, None if own else self.tokenizer)
-        if draws_whole(pipe):
-            raise UsageError("the proposal must be a causal language model like the model itself")
-        require_same_tokens(self._pipe, pipe)
-        return _Proposal(pipe, None, f"the model {pipe.model.name_or_path!r}")
-
-    def _order_of(self, own: Mapping[str, Any], call: Call, proposal: _Proposal | None = None) -> Order:
-        """Check guardwrap's options of a call, and fill them up with the wrapper's."""
-        constraint, sampler, budget = self._constraint, self._sampler, self._budget
-        if own.get("constraints") is not None:
-            given = as_constraint_file(own["constraints"], allow_code=self._allow_code)
-            constraint, budget = given.constraint, given.budget or budget
-            sampler = sampler_named(given.sampler) if given.sampler else sampler
-        if own.get("sampler") is not None:
-            sampler = sampler_named(own["sampler"])
-        if own.get("budget") is not None:
-            budget = own["budget"]
-        if not isinstance(budget, Budget):
-            raise UsageError(f"budget must be a Budget, not {type(budget).__name__}; e.g. Budget(max_attempts=100)")
-        seed = self._next_seed() if own.get("seed") is None else _require_whole("seed", own["seed"], 0)
-        size = self._batch_size if own.get("batch_size") is None else _require_whole("batch_size", own["batch_size"], 1)
-        model = self.model if proposal is None else proposal.pipe.model
-        described = None if proposal is None else proposal.described
-        notes: tuple[str, ...] = ()
-        if proposal is not None and proposal.adapter is not None:
-            proposal.adapter.require_constraint(constraint)
-            model, notes = proposal.adapter.model(merge=not sampler.weighs)  # where a(y) is never computed
-            described = proposal.adapter.described(constraint)
-        if _has_dropout(self.model) or (model is not self.model and _has_dropout(model)):
-            raise UsageError("the model is in training mode, so dropout makes its texts random; call model.eval()")
-        early = self._stable_prefix(call).works and not call.parses
-        if call.parses:
-            notes += ("the content of the message was judged, as it is parsed from the answer",)
-        elif not early:
-            notes += ("no early abort: this tokenizer rewrites text that it has already decoded",)
-        order = Order(constraint, sampler, budget, seed, size, "generate", early, notes)
-        if draws_whole(self._pipe):
-            return order
-        weigh = Weigher(self.model, model) if proposal is not None and sampler.weighs else None
-        mode = choose(model).name
-        if (slower := slower_because(model)) is not None:
-            order = dataclasses.replace(order, notes=(*notes, slower))
-        return dataclasses.replace(order, mode=mode, model=model, proposal=described, weigh=weigh)
-
-    def _served(self, prompts: Iterator[Prompt], call: Call, order: Order) -> Iterator[tuple[Prompt, Outcome]]:
-        stable = self._stable_prefix(call)
-
-        def watch(ids: Sequence[int], settings: Settings | None = None) -> str | None:
-            decode = None if settings is None else partial(call.growing, settings)
-            return first_violated(order.constraint, stable(ids, decode))
-
-        watched = watch if order.early_abort else None
-        if draws_whole(self._pipe):
-            return serve(prompts, order, Whole(order.batch_size, watched), call.draw)
-        make_rows = partial(choose(order.model), order.model)
-        return serve(prompts, order, Decoder(make_rows, order.batch_size, watched), call.draw)
-
-    def _stable_prefix(self, call: Call) -> StablePrefix:
-        """Return the decoder of unfinished attempts; made, and tested, once for each way of reading tokens."""
-        key = repr(sorted(call.reading.items()))
-        if key not in self._stable:
-            self._stable[key] = call.stable_prefix()
-        return self._stable[key]
-
-    def _completed(self, prompt: Prompt, outcome: Outcome, constraint: Constraint) -> Outcome:
+    def _completed(self, prompt: PreparedPrompt, outcome: Outcome, constraint: Constraint) -> Outcome:
         """Fill missing texts with the fallback, if it satisfies the constraint."""
         if outcome.ok or not isinstance(self._on_exhausted, Fallback):
             return outcome
@@ -606,41 +424,24 @@ class GuardedGenerator:
         if not short:
             return
         if any(outcome.report.ended == "deterministic" for outcome in short):
-            how = "temperature=1.0" if is_whisper(self._pipe) else "do_sample=True, num_beams=1"
             raise Deterministic(
-                f"greedy or beam search gave a text that violates the constraint, and would give it again; pass {how}",
+                "greedy or beam search gave a text that violates the constraint, and would give it again; pass "
+                f"{self._session.kind.sampling}",
                 outcomes,
             )
         raise BudgetExhausted(outcomes)
 
-    def _records_lazily(self, prompts: Iterable[Any], call: Call, order: Order) -> Iterator[Any]:
-        for prompt, outcome in self._outcomes(prompts, call, order):
+    def _records_lazily(self, prompts: Iterable[Any], job: Job) -> Iterator[Any]:
+        for prompt, outcome in self._outcomes(prompts, job):
             self._raise_if_short([outcome])
-            yield _records(prompt, outcome, call)
-
-    def _next_seed(self) -> int:
-        call = next(self._calls)
-        if self._seed is None:
-            with one_at_a_time:
-                return int(torch.randint(2**63 - 1, ()).item())
-        if call == 0:
-            return self._seed
-        return int.from_bytes(hashlib.blake2b(f"{self._seed}/{call}".encode(), digest_size=7).digest(), "big")
+            yield _records(prompt, outcome, job)
 
 
-def _records(prompt: Prompt, outcome: Outcome, call: Call) -> Any:
+def _records(prompt: PreparedPrompt, outcome: Outcome, job: Job) -> Any:
     """Render an outcome as the pipeline would, with None for texts that are missing."""
     others = outcome.texts[len(outcome.draws) :]
     missing = outcome.report.requested - len(outcome.texts)
-    return call.records(prompt, [draw.token_ids for draw in outcome.draws], [*others, *[None] * missing])
-
-
-def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Tell guardwrap's options of a call from those of the pipeline."""
-    own = {name: value for name, value in options.items() if name in OWN}
-    # Prompts are tokenized one by one, without the pipeline's data loader.
-    rest = {name: value for name, value in options.items() if name not in (*OWN, "num_workers")}
-    return own, rest
+    return job.call.records(prompt, [draw.token_ids for draw in outcome.draws], [*others, *[None] * missing])
 
 
 def _require_text(fallback: object) -> str:
@@ -650,21 +451,3 @@ def _require_text(fallback: object) -> str:
     if not is_text(fallback):
         raise UsageError("the fallback has half of a surrogate pair, which is no character; leave it out")
     return fallback
-
-
-def _require_whole(name: str, value: int, least: int) -> int:
-    """Return a whole number that is large enough, or raise UsageError."""
-    if not is_count(value) or value < least:
-        raise UsageError(f"{name}={value!r}: give a whole number of at least {least}")
-    return value
-
-
-def _has_dropout(model: Any) -> bool:
-    """Whether the model draws random numbers of its own."""
-    if any(module.training and module.p > 0 for module in model.modules() if isinstance(module, torch.nn.Dropout)):
-        return True
-    config = model.config.get_text_config()  # of those that drop without a module
-    return model.training and any(getattr(config, name, 0) for name in _DROPOUTS)
-
-
-_DROPOUTS = ("attention_dropout", "dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")

@@ -17,9 +17,9 @@ from transformers import MixtralConfig, MixtralForCausalLM
 from guardwrap import Adapter, GuardedGenerator, Keyword, Length, Prompt, constraint, qrs
 from guardwrap.adapters import Card, attach, merged, save_adapter
 from guardwrap.adapters import loaded as loaded_module
+from guardwrap.backends.sharing import shared_copy
 from guardwrap.constraints.base import All
 from guardwrap.constraints.patterns import filtered_warnings
-from guardwrap.engine.sharing import shared_copy
 from guardwrap.errors import AdapterError, AdapterMismatch, CheckFailed, UsageError
 from guardwrap.testing import World, goodness_of_fit, llama_world
 from tests import tiny

@@ -46,8 +46,8 @@ def command_lines(page: str) -> list[str]:
 def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A tiny model with its tokenizer, which is "local" as well, and kept in a folder ``model``."""
     model, tokenizer = storyteller()
-    for place in ("local", "formats"):
-        monkeypatch.setattr(f"guardwrap.engine.{place}.load_local", lambda: (model, tokenizer))
+    for place in ("engine.local", "pipelines.local", "pipelines.loading"):
+        monkeypatch.setattr(f"guardwrap.{place}.load_local", lambda: (model, tokenizer))
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     return model, tokenizer

@@ -34,11 +34,11 @@ from guardwrap import (
     Verdict,
     constraint,
 )
-from guardwrap.engine import prepare
-from guardwrap.engine.prefix import StablePrefix
-from guardwrap.engine.rows import Plain
-from guardwrap.engine.selftest import choose
+from guardwrap.backends.refill.rows import Plain
+from guardwrap.backends.refill.selftest import select_rows
 from guardwrap.errors import BudgetExhausted, CheckFailed, GuardwrapError, ModelError, PromptError, UsageError
+from guardwrap.pipelines import prepare
+from guardwrap.pipelines.prefix import StablePrefix
 from guardwrap.testing import World, character_tokenizer, llama_world
 
 ANYTHING = Length(min=0)
@@ -217,7 +217,7 @@ def rope(kind: str) -> Any:
 
 def test_frequencies_that_depend_on_the_longest_row_do_not_mix_rows() -> None:
     model = rope("dynamic")
-    assert choose(model) is Plain
+    assert select_rows(model) is Plain
     guarded = GuardedGenerator(model, ANYTHING, tokenizer=character_tokenizer("abcdefghij"), seed=1)
     options = {"num_return_sequences": 4, "max_new_tokens": 6, "seed": 1, "progress": False}
     alone = guarded.run(["abc"], **options)[0]

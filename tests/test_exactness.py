@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from guardwrap import Budget, GuardedGenerator, Keyword, Regex, Verdict, constraint, generator
+from guardwrap import Budget, GuardedGenerator, Keyword, Regex, Verdict, constraint, session
+from guardwrap.backends import drawing
+from guardwrap.backends.refill import decode
+from guardwrap.backends.refill.rows import Plain, Rows, Wave
+from guardwrap.backends.refill.slots import Slots
 from guardwrap.draws import Outcome
-from guardwrap.engine import decode as loop
-from guardwrap.engine import serve
-from guardwrap.engine.rows import Plain, Rows, Wave
-from guardwrap.engine.slots import Slots
+from guardwrap.scheduling import account, backend
+from guardwrap.scheduling.backend import Decoded
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 
 DRAWS = 20_000
@@ -37,15 +39,15 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    advance = loop.Decoder.advance
+    advance = decode.RefillBackend.advance
 
-    def timed(self: loop.Decoder) -> list[loop.Decoded]:
+    def timed(self: decode.RefillBackend) -> list[Decoded]:
         clock.now += 1.0
         return advance(self)
 
-    monkeypatch.setattr(loop.Decoder, "advance", timed)
-    monkeypatch.setattr(serve, "time", clock)
-    monkeypatch.setattr(loop, "time", clock)
+    monkeypatch.setattr(decode.RefillBackend, "advance", timed)
+    for place in (account, drawing, backend):
+        monkeypatch.setattr(place, "time", clock)
     return clock
 
 
@@ -66,9 +68,9 @@ BUDGETS = {
 }
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 64])
-@pytest.mark.parametrize("kind", BUDGETS)
+@pytest.mark.parametrize(("kind", "batch_size"), [("attempts", 7), ("tokens", 64), ("seconds", 7)])
 def test_drawn_from_g_whatever_the_budget(kind: str, batch_size: int, clock: Clock) -> None:
+    """Through a pipeline; every budget with every batch size, one attempt at a time too, in tests/scheduling."""
     budget, ended = BUDGETS[kind]
     world = table_world(letters="ab ", temperature=0.8)
     # A budget binds, so more prompts than draws are needed: those that end in time.
@@ -145,7 +147,7 @@ MODES = {Slots: 1, Wave: 2, Plain: 3}  # with seeds, since the same seed gives t
 def test_drawn_from_g_however_rows_are_kept(
     kind: type[Rows], make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generator, "choose", lambda model: kind)
+    monkeypatch.setattr(session, "select_rows", lambda model: kind)
     world = make(letters="ab ", temperature=0.8, max_new_tokens=3)
     slow = kind is Plain and make is llama_world  # each token from the whole text
     assert mixed_fit(world, 64, FEW if slow else DRAWS, MODES[kind]) > FITS
@@ -164,8 +166,8 @@ def test_rows_that_are_mixed_up_are_biased(kind: type[Rows], monkeypatch: pytest
 
     monkeypatch.setattr(kind, "keep", mixed_up)
     # Rows that take the place of longer ones would not fit into the tree of prefixes.
-    monkeypatch.setattr(loop.Decoder, "_is_shared", lambda self, attempt: False)
-    monkeypatch.setattr(generator, "choose", lambda model: kind)
+    monkeypatch.setattr(decode.RefillBackend, "_is_shared", lambda self, attempt: False)
+    monkeypatch.setattr(session, "select_rows", lambda model: kind)
     assert mixed_fit(llama_world(letters="ab ", temperature=0.8), 64, FEW // 2, MODES[kind]) < FAILS
 
 
@@ -176,12 +178,12 @@ def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
         return waiting.pop(min(waiting), None) if waiting else None
 
     # As if nothing were on its way: many attempts of a prompt side by side.
-    monkeypatch.setattr(loop.Decoder, "lengths", lambda self: {})
+    monkeypatch.setattr(decode.RefillBackend, "lengths", lambda self: {})
     world = table_world(letters="ab ", temperature=0.8)
     results = outcomes(world, CONSTRAINT, budget=Budget(), batch_size=64, draws=FEW)
     assert fit(world, CONSTRAINT, results) > FITS
 
-    monkeypatch.setattr(serve, "next_in_turn", whichever_finished_first)
+    monkeypatch.setattr(account, "next_in_turn", whichever_finished_first)
     results = outcomes(world, CONSTRAINT, budget=Budget(), batch_size=64, draws=FEW)
     assert all(CONSTRAINT.accepts(outcome.texts[0]) for outcome in results)
     assert fit(world, CONSTRAINT, results) < FAILS
@@ -198,15 +200,15 @@ def test_a_deadline_is_biased_and_says_so(clock: Clock) -> None:
 
 def test_a_token_limit_that_drops_long_texts_is_biased(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     """Rule 2: looking at the limit after an attempt instead of before it."""
-    book = serve._Account._book
+    book = account.Account._book
 
-    def late(self: serve._Account, judged: serve._Judged) -> None:
+    def late(self: account.Account, judged: account.Judged) -> None:
         if self.tokens + len(judged.draw.token_ids) > 4:
             self.ended = "max_tokens"
         else:
             book(self, judged)
 
-    monkeypatch.setattr(serve._Account, "_book", late)
+    monkeypatch.setattr(account.Account, "_book", late)
     world = table_world(letters="ab ", temperature=0.8)
     budget = Budget(max_attempts=20, max_tokens=4)
     guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, budget=budget, batch_size=1, seed=1)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from guardwrap import Budget, Finished, GuardedGenerator, JSONSchema, Keyword, Regex, Verdict, constraint
-from guardwrap.engine.local import load_local
-from guardwrap.engine.selftest import choose
-from guardwrap.engine.slots import Slots
+from guardwrap.backends.refill.selftest import select_rows
+from guardwrap.backends.refill.slots import Slots
+from guardwrap.pipelines.local import load_local
 
 pytestmark = pytest.mark.xdist_group("local")
 
@@ -107,4 +107,4 @@ def test_json(local: tuple[Any, Any]) -> None:
 def test_half_precision_is_no_reason_to_be_slow(local: tuple[Any, Any]) -> None:
     """Its rounding on a real model is far above that of tiny random ones, and still no misplaced state."""
     model = copy.deepcopy(local[0]).to(torch.bfloat16)
-    assert choose(model) is Slots
+    assert select_rows(model) is Slots

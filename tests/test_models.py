@@ -17,13 +17,29 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.models.llama import modeling_llama
 
-from guardwrap import Budget, Draw, GuardedGenerator, Keyword, Length, Regex, Verdict, constraint, generator
+from guardwrap import (
+    Budget,
+    Draw,
+    GuardedGenerator,
+    Keyword,
+    Length,
+    Regex,
+    Verdict,
+    constraint,
+    generator,
+    private,
+    session,
+)
+from guardwrap.backends.law import GenerationLaw
+from guardwrap.backends.refill.decode import RefillBackend
+from guardwrap.backends.refill.rows import Plain, Wave
+from guardwrap.backends.refill.slots import Slots, _Prefix, _SlotLayer
 from guardwrap.constraints import patterns
-from guardwrap.engine import calls, prepare, serve
-from guardwrap.engine.decode import Decoded, Decoder
-from guardwrap.engine.rows import Plain, Wave
-from guardwrap.engine.slots import Slots, _Prefix, _SlotLayer
 from guardwrap.errors import CheckFailed, UsageError
+from guardwrap.pipelines import calls, prepare
+from guardwrap.scheduling import scheduler
+from guardwrap.scheduling.account import Account
+from guardwrap.scheduling.backend import Decoded
 from guardwrap.testing import character_tokenizer, table_world
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
@@ -191,7 +207,7 @@ def test_negative_control_misplaced_states_are_wrong(
         place(self, rows, keys.roll(1, dims=2), values)
 
     monkeypatch.setattr(_SlotLayer, "place", misplaced)
-    monkeypatch.setattr(generator, "choose", lambda model: Slots)
+    monkeypatch.setattr(session, "select_rows", lambda model: Slots)
     with pytest.raises(AssertionError):
         assert_right(MODELS[name](tmp_path))
 
@@ -368,13 +384,13 @@ def test_negative_control_leaks_are_seen(name: str, tmp_path: Path, monkeypatch:
     guarded = guard(two_adapters(tmp_path))
     guarded.model.generation_config.stop_strings = ["q"]
     guarded("a", seed=1, max_new_tokens=2)
-    advance = Decoder.advance
+    advance = RefillBackend.advance
 
-    def leaking(self: Decoder) -> Any:
+    def leaking(self: RefillBackend) -> Any:
         LEAKS[name](guarded)
         return advance(self)
 
-    monkeypatch.setattr(Decoder, "advance", leaking)
+    monkeypatch.setattr(RefillBackend, "advance", leaking)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), pytest.raises(AssertionError):
         assert_left_alone(guarded, lambda: guarded("a", seed=1, max_new_tokens=2, min_new_tokens=2))
 
@@ -417,7 +433,7 @@ def after(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, gate: Callabl
 
 
 def unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (prepare, calls, generator):
+    for module in (prepare, calls, private, session, generator):
         monkeypatch.setattr(module, "one_at_a_time", contextlib.nullcontext())
 
 
@@ -491,7 +507,7 @@ def test_threads_with_constraints_and_stop_strings_of_their_own() -> None:
 
 # Prompts without end.
 
-STATE = (serve._Account, prepare.Settings, Decoded, Draw, _Prefix, torch.Tensor)
+STATE = (Account, GenerationLaw, Decoded, Draw, _Prefix, torch.Tensor)
 """What a prompt and its attempts leave while they are under way."""
 
 
@@ -525,9 +541,9 @@ def streamed(count: int) -> tuple[int, list[int]]:
 
 @pytest.mark.parametrize(("kind", "count"), [(Slots, 5_000), (Wave, 600), (Plain, 600)])
 def test_a_stream_of_prompts_takes_constant_memory(kind: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generator, "choose", lambda model: kind)
+    monkeypatch.setattr(session, "select_rows", lambda model: kind)
     ahead, alive = streamed(count)
-    assert 8 < ahead <= serve.WINDOW * 8
+    assert 8 < ahead <= scheduler.WINDOW * 8
     assert max(alive[1:]) < alive[0] + 200
 
 
@@ -537,8 +553,8 @@ class Hoarding(Slots):
 
 
 def test_negative_control_a_stream_that_keeps_what_it_has_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generator, "choose", lambda model: Hoarding)
-    monkeypatch.setattr(serve, "WINDOW", 1_000)
+    monkeypatch.setattr(session, "select_rows", lambda model: Hoarding)
+    monkeypatch.setattr(session, "WINDOW", 1_000)
     ahead, alive = streamed(600)
     assert ahead > 4 * 8
     assert max(alive[1:]) > alive[0] + 500

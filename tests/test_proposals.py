@@ -10,7 +10,7 @@ import torch
 from laws import Law, by_text, imh_law, normal, qrs_law
 
 from guardwrap import Budget, BudgetExhausted, GuardedGenerator, Keyword, Length, Prompt, Regex, imh, qrs
-from guardwrap.engine import score
+from guardwrap.backends import score
 from guardwrap.errors import ModelError, UsageError
 from guardwrap.samplers import Sampler
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
@@ -170,7 +170,7 @@ def test_the_same_law_weighs_nothing(dtype: torch.dtype, most: float) -> None:
 def test_negative_control_half_precision_weights_without_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     world = llama_world(letters="abcdefgh ", max_new_tokens=24)
     world.model.to(torch.bfloat16)
-    monkeypatch.setattr("guardwrap.engine.proposed.is_exact", lambda model: True)
+    monkeypatch.setattr("guardwrap.pipelines.proposed.is_exact", lambda model: True)
     guarded = GuardedGenerator(world.pipeline(), Length(min=1), proposal=Prompt("{prompt}"))
     (attempts,) = guarded.attempts(world.prompt, 64, seed=0, **world.settings)
     assert max(abs(a.log_weight) for a in attempts if a.satisfied) > 1e-3

@@ -13,7 +13,7 @@ from guardwrap import Budget, BudgetExhausted, Constraint, GuardedGenerator, Reg
 from guardwrap.constraints.base import run_check
 from guardwrap.constraints.views import VIEWS
 from guardwrap.draws import Draw
-from guardwrap.engine.calls import Call, TensorCall
+from guardwrap.pipelines.calls import Call, TensorCall
 from guardwrap.testing import TableConfig, TableModel, _with_end
 
 WORDS = ["there", "was", "a", "little", "cat", ".", ","]

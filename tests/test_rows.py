@@ -9,10 +9,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from guardwrap import GuardedGenerator, Keyword, Length, Prompt
-from guardwrap.engine import selftest, slots
-from guardwrap.engine.rows import Plain, Wave
-from guardwrap.engine.selftest import choose
-from guardwrap.engine.slots import Slots
+from guardwrap.backends.refill import selftest, slots
+from guardwrap.backends.refill.rows import Plain, Wave
+from guardwrap.backends.refill.selftest import select_rows
+from guardwrap.backends.refill.slots import Slots
 from guardwrap.errors import ModelError
 from guardwrap.testing import World, character_tokenizer
 
@@ -68,14 +68,14 @@ def tiny(name: str, special: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("name", REFILL)
 def test_refill(name: str) -> None:
     model = tiny(name, REFILL[name])
-    assert choose(model) is Slots
+    assert select_rows(model) is Slots
     same_as_generate(model)
 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_architectures_that_need_the_plain_mode(name: str) -> None:
     model = tiny(name, PLAIN[name])
-    assert choose(model) is Plain
+    assert select_rows(model) is Plain
     guarded = GuardedGenerator(model, Length(min=1), tokenizer=character_tokenizer(LETTERS), seed=0)
     assert all(outcome.ok for outcome in guarded.run(["ab", "hello"], max_new_tokens=4))
 
@@ -106,9 +106,9 @@ def test_same_seed_same_texts_in_every_mode(world: World, kind: Any, monkeypatch
         return [outcome.texts for outcome in outcomes]
 
     usual = texts()
-    from guardwrap import generator
+    from guardwrap import session
 
-    monkeypatch.setattr(generator, "choose", lambda model: kind)
+    monkeypatch.setattr(session, "select_rows", lambda model: kind)
     assert texts() == usual
     assert modes == {"refill", kind.name}
 
@@ -126,7 +126,7 @@ def test_half_precision_is_tried_in_float32(name: str, dtype: torch.dtype, monke
         return seen[-1]
 
     monkeypatch.setattr(selftest, "_apart", noted)
-    assert choose(model) is Slots
+    assert select_rows(model) is Slots
     assert max(seen) < 1e-4  # half precision makes 1e-3 and more, where it makes any difference
     assert {parameter.dtype for parameter in model.parameters()} == {dtype}
 
@@ -190,7 +190,7 @@ def test_negative_control_each_mistake_is_seen(
 ) -> None:
     model = tiny("llama", {}).to(dtype)
     MISTAKES[mistake](monkeypatch)
-    assert choose(model) is Wave
+    assert select_rows(model) is Wave
     guarded = GuardedGenerator(model, Length(min=0), tokenizer=character_tokenizer(LETTERS))
     reports = [guarded.run("ab", max_new_tokens=2)[0].report for _ in range(2)]
     assert all(any("'refill' its logits differ by" in note for note in report.notes) for report in reports)
@@ -201,7 +201,7 @@ def test_negative_control_each_mistake_is_seen(
 def test_negative_control_rows_that_are_not_reordered(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     rolled_states(monkeypatch)
     monkeypatch.setattr(DynamicCache, "reorder_cache", lambda self, index: None)
-    assert choose(tiny("llama", {}).to(dtype)) is Plain
+    assert select_rows(tiny("llama", {}).to(dtype)) is Plain
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -222,7 +222,7 @@ def test_kernels_that_take_half_precision_only(broken: bool, monkeypatch: pytest
     monkeypatch.setattr(type(model), "forward", strict)
     if broken:
         rolled_states(monkeypatch)
-    assert choose(model) is (Wave if broken else Slots)
+    assert select_rows(model) is (Wave if broken else Slots)
 
 
 def test_the_plain_mode_says_why() -> None:
@@ -235,9 +235,9 @@ def test_the_plain_mode_says_why() -> None:
 
 def test_what_was_chosen_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("llama", {})
-    choose(model)
+    select_rows(model)
     monkeypatch.setattr(selftest, "_difference", lambda *_: pytest.fail("tested again"))
-    choose(model)
+    select_rows(model)
 
 
 def test_a_long_run_of_slots_shifts_and_grows(world: World) -> None:
@@ -268,9 +268,9 @@ def test_a_long_run_of_slots_shifts_and_grows(world: World) -> None:
 def test_out_of_memory_halves_the_batch_and_loses_nothing(
     world: World, kind: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from guardwrap import generator
+    from guardwrap import session
 
-    monkeypatch.setattr(generator, "choose", lambda model: kind)
+    monkeypatch.setattr(session, "select_rows", lambda model: kind)
     judged = Keyword("b", whole_words=False)
     prompts = ["ab", "a", "cde f. ab", "ab"]
     settings = {"num_return_sequences": 4, "max_new_tokens": 8, "temperature": 2.0, "seed": 3}
@@ -316,8 +316,8 @@ def test_out_of_memory_in_the_self_test_is_not_held_against_the_model(monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(Slots, "forward", full)
         with pytest.raises(ModelError, match="free some"):
-            choose(model)
-    assert choose(model) is Slots
+            select_rows(model)
+    assert select_rows(model) is Slots
 
 
 @pytest.mark.parametrize("name", ["llama", "mamba2", "jamba"])

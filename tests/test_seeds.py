@@ -77,7 +77,7 @@ def test_negative_control_a_stream_shared_by_the_batch_depends_on_it(
 ) -> None:
     import random
 
-    from guardwrap.engine import decode as loop
+    from guardwrap.backends import drawing
 
     one = texts(world, 1)
     shared = random.Random(0)
@@ -86,7 +86,7 @@ def test_negative_control_a_stream_shared_by_the_batch_depends_on_it(
         def __next__(self) -> float:
             return shared.random()
 
-    monkeypatch.setattr(loop, "stream_of", lambda launch: Shared())
+    monkeypatch.setattr(drawing, "uniforms", lambda *_: Shared())
     first = texts(world, 1)
     shared.seed(0)
     assert texts(world, batch_size) != first
@@ -95,18 +95,18 @@ def test_negative_control_a_stream_shared_by_the_batch_depends_on_it(
 
 def overhead(world: World, monkeypatch: pytest.MonkeyPatch, *, shared: bool = False) -> tuple[float, list[Any]]:
     """Row-steps over one for each token but the first of the attempts that were needed; and the texts."""
-    from guardwrap.engine import decode as loop
+    from guardwrap.backends.refill import decode
 
     decoders = []
-    init = loop.Decoder.__init__
+    init = decode.RefillBackend.__init__
 
-    def kept(self: loop.Decoder, *args: Any) -> None:
+    def kept(self: decode.RefillBackend, *args: Any) -> None:
         decoders.append(self)
         init(self, *args)
 
-    monkeypatch.setattr(loop.Decoder, "__init__", kept)
+    monkeypatch.setattr(decode.RefillBackend, "__init__", kept)
     if not shared:
-        monkeypatch.setattr(loop.Decoder, "_is_shared", lambda self, attempt: False)
+        monkeypatch.setattr(decode.RefillBackend, "_is_shared", lambda self, attempt: False)
     guarded = GuardedGenerator(world.pipeline(), ~Regex("c"), batch_size=32, budget=Budget(max_attempts=None))
     tokens, texts = 0, []
     for seed in range(6):
@@ -123,9 +123,9 @@ def test_little_more_is_drawn_than_launch_order_needs(world: World, monkeypatch:
 
 
 def test_negative_control_launching_blindly_draws_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from guardwrap.engine import decode as loop
+    from guardwrap.backends.refill import decode
 
-    monkeypatch.setattr(loop.Decoder, "lengths", lambda self: {})
+    monkeypatch.setattr(decode.RefillBackend, "lengths", lambda self: {})
     assert overhead(world, monkeypatch)[0] > 1.3
 
 
@@ -138,9 +138,10 @@ def test_attempts_with_the_same_tokens_are_computed_once(world: World, monkeypat
 
 def test_who_waits_for_an_attempt_that_is_stopped_goes_on(world: World) -> None:
     """Two prompts with the same tokens share rows; when the first has its text, the second must not hang or change."""
-    from guardwrap.engine.calls import call_of
-    from guardwrap.engine.decode import Decoder, Launch
-    from guardwrap.engine.slots import Slots
+    from guardwrap.backends.refill.decode import RefillBackend
+    from guardwrap.backends.refill.slots import Slots
+    from guardwrap.pipelines.tasks import call_of
+    from guardwrap.scheduling.backend import Launch
 
     options = {
         "do_sample": True,
@@ -152,8 +153,8 @@ def test_who_waits_for_an_attempt_that_is_stopped_goes_on(world: World) -> None:
     prompts = list(call_of(world.pipeline(), options).prompts(enumerate(["ab"]), 1))
 
     def drawn(cancelled: bool) -> tuple[int, list[int]]:
-        decoder = Decoder(lambda: Slots(world.model), 2)
-        decoder.launch([Launch(prompts[0].settings, 0, number, 0) for number in ((0, 1) if cancelled else (1,))])
+        decoder = RefillBackend(lambda: Slots(world.model), 2)
+        decoder.launch([Launch(prompts[0].law, 0, number, 0) for number in ((0, 1) if cancelled else (1,))])
         ended: list[Any] = []
         for _ in range(4):
             decoder.advance()

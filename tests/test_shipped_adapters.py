@@ -11,8 +11,8 @@ from guardwrap.adapters import Card, read_adapter
 from guardwrap.adapters.card import readme
 from guardwrap.adapters.folder import fetched
 from guardwrap.content import content
-from guardwrap.engine.local import load_local
 from guardwrap.errors import AdapterMismatch, UnknownName
+from guardwrap.pipelines.local import load_local
 
 FOLDERS = sorted(path.parent for path in content("adapters").glob("*/card.yaml"))
 NAMES = [folder.name for folder in FOLDERS]

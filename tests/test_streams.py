@@ -96,7 +96,7 @@ sys.addaudithook(hook)
 
 @pytest.mark.parametrize(
     "name",
-    ["guardwrap.cli.app", "typer", "pydantic", "scipy", "torch", "guardwrap.engine.serve"],
+    ["guardwrap.cli.app", "typer", "pydantic", "scipy", "torch", "guardwrap.scheduling.scheduler"],
 )
 def test_ctrl_c_during_imports_is_one_line(place, name):
     args = ["generate", "ab", "-c", "a.yaml", "-m", "model"]

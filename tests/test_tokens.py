@@ -15,9 +15,9 @@ from transformers.generation import (
     TypicalLogitsWarper,
 )
 
-from guardwrap.engine.randomness import uniforms
-from guardwrap.engine.tokens import argmax, inverse_cdf, warped
+from guardwrap.backends.tokens import argmax, inverse_cdf, warped
 from guardwrap.errors import ModelError
+from guardwrap.scheduling.randomness import uniforms
 
 TOP = math.nextafter(1.0, 0.0)
 

@@ -11,10 +11,11 @@ import torch
 from tiny import AUDIO, bart, law, llava, picture, t5, whisper
 from transformers import LogitsProcessor
 
-from guardwrap import Budget, Finished, GuardedGenerator, Keyword, Length, Regex, constraint
+from guardwrap import Budget, Finished, GuardedGenerator, Keyword, Length, Regex, constraint, private
+from guardwrap.backends import drawing, generate
 from guardwrap.draws import Outcome
-from guardwrap.engine import decode, prepare, whole
-from guardwrap.engine.decode import Decoded
+from guardwrap.pipelines import prepare
+from guardwrap.scheduling.backend import Decoded
 from guardwrap.testing import World, goodness_of_fit
 
 DRAWS = 20_000
@@ -72,8 +73,8 @@ def test_negative_control_noise_shared_by_the_batch(monkeypatch: pytest.MonkeyPa
     def shared(scores: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return inverse_cdf(scores, uniform[:1].expand_as(uniform))
 
-    inverse_cdf = decode.inverse_cdf
-    monkeypatch.setattr(decode, "inverse_cdf", shared)
+    inverse_cdf = drawing.inverse_cdf
+    monkeypatch.setattr(drawing, "inverse_cdf", shared)
     model, tokenizer = t5("ab ")
     outcome = drawn(model, tokenizer, draws=FEW)
     assert goodness_of_fit([draw.token_ids for draw in outcome.draws], gold(model, tokenizer)[1]) < FAILS
@@ -86,7 +87,7 @@ def test_negative_control_the_end_counted_twice(monkeypatch: pytest.MonkeyPatch)
 
     model, tokenizer = t5("ab ")
     base, _ = gold(model, tokenizer)
-    monkeypatch.setattr(whole, "_running", all_rows)
+    monkeypatch.setattr(generate, "_running", all_rows)
     outcome = drawn(model, tokenizer, draws=200)
     assert any(draw.token_ids not in base for draw in outcome.draws)
 
@@ -130,7 +131,7 @@ def test_seeds_belong_to_attempts(kind: str, monkeypatch: pytest.MonkeyPatch) ->
         def __next__(self) -> float:
             return float(torch.rand((), generator=generator))
 
-    monkeypatch.setattr(whole, "stream_of", lambda launch: Shared())
+    monkeypatch.setattr(drawing, "uniforms", lambda *_: Shared())
     first = texts(1)
     generator.manual_seed(0)
     assert texts(5) != first
@@ -225,7 +226,8 @@ def test_threads_share_the_stop_strings_of_a_model(monkeypatch: pytest.MonkeyPat
             pass
 
     monkeypatch.setattr(prepare, "ExitStack", Open)
-    monkeypatch.setattr(prepare, "one_at_a_time", nullcontext())
+    for place in (prepare, private):
+        monkeypatch.setattr(place, "one_at_a_time", nullcontext())
     alone, other = other_thread_meanwhile()
     assert other != alone
 
@@ -247,15 +249,15 @@ def test_memory_that_runs_out_halves_the_batch(monkeypatch: pytest.MonkeyPatch) 
     guarded = GuardedGenerator(model, Keyword("b", whole_words=False), tokenizer=tokenizer, batch_size=16)
     plenty = guarded.run(["ab", "c"], progress=False, **options)
     rows: list[int] = []
-    run = whole.draw
+    run = generate._draw
 
-    def scarce(launches: Sequence[Any], watch: Any) -> list[Decoded]:
-        if len(launches) > 3:
+    def scarce(attempts: Sequence[Decoded]) -> None:
+        if len(attempts) > 3:
             raise torch.OutOfMemoryError
-        rows.append(len(launches))
-        return run(launches, watch)
+        rows.append(len(attempts))
+        run(attempts)
 
-    monkeypatch.setattr(whole, "draw", scarce)
+    monkeypatch.setattr(generate, "_draw", scarce)
     little = guarded.run(["ab", "c"], progress=False, **options)
     assert [o.texts for o in little] == [o.texts for o in plenty]
     assert max(rows) == 2

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from guardwrap.adapters.card import Card
 from guardwrap.adapters.folder import CARD, CONFIG, Files, fetched, read_adapter
 from guardwrap.adapters.lora import attach, merged, require_plain
+from guardwrap.backends.score import is_exact
 from guardwrap.constraints.base import Constraint
-from guardwrap.engine.score import is_exact
 from guardwrap.errors import AdapterError, AdapterMismatch, UsageError, first_line
 from guardwrap.inputs import irregular
 from guardwrap.proposals import Adapter

@@ -1,1 +1,1 @@
-"""Where draws come from: the decoding loop and what surrounds it."""
+"""Where ``load_local`` stood before; use ``from guardwrap import load_local``."""

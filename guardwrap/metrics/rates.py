@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 from guardwrap.draws import Estimate
 
@@ -32,9 +32,9 @@ def acceptance_rate(accepted: int, attempts: int, *, stopped_on_acceptance: bool
     if attempts == 0:
         return Estimate(float("nan"), 0.0, 1.0)
     tail = (1 - level) / 2
-    low = beta.ppf(tail, accepted, attempts - accepted + 1) if accepted else 0.0
+    low = betaincinv(accepted, attempts - accepted + 1, tail) if accepted else 0.0
     successes = accepted + (0 if stopped_on_acceptance else 1)
-    high = beta.ppf(1 - tail, successes, attempts - accepted) if attempts > accepted else 1.0
+    high = betaincinv(successes, attempts - accepted, 1 - tail) if attempts > accepted else 1.0
     haldane = stopped_on_acceptance and accepted >= 2
     value = (accepted - 1) / (attempts - 1) if haldane else accepted / attempts
     return Estimate(float(value), float(low), float(high))

@@ -12,7 +12,7 @@ from peft import LoraConfig
 
 from guardwrap.adapters.folder import Files, fetched, read_adapter
 from guardwrap.adapters.lora import attach, merged, require_plain
-from guardwrap.engine.sharing import is_quantised
+from guardwrap.backends.sharing import is_quantised
 from guardwrap.errors import AdapterMismatch, UsageError
 
 __all__ = ["Policy", "read_start"]

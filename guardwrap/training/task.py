@@ -5,28 +5,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
 from guardwrap.adapters.lora import require_plain
+from guardwrap.backends.law import GenerationLaw
+from guardwrap.backends.score import Continuation, log_probabilities
 from guardwrap.constraints.base import Verdict, run_check, run_verdict
-from guardwrap.constraints.text import Length
-from guardwrap.draws import Budget, Draw
-from guardwrap.engine.calls import call_of
-from guardwrap.engine.decode import Decoder
-from guardwrap.engine.formats import read_prompts
-from guardwrap.engine.prepare import Settings
-from guardwrap.engine.proposed import ProposedCall, require_weighable
-from guardwrap.engine.score import Text, log_probabilities
-from guardwrap.engine.selftest import choose
-from guardwrap.engine.serve import Order, Prompt, serve
-from guardwrap.engine.tasks import draws_whole
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
+from guardwrap.pipelines.prepare import PreparedPrompt
+from guardwrap.pipelines.proposed import ProposedCall, require_weighable
+from guardwrap.pipelines.tasks import call_of
 from guardwrap.proposals import Prompt as Hint
-from guardwrap.samplers import Attempt, rejection
+from guardwrap.samplers import Attempt
+from guardwrap.scheduling.backend import Decoded, Launch, draw_all
+from guardwrap.session import backend_for
 from guardwrap.training import shards
 from guardwrap.training.samples import Sample
 
@@ -58,19 +53,18 @@ class Task:
     generation: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        pipe = self.guarded.pipeline
+        pipe, session = self.guarded.pipeline, self.guarded.session
         require_plain(pipe.model)
-        if draws_whole(pipe):
+        if not session.kind.causal:
             raise UsageError("training needs a text-generation pipeline or a causal language model")
-        if self.guarded._proposal is not None:
+        if session.proposal is not None:
             raise UsageError("the wrapper draws from a proposal, and training from the model itself; make one without")
         self._call = call_of(pipe, self.generation)
-        read, _, _ = read_prompts(pipe, list(self.given))
-        self._read = list(enumerate(read))
+        self._read = list(enumerate(session.kind.read_prompts(list(self.given)).prompts))
         self.prompts = list(self._call.prompts(self._read, len(self._read)))
         for prompt in self.prompts:
             try:
-                require_weighable(dataclasses.replace(prompt, target=prompt.settings))
+                require_weighable(dataclasses.replace(prompt, target=prompt.law))
             except UsageError as error:
                 raise UsageError(str(error).replace(", or sampler='rejection'", " as generation settings")) from None
         self._stable = self._call.stable_prefix()
@@ -108,23 +102,16 @@ class Task:
         list of (Sample or None, int)
             The text where it satisfies the constraint, and how many tokens were drawn.
         """
-        model, size = self.model, self.guarded.batch_size
-        prompts = (
-            dataclasses.replace(self.prompts[prompt], number=number, settings=settings)
-            for number, prompt, ids in begun
-            if (settings := self._ending(prompt, ids)) is not None
-        )
-        make_rows = choose(model)
-        order = Order(Length(min=0), rejection, Budget(max_attempts=1), seed, size, make_rows.name, False, model=model)
-        decoder = Decoder(partial(make_rows, model), size)
-        drawn: dict[int, Draw] = {
-            prompt.number: outcome.draws[0] for prompt, outcome in serve(prompts, order, decoder, self._call.draw)
-        }
+        laws = {number: self._ending(prompt, ids) for number, prompt, ids in begun}
+        launches = [Launch(law, seed, number, 0) for number, law in laws.items() if law is not None]
+        backend = backend_for(self.model, self.guarded.batch_size)
+        drawn: dict[int, Decoded] = {each.launch.prompt: each for each in draw_all(backend, launches)}
         draws = []
         for number, prompt, ids in begun:
-            more = drawn.get(number) or Draw("", (), "", finished=False)
-            whole = (*ids, *more.token_ids)
-            draws.append(self._call.draw(self.prompts[prompt], whole, more.finished))
+            more = drawn.get(number)
+            whole = (*ids, *(() if more is None else more.token_ids))
+            ended = more is not None and more.status == "finished"
+            draws.append(self._call.draw(self.prompts[prompt], whole, ended))
         satisfied = run_check(self.guarded.constraint, draws)
         return [
             (
@@ -134,13 +121,13 @@ class Task:
             for (_, prompt, ids), draw, fits in zip(begun, draws, satisfied, strict=True)
         ]
 
-    def _ending(self, prompt: int, ids: tuple[int, ...]) -> Settings | None:
+    def _ending(self, prompt: int, ids: tuple[int, ...]) -> GenerationLaw | None:
         """Return the settings for what follows a beginning; None where nothing can."""
-        settings = self.prompts[prompt].settings
-        if len(settings.prompt_ids) + len(ids) >= settings.max_length:
+        law = self.prompts[prompt].law
+        if len(law.prompt_ids) + len(ids) >= law.max_length:
             return None
-        begun = torch.cat([settings.prompt_ids, settings.prompt_ids.new_tensor(ids)])
-        return dataclasses.replace(settings, prompt_ids=begun, count=1)
+        begun = torch.cat([law.prompt_ids, law.prompt_ids.new_tensor(ids)])
+        return dataclasses.replace(law, prompt_ids=begun, count=1)
 
     def sample(self, prompt: int, attempt: Attempt) -> Sample:
         """Make a sample of an attempt that satisfies the constraint."""
@@ -160,22 +147,22 @@ class Task:
     def _satisfied(self, ids: Sequence[int]) -> bool:
         return run_verdict(self.guarded.constraint, self._stable(ids)) is Verdict.SATISFIED
 
-    def hinted(self, template: str) -> list[Prompt]:
+    def hinted(self, template: str) -> list[PreparedPrompt]:
         """Return the prompts under a constraint-aware prompt."""
-        call = ProposedCall(**vars(self._call), source=self._call, told=Hint(template).apply)
+        call = ProposedCall(**vars(self._call), source=self._call, rewrite=Hint(template).apply)
         return list(call.prompts(self._read, len(self._read)))
 
     def text_of(self, sample: Sample) -> str:
         """Return a sample's text, as the constraint judged it."""
         return self._call.text(self.prompts[sample.prompt], sample.token_ids)
 
-    def texts(self, samples: Sequence[Sample], prompts: Sequence[Prompt] | None = None) -> list[Text]:
-        """Return what ``engine.score`` takes: samples under their prompts, or under others."""
+    def texts(self, samples: Sequence[Sample], prompts: Sequence[PreparedPrompt] | None = None) -> list[Continuation]:
+        """Return what ``backends.score`` takes: samples under their prompts, or under others."""
         prompts = self.prompts if prompts is None else prompts
-        return [(prompts[sample.prompt].settings, sample.token_ids) for sample in samples]
+        return [(prompts[sample.prompt].law, sample.token_ids) for sample in samples]
 
     def log_probabilities(
-        self, model: Any, samples: Sequence[Sample], prompts: Sequence[Prompt] | None = None
+        self, model: Any, samples: Sequence[Sample], prompts: Sequence[PreparedPrompt] | None = None
     ) -> list[float]:
         """Compute log-probabilities in nats, each process those of its part of the samples."""
         return shards.mapped(lambda part: log_probabilities(model, self.texts(part, prompts)), samples)

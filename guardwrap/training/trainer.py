@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from guardwrap.adapters.fingerprints import fingerprint
+from guardwrap.backends.score import is_exact
 from guardwrap.draws import Estimate
-from guardwrap.engine.score import is_exact
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
 from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
@@ -339,9 +339,7 @@ class Trainer:
             weights = np.exp(buffer.log_weights())
             every = [ids for each in texts for ids in each]
             z = float(buffer.partition().mean())
-            state.pivots = pivots(
-                buffer.samples, weights / weights.sum(), z, every, self.task.prompts[0].settings.end_ids
-            )
+            state.pivots = pivots(buffer.samples, weights / weights.sum(), z, every, self.task.prompts[0].law.end_ids)
             logger.info("pivots: %s", state.pivots)
         if not state.pivots:
             return

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from guardwrap import GuardedGenerator, Regex
-from guardwrap.engine.score import of_tokens, scored
+from guardwrap.backends.score import of_tokens, scored
 from guardwrap.testing import World, llama_world
 from guardwrap.training import Settings
 from guardwrap.training.drawing import Drawn

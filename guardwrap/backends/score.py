@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from guardwrap.engine.float32 import in_float32
-from guardwrap.engine.prepare import Settings
-from guardwrap.engine.rows import taken_by
+from guardwrap.backends.float32 import in_float32
+from guardwrap.backends.law import GenerationLaw
+from guardwrap.backends.refill.rows import taken_by
 
-__all__ = ["Text", "is_exact", "log_probabilities", "of_tokens", "scored"]
+__all__ = ["Continuation", "is_exact", "log_probabilities", "of_tokens", "scored"]
 
 _AT_ONCE = 2**25
 """Numbers in the logits of one pass, at most: 128 MiB in float32."""
@@ -29,13 +29,13 @@ def is_exact(model: Any) -> bool:
     return model.dtype in (torch.float32, torch.float64)
 
 
-Text = tuple[Settings, Sequence[int]]
-"""A prompt's settings and new tokens, the end-of-sequence token included where there is one."""
+Continuation = tuple[GenerationLaw, Sequence[int]]
+"""A prompt's law and new tokens, the end-of-sequence token included where there is one."""
 
 
 @torch.no_grad()
-def log_probabilities(model: Any, texts: Sequence[Text]) -> list[float]:
-    """Compute log a(y), under the settings of each text's prompt: processors, warpers and temperature included.
+def log_probabilities(model: Any, texts: Sequence[Continuation]) -> list[float]:
+    """Compute log a(y), under the law of each text's prompt: processors, warpers and temperature included.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def of_tokens(scores: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
     return chosen.double() - scores.logsumexp(-1).double()
 
 
-def scored(model: Any, texts: Sequence[Text]) -> Iterator[list[tuple[int, torch.Tensor]]]:
+def scored(model: Any, texts: Sequence[Continuation]) -> Iterator[list[tuple[int, torch.Tensor]]]:
     """Compute what each token of the texts is drawn from, in as few forward passes as memory allows.
 
     Yields
@@ -79,27 +79,27 @@ def scored(model: Any, texts: Sequence[Text]) -> Iterator[list[tuple[int, torch.
         yield list(zip(rows, _scores(model, [texts[i] for i in rows]), strict=True))
 
 
-def _next_rows(texts: Sequence[Text], vocabulary: int) -> int:
+def _next_rows(texts: Sequence[Continuation], vocabulary: int) -> int:
     """How many of the texts, ordered by length, fit into one pass."""
     count, first = 1, len(texts[0][0].ids)
     while count < len(texts):
-        settings, new = texts[count]
-        first = min(first, len(settings.ids))
-        if (count + 1) * (len(settings.ids) + len(new) - first) * vocabulary > _AT_ONCE:
+        law, new = texts[count]
+        first = min(first, len(law.ids))
+        if (count + 1) * (len(law.ids) + len(new) - first) * vocabulary > _AT_ONCE:
             break
         count += 1
     return count
 
 
-def _scores(model: Any, texts: Sequence[Text]) -> list[torch.Tensor]:
+def _scores(model: Any, texts: Sequence[Continuation]) -> list[torch.Tensor]:
     # Padding stands on the right, where no causal model can see it: nothing has to be masked or numbered for it.
-    sequences = [(*settings.ids, *new) for settings, new in texts]
+    sequences = [(*law.ids, *new) for law, new in texts]
     longest = max(len(ids) for ids in sequences) - 1  # the last token is predicted, not read
     device = model.device
     ids = torch.zeros(len(texts), longest, dtype=torch.long, device=device)
     for row, sequence in enumerate(sequences):
         ids[row, : len(sequence) - 1] = torch.tensor(sequence[:-1], device=device)
-    first = min(len(settings.ids) for settings, _ in texts) - 1
+    first = min(len(law.ids) for law, _ in texts) - 1
     extra = {"logits_to_keep": longest - first} if "logits_to_keep" in taken_by(model) else {}
     logits = model(
         input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, return_dict=True, **extra
@@ -107,19 +107,19 @@ def _scores(model: Any, texts: Sequence[Text]) -> list[torch.Tensor]:
     logits = logits[:, logits.shape[1] - (longest - first) :]
     # Row by row by an index, each row's gradient would be a tensor of all rows.
     return [
-        _processed(row[len(settings.ids) - 1 - first :][: len(new)].float(), settings, new)
-        for row, (settings, new) in zip(logits.unbind(), texts, strict=True)
+        _processed(row[len(law.ids) - 1 - first :][: len(new)].float(), law, new)
+        for row, (law, new) in zip(logits.unbind(), texts, strict=True)
     ]
 
 
-def _processed(scores: torch.Tensor, settings: Settings, new: Sequence[int]) -> torch.Tensor:
+def _processed(scores: torch.Tensor, law: GenerationLaw, new: Sequence[int]) -> torch.Tensor:
     """Apply what ``generate`` does to the logits of one text, ``[tokens, vocabulary]``."""
     tokens = torch.tensor(new, device=scores.device)
-    if settings.processors:
-        ids = torch.cat([settings.prompt_ids.to(tokens), tokens])[None]
-        before = len(settings.ids)
-        steps = [settings.processors(ids[:, : before + t], scores[t : t + 1]) for t in range(len(new))]
+    if law.processors:
+        ids = torch.cat([law.prompt_ids.to(tokens), tokens])[None]
+        before = len(law.ids)
+        steps = [law.processors(ids[:, : before + t], scores[t : t + 1]) for t in range(len(new))]
         scores = torch.cat(steps)
-    if settings.warpers:
-        scores = settings.warpers(tokens.new_empty(len(new), 0), scores)
+    if law.warpers:
+        scores = law.warpers(tokens.new_empty(len(new), 0), scores)
     return scores

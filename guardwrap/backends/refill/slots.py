@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 from transformers import Cache
-from transformers.cache_utils import (
+
+from guardwrap.backends.refill.rows import Ids, fresh_cache, run
+from guardwrap.private import (
     DynamicLayer,
     DynamicSlidingWindowLayer,
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionLayer,
 )
-
-from guardwrap.engine.rows import Ids, fresh_cache, run
 
 __all__ = ["Slots"]
 

@@ -12,21 +12,21 @@ from weakref import WeakKeyDictionary
 import torch
 from transformers import GenerationConfig
 
+from guardwrap.backends.float32 import HALF, in_float32
+from guardwrap.backends.refill.rows import Ids, Plain, Rows, Wave, fresh_cache, run
+from guardwrap.backends.refill.slots import Slots
+from guardwrap.backends.sharing import is_quantised
 from guardwrap.constraints.patterns import filtered_warnings
-from guardwrap.engine.float32 import HALF, in_float32
-from guardwrap.engine.prepare import without_stop_strings
-from guardwrap.engine.rows import Ids, Plain, Rows, Wave, fresh_cache, run
-from guardwrap.engine.sharing import is_quantised
-from guardwrap.engine.slots import Slots
 from guardwrap.errors import ModelError
+from guardwrap.private import without_stop_strings
 
-__all__ = ["choose", "slower_because"]
+__all__ = ["select_rows", "slower_because"]
 
 logger = logging.getLogger("guardwrap")
 
 
 @torch.no_grad()
-def choose(model: Any) -> type[Rows]:
+def select_rows(model: Any) -> type[Rows]:
     """Find the fastest way to keep rows that gives this model's own logits.
 
     Each is tried with prompts of different lengths, rows that leave, and rows that come later, against computing every
@@ -53,7 +53,7 @@ def choose(model: Any) -> type[Rows]:
 
 
 def slower_because(model: Any) -> str | None:
-    """Why ``choose`` did not take the fastest way, for reports; None where it did."""
+    """Why ``select_rows`` did not take the fastest way, for reports; None where it did."""
     found = _chosen.get(model, {}).get((model.dtype, str(model.device)))
     if found is None or found[1] is None:
         return None

@@ -2,18 +2,17 @@
 
 ``generate(custom_generate=callable)`` resolves configuration, keyword arguments, logits processors and stopping
 criteria exactly as for its own loop and then calls the callable. Ours keeps what it is given and draws nothing.
-``whole.draw`` goes through the same door again for each text, with a callable that does draw.
+``backends.generate`` goes through the same door again for each text, with a callable that does draw.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from threading import RLock
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -33,18 +32,19 @@ from transformers.generation import (
     TypicalLogitsWarper,
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
-from transformers.generation.configuration_utils import GenerationMode
 
+from guardwrap.backends.law import GenerationLaw
 from guardwrap.errors import GuardwrapError, PromptError, UsageError, first_line, nearest
+from guardwrap.private import (
+    GenerationMode,
+    beam_search,
+    end_ids,
+    one_at_a_time,
+    stand_in,
+    without_stop_strings,
+)
 
-__all__ = ["Settings", "one_at_a_time", "prepare", "require_context", "resolved", "stand_in", "without_stop_strings"]
-
-one_at_a_time = RLock()
-"""Held by a thread while it changes what others read.
-
-A model's stop strings are hidden for a moment, a tokenizer is set to truncate or pad, and transformers keeps what it
-makes of stop strings in a cache of the process.
-"""
+__all__ = ["PreparedPrompt", "prepare", "require_context", "resolved"]
 
 # These read scores only, row by row, so one call serves the rows of every prompt.
 _ROWWISE = (
@@ -88,61 +88,28 @@ _REFUSED_SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Settings:
-    """One prompt and everything that defines a(y) for it.
+class PreparedPrompt:
+    """A prompt as a pipeline has prepared it.
 
     Parameters
     ----------
-    prompt_ids
-        The prompt without padding; ``[length]``.
-    mode
-        How a token follows from scores.
-    processors
-        Logits processors that read the row's own tokens.
-    warpers
-        The rest of them, which read scores only and come last.
-    criteria
-        Stopping criteria other than the end-of-sequence token and the length.
-    end_ids
-        The end-of-sequence tokens.
-    max_length
-        Prompt and new tokens together.
-    pad_id
-        What ``model.generate`` pads with.
-    return_dict
-        Whether ``model.generate`` would return a ``ModelOutput``.
-    count
-        Texts asked for: ``num_return_sequences``.
-    max_time
-        Seconds after which an attempt is cut, or None.
-    beams
-        The sequences of a beam search, prompt included, or None in the other modes.
-    generate
-        Runs the model's own ``generate`` on the prompt under these settings, with keyword arguments that come on top
-        of them.
-    outputs
-        What ``call`` returned, where a pipeline's ``postprocess`` needs it; see ``calls``.
+    number
+        Its place in the call, from 0; its randomness belongs to it.
+    given
+        As the user gave it.
+    text
+        As text.
+    law
+        What transformers made of it: attempts are drawn under this.
+    target
+        What defines a(y), where attempts are drawn from something else; None where they are drawn from a itself.
     """
 
-    prompt_ids: torch.Tensor
-    mode: Literal["sample", "greedy", "beam"]
-    processors: LogitsProcessorList
-    warpers: LogitsProcessorList
-    criteria: StoppingCriteriaList
-    end_ids: frozenset[int]
-    max_length: int
-    pad_id: int
-    return_dict: bool
-    count: int
-    max_time: float | None
-    beams: torch.Tensor | None
-    generate: Callable[..., Any]
-    outputs: Any = None
-
-    @cached_property
-    def ids(self) -> tuple[int, ...]:
-        """The prompt as plain numbers."""
-        return tuple(self.prompt_ids.tolist())
+    number: int
+    given: Any
+    text: str
+    law: GenerationLaw
+    target: GenerationLaw | None = None
 
 
 def prepare(
@@ -153,8 +120,8 @@ def prepare(
     tokenizer: Any,
     known: Sequence[str] = (),
     media: bool = False,
-) -> Settings:
-    """Resolve the settings for one prompt.
+) -> GenerationLaw:
+    """Resolve the generation law of one prompt.
 
     Parameters
     ----------
@@ -224,28 +191,29 @@ def prepare(
     processors, warpers = _split(kept["processors"])
     if not model.config.is_encoder_decoder:
         require_context(model, kept["ids"].shape[1])
-    max_length, end_ids = 2**31, frozenset[int]()
+    ids = kept["ids"]
+    max_length, end_tokens = 2**31, frozenset[int]()
     criteria = StoppingCriteriaList()
     for criterion in kept["criteria"]:  # the user's own take the place of transformers'
         if isinstance(criterion, MaxLengthCriteria):
             max_length = min(max_length, criterion.max_length)
         elif isinstance(criterion, EosTokenCriteria):
-            end_ids |= frozenset(criterion.eos_token_id.tolist())
+            end_tokens |= frozenset(criterion.eos_token_id.tolist())
         elif not isinstance(criterion, MaxTimeCriteria):
             criteria.append(criterion)
-    return Settings(
-        prompt_ids=kept["ids"][0],
+    return GenerationLaw(
+        prompt_ids=ids[0],
         mode=mode,
         processors=processors,
         warpers=warpers,
         criteria=criteria,
-        end_ids=end_ids,
+        end_ids=end_tokens,
         max_length=max_length,
         pad_id=_pad_id(config),
         return_dict=bool(config.return_dict_in_generate),
         count=count,
         max_time=config.max_time,
-        beams=_translated(known, _beams, generate, count) if mode == "beam" else None,
+        found=_translated(known, _beams, generate, count, ids.shape[1], end_tokens) if mode == "beam" else None,
         generate=generate,
         outputs=outputs if media else None,
     )
@@ -258,18 +226,9 @@ def require_context(model: Any, length: int) -> None:
         raise PromptError(f"the prompt has {length} tokens and the model's context {context}; shorten the prompt")
 
 
-def stand_in(ids: torch.Tensor, config: GenerationConfig) -> torch.Tensor:
-    """Return what ``generate`` may go on with in place of drawn texts: the prompts, ended at once.
-
-    What was drawn is kept aside, so nothing that ``generate`` or a pipeline does to texts afterwards matters: Whisper,
-    for instance, goes on to a next round if a text happens to have timestamps.
-    """
-    return torch.nn.functional.pad(ids, (0, 1), value=next(iter(_end_ids(config)), 0))
-
-
-def _beams(generate: Callable[..., Any], count: int) -> torch.Tensor:
-    """Run transformers' beam search; ``[count, length]``, prompt included."""
-    found: list[torch.Tensor] = []
+def _beams(generate: Callable[..., Any], count: int, start: int, ends: frozenset[int]) -> list[tuple[list[int], bool]]:
+    """Run transformers' beam search; the new tokens of each text, up to its end, and whether it ended by itself."""
+    rows: list[list[int]] = []
 
     def search(
         model: Any,
@@ -280,18 +239,23 @@ def _beams(generate: Callable[..., Any], count: int) -> torch.Tensor:
         **model_kwargs: Any,
     ) -> torch.Tensor:
         generation_config.return_dict_in_generate = False
-        rows: torch.Tensor = model._beam_search(
+        sequences: torch.Tensor = beam_search(
+            model,
             input_ids,
             logits_processor=logits_processor,
             stopping_criteria=stopping_criteria,
             generation_config=generation_config,
             **model_kwargs,
         )
-        found.append(rows)
-        return rows
+        rows.extend(sequences[:, start:].tolist())
+        return sequences
 
     generate(custom_generate=search, num_return_sequences=count)
-    return found[0]
+    found = []
+    for new in rows:
+        end = next((i + 1 for i, token in enumerate(new) if token in ends), None)
+        found.append((new[:end], end is not None))
+    return found
 
 
 def _translated(known: Sequence[str], call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -366,17 +330,6 @@ def _stop_criterion(tokenizer: Any, size: int, strings: tuple[str, ...], device:
     return StopStringCriteria(tokenizer, list(strings))
 
 
-@contextmanager
-def without_stop_strings(config: GenerationConfig) -> Iterator[None]:
-    """Hide the model's own stop strings, which no argument can: generate() fills in what is None."""
-    with one_at_a_time:
-        stops, config.stop_strings = config.stop_strings, None
-        try:
-            yield
-        finally:
-            config.stop_strings = stops
-
-
 def _mode(config: GenerationConfig, count: int) -> Literal["sample", "greedy", "beam"]:
     for name, way_out in _REFUSED_SETTINGS.items():
         if getattr(config, name, None):
@@ -404,12 +357,7 @@ def _split(processors: LogitsProcessorList) -> tuple[LogitsProcessorList, Logits
 
 
 def _pad_id(config: GenerationConfig) -> int:
-    return next((token for token in (config.pad_token_id, *_end_ids(config)) if token is not None), 0)
-
-
-def _end_ids(config: GenerationConfig) -> list[int]:
-    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-    return [token for token in ends if token is not None]
+    return next((token for token in (config.pad_token_id, *end_ids(config)) if token is not None), 0)
 
 
 def _say(error: Exception, known: Sequence[str]) -> str:

@@ -18,14 +18,14 @@ from transformers.generation import (
     TypicalLogitsWarper,
 )
 from transformers.pipelines import Pipeline
-from transformers.utils.chat_template_utils import Chat, is_valid_message
 
+from guardwrap.backends.law import GenerationLaw
+from guardwrap.backends.score import is_exact, log_probabilities
 from guardwrap.draws import Draw
-from guardwrap.engine.calls import Call
-from guardwrap.engine.prepare import Settings
-from guardwrap.engine.score import is_exact, log_probabilities
-from guardwrap.engine.serve import Prompt
 from guardwrap.errors import ModelError, UsageError
+from guardwrap.pipelines.calls import Call
+from guardwrap.pipelines.prepare import PreparedPrompt
+from guardwrap.private import Chat, is_valid_message
 
 __all__ = ["ProposedCall", "Weigher", "require_same_tokens", "require_weighable", "with_own_target"]
 
@@ -48,30 +48,30 @@ class ProposedCall(Call):
     source
         The call of the proposal: the same one for another prompt, or the same arguments for another model. None where
         a' is another model under this call's own prompts and settings, as with an adapter.
-    told
+    rewrite
         From a prompt, a string or a list of messages, to the one that the proposal is given; None is the same one.
     """
 
     source: Call | None = None
-    told: Callable[[Any], Any] | None = None
+    rewrite: Callable[[Any], Any] | None = None
 
-    def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[Prompt]:
-        """Preprocess numbered prompts and resolve both settings: those of the proposal and those that define a(y)."""
+    def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[PreparedPrompt]:
+        """Preprocess numbered prompts and resolve both laws: those of the proposal and those that define a(y)."""
         if self.source is None:
             yield from map(with_own_target, super().prompts(given, capacity))
             return
         given, again = itertools.tee(given)
-        others = self.source.prompts(((number, self._told(prompt)) for number, prompt in again), capacity)
+        others = self.source.prompts(((number, self._rewritten(prompt)) for number, prompt in again), capacity)
         for prompt, other in zip(super().prompts(given, capacity), others, strict=True):
-            target, drawn = prompt.settings, other.settings
+            target, drawn = prompt.law, other.law
             new_tokens = target.max_length - len(target.ids)
             drawn = dataclasses.replace(drawn, max_length=len(drawn.ids) + new_tokens, count=target.count)
-            yield dataclasses.replace(prompt, settings=drawn, target=target)
+            yield dataclasses.replace(prompt, law=drawn, target=target)
 
-    def _told(self, prompt: Any) -> Any:
-        if self.told is None:
+    def _rewritten(self, prompt: Any) -> Any:
+        if self.rewrite is None:
             return prompt
-        made = self.told(getattr(prompt, "messages", prompt))
+        made = self.rewrite(getattr(prompt, "messages", prompt))
         if isinstance(made, str):
             return made
         if not made or not all(map(is_valid_message, made)):
@@ -97,7 +97,7 @@ class Weigher:
         self._model, self._proposal = model, proposal
         self._texts, self._squares = 0, 0.0  # weighed in float32, and by how much squared decoding was off
 
-    def __call__(self, attempts: Sequence[tuple[Prompt, Draw]]) -> list[float]:
+    def __call__(self, attempts: Sequence[tuple[PreparedPrompt, Draw]]) -> list[float]:
         """Return a log-weight for each attempt, in nats.
 
         Raises
@@ -106,12 +106,12 @@ class Weigher:
             If one is NaN or infinite.
         """
         base = log_probabilities(
-            self._model, [(prompt.target or prompt.settings, draw.token_ids) for prompt, draw in attempts]
+            self._model, [(prompt.target or prompt.law, draw.token_ids) for prompt, draw in attempts]
         )
         seen = [math.nan if draw.log_proposal is None else draw.log_proposal for _, draw in attempts]
         drawn = seen
         if not is_exact(self._proposal):
-            drawn = log_probabilities(self._proposal, [(prompt.settings, draw.token_ids) for prompt, draw in attempts])
+            drawn = log_probabilities(self._proposal, [(prompt.law, draw.token_ids) for prompt, draw in attempts])
             self._texts += len(seen)
             self._squares += sum((a - b) ** 2 for a, b in zip(seen, drawn, strict=True))
         weights = [a - b for a, b in zip(base, drawn, strict=True)]
@@ -151,7 +151,7 @@ def require_same_tokens(pipe: Pipeline, other: Pipeline) -> None:
         )
 
 
-def with_own_target(prompt: Prompt) -> Prompt:
+def with_own_target(prompt: PreparedPrompt) -> PreparedPrompt:
     """Say that attempts are drawn from another model under the prompt's own settings.
 
     Raises
@@ -159,15 +159,15 @@ def with_own_target(prompt: Prompt) -> Prompt:
     UsageError
         With beam search, which has found the model's own texts when the settings are known.
     """
-    if prompt.settings.beams is not None:
+    if prompt.law.found is not None:
         raise UsageError(
             "beam search looks for the model's own texts, not an adapter's; pass do_sample=True, num_beams=1, or "
             "adapter=False"
         )
-    return dataclasses.replace(prompt, target=prompt.settings)
+    return dataclasses.replace(prompt, target=prompt.law)
 
 
-def require_weighable(prompt: Prompt) -> Prompt:
+def require_weighable(prompt: PreparedPrompt) -> PreparedPrompt:
     """Require that attempts can be weighed.
 
     Raises
@@ -175,13 +175,13 @@ def require_weighable(prompt: Prompt) -> Prompt:
     UsageError
         If they are not sampled, or a truncation keeps a' from texts that a gives.
     """
-    if prompt.settings.mode != "sample":
+    if prompt.law.mode != "sample":
         raise UsageError(
-            f"{prompt.settings.mode} search draws nothing that could be weighed; pass do_sample=True, num_beams=1, or "
+            f"{prompt.law.mode} search draws nothing that could be weighed; pass do_sample=True, num_beams=1, or "
             "sampler='rejection'"
         )
-    settings: Settings | None = None if prompt.target is None else prompt.settings
-    for warper in settings.warpers if settings is not None else ():
+    law: GenerationLaw | None = None if prompt.target is None else prompt.law
+    for warper in law.warpers if law is not None else ():
         name = _TRUNCATING.get(type(warper))
         if name is not None:
             off = "0" if name in ("top_k", "epsilon_cutoff", "eta_cutoff") else "None"

@@ -1,7 +1,7 @@
 """Rows of a batch: where attempts of any prompts keep their attention states between tokens.
 
 Three ways to do it, with one interface: ``slots.Slots`` takes new rows at any time, ``Wave`` only when it is empty, and
-``Plain`` keeps nothing and computes every token from the whole text. All give the same logits; ``selftest.choose``
+``Plain`` keeps nothing and computes every token from the whole text. All give the same logits; ``selftest.select_rows``
 finds the fastest one that does so for the model at hand.
 """
 

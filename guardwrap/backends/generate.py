@@ -8,38 +8,37 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import MaxLengthCriteria, MaxTimeCriteria
 
-from guardwrap.engine.decode import Decoded, Launch, draw_tokens, halved, stream_of
-from guardwrap.engine.prepare import Settings, stand_in
+from guardwrap.backends.drawing import begun, choose_tokens, note
+from guardwrap.backends.memory import halved
 from guardwrap.errors import UsageError
+from guardwrap.private import sampling_loop, stand_in
+from guardwrap.scheduling.backend import Capabilities, Decoded, Launch
 
-__all__ = ["Whole", "WholeWatch", "draw"]
-
-WholeWatch = Callable[[Sequence[int], Settings], str | None]
-"""From the token ids so far and the prompt's settings to the part of the constraint that they violate, or None."""
+__all__ = ["GenerateBackend"]
 
 
-class Whole:
-    """Draws attempts to their end, those of one prompt side by side; has what ``serve`` uses of a Decoder.
+class GenerateBackend:
+    """Draws attempts to their end, those of one prompt side by side.
 
     Parameters
     ----------
     size
         Attempts side by side, at most. Halved when memory runs out: those begin again, and as their randomness is
         their own they draw the same tokens.
-    watch
-        Judges the tokens of a running attempt; a title aborts it. None judges nothing.
     """
 
-    def __init__(self, size: int, watch: WholeWatch | None = None) -> None:
+    mode = "generate"
+    can = Capabilities()
+
+    def __init__(self, size: int) -> None:
         self._size = size
-        self._watch = watch
         self._queue: list[Launch] = []
 
     @property
@@ -52,11 +51,11 @@ class Whole:
         """How many attempts wait to be drawn."""
         return len(self._queue)
 
-    def lengths(self) -> dict[int, list[int]]:
-        """How many tokens the attempts that wait have, by prompt: none yet."""
-        found: dict[int, list[int]] = {}
+    def lengths(self) -> dict[Hashable, list[int]]:
+        """How many tokens the attempts that wait have, by request: none yet."""
+        found: dict[Hashable, list[int]] = {}
         for launch in self._queue:
-            found.setdefault(launch.prompt, []).append(0)
+            found.setdefault(launch.request, []).append(0)
         return found
 
     def launch(self, launches: Sequence[Launch]) -> list[Decoded]:
@@ -66,16 +65,19 @@ class Whole:
 
     def advance(self) -> list[Decoded]:
         """Draw the attempts of the prompt whose turn it is, and return them."""
-        settings = self._queue[0].settings
-        turn = [i for i, launch in enumerate(self._queue) if launch.settings is settings][: self._size]
+        law = self._queue[0].law
+        turn = [i for i, launch in enumerate(self._queue) if launch.law is law][: self._size]
+        attempts = [begun(self._queue[i]) for i in turn]
         try:
-            ended = draw([self._queue[i] for i in turn], self._watch)
+            _draw(attempts)
         except torch.OutOfMemoryError as error:
             self._size = halved(self._size, error)
-            torch.cuda.empty_cache()
             return []
+        except Exception as error:
+            for attempt in attempts:
+                attempt.fail(error)
         self._queue = [launch for i, launch in enumerate(self._queue) if i not in turn]
-        return ended
+        return attempts
 
     def cancel(self, unneeded: Callable[[Launch], bool]) -> list[Decoded]:
         """Forget the attempts that are not needed any more; return those that had begun: there are none."""
@@ -83,28 +85,15 @@ class Whole:
         return []
 
 
-def draw(launches: Sequence[Launch], watch: WholeWatch | None) -> list[Decoded]:
-    """Draw attempts of one prompt with one call of the model's ``generate``.
-
-    Parameters
-    ----------
-    launches
-        They share their settings.
-    watch
-        As in Whole.
-
-    Returns
-    -------
-    list of Decoded
-        All of them, ended.
+def _draw(attempts: Sequence[Decoded]) -> None:
+    """Draw attempts of one prompt with one call of the model's ``generate``, to their end.
 
     Raises
     ------
     UsageError
         If the model's ``generate`` draws a text in several rounds.
     """
-    attempts = [Decoded(launch, stream=stream_of(launch)) for launch in launches]
-    settings = launches[0].settings
+    law = attempts[0].launch.law
 
     def sample(
         model: Any,
@@ -119,21 +108,21 @@ def draw(launches: Sequence[Launch], watch: WholeWatch | None) -> list[Decoded]:
         config = copy.copy(generation_config)
         # The choice leaves one token, which greedy search then takes.
         config.do_sample = config.return_dict_in_generate = False
-        model._sample(
+        sampling_loop(
+            model,
             input_ids,
             logits_processor=LogitsProcessorList([*logits_processor, _Choice(attempts)]),
-            stopping_criteria=_Settled(stopping_criteria, attempts, watch),
+            stopping_criteria=_Settled(stopping_criteria, attempts),
             generation_config=config,
             **model_kwargs,
         )
         return stand_in(input_ids, generation_config)
 
-    more: dict[str, Any] = {"num_return_sequences": len(launches)}
-    if settings.mode == "sample":
+    more: dict[str, Any] = {"num_return_sequences": len(attempts)}
+    if law.mode == "sample":
         # Whisper samples because of a temperature, and transformers refuses several sequences without these.
         more |= {"do_sample": True, "num_beams": 1}
-    settings.generate(custom_generate=sample, **more)
-    return attempts
+    law.generate(custom_generate=sample, **more)
 
 
 def _running(attempts: Sequence[Decoded]) -> list[int]:
@@ -151,19 +140,19 @@ class _Choice(LogitsProcessor):
         rows = _running(self._attempts)
         if not rows:
             return scores  # on some devices transformers notices the end a step late
-        tokens = draw_tokens(scores[rows], [self._attempts[row] for row in rows])
+        chosen = [self._attempts[row] for row in rows]
+        tokens = choose_tokens(scores[rows], chosen, [next(attempt.stream) for attempt in chosen])
         only = torch.full_like(scores, float("-inf"))
         only[rows, tokens] = 0.0
         return only
 
 
 class _Settled(StoppingCriteriaList):
-    """Stopping criteria that note how each attempt ended: as in ``decode``, each by its own."""
+    """Stopping criteria that note how each attempt ended, each by its own."""
 
-    def __init__(self, criteria: StoppingCriteriaList, attempts: Sequence[Decoded], watch: WholeWatch | None) -> None:
+    def __init__(self, criteria: StoppingCriteriaList, attempts: Sequence[Decoded]) -> None:
         super().__init__(criteria)
         self._attempts = attempts
-        self._watch = watch
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         finished = cut = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
@@ -175,13 +164,6 @@ class _Settled(StoppingCriteriaList):
                 finished = finished | stops
         now = time.monotonic()
         for attempt, ends, limit in zip(self._attempts, finished.tolist(), cut.tolist(), strict=True):
-            launch = attempt.launch
-            if attempt.status != "running":
-                continue
-            if ends or limit:
-                attempt.status = "finished" if ends else "cut"
-            elif self._watch and (blame := self._watch(attempt.token_ids, launch.settings)):
-                attempt.status, attempt.blame = "aborted", blame
-            elif launch.deadline is not None and now >= launch.deadline:
-                attempt.status = "abandoned"
+            if attempt.status == "running":
+                note(attempt, ends, limit, now)
         return torch.tensor([attempt.status != "running" for attempt in self._attempts], device=input_ids.device)

@@ -1,0 +1,1 @@
+"""What draws attempts: our own decoding loop (``refill``) and transformers' (``generate``)."""

@@ -1,0 +1,189 @@
+"""From logits to tokens: attempts of any requests side by side, each under its own law, each with its own errors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from guardwrap.backends.law import GenerationLaw
+from guardwrap.backends.tokens import argmax, inverse_cdf, warped
+from guardwrap.scheduling.backend import Decoded, Launch
+from guardwrap.scheduling.randomness import uniforms
+
+__all__ = ["begun", "choose_tokens", "draw", "note"]
+
+
+def begun(launch: Launch) -> Decoded:
+    """Return an attempt before its first token."""
+    return Decoded(launch, stream=uniforms(launch.seed, launch.prompt, launch.attempt))
+
+
+def draw(logits: torch.Tensor, attempts: Sequence[Decoded]) -> torch.Tensor:
+    """Draw a token for each attempt, note it, and set the status of those that end with it.
+
+    Parameters
+    ----------
+    logits
+        ``[attempts, vocabulary]``, float32.
+    attempts
+        Their uniforms are used, and their tokens grow. One whose processors, watch or logits raise has failed.
+
+    Returns
+    -------
+    torch.Tensor
+        The tokens, ``[attempts]``; any for an attempt that has failed.
+    """
+    chance = [next(attempt.stream) for attempt in attempts]
+    groups = _grouped(range(len(attempts)), lambda row: _law(attempts[row]).group)
+    if len(groups) == 1:
+        tokens = _drawn(logits, attempts, chance)
+    else:
+        tokens = torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
+        for rows in groups:
+            tokens[rows] = _drawn(logits[rows], [attempts[row] for row in rows], [chance[row] for row in rows])
+    _settle([attempt for attempt in attempts if attempt.error is None])
+    return tokens
+
+
+def _drawn(logits: torch.Tensor, attempts: Sequence[Decoded], chance: Sequence[float]) -> torch.Tensor:
+    """Draw for attempts of one mode and equal warpers; where that raises, request by request."""
+    try:
+        scores, candidates = warped(_process(logits, attempts), _law(attempts[0]).warpers)
+        return choose_tokens(scores, attempts, chance, candidates)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        parts = _grouped(range(len(attempts)), lambda row: id(attempts[row].launch.request))
+        if len(parts) == 1:
+            for attempt in attempts:
+                attempt.fail(error)
+            return torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
+    tokens = torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
+    for rows in parts:
+        tokens[rows] = _drawn(logits[rows], [attempts[row] for row in rows], [chance[row] for row in rows])
+    return tokens
+
+
+def choose_tokens(
+    scores: torch.Tensor,
+    attempts: Sequence[Decoded],
+    chance: Sequence[float],
+    candidates: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Choose a token for each attempt of one mode, and note it with its log-probability.
+
+    Parameters
+    ----------
+    scores
+        After all processors and warpers; ``[attempts, columns]``.
+    attempts
+        Their tokens grow.
+    chance
+        A uniform for each.
+    candidates
+        Which token each column stands for, ``[attempts, columns]``; None where columns are tokens.
+
+    Returns
+    -------
+    torch.Tensor
+        The tokens, ``[attempts]``.
+    """
+    uniform = torch.tensor(chance, dtype=torch.float64, device=scores.device)
+    choose = inverse_cdf if _law(attempts[0]).mode == "sample" else argmax
+    tokens, log_probabilities = choose(scores, uniform)
+    if candidates is not None:
+        tokens = candidates.gather(1, tokens[:, None]).squeeze(1)
+    for attempt, token, value in zip(attempts, tokens.tolist(), log_probabilities.tolist(), strict=True):
+        attempt.token_ids.append(token)
+        attempt.log_probability += value
+    return tokens
+
+
+def note(attempt: Decoded, finished: bool, cut: bool, now: float) -> None:
+    """Set the status of an attempt that ends with its newest token."""
+    launch = attempt.launch
+    if finished:
+        attempt.status = "finished"
+    elif cut:
+        attempt.status = "cut"
+    else:
+        try:
+            attempt.blame = launch.watch(attempt.token_ids) if launch.watch is not None else None
+        except Exception as error:  # of the constraint: it belongs to this request
+            attempt.fail(error)
+            return
+        if attempt.blame:
+            attempt.status = "aborted"
+        elif launch.deadline is not None and now >= launch.deadline:
+            attempt.status = "abandoned"
+
+
+def _law(attempt: Decoded) -> GenerationLaw:
+    law: GenerationLaw = attempt.launch.law
+    return law
+
+
+def _grouped(rows: Sequence[int], key: Callable[[int], Hashable]) -> list[list[int]]:
+    groups: dict[Hashable, list[int]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return list(groups.values())
+
+
+def _texts(attempts: Sequence[Decoded]) -> Iterator[tuple[GenerationLaw, list[int], torch.Tensor]]:
+    """For attempts of one prompt and length: law, rows, and token ids, prompt included and without padding."""
+    for rows in _grouped(range(len(attempts)), lambda row: (id(_law(attempts[row])), len(attempts[row].token_ids))):
+        law = _law(attempts[rows[0]])
+        new = torch.tensor([attempts[row].token_ids for row in rows], dtype=torch.long)
+        prompt = law.prompt_ids.expand(len(rows), -1)
+        yield law, rows, torch.cat([prompt, new.to(prompt.device)], dim=1)
+
+
+def _process(logits: torch.Tensor, attempts: Sequence[Decoded]) -> torch.Tensor:
+    """Apply the logits processors, to each prompt's rows as if they were alone."""
+    if not any(_law(attempt).processors for attempt in attempts):
+        return logits
+    groups = list(_texts(attempts))
+    scores = logits
+    for law, rows, ids in groups:
+        if len(groups) == 1:
+            scores = law.processors(ids.to(logits.device), logits)
+        elif law.processors:
+            scores = logits.clone() if scores is logits else scores
+            scores[rows] = law.processors(ids.to(logits.device), logits[rows])
+    return scores
+
+
+def _settle(attempts: Sequence[Decoded]) -> None:
+    """Set the status of the attempts that end with their newest token."""
+    now = time.monotonic()
+    stopped: set[int] = set()
+    if any(_law(attempt).criteria for attempt in attempts):
+        for law, rows, ids in _texts(attempts):
+            if law.criteria:
+                stopped |= _stopped(law, [attempts[row] for row in rows], ids)
+    for attempt in attempts:
+        if attempt.error is None:
+            law = _law(attempt)
+            ends = id(attempt) in stopped or attempt.token_ids[-1] in law.end_ids
+            note(attempt, ends, _at_limit(attempt, now), now)
+
+
+def _stopped(law: GenerationLaw, attempts: Sequence[Decoded], ids: torch.Tensor) -> set[int]:
+    """Which attempts of one prompt a stopping criterion ends."""
+    try:
+        done: list[Any] = law.criteria(ids, None).tolist()
+    except Exception as error:  # of the user's own criterion
+        for attempt in attempts:
+            attempt.fail(error)
+        return set()
+    return {id(attempt) for attempt, stop in zip(attempts, done, strict=True) if stop}
+
+
+def _at_limit(attempt: Decoded, now: float) -> bool:
+    law = _law(attempt)
+    late = law.max_time is not None and now - attempt.began >= law.max_time
+    return late or len(law.prompt_ids) + len(attempt.token_ids) >= law.max_length

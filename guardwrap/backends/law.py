@@ -1,0 +1,77 @@
+"""One prompt under the user's generation settings: what defines a(y)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from transformers import LogitsProcessorList, StoppingCriteriaList
+
+__all__ = ["GenerationLaw"]
+
+
+@dataclass(frozen=True)
+class GenerationLaw:
+    """One prompt and everything that defines a(y) for it.
+
+    Parameters
+    ----------
+    prompt_ids
+        The prompt without padding; ``[length]``.
+    mode
+        How a token follows from scores.
+    processors
+        Logits processors that read the row's own tokens.
+    warpers
+        The rest of them, which read scores only and come last.
+    criteria
+        Stopping criteria other than the end-of-sequence token and the length.
+    end_ids
+        The end-of-sequence tokens.
+    max_length
+        Prompt and new tokens together.
+    pad_id
+        What ``model.generate`` pads with.
+    return_dict
+        Whether ``model.generate`` would return a ``ModelOutput``.
+    count
+        Texts asked for: ``num_return_sequences``.
+    max_time
+        Seconds after which an attempt is cut, or None.
+    found
+        The new tokens of each text that a beam search has found, best first, and whether it ended by itself; None in
+        the other modes.
+    generate
+        Runs the model's own ``generate`` on the prompt under these settings, with keyword arguments that come on top
+        of them.
+    outputs
+        What ``call`` returned, where a pipeline's ``postprocess`` needs it; see ``calls``.
+    """
+
+    prompt_ids: torch.Tensor
+    mode: Literal["sample", "greedy", "beam"]
+    processors: LogitsProcessorList
+    warpers: LogitsProcessorList
+    criteria: StoppingCriteriaList
+    end_ids: frozenset[int]
+    max_length: int
+    pad_id: int
+    return_dict: bool
+    count: int
+    max_time: float | None
+    found: Sequence[tuple[Sequence[int], bool]] | None
+    generate: Callable[..., Any]
+    outputs: Any = None
+
+    @cached_property
+    def ids(self) -> tuple[int, ...]:
+        """The prompt as plain numbers."""
+        return tuple(self.prompt_ids.tolist())
+
+    @cached_property
+    def group(self) -> Hashable:
+        """Equal for laws whose rows may be warped and drawn together: the same mode, warpers and their settings."""
+        return (self.mode, *((type(warper), repr(sorted(vars(warper).items()))) for warper in self.warpers))

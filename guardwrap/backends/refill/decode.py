@@ -1,0 +1,223 @@
+"""The decoding loop: attempts of any prompts side by side, one model call a token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from guardwrap.backends.drawing import begun, draw
+from guardwrap.backends.memory import halved
+from guardwrap.backends.refill.rows import Ids, Rows
+from guardwrap.scheduling.backend import Capabilities, Decoded, Launch
+
+__all__ = ["RefillBackend", "prefix_of"]
+
+
+SHARED = math.log(128)
+"""Prefixes of at least this probability, 1 in 128, are kept for attempts to come."""
+
+
+class RefillBackend:
+    """Draws attempts side by side.
+
+    Attempts with the same tokens so far are one row: one of them computes what comes next, the others wait for it. What
+    was computed for likely prefixes is kept, and attempts launched later begin where it ends.
+
+    Parameters
+    ----------
+    make_rows
+        Makes empty rows, where attempts keep their states.
+    size
+        How many at once, at most. Halved when memory runs out: what was running begins again, and as its randomness
+        is its own it draws the same tokens.
+
+    Attributes
+    ----------
+    row_steps : int
+        Rows × model calls so far, prefills not counted.
+    """
+
+    can = Capabilities()
+
+    def __init__(self, make_rows: Callable[[], Rows], size: int) -> None:
+        self._make_rows = make_rows
+        self._rows = make_rows()
+        self._size = size
+        self._again: list[Launch] = []  # to begin again, after memory ran out
+        self._running: list[Decoded] = []  # one a row
+        self._waiting: list[Decoded] = []  # for a row that has the same tokens
+        self._tokens = torch.empty(0)  # the newest of each running attempt
+        self.row_steps = 0
+
+    @property
+    def mode(self) -> str:
+        """How rows keep their states; see ``rows``."""
+        return self._rows.name
+
+    @property
+    def room(self) -> int:
+        """How many attempts can be launched now."""
+        free = self._size - self.running
+        return max(0, free) if self._rows.refills or not self._running else 0
+
+    @property
+    def running(self) -> int:
+        """How many attempts are on their way."""
+        return len(self._running) + len(self._waiting) + len(self._again)
+
+    def lengths(self) -> dict[Hashable, list[int]]:
+        """How many tokens the attempts on their way have, by request."""
+        found: dict[Hashable, list[int]] = {}
+        for attempt in (*self._running, *self._waiting):
+            found.setdefault(attempt.launch.request, []).append(len(attempt.token_ids))
+        for launch in self._again:
+            found.setdefault(launch.request, []).append(0)
+        return found
+
+    @torch.no_grad()
+    def launch(self, launches: Sequence[Launch]) -> list[Decoded]:
+        """Draw the first tokens of new attempts.
+
+        Parameters
+        ----------
+        launches
+            At most ``room`` of them, of any requests.
+
+        Returns
+        -------
+        list of Decoded
+            Those that ended with them.
+        """
+        with self._emptied_by_errors():
+            return self._begin([begun(launch) for launch in launches])
+
+    @torch.no_grad()
+    def advance(self) -> list[Decoded]:
+        """Draw one token for each running attempt; return those that ended with it."""
+        with self._emptied_by_errors():
+            return self._advance()
+
+    def _advance(self) -> list[Decoded]:
+        if self._again and (self._rows.refills or not self._running):
+            count = self._size - len(self._running) - len(self._waiting)
+            again, self._again = self._again[:count], self._again[count:]
+            if again:
+                return self._begin([begun(launch) for launch in again])
+        try:
+            self._seat_orphans()
+            logits = self._rows.forward(self._tokens, self._memorable())
+        except torch.OutOfMemoryError as error:
+            self._halve((), error)
+            return []
+        self.row_steps += len(self._running)
+        self._tokens = draw(logits, self._running)
+        ended = self._take_ended()
+        waiting, self._waiting = self._waiting, []
+        return ended + self._begin(waiting) if waiting else ended
+
+    def cancel(self, unneeded: Callable[[Launch], bool]) -> list[Decoded]:
+        """Stop the running attempts that are not needed any more and return them."""
+        self._again = [launch for launch in self._again if not unneeded(launch)]
+        for attempt in (*self._running, *self._waiting):
+            if unneeded(attempt.launch):
+                attempt.status = "cancelled"
+        gone = [attempt for attempt in self._waiting if attempt.status == "cancelled"]
+        self._waiting = [attempt for attempt in self._waiting if attempt.status == "running"]
+        return self._take_ended() + gone
+
+    def _begin(self, attempts: Sequence[Decoded]) -> list[Decoded]:
+        """Draw for attempts without a row while what comes next is known; return those that ended.
+
+        The others get a row, or wait for the one that has the same tokens.
+        """
+        ended: list[Decoded] = []
+        computed = set(self._memorable().values())
+        while attempts:
+            try:
+                logits = self._rows.add([prefix_of(attempt) for attempt in attempts])
+            except torch.OutOfMemoryError as error:
+                self._halve(attempts, error)
+                return ended
+            first = len(self._running)
+            tokens = draw(logits, attempts)
+            further, seated = [], list(range(first))
+            for row, attempt in enumerate(attempts, start=first):
+                if attempt.status != "running":
+                    ended.append(attempt)
+                elif not self._is_shared(attempt):
+                    seated.append(row)
+                elif self._rows.knows(prefix := prefix_of(attempt)):
+                    further.append(attempt)
+                elif prefix in computed:
+                    self._waiting.append(attempt)
+                else:
+                    computed.add(prefix)
+                    seated.append(row)
+            self._seat([*self._running, *attempts], torch.cat([self._tokens.to(tokens), tokens]), seated)
+            attempts = further
+        return ended
+
+    def _seat(self, attempts: Sequence[Decoded], tokens: torch.Tensor, rows: Sequence[int]) -> None:
+        """Keep these rows only."""
+        order = self._rows.keep(rows) if len(rows) < len(attempts) else list(rows)
+        self._running = [attempts[row] for row in order]
+        self._tokens = tokens[torch.tensor(order, dtype=torch.long, device=tokens.device)]
+
+    def _take_ended(self) -> list[Decoded]:
+        keep = [row for row, attempt in enumerate(self._running) if attempt.status == "running"]
+        ended = [attempt for attempt in self._running if attempt.status != "running"]
+        if ended:
+            self._seat(self._running, self._tokens, keep)
+        return ended
+
+    def _is_shared(self, attempt: Decoded) -> bool:
+        """Whether others are likely to have the same tokens."""
+        # Asked of every attempt at every token: what is cheap and mostly says no comes first.
+        likely = attempt.log_probability >= -SHARED
+        return likely and self._rows.shares and (attempt.launch.attempt > 0 or attempt.launch.law.count > 1)
+
+    def _memorable(self) -> dict[int, Ids]:
+        """Rows from which others begin, or may begin."""
+        return {row: prefix_of(attempt) for row, attempt in enumerate(self._running) if self._is_shared(attempt)}
+
+    def _seat_orphans(self) -> None:
+        """Give a row to those that wait for one that is gone: its attempt was stopped."""
+        if not self._waiting:
+            return
+        computed = set(self._memorable().values())
+        for attempt in list(self._waiting):
+            if prefix_of(attempt) not in computed:
+                self._rows.add([prefix_of(attempt)[:-1]])
+                computed.add(prefix_of(attempt))
+                self._waiting.remove(attempt)
+                self._running.append(attempt)
+                self._tokens = torch.cat([self._tokens, self._tokens.new_tensor([attempt.token_ids[-1]])])
+
+    def _halve(self, attempts: Sequence[Decoded], error: torch.OutOfMemoryError) -> None:
+        """Go on with half as many attempts at once; those on their way begin again."""
+        self._size = halved(self._size, error)
+        begun = [attempt.launch for attempt in (*self._running, *self._waiting, *attempts)]
+        self._again = sorted([*begun, *self._again], key=lambda launch: (launch.prompt, launch.attempt))
+        self._empty()
+
+    def _empty(self) -> None:
+        self._running, self._waiting, self._tokens = [], [], torch.empty(0)
+        self._rows = self._make_rows()
+
+    @contextmanager
+    def _emptied_by_errors(self) -> Iterator[None]:
+        """After an error rows may be half written: nothing is left of them."""
+        try:
+            yield
+        except BaseException:
+            self._again = []
+            self._empty()
+            raise
+
+
+def prefix_of(attempt: Decoded) -> Ids:
+    """Return prompt and tokens so far."""
+    return (*attempt.launch.law.ids, *attempt.token_ids)

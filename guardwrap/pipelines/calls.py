@@ -1,0 +1,320 @@
+"""One call of a text-generation pipeline: how its inputs become prompts, and how new tokens become texts and records.
+
+Calls of pipelines for images and speech are in ``media``; ``tasks.call_of`` finds the class for a pipeline.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from transformers.pipelines import Pipeline
+
+from guardwrap.backends.law import GenerationLaw
+from guardwrap.draws import Draw
+from guardwrap.errors import PromptError, UsageError
+from guardwrap.pipelines.prefix import StablePrefix
+from guardwrap.pipelines.prepare import PreparedPrompt, prepare, require_context
+from guardwrap.pipelines.prompts import Prompts, as_chat, read_prompts, taken, unpadded, what_is_wrong
+from guardwrap.pipelines.records import record, return_type
+from guardwrap.private import NEW_TEXT, Chat, is_valid_message, one_at_a_time, read_arguments
+
+__all__ = ["CALL_OPTIONS", "Call", "TensorCall", "TextToTextCall"]
+
+CALL_OPTIONS = ("constraints", "sampler", "budget", "seed", "batch_size", "proposal", "adapter")
+"""guardwrap's own options of a call."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a pipeline whose prompts are text.
+
+    Parameters
+    ----------
+    pipe
+        The pipeline.
+    preprocess, forward, postprocess
+        What it makes of the user's arguments, its own from construction included. ``forward`` has those of
+        ``generate``.
+    reading
+        What the text of given tokens depends on: arguments of ``decode``, or of ``postprocess`` for images and speech.
+    parses
+        Whether the pipeline parses a chat's answer, as it does with some tokenizers.
+    """
+
+    causal: ClassVar[bool] = True
+    """Whether attempts are drawn by our own loop, and can be weighed."""
+
+    media: ClassVar[bool] = False
+    """Whether prompts are more than text."""
+
+    sampling: ClassVar[str] = "do_sample=True, num_beams=1"
+    """The arguments that make it sample."""
+
+    pipe: Pipeline
+    preprocess: Mapping[str, Any] = field(default_factory=dict)
+    forward: Mapping[str, Any] = field(default_factory=dict)
+    postprocess: Mapping[str, Any] = field(default_factory=dict)
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    parses: bool = False
+
+    @classmethod
+    def read(cls, pipe: Pipeline, options: Mapping[str, Any]) -> Call:
+        """Read the arguments of a call as the pipeline does.
+
+        Raises
+        ------
+        UsageError
+            If the pipeline refuses one.
+        """
+        prefix = options.get("prefix")
+        if not (prefix is None or isinstance(prefix, str) or cls.media):
+            raise UsageError(f"prefix={prefix!r} is no string")
+        try:
+            preprocess, forward, postprocess, settings = read_arguments(pipe, cls._options(options))
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"the pipeline does not take its arguments: {what_is_wrong(prefix, error)}") from None
+        forward = cls._settings(forward)
+        if "generation_config" not in forward:
+            forward = {**settings, **forward}
+        postprocess = cls._records_wanted(postprocess)
+        reading, parses = cls._reading(pipe, postprocess)
+        return cls(pipe, preprocess, forward, postprocess, reading, parses)
+
+    @classmethod
+    def _options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments under the names by which the pipeline hands them to ``generate``."""
+        return dict(options)
+
+    @classmethod
+    def _settings(cls, forward: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of ``generate`` among those of ``forward``."""
+        return forward
+
+    @classmethod
+    def _records_wanted(cls, postprocess: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of ``postprocess``."""
+        return postprocess
+
+    @classmethod
+    def _reading(cls, pipe: Pipeline, postprocess: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+        template = getattr(pipe.tokenizer, "response_template", None) is not None
+        skip = postprocess.get("skip_special_tokens")
+        clean = postprocess.get("clean_up_tokenization_spaces")
+        reading = {"skip_special_tokens": not template and (skip is None or skip)}
+        reading["clean_up_tokenization_spaces"] = clean
+        return reading, cls._parses(pipe, postprocess)
+
+    @classmethod
+    def _parses(cls, pipe: Pipeline, postprocess: Mapping[str, Any]) -> bool:
+        template = getattr(pipe.tokenizer, "response_template", None) is not None
+        full = return_type(postprocess) == "FULL_TEXT"
+        return template and full and not postprocess.get("continue_final_message")
+
+    @classmethod
+    def gathered(cls, prompts: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return the prompts and the other options, where a pipeline takes prompts under several names."""
+        if prompts is None:
+            raise PromptError("there is no prompt: give a string, a chat or a list of them")
+        return prompts, dict(options)
+
+    @classmethod
+    def read_prompts(cls, given: Any) -> Prompts:
+        """Read prompts as the pipeline does."""
+        return read_prompts(given, cls.one_prompt, media=cls.media)
+
+    @classmethod
+    def one_prompt(cls, prompt: Any, number: int) -> Any:
+        """Read one of several prompts."""
+        if isinstance(prompt, str | Chat):
+            return taken(prompt)
+        if isinstance(prompt, list | tuple) and prompt and is_valid_message(prompt[0]):
+            return as_chat(prompt, number)
+        raise PromptError(f"prompt {number} is neither a string nor a chat (a list of messages)")
+
+    def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[PreparedPrompt]:
+        """Preprocess numbered prompts and resolve their laws.
+
+        Parameters
+        ----------
+        given
+            As ``read_prompts`` returns them.
+        capacity
+            Of how many prompts the laws are kept: equal ones under way together share one prefill.
+
+        Raises
+        ------
+        PromptError
+            If a prompt cannot be read.
+        """
+        recent: OrderedDict[tuple[int, ...], GenerationLaw] = OrderedDict()
+        known: OrderedDict[str, tuple[int, ...]] = OrderedDict()  # strings that were encoded already
+        for number, prompt in given:
+            plain = prompt if isinstance(prompt, str) else None
+            ids = known.get(plain) if plain is not None else None
+            if ids is None or ids not in recent:
+                ids, inputs = self._encoded_ids(number, prompt)
+                if ids not in recent:
+                    require_context(self.pipe.model, len(ids))
+                    recent[ids] = self.law_of(inputs)
+            recent.move_to_end(ids)
+            if plain is not None:
+                known[plain] = ids
+                known.move_to_end(plain)
+            for cache in (recent, known):
+                while len(cache) > capacity:
+                    cache.popitem(last=False)
+            text = prompt if plain is not None else self.pipe.tokenizer.decode(ids, skip_special_tokens=True)
+            yield PreparedPrompt(number, getattr(prompt, "messages", prompt), text, recent[ids])
+
+    def _encoded_ids(self, number: int, prompt: Any) -> tuple[tuple[int, ...], dict[str, Any]]:
+        """Return a prompt's tokens without padding, and all of what ``preprocess`` makes of it."""
+        try:
+            inputs = self.encoded(prompt)
+        except Exception as error:  # of a chat template, whatever its code raises
+            raise PromptError(f"prompt {number}: {what_is_wrong(prompt, error)}") from None
+        if not inputs["input_ids"].shape[1]:
+            raise PromptError(
+                f"prompt {number} is empty, and this tokenizer adds no token to begin with; "
+                "give it text, e.g. the tokenizer's bos_token"
+            )
+        (ids,) = unpadded(inputs["input_ids"], inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])))
+        inputs = {**inputs, "input_ids": ids[None], "attention_mask": torch.ones_like(ids)[None]}
+        return tuple(ids.tolist()), inputs
+
+    def encoded(self, prompt: Any) -> Any:
+        """Preprocess a prompt as the pipeline does; truncation and padding are states of the tokenizer meanwhile."""
+        with one_at_a_time:
+            return self.pipe.preprocess(prompt, **self.preprocess)
+
+    def law_of(self, inputs: Mapping[str, Any]) -> GenerationLaw:
+        """Resolve the law for what ``preprocess`` made of a prompt."""
+        pipe = self.pipe
+
+        def forward(**kwargs: Any) -> Any:
+            return pipe.forward(dict(inputs), **self._for_forward(kwargs))
+
+        known = CALL_OPTIONS
+        return prepare(pipe.model, forward, self.forward, tokenizer=pipe.tokenizer, known=known, media=self.media)
+
+    @classmethod
+    def _for_forward(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of ``generate`` as ``forward`` takes them."""
+        return settings
+
+    def text_alone(self, ids: Sequence[int]) -> str:
+        """Return the text of new tokens after no prompt at all."""
+        text: str = self.pipe.tokenizer.decode(ids, **self.reading)
+        return text
+
+    def stable_prefix(self) -> StablePrefix:
+        """Make the decoder of unfinished attempts, and test whether it can be used."""
+        tokenizer = self.pipe.tokenizer
+        with one_at_a_time:
+            stable = StablePrefix(tokenizer, self.text_alone)
+        clean = self.reading.get("clean_up_tokenization_spaces")
+        if clean or (clean is None and getattr(tokenizer, "clean_up_tokenization_spaces", False)):
+            stable.works = False
+        return stable
+
+    def unparsed(self, law: GenerationLaw, ids: Sequence[int]) -> str:
+        """Return the text of new tokens before the pipeline parses it."""
+        return self.text_alone(ids)
+
+    def text(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str:
+        """Return the text of new tokens as the user gets it: what is judged."""
+        given = prompt.given
+        if not self.parses or isinstance(given, str | Mapping) or given[-1]["role"] == "assistant":
+            return self.unparsed(prompt.law, ids)
+        return str(self.message(prompt, ids).get("content") or "")
+
+    def draw(
+        self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool = True, log_probability: float | None = None
+    ) -> Draw:
+        """Return an attempt as the user gets it: what is judged. Parameters are those of a Draw."""
+        text = self.text(prompt, ids)
+        return Draw(prompt.text, tuple(ids), text, finished, log_probability, self.full(prompt, ids))
+
+    def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
+        """Return prompt and new tokens as the user reads them, where that is not the prompt's text and the new text."""
+        if return_type(self.postprocess) != "TENSORS":
+            return None
+        target = prompt.target or prompt.law
+        together: str = self.pipe.tokenizer.decode([*target.ids, *ids], **self.reading)
+        return together
+
+    def message(self, prompt: PreparedPrompt, ids: Sequence[int]) -> Any:
+        """Return the message that the pipeline parses from a chat's answer."""
+        target = prompt.target or prompt.law
+        before = self.pipe.tokenizer.decode(target.prompt_ids, **self.reading)
+        return self.pipe.tokenizer.parse_response(self.unparsed(target, ids), prefix=before)
+
+    def records(self, prompt: PreparedPrompt, drawn: Sequence[Sequence[int]], others: Sequence[str | None]) -> Any:
+        """Render what a prompt got, as the pipeline would.
+
+        Parameters
+        ----------
+        drawn
+            New tokens of each text.
+        others
+            Texts that no tokens stand behind, and None for each text that is missing.
+        """
+        given = prompt.given if isinstance(prompt.given, str) else Chat(prompt.given)
+        ids = self._beginning(prompt, given)
+        records: list[dict[str, Any]] = []
+        for new in drawn:
+            # One at a time, so that no padding gets into a text that was judged without it.
+            sequence = torch.cat([ids, torch.tensor([new], dtype=ids.dtype)], dim=1)
+            rendered = {"generated_sequence": sequence[None], "input_ids": ids, "prompt_text": given}
+            records += self.pipe.postprocess(rendered, **self.postprocess)
+        return records + [record(given, text, self.postprocess) for text in others]
+
+    def _beginning(self, prompt: PreparedPrompt, given: Any) -> torch.Tensor:
+        """Return the tokens that a sequence begins with, ``[1, length]``."""
+        ids: torch.Tensor = self.encoded(given)["input_ids"]
+        return ids
+
+
+@dataclass(frozen=True)
+class TextToTextCall(Call):
+    """A call of an encoder-decoder model: its texts do not continue their prompts."""
+
+    causal: ClassVar[bool] = False
+
+    @classmethod
+    def _records_wanted(cls, postprocess: dict[str, Any]) -> dict[str, Any]:
+        wanted = return_type(postprocess) == "FULL_TEXT"
+        return {**postprocess, "return_type": NEW_TEXT} if wanted else postprocess
+
+    def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
+        """Return nothing: no sequence holds the prompt."""
+        return None
+
+    def _beginning(self, prompt: PreparedPrompt, given: Any) -> torch.Tensor:
+        return prompt.law.prompt_ids[None].cpu()
+
+
+@dataclass(frozen=True)
+class TensorCall(Call):
+    """A call of ``generate``: tensors come in and tensors go out, and the user decodes them.
+
+    Parameters
+    ----------
+    begins
+        Of each prompt, by its number, the tokens that a returned row begins with, padding included.
+    with_prompt
+        Whether that is the prompt: not of an encoder-decoder model.
+    """
+
+    begins: Sequence[Sequence[int]] = ()
+    with_prompt: bool = True
+
+    def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
+        """Return the text of a whole row, where it holds the prompt."""
+        if not self.with_prompt:
+            return None
+        together: str = self.pipe.tokenizer.decode([*self.begins[prompt.number], *ids], **self.reading)
+        return together

@@ -1,0 +1,125 @@
+"""A pipeline of whatever a user wraps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import (
+    AutomaticSpeechRecognitionPipeline,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    ImageTextToTextPipeline,
+    PreTrainedConfig,
+    PreTrainedModel,
+    TextGenerationPipeline,
+    pipeline,
+)
+from transformers.pipelines import Pipeline
+
+from guardwrap.errors import ModelError, UsageError
+from guardwrap.pipelines.local import load_local
+from guardwrap.pipelines.prompts import with_kind
+
+__all__ = ["TextToTextPipeline", "as_pipeline"]
+
+
+class TextToTextPipeline(TextGenerationPipeline):
+    """The text-generation pipeline around an encoder-decoder model, for which transformers has none any more.
+
+    Settings are the model's own, with 256 new tokens where it says nothing of lengths.
+    """
+
+    _default_generation_config = GenerationConfig(max_new_tokens=256)
+
+    def check_model_type(self, supported_models: Any) -> None:
+        """Take models that the text-generation pipeline does not know."""
+
+
+_WRAPPED = (TextGenerationPipeline, ImageTextToTextPipeline, AutomaticSpeechRecognitionPipeline)
+
+
+def as_pipeline(generator: Any, tokenizer: Any) -> Pipeline:
+    """Make a pipeline of whatever was given; a pipeline is used as it is."""
+    if isinstance(generator, Pipeline):
+        if tokenizer is not None:
+            raise UsageError("a pipeline has its own tokenizer; leave tokenizer= out")
+        pipe = generator
+        _require_task(pipe)
+    elif generator == "local":
+        pipe = _pipeline_of(*load_local())
+    elif isinstance(generator, str | Path):
+        pipe = _loaded(str(generator), tokenizer)
+    elif isinstance(generator, PreTrainedModel) or hasattr(generator, "get_base_model"):
+        if tokenizer is None:
+            raise UsageError("a model needs its tokenizer: GuardedGenerator(model, constraints, tokenizer=tokenizer)")
+        if not callable(getattr(tokenizer, "decode", None)):
+            raise UsageError(
+                f"tokenizer={tokenizer!r} is no tokenizer; load it with AutoTokenizer.from_pretrained(...)"
+            )
+        pipe = _pipeline_of(generator, tokenizer)
+    else:
+        raise UsageError(
+            f"cannot wrap {type(generator).__name__}; give a pipeline, a model with tokenizer=, a Hub id, a path or "
+            "'local'"
+        )
+    if pipe.tokenizer is None:
+        raise UsageError("the pipeline has no tokenizer, so no text can be judged")
+    return pipe
+
+
+def _loaded(source: str, tokenizer: Any) -> TextGenerationPipeline:
+    """Load a model: an encoder-decoder model as one, of which a text-generation pipeline takes the decoder only."""
+    try:
+        try:
+            config, _ = PreTrainedConfig.get_config_dict(source)
+        except OSError:  # an adapter has none; the pipeline knows, and says what is missing
+            config = {}
+        if not config.get("is_encoder_decoder"):
+            return pipeline("text-generation", model=source, tokenizer=tokenizer)
+        model = AutoModelForSeq2SeqLM.from_pretrained(source)
+        if tokenizer is None or isinstance(tokenizer, str):
+            tokenizer = AutoTokenizer.from_pretrained(tokenizer or source)
+    except Exception as error:  # of a file that is damaged: whatever the libraries make of it
+        raise ModelError(f"cannot load the model {source!r}: {with_kind(error)}") from None
+    return _pipeline_of(model, tokenizer)
+
+
+def _pipeline_of(model: Any, tokenizer: Any) -> TextGenerationPipeline:
+    kind = TextGenerationPipeline
+    if model.config.is_encoder_decoder:
+        kind = TextToTextPipeline
+        if model.main_input_name != "input_ids":
+            raise UsageError(f"{type(model).__name__} does not read text; give its pipeline instead of the model")
+    side = tokenizer.padding_side
+    device = None if getattr(model, "hf_device_map", None) else model.device
+    pipe = kind(model=model, tokenizer=tokenizer, device=device, task="text-generation")
+    tokenizer.padding_side = side  # the pipeline sets it; here nothing is padded by the tokenizer
+    return pipe
+
+
+def _require_task(pipe: Pipeline) -> None:
+    """Refuse pipelines that have no text to draw.
+
+    Raises
+    ------
+    UsageError
+        Says why.
+    """
+    if isinstance(pipe, AutomaticSpeechRecognitionPipeline) and not pipe.type.startswith("seq2seq"):
+        raise UsageError(
+            f"{type(pipe.model).__name__} is not supported: it gives one transcription and no distribution to draw "
+            "from; take a speech model with a decoder, e.g. Whisper"
+        )
+    if not isinstance(pipe, _WRAPPED):
+        why = ", which gives no text to judge" if pipe.task in ("text-to-audio", "text-to-speech") else ""
+        raise UsageError(
+            f"the pipeline's task is {pipe.task!r}{why}; guardwrap wraps 'text-generation', 'image-text-to-text' and "
+            "'automatic-speech-recognition'"
+        )
+    if type(pipe) is TextGenerationPipeline and pipe.model.config.is_encoder_decoder:
+        raise UsageError(
+            "the text-generation pipeline cuts the beginning off an encoder-decoder model's texts; "
+            "give the model itself: GuardedGenerator(model, constraints, tokenizer=tokenizer)"
+        )

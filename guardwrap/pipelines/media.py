@@ -1,0 +1,243 @@
+"""Calls of pipelines for images and for speech.
+
+What a text is, and what the record around it, is whatever ``postprocess`` makes of one sequence alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jinja2 import TemplateError
+from transformers import GenerationConfig
+from transformers.pipelines import Pipeline
+
+from guardwrap.backends.law import GenerationLaw
+from guardwrap.errors import PromptError, UsageError
+from guardwrap.pipelines.calls import Call
+from guardwrap.pipelines.prepare import PreparedPrompt
+from guardwrap.pipelines.prompts import as_chat, taken, what_is_wrong
+from guardwrap.pipelines.records import record, return_type
+from guardwrap.private import NEW_TEXT_BESIDE_IMAGES, Chat, is_valid_message
+
+__all__ = ["MediaCall", "SpeechCall", "VisionCall", "WhisperCall"]
+
+_SETTINGS = frozenset(vars(GenerationConfig())) | {"generation_config", "logits_processor", "stopping_criteria"}
+
+
+@dataclass(frozen=True)
+class MediaCall(Call):
+    """What both have in common."""
+
+    causal: ClassVar[bool] = False
+    media: ClassVar[bool] = True
+    sequence_name: ClassVar[str] = "generated_sequence"
+    """What ``forward`` calls the tokens that it returns."""
+
+    ends_with_end: ClassVar[bool] = True
+    """Whether the end-of-sequence token is among them."""
+
+    @classmethod
+    def _reading(cls, pipe: Pipeline, postprocess: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+        reading = {name: value for name, value in postprocess.items() if name != "return_type"}
+        return reading, cls._parses(pipe, postprocess)
+
+    def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[PreparedPrompt]:
+        """Preprocess numbered prompts and resolve their laws; parameters as for text."""
+        for number, prompt in given:
+            inputs = self._inputs(number, prompt)
+            law = self.law_of(inputs)
+            self._require_untouched(law)
+            yield PreparedPrompt(number, getattr(prompt, "messages", prompt), self._prompt_text(inputs), law)
+
+    def _inputs(self, number: int, prompt: Any) -> dict[str, Any]:
+        # A copy, for the speech pipeline takes out what it has read.
+        prompt = dict(prompt) if isinstance(prompt, Mapping) else prompt
+        try:
+            pieces = self._pieces(self.encoded(prompt))
+        except (ValueError, TypeError, LookupError, OSError, TemplateError) as error:
+            raise PromptError(f"prompt {number}: {what_is_wrong(prompt, error)}") from None
+        if len(pieces) != 1:
+            raise PromptError(
+                f"prompt {number}: the audio is cut into {len(pieces)} pieces whose texts are put together afterwards; "
+                "leave chunk_length_s out and give shorter audio"
+            )
+        return dict(pieces[0])
+
+    def _pieces(self, inputs: Any) -> list[Any]:
+        """Return what ``preprocess`` made of one prompt."""
+        return [inputs]
+
+    def _prompt_text(self, inputs: Mapping[str, Any]) -> str:
+        """Return a prompt as text."""
+        return ""
+
+    def unparsed(self, law: GenerationLaw, ids: Sequence[int]) -> str:
+        """Return the text of new tokens before the pipeline parses it."""
+        return self._text(law.outputs, self._sequence(law, ids))
+
+    def _sequence(self, law: GenerationLaw, ids: Sequence[int]) -> torch.Tensor:
+        """Return what the model's ``generate`` would give for new tokens, ``[1, length]``."""
+        return torch.cat([law.prompt_ids[None].cpu(), torch.tensor([ids], dtype=torch.long)], dim=1)
+
+    def _require_untouched(self, law: GenerationLaw) -> None:
+        """Refuse a model whose ``generate`` makes other tokens of those that were drawn."""
+        begin = self._sequence(law, ()).flatten().tolist()
+        found = law.outputs[self.sequence_name].flatten().tolist()
+        # What stood in for drawn tokens is the end alone.
+        if found[: len(begin)] != begin or len(found) != len(begin) + self.ends_with_end:
+            raise UsageError(f"{type(self.pipe.model).__name__} is not supported: its generate rewrites what was drawn")
+
+    def _record(self, outputs: Mapping[str, Any], sequence: torch.Tensor, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the record of a sequence, with what ``forward`` returned for the prompt: ``law.outputs``."""
+        raise NotImplementedError
+
+    def _text(self, outputs: Mapping[str, Any], sequence: torch.Tensor) -> str:
+        """Return the text of a sequence."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class VisionCall(MediaCall):
+    """A call of the image-text-to-text pipeline."""
+
+    @classmethod
+    def _options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        # It would give them to its processor. max_length is the processor's too, and stays its.
+        names = (_SETTINGS & options.keys()) - {"max_length", "max_new_tokens"}
+        rest = {name: value for name, value in options.items() if name not in names}
+        moved = {name: options[name] for name in names}
+        return {**rest, "generate_kwargs": {**(options.get("generate_kwargs") or {}), **moved}}
+
+    @classmethod
+    def _settings(cls, forward: dict[str, Any]) -> dict[str, Any]:
+        return forward.get("generate_kwargs") or {}
+
+    @classmethod
+    def _for_forward(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        return {"generate_kwargs": settings}
+
+    @classmethod
+    def gathered(cls, prompts: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Put together what the pipeline takes as ``images`` and ``text``; also the other options."""
+        names = ("images", "text")
+        rest = {name: value for name, value in options.items() if name not in names}
+        parts = {name: options[name] for name in names if options.get(name) is not None}
+        if prompts is None and not parts:
+            raise PromptError("there is no prompt: give a string, a chat or a list of them")
+        if "text" not in parts:
+            return parts.get("images", prompts), rest
+        if prompts is not None:
+            parts["images"] = prompts
+        if "images" not in parts:
+            return parts["text"], rest
+        if not isinstance(parts["text"], str):
+            raise PromptError("give several prompts as a list: [{'images': ..., 'text': '...'}, ...]")
+        return parts, rest
+
+    @classmethod
+    def one_prompt(cls, prompt: Any, number: int) -> Any:
+        """Read one of several prompts."""
+        if isinstance(prompt, str | Chat):
+            return taken(prompt)
+        if isinstance(prompt, list | tuple) and prompt and is_valid_message(prompt[0]):
+            return as_chat(prompt, number)
+        if not isinstance(prompt, Mapping) or not isinstance(prompt.get("text"), str) or "images" not in prompt:
+            raise PromptError(f"prompt {number} is no string, no chat and not {{'images': ..., 'text': '...'}}")
+        return taken(prompt)
+
+    def _prompt_text(self, inputs: Mapping[str, Any]) -> str:
+        text = inputs["text"]
+        if not isinstance(text, str):
+            text = self.pipe.tokenizer.decode(inputs["input_ids"][0], skip_special_tokens=True)
+        return str(text)
+
+    def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
+        """Return the text of all tokens, where they are what the user gets."""
+        if return_type(self.postprocess) != "TENSORS":
+            return None
+        sequence = self._sequence(prompt.law, ids)[0]
+        together: str = self.pipe.tokenizer.decode(sequence, skip_special_tokens=True)
+        return together
+
+    def text_alone(self, ids: Sequence[int]) -> str:
+        """Return the text of new tokens after no prompt at all."""
+        outputs = {"prompt_text": "", "input_ids": torch.zeros(1, 0, dtype=torch.long)}
+        return self._text(outputs, torch.tensor([ids], dtype=torch.long))
+
+    def message(self, prompt: PreparedPrompt, ids: Sequence[int]) -> Any:
+        """Return the message that the pipeline parses from a chat's answer."""
+        sequence = self._sequence(prompt.law, ids)
+        return self._record(prompt.law.outputs, sequence, self.postprocess)["generated_text"][-1]
+
+    def records(self, prompt: PreparedPrompt, drawn: Sequence[Sequence[int]], others: Sequence[str | None]) -> Any:
+        """Render what a prompt got, as the pipeline would."""
+        law = prompt.law
+        records = [self._record(law.outputs, self._sequence(law, ids), self.postprocess) for ids in drawn]
+        given = law.outputs["prompt_text"]
+        about = {"input_text": getattr(given, "messages", given)}
+        return records + [about | record(given, text, self.postprocess) for text in others]
+
+    def _record(self, outputs: Mapping[str, Any], sequence: torch.Tensor, options: Mapping[str, Any]) -> dict[str, Any]:
+        found: list[dict[str, Any]] = self.pipe.postprocess({**outputs, "generated_sequence": sequence}, **options)
+        return found[0]
+
+    def _text(self, outputs: Mapping[str, Any], sequence: torch.Tensor) -> str:
+        options = {**self.reading, "return_type": NEW_TEXT_BESIDE_IMAGES}
+        return str(self._record(outputs, sequence, options)["generated_text"])
+
+
+@dataclass(frozen=True)
+class SpeechCall(MediaCall):
+    """A call of the speech recognition pipeline around a model with a decoder."""
+
+    sequence_name: ClassVar[str] = "tokens"
+
+    @classmethod
+    def _parses(cls, pipe: Pipeline, postprocess: Mapping[str, Any]) -> bool:
+        return False
+
+    @classmethod
+    def one_prompt(cls, prompt: Any, number: int) -> Any:
+        """Read one of several prompts."""
+        return taken(prompt)
+
+    def _pieces(self, inputs: Any) -> list[Any]:
+        return list(inputs)
+
+    def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
+        """Return nothing: audio has no text to be read with."""
+        return None
+
+    def text_alone(self, ids: Sequence[int]) -> str:
+        """Return the text of new tokens after no prompt at all."""
+        return self._text({"is_last": True}, torch.tensor([ids], dtype=torch.long))
+
+    def records(self, prompt: PreparedPrompt, drawn: Sequence[Sequence[int]], others: Sequence[str | None]) -> Any:
+        """Render what a prompt got: a single text without a list, as the pipeline does."""
+        law = prompt.law
+        records = [self._record(law.outputs, self._sequence(law, ids), self.postprocess) for ids in drawn]
+        records += [{"text": text} for text in others]
+        return records[0] if len(records) == 1 else records
+
+    def _record(self, outputs: Mapping[str, Any], sequence: torch.Tensor, options: Mapping[str, Any]) -> dict[str, Any]:
+        # In a dictionary of its own, for postprocess takes it apart.
+        found: dict[str, Any] = self.pipe.postprocess([{**outputs, "tokens": sequence}], **options)
+        return found
+
+    def _text(self, outputs: Mapping[str, Any], sequence: torch.Tensor) -> str:
+        return str(self._record(outputs, sequence, self.reading)["text"])
+
+
+@dataclass(frozen=True)
+class WhisperCall(SpeechCall):
+    """A call of the pipeline around Whisper, whose ``generate`` is unlike the others'."""
+
+    sampling: ClassVar[str] = "temperature=1.0"
+    ends_with_end: ClassVar[bool] = False
+
+    def _sequence(self, law: GenerationLaw, ids: Sequence[int]) -> torch.Tensor:
+        new = torch.tensor([ids], dtype=torch.long)
+        return new[:, :-1] if ids and ids[-1] in law.end_ids else new

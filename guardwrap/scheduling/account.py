@@ -1,0 +1,214 @@
+"""What one request has got and spent: launch order, budgets, reports."""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_right, insort
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from guardwrap.constraints.base import Judgement
+from guardwrap.draws import Draw, Estimate, Outcome, Report, Usage
+from guardwrap.metrics import acceptance_rate
+from guardwrap.samplers import Attempt
+from guardwrap.scheduling.backend import Decoded, Launch
+from guardwrap.scheduling.randomness import decision
+from guardwrap.scheduling.request import Request
+
+__all__ = ["Account", "Judged", "next_in_turn"]
+
+_CLOCK = "max_time cuts texts by the clock, so the same seed need not give the same texts again"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An attempt that ended, as text, with what became of it."""
+
+    decoded: Decoded
+    draw: Draw
+    judgement: Judgement
+    log_weight: float = 0.0  # where a' = a
+
+
+def next_in_turn(waiting: dict[int, Judged], attempt: int) -> Judged | None:
+    """Take the attempt whose turn it is: attempt i is decided after all attempts before it.
+
+    Deciding in the order of finishing would favour short texts.
+    """
+    return waiting.pop(attempt, None)
+
+
+@dataclass(eq=False)
+class Account:
+    """What a request has got and spent so far."""
+
+    request: Request
+    state: Any = None  # the sampler's
+    accepted: list[Draw] = field(default_factory=list)
+    rejections: Counter[str] = field(default_factory=Counter)
+    rejected_at: list[int] = field(default_factory=list)  # their tokens, ascending, decided out of turn or not
+    launched: int = 0
+    waiting: dict[int, Judged] = field(default_factory=dict)  # decided out of turn, by attempt
+    attempts: int = 0
+    satisfied: int = 0
+    tokens: int = 0
+    surplus: list[int] = field(default_factory=list)
+    began: float | None = None
+    seconds: float = 0.0
+    ended: str | None = None
+
+    @property
+    def wanted(self) -> int:
+        """Texts asked for."""
+        return self.request.prompt.law.count
+
+    @property
+    def under_way(self) -> int:
+        """Attempts launched and not yet booked."""
+        return self.launched - self.attempts
+
+    def launches(self, room: int, running: Sequence[int]) -> list[Launch]:
+        """Return the next attempts: so many that the texts still missing are expected of what is on its way.
+
+        Of new attempts a share of (satisfied + 1) / (attempts + 1) is expected to satisfy the constraint: what is
+        needed at first, then 2, 4, 8 … times as many while all are rejected. Of one with t tokens, (satisfied + 1) /
+        (satisfied + 1 + those rejected with more than t tokens): what has got far where most fail early will mostly
+        succeed.
+
+        Parameters
+        ----------
+        room
+            Attempts, at most.
+        running
+            Tokens of each attempt on its way.
+        """
+        budget, now = self.request.budget, time.monotonic()
+        self.began = now if self.began is None else self.began
+        late = budget.deadline is not None and now - self.began >= budget.deadline
+        slow = budget.max_seconds is not None and now - self.began >= budget.max_seconds
+        if self.launched and (late or slow):
+            # What is on its way still counts, if it is in time.
+            self.ended = None if self.under_way else "deadline" if late else "max_seconds"
+            return []
+        # A sampler may take only some of the attempts that satisfy the constraint: so far this share of them.
+        share = (len(self.accepted) + 1) / (self.satisfied + 1)
+        waiting = sum(judged.judgement.satisfied for judged in self.waiting.values())
+        satisfied, rejected = self.satisfied + waiting, len(self.rejected_at)
+        later = (rejected - bisect_right(self.rejected_at, length) for length in running)
+        expected = waiting + sum((satisfied + 1) / (satisfied + 1 + count) for count in later)
+        missing = self.wanted - len(self.accepted) - share * expected
+        count = min(room, math.ceil(missing * (satisfied + rejected + 1) / (share * (satisfied + 1)) - 1e-9))
+        if budget.max_attempts is not None:
+            count = min(count, budget.max_attempts - self.launched)
+        if self.request.prompt.law.mode == "greedy":
+            count = min(count, 1 - self.launched)
+        numbers = range(self.launched, self.launched + max(count, 0))
+        self.launched += len(numbers)
+        return [self.launch(number) for number in numbers]
+
+    def launch(self, attempt: int) -> Launch:
+        """Return an attempt of this request."""
+        request = self.request
+        limit = request.budget.deadline
+        deadline = None if limit is None or self.began is None else self.began + limit
+        return Launch(
+            request.prompt.law, request.seed, request.prompt.number, attempt, deadline, request.watch, request
+        )
+
+    def found(self) -> list[Decoded]:
+        """Return the texts of a beam search as attempts."""
+        made = []
+        for number, (ids, finished) in enumerate(self.request.prompt.law.found or ()):
+            made.append(Decoded(self.launch(number), list(ids), status="finished" if finished else "cut"))
+        return made
+
+    def commit(self, judged: Sequence[Judged]) -> None:
+        """Take what was judged, and decide about attempts one after the other, in launch order."""
+        for item in judged:
+            self.waiting[item.decoded.launch.attempt] = item
+            if not item.judgement.satisfied:
+                insort(self.rejected_at, len(item.draw.token_ids))
+        while self.ended is None and (next_ := next_in_turn(self.waiting, self.attempts)) is not None:
+            self._book(next_)
+        if self.ended is not None:
+            self.surplus += [len(item.draw.token_ids) for item in self.waiting.values()]
+            self.waiting.clear()
+        self.seconds = time.monotonic() - (self.began or time.monotonic())
+
+    def _book(self, judged: Judged) -> None:
+        budget, law = self.request.budget, self.request.prompt.law
+        if judged.decoded.status == "abandoned":
+            self.surplus.append(len(judged.draw.token_ids))
+            self.ended = "deadline"
+            return
+        self.attempts += 1
+        self.satisfied += judged.judgement.satisfied
+        self.tokens += len(judged.draw.token_ids)
+        self.state, text = self.request.sampler.step(self.state, self._attempt(judged))
+        if text is not None:
+            self.accepted.append(text)
+        else:
+            self.rejections[judged.judgement.blame or "the sampler"] += 1
+        if len(self.accepted) == self.wanted:
+            self.ended = "complete"
+        elif law.mode == "greedy" or (law.found is not None and self.attempts == len(law.found)):
+            self.ended = "deterministic"
+        elif budget.max_attempts is not None and self.attempts >= budget.max_attempts:
+            self.ended = "max_attempts"
+        elif budget.max_tokens is not None and self.tokens >= budget.max_tokens:
+            self.ended = "max_tokens"
+
+    def _attempt(self, judged: Judged) -> Attempt:
+        """Return what the sampler sees."""
+        satisfied = judged.judgement.satisfied
+        if not self.request.sampler.weighs:
+            return Attempt(judged.draw, satisfied)
+        launch = judged.decoded.launch
+        uniform = decision(launch.seed, launch.prompt, launch.attempt)
+        return Attempt(judged.draw, satisfied, judged.log_weight if satisfied else -math.inf, uniform)
+
+    def outcome(self) -> Outcome:
+        """Return what the request got."""
+        request, law = self.request, self.request.prompt.law
+        usage = Usage(self.attempts, self.tokens, self.seconds, len(self.surplus), sum(self.surplus))
+        rate = None
+        if law.mode == "sample" and self.attempts:
+            complete = self.ended == "complete"
+            rate = acceptance_rate(self.satisfied, self.attempts, stopped_on_acceptance=complete)
+        drawn_from, evidence = self._drawn_from()
+        clock = None if law.max_time is None else _CLOCK
+        rounding = None if request.weigh is None else request.weigh.note
+        report = Report(
+            drawn_from=drawn_from,
+            evidence=evidence,
+            sampler=request.sampler.name,
+            seed=request.seed,
+            requested=self.wanted,
+            accepted=len(self.accepted),
+            ended=self.ended or "error",
+            usage=usage,
+            budget=request.budget,
+            acceptance=rate,
+            rejections=dict(self.rejections.most_common()),
+            constraint=request.constraint.digest,
+            mode=request.mode if law.found is None else "generate",
+            notes=(*request.notes, *(note for note in (clock, rounding) if note is not None)),
+            proposal=request.proposal,
+        )
+        draws = tuple(self.accepted)
+        return Outcome(request.prompt.given, tuple(draw.text for draw in draws), draws, report)
+
+    def _drawn_from(self) -> tuple[str, Mapping[str, Estimate | float]]:
+        """In words, what the texts were drawn from, and figures that say how well."""
+        request = self.request
+        if request.prompt.law.mode != "sample":
+            return f"{request.prompt.law.mode} search, checked: not a draw from g", {}
+        words, evidence = request.sampler.report(self.state)
+        if request.budget.deadline is not None:
+            words = "biased by a deadline"
+        elif request.proposal is not None and not request.sampler.weighs:
+            words = f"g' of {request.proposal}, not g"
+        return words, evidence

@@ -1,0 +1,186 @@
+"""The seam between the scheduler and whatever draws texts: what a backend is asked, and what it says of itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+__all__ = ["Backend", "Capabilities", "Decoded", "Launch", "Law", "Scorer", "Watch", "draw_all"]
+
+Watch = Callable[[Sequence[int]], "str | None"]
+"""From the token ids so far to the part of the constraint that no continuation can satisfy, or None."""
+
+
+class Law(Protocol):
+    """One prompt under the user's generation settings: what defines a(y). A backend knows more of it than this."""
+
+    @property
+    def count(self) -> int:
+        """Texts asked for: ``num_return_sequences``."""
+
+    @property
+    def mode(self) -> Literal["sample", "greedy", "beam"]:
+        """How a token follows from scores."""
+
+    @property
+    def max_time(self) -> float | None:
+        """Seconds after which an attempt is cut, or None."""
+
+    @property
+    def found(self) -> Sequence[tuple[Sequence[int], bool]] | None:
+        """New tokens of each text that a beam search has found, best first, and whether it ended by itself; or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """An attempt about to be drawn.
+
+    Parameters
+    ----------
+    law
+        Of its prompt; launches that share the object share one prefill.
+    seed, prompt, attempt
+        What its randomness belongs to.
+    deadline
+        ``time.monotonic()`` at which it is abandoned, or None.
+    watch
+        Judges its tokens as it grows; a title aborts it. None judges nothing.
+    request
+        Whose attempt it is.
+    """
+
+    law: Any
+    seed: int
+    prompt: int
+    attempt: int
+    deadline: float | None = None
+    watch: Watch | None = None
+    request: Any = None
+
+
+@dataclass(slots=True)
+class Decoded:
+    """An attempt on its way, or as the backend left it.
+
+    Parameters
+    ----------
+    launch
+        What was asked.
+    token_ids
+        The new tokens, the end-of-sequence token included.
+    log_probability
+        log a' of ``token_ids`` in nats, summed in float64.
+    status
+        ``"running"``, ``"finished"`` (ended by itself), ``"cut"`` (token limit, or ``max_time``), ``"aborted"``
+        (verdict VIOLATED), ``"abandoned"`` (deadline), ``"cancelled"`` (not needed any more) or ``"failed"``.
+    blame
+        Which part of the constraint aborted it.
+    error
+        Why it failed: belongs to its request, and to no other.
+    stream
+        Its uniforms.
+    began
+        ``time.monotonic()`` of its launch.
+    """
+
+    launch: Launch
+    token_ids: list[int] = field(default_factory=list)
+    log_probability: float = 0.0
+    status: str = "running"
+    blame: str | None = None
+    error: Exception | None = None
+    stream: Iterator[float] = field(default_factory=lambda: iter(()), repr=False)
+    began: float = field(default_factory=lambda: time.monotonic())
+
+    @property
+    def whole(self) -> bool:
+        """Whether the text ended by itself or at a limit, so that it can be judged."""
+        return self.status in ("finished", "cut")
+
+    def fail(self, error: Exception) -> None:
+        """End the attempt because of an error."""
+        self.status, self.error = "failed", error
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do. What it cannot is refused by name, or said in the report.
+
+    Parameters
+    ----------
+    repeats_seeds
+        Whether the same seed gives the same texts, whatever else is in the batch.
+    token_ids
+        Whether attempts come with their token ids.
+    ends_early
+        Whether a running attempt can be ended, as when its verdict is VIOLATED.
+    """
+
+    repeats_seeds: bool = True
+    token_ids: bool = True
+    ends_early: bool = True
+
+
+class Backend(Protocol):
+    """Draws attempts side by side, for any number of requests. It decides nothing about them.
+
+    Attributes
+    ----------
+    can : Capabilities
+        What it can do.
+    """
+
+    can: Capabilities
+
+    @property
+    def mode(self) -> str:
+        """What reports call it."""
+
+    @property
+    def room(self) -> int:
+        """How many attempts can be launched now."""
+
+    @property
+    def running(self) -> int:
+        """How many attempts are on their way."""
+
+    def lengths(self) -> Mapping[Hashable, list[int]]:
+        """How many tokens the attempts on their way have, by request."""
+
+    def launch(self, launches: Sequence[Launch]) -> list[Decoded]:
+        """Begin attempts, at most ``room`` of them; return those that ended at once."""
+
+    def advance(self) -> list[Decoded]:
+        """Go on with those that run; return those that ended."""
+
+    def cancel(self, unneeded: Callable[[Launch], bool]) -> list[Decoded]:
+        """Stop attempts that are not needed any more and return those that had begun."""
+
+
+class Scorer(Protocol):
+    """Computes log-probabilities of given texts, where a backend's model can."""
+
+    def __call__(self, texts: Sequence[tuple[Any, Sequence[int]]]) -> list[float]:
+        """Return log a(y) in nats for each law and its new tokens."""
+
+
+def draw_all(backend: Backend, launches: Sequence[Launch]) -> list[Decoded]:
+    """Draw attempts that nobody judges, and return them in the order of their launches.
+
+    Raises
+    ------
+    Exception
+        What an attempt failed with.
+    """
+    ended: list[Decoded] = []
+    rest = list(launches)
+    while rest or backend.running:
+        now, rest = rest[: backend.room], rest[backend.room :]
+        ended += backend.launch(now) if now else backend.advance()
+    for attempt in ended:
+        if attempt.error is not None:
+            raise attempt.error
+    place = {id(launch): i for i, launch in enumerate(launches)}
+    return sorted(ended, key=lambda attempt: place[id(attempt.launch)])

@@ -1,0 +1,84 @@
+"""Attempts that ended become texts and are judged: those of all requests under one constraint together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from guardwrap.constraints.base import Judgement, judge
+from guardwrap.draws import Draw
+from guardwrap.scheduling.account import Judged
+from guardwrap.scheduling.backend import Decoded
+from guardwrap.scheduling.request import Request
+
+__all__ = ["Failures", "judged"]
+
+Failures = dict[Request, Exception]
+"""What judging a request's attempts raised."""
+
+
+def judged(ended: Sequence[Decoded]) -> tuple[list[Judged], Failures]:
+    """Decode attempts, judge those that are whole, and weigh those that satisfy their constraint.
+
+    A checker that raises ends the requests whose attempts it raises for, and no other.
+
+    Parameters
+    ----------
+    ended
+        Attempts of any requests, none of them failed.
+    """
+    failures: Failures = {}
+    draws: dict[int, Draw] = {}
+    for i, attempt in enumerate(ended):
+        request: Any = attempt.launch.request
+        try:
+            finished = attempt.status == "finished"
+            draws[i] = request.draw_of(request.prompt, attempt.token_ids, finished, attempt.log_probability)
+        except Exception as error:
+            failures.setdefault(request, error)
+    judgements = {i: Judgement(False, ended[i].blame) for i in draws}
+    whole = [i for i in draws if ended[i].whole]
+    for places in _grouped(ended, whole, lambda request: request.constraint):
+        judgements |= _each(ended, places, failures, lambda part: _judge(ended, draws, part))
+    weights: dict[int, float] = {}
+    heavy = [i for i in whole if judgements[i].satisfied and _request(ended[i]).weigh is not None]
+    for places in _grouped(ended, heavy, lambda request: id(request.weigh)):
+        weights |= _each(ended, places, failures, lambda part: _weigh(ended, draws, part))
+    kept = [i for i in draws if _request(ended[i]) not in failures]
+    return [Judged(ended[i], draws[i], judgements[i], weights.get(i, 0.0)) for i in kept], failures
+
+
+def _request(attempt: Decoded) -> Request:
+    request: Request = attempt.launch.request
+    return request
+
+
+def _grouped(ended: Sequence[Decoded], places: Iterable[int], key: Any) -> list[list[int]]:
+    groups: dict[Any, list[int]] = {}
+    for i in places:
+        groups.setdefault(key(_request(ended[i])), []).append(i)
+    return list(groups.values())
+
+
+def _each(ended: Sequence[Decoded], places: Sequence[int], failures: Failures, work: Any) -> dict[int, Any]:
+    """Do the work for all places together; where that raises, for each request alone, to learn whose fault it is."""
+    try:
+        return dict(zip(places, work(places), strict=True))
+    except Exception as error:
+        parts = _grouped(ended, places, lambda request: request)
+        if len(parts) == 1:
+            failures[_request(ended[places[0]])] = error
+            return {i: Judgement(False) for i in places}
+    found: dict[int, Any] = {}
+    for part in parts:
+        found |= _each(ended, part, failures, work)
+    return found
+
+
+def _judge(ended: Sequence[Decoded], draws: dict[int, Draw], places: Sequence[int]) -> list[Judgement]:
+    return judge(_request(ended[places[0]]).constraint, [draws[i] for i in places])
+
+
+def _weigh(ended: Sequence[Decoded], draws: dict[int, Draw], places: Sequence[int]) -> list[float]:
+    weigh = _request(ended[places[0]]).weigh
+    return [] if weigh is None else weigh([(_request(ended[i]).prompt, draws[i]) for i in places])

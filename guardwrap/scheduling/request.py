@@ -1,0 +1,89 @@
+"""What is asked of the scheduler: one prompt with its own constraint, sampler, budget and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from guardwrap.constraints.base import Constraint
+from guardwrap.draws import Budget, Draw
+from guardwrap.samplers import Sampler
+from guardwrap.scheduling.backend import Law, Watch
+
+__all__ = ["DrawOf", "Prepared", "Request", "Weigh"]
+
+
+class Prepared(Protocol):
+    """A prompt as a pipeline prepared it."""
+
+    @property
+    def number(self) -> int:
+        """Its place in its call, from 0: its randomness belongs to it."""
+
+    @property
+    def given(self) -> Any:
+        """The prompt as the user gave it."""
+
+    @property
+    def law(self) -> Law:
+        """What its attempts are drawn from."""
+
+
+DrawOf = Callable[[Any, Sequence[int], bool, "float | None"], Draw]
+"""From a prompt, new tokens, whether they ended by themselves and log a' in nats to the draw as the user gets it."""
+
+
+class Weigh(Protocol):
+    """Computes log-weights; see ``pipelines.proposed.Weigher``."""
+
+    @property
+    def note(self) -> str | None:
+        """What rounding does to them."""
+
+    def __call__(self, attempts: Sequence[tuple[Any, Draw]]) -> list[float]:
+        """Return log a(y) - log a'(y) in nats for each prompt and draw."""
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """One prompt and everything that is asked for it. Requests that share a batch share the backend, nothing else.
+
+    Parameters
+    ----------
+    prompt
+        The prompt, prepared.
+    constraint
+        b.
+    sampler
+        Which attempts become texts.
+    budget
+        What may be spent.
+    seed
+        Of the call.
+    draw_of
+        Decodes new tokens as the user gets them.
+    watch
+        Judges the tokens of a running attempt; None where there is no early abort.
+    mode
+        How attempts are decoded, for the report.
+    notes
+        For the report.
+    proposal
+        In words, what attempts are drawn from; None for the model itself.
+    weigh
+        Computes log a(y) - log a'(y) in nats for attempts that satisfy the constraint. Asked for by some samplers, with
+        a proposal.
+    """
+
+    prompt: Prepared
+    constraint: Constraint
+    sampler: Sampler
+    budget: Budget
+    seed: int
+    draw_of: DrawOf
+    watch: Watch | None = None
+    mode: str = "refill"
+    notes: tuple[str, ...] = ()
+    proposal: str | None = None
+    weigh: Weigh | None = None

@@ -1,0 +1,450 @@
+"""Where a pipeline, a constraint and the options of a call are put together, and nowhere else.
+
+The wrapper, training and evaluation begin here: a ``Session`` holds what is the same for all calls, and makes a ``Job``
+of the options of one; a job makes requests of prompts and has a scheduler serve them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.pipelines import Pipeline
+
+from guardwrap.backends.generate import GenerateBackend
+from guardwrap.backends.law import GenerationLaw
+from guardwrap.backends.refill.decode import RefillBackend
+from guardwrap.backends.refill.selftest import select_rows, slower_because
+from guardwrap.constraints.base import Constraint, is_count
+from guardwrap.constraints.files import as_constraint_file
+from guardwrap.draws import Budget, Outcome
+from guardwrap.errors import UsageError
+from guardwrap.pipelines.calls import CALL_OPTIONS, Call, TensorCall
+from guardwrap.pipelines.loading import as_pipeline
+from guardwrap.pipelines.prefix import StablePrefix, first_violated
+from guardwrap.pipelines.prepare import PreparedPrompt
+from guardwrap.pipelines.proposed import (
+    ProposedCall,
+    Weigher,
+    require_same_tokens,
+    require_weighable,
+    with_own_target,
+)
+from guardwrap.pipelines.tasks import call_kind, call_of
+from guardwrap.pipelines.tensors import prepare_rows
+from guardwrap.private import batch_size_of, one_at_a_time
+from guardwrap.proposals import Adapter, Prompt
+from guardwrap.samplers import Sampler, sampler_named
+from guardwrap.scheduling.backend import Backend, Watch
+from guardwrap.scheduling.request import Request, Weigh
+from guardwrap.scheduling.scheduler import WINDOW, Scheduler, in_order
+
+if TYPE_CHECKING:
+    from guardwrap.adapters.loaded import Checkpoint, Loaded
+
+__all__ = ["Job", "Proposal", "Session", "require_whole"]
+
+BATCH_SIZE = 32
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What attempts are drawn from, if not the model itself.
+
+    Parameters
+    ----------
+    pipe
+        The wrapped pipeline, for another prompt or an adapter, or another one.
+    prompt
+        Another prompt, or None.
+    described
+        It in words.
+    adapter
+        The adapter, or None.
+    """
+
+    pipe: Pipeline
+    prompt: Prompt | None
+    described: str
+    adapter: Loaded | Checkpoint | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One call, ready to be served.
+
+    Parameters
+    ----------
+    call
+        Reads its prompts and renders its texts.
+    constraint, sampler, budget, seed
+        As a Request has them, for all of its prompts.
+    batch_size
+        Attempts side by side, at most.
+    model
+        What draws tokens: the model itself, or that of the proposal.
+    watch
+        From token ids, and the law of a model that is fed more than tokens, to the part of the constraint that is
+        violated for good; None where there is no early abort.
+    mode
+        How attempts are decoded.
+    notes
+        For the reports.
+    proposal
+        In words, what attempts are drawn from; None for the model itself.
+    weigh
+        Computes log-weights, for samplers that ask for them.
+    causal
+        Whether the model continues its prompts, so that our own loop draws from it.
+    """
+
+    call: Call
+    constraint: Constraint
+    sampler: Sampler
+    budget: Budget
+    seed: int
+    batch_size: int
+    model: Any
+    watch: Any = None
+    mode: str = "generate"
+    notes: tuple[str, ...] = ()
+    proposal: str | None = None
+    weigh: Weigh | None = None
+    causal: bool = False
+
+    def requests(self, prompts: Iterable[Any], *, first: int = 0) -> Iterator[Request]:
+        """Prepare prompts, one by one as they are taken, and make requests of them.
+
+        Parameters
+        ----------
+        prompts
+            As ``Call.read_prompts`` returns them.
+        first
+            Number of the first one.
+        """
+        return map(self.request, self.call.prompts(enumerate(prompts, start=first), self.batch_size))
+
+    def request(self, prompt: PreparedPrompt) -> Request:
+        """Make a request of a prompt.
+
+        Raises
+        ------
+        UsageError
+            If its attempts cannot be weighed, and the sampler asks for that.
+        """
+        if self.sampler.weighs:
+            prompt = require_weighable(prompt)
+        watch: Watch | None = self.watch
+        if watch is not None and not self.causal:
+            watch = partial(self.watch, law=prompt.law)
+        return Request(
+            prompt=prompt,
+            constraint=self.constraint,
+            sampler=self.sampler,
+            budget=self.budget,
+            seed=self.seed,
+            draw_of=self.call.draw,
+            watch=watch,
+            mode=self.mode,
+            notes=self.notes,
+            proposal=self.proposal,
+            weigh=self.weigh,
+        )
+
+    def backend(self) -> Backend:
+        """Make the backend that draws its attempts."""
+        return backend_for(self.model, self.batch_size) if self.causal else GenerateBackend(self.batch_size)
+
+    def served(self, requests: Iterator[Request]) -> Iterator[tuple[PreparedPrompt, Outcome]]:
+        """Serve requests, and yield each prompt with its outcome, in their order."""
+        scheduler = Scheduler(self.backend(), requests, window=WINDOW * self.batch_size)
+        for request, outcome in in_order(scheduler):
+            prompt: Any = request.prompt
+            yield prompt, outcome
+
+
+def backend_for(model: Any, size: int) -> Backend:
+    """Make the backend that draws from a causal model.
+
+    Parameters
+    ----------
+    model
+        The model.
+    size
+        Attempts side by side, at most.
+    """
+    return RefillBackend(partial(select_rows(model), model), size)
+
+
+class Session:
+    """A pipeline with a constraint and the defaults of calls.
+
+    Parameters
+    ----------
+    generator, tokenizer, constraints, sampler, proposal, budget, batch_size, seed, allow_code
+        As ``GuardedGenerator`` takes them.
+
+    Attributes
+    ----------
+    pipe : Pipeline
+        The pipeline in use.
+    kind : type of Call
+        What its calls are.
+    constraint, sampler, budget, batch_size
+        The defaults of a call.
+    proposal : Proposal or None
+        What attempts are drawn from, if not the model itself.
+    adapter : Loaded or Checkpoint or None
+        The adapter in use.
+    """
+
+    def __init__(
+        self,
+        generator: Any,
+        constraints: Any,
+        *,
+        tokenizer: Any = None,
+        sampler: str | Sampler | None = None,
+        proposal: Any = None,
+        budget: Budget | None = None,
+        batch_size: int | None = None,
+        seed: int | None = None,
+        allow_code: bool = False,
+    ) -> None:
+        file = as_constraint_file(constraints, allow_code=allow_code)
+        self._allow_code = allow_code
+        self.constraint = file.constraint
+        self.sampler = sampler_named(file.sampler or "rejection" if sampler is None else sampler)
+        self.budget = budget or file.budget or Budget()
+        self._seed = None if seed is None else require_whole("seed", seed, 0)
+        self._calls = itertools.count()
+        self.pipe = as_pipeline(generator, tokenizer)
+        self.kind = call_kind(self.pipe)
+        batch_size = (batch_size_of(self.pipe) or BATCH_SIZE) if batch_size is None else batch_size
+        self.batch_size = require_whole("batch_size", batch_size, 1)
+        self._stable: dict[str, StablePrefix] = {}
+        self.proposal = self._proposal_of(proposal)
+        self.adapter: Loaded | Checkpoint | None = None
+
+    @property
+    def model(self) -> Any:
+        """The model in use: a."""
+        return self.pipe.model
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer in use."""
+        return self.pipe.tokenizer
+
+    def use_adapter(self, given: Any, *, allow_mismatch: bool = False) -> None:
+        """Draw from an adapter from now on; see ``GuardedGenerator.load_adapter``."""
+        if self.proposal is not None:
+            raise UsageError("the wrapper draws from its proposal; make another one for the adapter")
+        loaded = self._adapter_of(given, allow_mismatch)
+        loaded.require_constraint(self.constraint)
+        self.adapter = loaded
+
+    def draws_elsewhere(self, options: Mapping[str, Any]) -> bool:
+        """Whether attempts of a call come from something else than the model under the user's prompts."""
+        return options.get("proposal") is not None or self.proposal is not None or self._takes_adapter(options)
+
+    def job(self, options: Mapping[str, Any]) -> Job:
+        """Read the options of a call.
+
+        Raises
+        ------
+        UsageError
+            If one is unknown, or they do not go together.
+        """
+        own, rest = _split(options)
+        call = call_of(self.pipe, rest)
+        proposal = self._proposal_in(own)
+        if proposal is not None:
+            source = None if proposal.adapter is not None else call
+            source = source if proposal.pipe is self.pipe else call_of(proposal.pipe, rest)
+            rewrite = None if proposal.prompt is None else proposal.prompt.apply
+            call = ProposedCall(**vars(call), source=source, rewrite=rewrite)
+        return self._job(own, call, proposal)
+
+    def tensor_job(self, ids: Any, options: Mapping[str, Any]) -> tuple[Job, list[PreparedPrompt], Sequence[Any]]:
+        """Read the options of a call of ``generate``.
+
+        Returns
+        -------
+        Job
+            The call.
+        list of PreparedPrompt
+            Its prompts.
+        sequence of torch.Tensor
+            What each returned row begins with.
+
+        Raises
+        ------
+        UsageError
+            If the model is fed more than tokens, or the options do not go together.
+        """
+        if self.kind.media:
+            raise UsageError("generate takes tokens only; call the wrapper with what the pipeline takes instead")
+        own, rest = _split(options)
+        if self.proposal is not None or own.get("proposal") is not None:
+            raise UsageError("generate takes no other prompt or model; with a proposal, call the wrapper or run()")
+        prompts, begins = prepare_rows(self.pipe, ids, rest, two_parts=not self.kind.causal)
+        call = TensorCall(
+            self.pipe,
+            reading={"skip_special_tokens": True},
+            begins=[row.tolist() for row in begins],
+            with_prompt=self.kind.causal,
+        )
+        job = self._job(own, call, self._proposal_in(own))
+        if job.proposal is not None:
+            prompts = [with_own_target(prompt) for prompt in prompts]
+        return job, prompts, begins
+
+    def stable_prefix(self, call: Call) -> StablePrefix:
+        """Return the decoder of unfinished attempts; made, and tested, once for each way of reading tokens."""
+        key = repr(sorted(call.reading.items()))
+        if key not in self._stable:
+            self._stable[key] = call.stable_prefix()
+        return self._stable[key]
+
+    def _job(self, own: Mapping[str, Any], call: Call, proposal: Proposal | None) -> Job:
+        """Check guardwrap's options of a call, and fill them up with the session's."""
+        constraint, sampler, budget = self.constraint, self.sampler, self.budget
+        if own.get("constraints") is not None:
+            given = as_constraint_file(own["constraints"], allow_code=self._allow_code)
+            constraint, budget = given.constraint, given.budget or budget
+            sampler = sampler_named(given.sampler) if given.sampler else sampler
+        if own.get("sampler") is not None:
+            sampler = sampler_named(own["sampler"])
+        if own.get("budget") is not None:
+            budget = own["budget"]
+        if not isinstance(budget, Budget):
+            raise UsageError(f"budget must be a Budget, not {type(budget).__name__}; e.g. Budget(max_attempts=100)")
+        seed = self._next_seed() if own.get("seed") is None else require_whole("seed", own["seed"], 0)
+        size = self.batch_size if own.get("batch_size") is None else require_whole("batch_size", own["batch_size"], 1)
+        model = self.model if proposal is None else proposal.pipe.model
+        described = None if proposal is None else proposal.described
+        notes: tuple[str, ...] = ()
+        if proposal is not None and proposal.adapter is not None:
+            proposal.adapter.require_constraint(constraint)
+            model, notes = proposal.adapter.model(merge=not sampler.weighs)  # where a(y) is never computed
+            described = proposal.adapter.described(constraint)
+        if _has_dropout(self.model) or (model is not self.model and _has_dropout(model)):
+            raise UsageError("the model is in training mode, so dropout makes its texts random; call model.eval()")
+        stable = self.stable_prefix(call)
+        early = stable.works and not call.parses
+        if call.parses:
+            notes += ("the content of the message was judged, as it is parsed from the answer",)
+        elif not early:
+            notes += ("no early abort: this tokenizer rewrites text that it has already decoded",)
+        job = Job(call, constraint, sampler, budget, seed, size, model, notes=notes)
+        job = dataclasses.replace(job, watch=_watch(constraint, call, stable) if early else None)
+        if not self.kind.causal:
+            return job
+        mode = select_rows(model).name
+        slower = slower_because(model)
+        notes = notes if slower is None else (*notes, slower)
+        weigh = Weigher(self.model, model) if proposal is not None and sampler.weighs else None
+        return dataclasses.replace(job, mode=mode, notes=notes, proposal=described, weigh=weigh, causal=True)
+
+    def _takes_adapter(self, own: Mapping[str, Any]) -> bool:
+        given = own.get("adapter")
+        return self.adapter is not None if given is None else given is not False
+
+    def _proposal_in(self, own: Mapping[str, Any]) -> Proposal | None:
+        """Read what attempts of a call are to be drawn from."""
+        given, proposal = own.get("adapter"), own.get("proposal")
+        if not self._takes_adapter(own):
+            return self.proposal if proposal is None else self._proposal_of(proposal)
+        if proposal is not None or self.proposal is not None:
+            raise UsageError(
+                "attempts come from a proposal or from an adapter, not both; pass adapter=False, or no proposal="
+            )
+        adapter = self.adapter if given is None else self._adapter_of(given)
+        return Proposal(self.pipe, None, "an adapter", adapter)
+
+    def _proposal_of(self, given: Any) -> Proposal | None:
+        """Read what attempts are to be drawn from."""
+        if given is None:
+            return None
+        if not self.kind.causal:
+            raise UsageError(
+                "a proposal needs a causal language model, whose texts can be weighed; leave proposal= out"
+            )
+        if isinstance(given, Prompt):
+            return Proposal(self.pipe, given, str(given))
+        own = isinstance(given, str | Path | Pipeline)
+        pipe = as_pipeline(given, None if own else self.tokenizer)
+        if not call_kind(pipe).causal:
+            raise UsageError("the proposal must be a causal language model like the model itself")
+        require_same_tokens(self.pipe, pipe)
+        return Proposal(pipe, None, f"the model {pipe.model.name_or_path!r}")
+
+    def _adapter_of(self, given: Any, allow_mismatch: bool = False) -> Loaded | Checkpoint:
+        """Load what was given as an adapter."""
+        if not self.kind.causal:
+            raise UsageError("an adapter needs a causal language model, whose texts can be weighed; leave adapter= out")
+        from guardwrap.adapters.loaded import in_training, load  # peft takes a second to import
+
+        if isinstance(given, PreTrainedModel) or hasattr(given, "get_base_model"):
+            return in_training(self.model, given)
+        if isinstance(given, str | Path):
+            given = Adapter(given)
+        if not isinstance(given, Adapter):
+            raise UsageError(f"adapter={given!r} is no folder, no Hub id and no Adapter('...')")
+        if allow_mismatch:
+            given = dataclasses.replace(given, allow_mismatch=True)
+        return load(self.model, self.tokenizer, given)
+
+    def _next_seed(self) -> int:
+        call = next(self._calls)
+        if self._seed is None:
+            with one_at_a_time:
+                return int(torch.randint(2**63 - 1, ()).item())
+        if call == 0:
+            return self._seed
+        return int.from_bytes(hashlib.blake2b(f"{self._seed}/{call}".encode(), digest_size=7).digest(), "big")
+
+
+def _watch(constraint: Constraint, call: Call, stable: StablePrefix) -> Any:
+    """Return what judges the tokens of running attempts."""
+
+    def watch(ids: Sequence[int], law: GenerationLaw | None = None) -> str | None:
+        decode = None if law is None else partial(call.unparsed, law)
+        return first_violated(constraint, stable(ids, decode))
+
+    return watch
+
+
+def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tell guardwrap's options of a call from those of the pipeline."""
+    own = {name: value for name, value in options.items() if name in CALL_OPTIONS}
+    # Prompts are tokenized one by one, without the pipeline's data loader.
+    rest = {name: value for name, value in options.items() if name not in (*CALL_OPTIONS, "num_workers")}
+    return own, rest
+
+
+def require_whole(name: str, value: int, least: int) -> int:
+    """Return a whole number that is large enough, or raise UsageError."""
+    if not is_count(value) or value < least:
+        raise UsageError(f"{name}={value!r}: give a whole number of at least {least}")
+    return value
+
+
+def _has_dropout(model: Any) -> bool:
+    """Whether the model draws random numbers of its own."""
+    if any(module.training and module.p > 0 for module in model.modules() if isinstance(module, torch.nn.Dropout)):
+        return True
+    config = model.config.get_text_config()  # of those that drop without a module
+    return model.training and any(getattr(config, name, 0) for name in _DROPOUTS)
+
+
+_DROPOUTS = ("attention_dropout", "dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")

@@ -1,0 +1,328 @@
+"""The whole scheduler over a backend of a table: no model, no torch."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from guardwrap import Budget, CheckFailed, Constraint, Keyword, Length, Regex, Verdict, constraint
+from guardwrap.constraints.base import run_check
+from guardwrap.draws import Draw, Outcome
+from guardwrap.errors import ModelError
+from guardwrap.samplers import Attempt, Sampler, rejection
+from guardwrap.scheduling import account
+from guardwrap.scheduling import backend as seam
+from guardwrap.scheduling.backend import Decoded, Launch, draw_all
+from guardwrap.scheduling.request import Request
+from guardwrap.scheduling.scheduler import Scheduler, Served, in_order
+from guardwrap.testing import goodness_of_fit
+from tests.scheduling.table import LETTERS, TableBackend, TableLaw, TablePrompt, draw_of, random_law, text_of
+
+DRAWS = 20_000
+FEW = 5_000
+FITS, FAILS = 1e-3, 1e-9
+RULE = Keyword("a", whole_words=False, max_count=2) & ~Regex("^b")
+
+
+@constraint(prefix=lambda text: Verdict.VIOLATED if text.startswith("b") or text.count("a") > 2 else Verdict.UNDECIDED)
+def FAST(text: str) -> bool:  # noqa: N802  # a constant like RULE, and the same rule
+    return 1 <= text.count("a") <= 2 and not text.startswith("b")
+
+
+def request_of(
+    number: int,
+    law: TableLaw,
+    rule: Constraint = RULE,
+    *,
+    budget: Budget = Budget(),  # noqa: B008  # frozen
+    seed: int = 1,
+    sampler: Sampler = rejection,
+    watched: bool = True,
+    **more: Any,
+) -> Request:
+    def watch(ids: Sequence[int]) -> str | None:
+        return next((part.title for part in rule.parts if part.verdict(text_of(ids)) < 0), None)
+
+    prompt = TablePrompt(number, law, f"prompt {number}")
+    return Request(prompt, rule, sampler, budget, seed, draw_of, watch if watched else None, "table", **more)
+
+
+def gold(law: TableLaw, rule: Constraint = RULE) -> dict[tuple[int, ...], float]:
+    texts = law.texts()
+    holds = run_check(rule, [Draw("", ids, text_of(ids)) for ids in texts])
+    kept = {ids: p for (ids, p), ok in zip(texts.items(), holds, strict=True) if ok}
+    return {ids: p / sum(kept.values()) for ids, p in kept.items()}
+
+
+def served(requests: list[Request], size: int = 64, window: int = 256) -> list[Outcome]:
+    return [outcome for _, outcome in in_order(Scheduler(TableBackend(size), requests, window=window))]
+
+
+def run_to_the_end(scheduler: Scheduler) -> list[Served]:
+    ended: list[Served] = []
+    while not scheduler.idle:
+        ended += scheduler.step()
+    return ended
+
+
+def test_the_table_is_a_law() -> None:
+    assert sum(random_law(0).texts().values()) == pytest.approx(1, abs=1e-12)
+
+
+@dataclass
+class Clock:
+    """Seconds that pass with the steps of the backend, so that a limit in seconds binds the same each time."""
+
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    advance = TableBackend.advance
+
+    def timed(self: TableBackend) -> list[Decoded]:
+        clock.now += 1.0
+        return advance(self)
+
+    monkeypatch.setattr(TableBackend, "advance", timed)
+    for place in (account, seam):
+        monkeypatch.setattr(place, "time", clock)
+    return clock
+
+
+BUDGETS = {
+    "attempts": (Budget(max_attempts=4), "max_attempts"),
+    "tokens": (Budget(max_attempts=None, max_tokens=7), "max_tokens"),
+    "seconds": (Budget(max_attempts=None, max_seconds=2), "max_seconds"),
+}
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+@pytest.mark.parametrize("kind", BUDGETS)
+def test_drawn_from_g_whatever_the_budget_and_the_batch(kind: str, size: int, clock: Clock) -> None:
+    budget, ended = BUDGETS[kind]
+    law = random_law(0)
+    # A budget binds, so more requests than draws are needed: those that end in time.
+    outcomes = served([request_of(i, law, FAST, budget=budget) for i in range(DRAWS * 3 // 2)], size)
+    short = [outcome for outcome in outcomes if not outcome.ok]
+    assert {outcome.report.ended for outcome in short} == {ended}, "the budget did not bind"
+    drawn = [outcome.draws[0].token_ids for outcome in outcomes if outcome.ok]
+    assert len(drawn) >= DRAWS
+    assert goodness_of_fit(drawn, gold(law, FAST)) > FITS
+
+
+def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
+    law = random_law(0)
+    monkeypatch.setattr(TableBackend, "lengths", lambda self: {})  # many attempts of a request side by side
+    requests = [request_of(i, law) for i in range(FEW)]
+    fits = goodness_of_fit([outcome.draws[0].token_ids for outcome in served(requests)], gold(law))
+    assert fits > FITS
+    monkeypatch.setattr(account, "next_in_turn", lambda waiting, _: waiting.pop(min(waiting)) if waiting else None)
+    outcomes = served(requests)
+    assert goodness_of_fit([outcome.draws[0].token_ids for outcome in outcomes], gold(law)) < FAILS
+
+
+def everything(seed: int) -> list[Request]:
+    """Requests with constraints, budgets, laws and seeds of their own."""
+    rules = [RULE, ~Regex("b"), Length(min=2), Keyword("b", whole_words=False)]
+    budgets = [Budget(), Budget(max_attempts=3), Budget(max_tokens=5)]
+    return [
+        request_of(i, random_law(i % 3, count=1 + i % 4), rules[i % 4], budget=budgets[i % 3], seed=seed + i % 2)
+        for i in range(60)
+    ]
+
+
+def facts(outcome: Outcome) -> tuple[Any, ...]:
+    use = outcome.report.usage
+    return outcome.prompt, outcome.texts, outcome.report.ended, use.attempts, use.tokens, outcome.report.rejections
+
+
+def test_a_request_gets_the_same_whatever_else_is_served() -> None:
+    alone = [facts(served([request], 1)[0]) for request in everything(3)]
+    assert [facts(outcome) for outcome in served(everything(3), 64)] == alone
+    assert [facts(outcome) for outcome in served(everything(3), 5, window=2)] == alone
+    scheduler = Scheduler(TableBackend(9), window=8)
+    for request in reversed(everything(3)):
+        scheduler.submit(request)
+    ended = {each.outcome.prompt: facts(each.outcome) for each in run_to_the_end(scheduler)}
+    assert [ended[fact[0]] for fact in alone] == alone
+
+
+def test_negative_control_noise_that_belongs_to_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.scheduling import table
+
+    shared = table.uniforms(0, 0, 0)
+    monkeypatch.setattr(table, "uniforms", lambda *_: shared)
+    assert [facts(o) for o in served(everything(3), 64)] != [facts(o) for o in served(everything(3), 5)]
+
+
+def test_requests_are_taken_as_there_is_room() -> None:
+    taken = []
+
+    def coming() -> Any:
+        for i in range(100):
+            taken.append(i)
+            # The first one takes long: those behind it are finished meanwhile, but not without end.
+            yield request_of(i, random_law(0), Length(min=99) if i == 0 else RULE, budget=Budget(max_attempts=200))
+
+    stream = in_order(Scheduler(TableBackend(4), coming(), window=8))
+    assert taken == []
+    next(stream)
+    assert len(taken) == 8
+    assert len(list(stream)) == 99
+
+
+def test_what_comes_raises_when_those_before_it_are_done() -> None:
+    def coming() -> Any:
+        yield request_of(0, random_law(0))
+        raise KeyError("of the user")
+
+    stream = in_order(Scheduler(TableBackend(4), coming(), window=8))
+    assert next(stream)[1].ok
+    with pytest.raises(KeyError, match="of the user"):
+        next(stream)
+
+
+@constraint
+def crashes(text: str) -> bool:
+    raise ZeroDivisionError(text)
+
+
+def broken(kind: str) -> tuple[Request, TableBackend]:
+    """A request that fails, and the backend that it fails in."""
+    law, backend = random_law(0, count=3), TableBackend(8)
+
+    def step(state: Any, attempt: Attempt) -> tuple[Any, Draw | None]:
+        raise RuntimeError("of the sampler")
+
+    if kind == "check":
+        return request_of(5, law, crashes, watched=False), backend
+    if kind == "sampler":
+        return request_of(5, law, sampler=Sampler("broken", dict, step, lambda state: ("", {}))), backend
+    if kind == "start":
+        return request_of(5, law, sampler=Sampler("broken", lambda: 1 / 0, step, lambda state: ("", {}))), backend
+    if kind == "text":
+        request = request_of(5, law)
+
+        def unreadable(*_: Any) -> Draw:
+            raise ValueError("no text")
+
+        return Request(request.prompt, RULE, rejection, Budget(), 1, unreadable), backend
+    backend.breaks = lambda attempt: ModelError("NaN") if attempt.launch.prompt == 5 else None
+    return request_of(5, law), backend
+
+
+@pytest.mark.parametrize("kind", ["check", "sampler", "start", "text", "attempt"])
+def test_an_error_belongs_to_its_request(kind: str) -> None:
+    failing, backend = broken(kind)
+    others = [request_of(i, random_law(0, count=3)) for i in range(5)]
+    alone = [facts(served([request])[0]) for request in others]
+    scheduler = Scheduler(backend, window=32)
+    for request in [*others[:2], failing, *others[2:]]:
+        scheduler.submit(request)
+    ended = run_to_the_end(scheduler)
+    (failed,) = [each for each in ended if each.error is not None]
+    assert failed.request is failing
+    assert failed.outcome.report.ended == "error"
+    rest = {each.outcome.prompt: facts(each.outcome) for each in ended if each is not failed}
+    assert [rest[fact[0]] for fact in alone] == alone
+    assert backend.running == 0
+
+
+def test_in_order_keeps_what_others_have_got() -> None:
+    failing, backend = broken("check")
+    requests = [request_of(0, random_law(0)), request_of(1, random_law(0, count=2)), failing]
+    with pytest.raises(CheckFailed) as caught:
+        list(in_order(Scheduler(backend, requests, window=8)))
+    assert all(outcome.texts for outcome in caught.value.outcomes)
+
+
+def test_a_backend_that_breaks_ends_whom_it_drew_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = TableBackend(2)
+    scheduler = Scheduler(backend, window=2)
+    for i in range(4):
+        scheduler.submit(request_of(i, random_law(0), Length(min=2)))
+    advance = TableBackend.advance
+    calls = []
+
+    def once(self: TableBackend) -> list[Decoded]:
+        calls.append(None)
+        if len(calls) == 1:
+            self.attempts = []
+            raise ModelError("out of memory")
+        return advance(self)
+
+    monkeypatch.setattr(TableBackend, "advance", once)
+    ended = run_to_the_end(scheduler)
+    assert sorted(each.number for each in ended) == [0, 1, 2, 3]
+    assert [each.number for each in ended if each.error is not None] == [0, 1]
+    assert all(each.outcome.ok for each in ended if each.error is None)
+
+
+def test_cancelled_requests_leave_at_once() -> None:
+    endless = request_of(0, random_law(0, count=1_000), Length(min=99), budget=Budget(max_attempts=None))
+    other, waiting = request_of(1, random_law(0), Length(min=3)), request_of(2, random_law(0))
+    backend = TableBackend(4)
+    scheduler = Scheduler(backend, window=2)
+    for request in (endless, other, waiting):
+        scheduler.submit(request)
+    while not any(attempt.launch.request is endless for attempt in backend.attempts):
+        assert all(each.request is not endless for each in scheduler.step())
+    scheduler.cancel(endless)
+    assert all(attempt.launch.request is not endless for attempt in backend.attempts)
+    scheduler.cancel(waiting)
+    assert endless not in [each.request for each in run_to_the_end(scheduler)]
+    assert backend.running == 0
+
+
+def test_a_fair_share_each() -> None:
+    """One request that takes everything does not keep another from its text."""
+    greedy = request_of(0, random_law(0, count=10_000), budget=Budget(max_attempts=None))
+    small = request_of(1, random_law(0))
+    scheduler = Scheduler(TableBackend(8), window=8)
+    scheduler.submit(greedy)
+    for _ in range(5):
+        scheduler.step()
+    scheduler.submit(small)
+    for _ in range(40):
+        if any(each.request is small for each in scheduler.step()):
+            return
+    pytest.fail("it waits for the other one to end")
+
+
+def test_texts_of_a_search_are_judged_in_turn() -> None:
+    texts = [((2, 0), True), ((1, 1, 2, 3), False)]
+    law = TableLaw({}, mode="beam", found=texts)
+    (outcome,) = served([request_of(0, law)])
+    assert outcome.texts == ("aab ",)
+    assert outcome.report.usage.attempts == 2
+    assert "not a draw from g" in outcome.report.drawn_from
+
+
+def test_attempts_that_nobody_judges() -> None:
+    law = random_law(1)
+    launches = [Launch(law, 7, i, 0) for i in range(FEW)]
+    drawn = draw_all(TableBackend(16), launches)
+    assert [attempt.launch for attempt in drawn] == launches
+    assert goodness_of_fit([tuple(attempt.token_ids) for attempt in drawn], law.texts()) > FITS
+
+
+def test_it_needs_no_torch() -> None:
+    code = (
+        "import sys; from tests.scheduling.test_scheduler import served, everything; served(everything(1));"
+        "assert 'torch' not in sys.modules"
+    )
+    # The laws of testing need torch; of them only the goodness of fit is used here.
+    fake = "import sys, types; m = types.ModuleType('guardwrap.testing'); m.goodness_of_fit = None; "
+    subprocess.run([sys.executable, "-c", fake + "sys.modules['guardwrap.testing'] = m; " + code], check=True)
+
+
+def test_letters() -> None:
+    assert text_of(range(len(LETTERS))) == "ab "
