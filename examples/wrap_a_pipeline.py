@@ -17,8 +17,8 @@ else:
     model, tokenizer = load_local()
     pipe = pipeline("text-generation", model=model, tokenizer=tokenizer)
 
-# … and one line later it keeps its promises: a colour is named, and there is no digit.
-pipe = GuardedGenerator(pipe, Keyword(["red", "green", "blue", "white", "black"]) & ~Regex(r"\d"), seed=0)
+# … and one line later it keeps its promises: it says how the house looks, and there is no digit.
+pipe = GuardedGenerator(pipe, Keyword(["old", "small", "large", "beautiful"]) & ~Regex(r"\d"), seed=0)
 
 for record in pipe("The old house by the sea was", max_new_tokens=30, num_return_sequences=3):
     print(record["generated_text"], end="\n\n")
