@@ -550,10 +550,11 @@ class GuardedGenerator:
 
     def _served(self, prompts: Iterator[Prompt], call: Call, order: Order) -> Iterator[tuple[Prompt, Outcome]]:
         stable = self._stable_prefix(call)
+        slow: set[int] = set()  # parts whose verdicts took too long: not asked again in this call
 
         def watch(ids: Sequence[int], settings: Settings | None = None) -> str | None:
             decode = None if settings is None else partial(call.growing, settings)
-            return first_violated(order.constraint, stable(ids, decode))
+            return first_violated(order.constraint, stable(ids, decode), slow)
 
         watched = watch if order.early_abort else None
         if draws_whole(self._pipe):

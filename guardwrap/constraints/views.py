@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 import regex
 
+from guardwrap.constraints.limits import within
 from guardwrap.draws import Draw
 
 __all__ = ["View", "sentences", "settled", "view"]
@@ -27,7 +28,7 @@ def sentences(text: str) -> list[str]:
 
     A boundary once seen stays where it is, however the text goes on.
     """
-    return [sentence for sentence in _BOUNDARY.split(text) if sentence.strip()]
+    return [sentence for sentence in within(_BOUNDARY.split, text) if sentence.strip()]
 
 
 def view(draw: Draw, on: str) -> list[str]:

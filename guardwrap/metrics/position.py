@@ -8,7 +8,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from guardwrap.constraints.text import Keyword, Regex, luhn
+from guardwrap.constraints.keywords import Keyword
+from guardwrap.constraints.text import Regex, luhn
 from guardwrap.constraints.views import sentences
 from guardwrap.draws import Estimate
 from guardwrap.errors import CheckFailed, UsageError

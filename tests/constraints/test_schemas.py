@@ -1,0 +1,201 @@
+"""Schemas and what satisfies them, held against ``jsonschema``, which is slower and does the same."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from typing import Any
+
+import jsonschema
+import pytest
+import referencing
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import TYPES, profile
+
+from guardwrap.constraints import JSONSchema
+from guardwrap.constraints.schemas import read_schema
+from guardwrap.constraints.validity import canonical, valid
+from guardwrap.errors import ConstraintError
+
+scalars = st.sampled_from([None, True, False, 0, 1, 1.0, -1, 2, 1.5, 0.1, 10**20, 1e20, "", "a", "b", "ab", "1"])
+names = st.sampled_from(["a", "b", "ab", "x"])
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names, inner, max_size=4), max_leaves=8
+)
+expressions = st.sampled_from(["a", "^b", "b$", "^$", "x|a"])
+REFERENCES = ["#", "#/$defs/a", "#/$defs/b", "#here", "#there"]
+sizes = st.integers(0, 3)
+numbers = st.sampled_from([0, 1, 2, 1.5, -1])
+
+
+def keywords(inner: st.SearchStrategy[Any]) -> dict[str, st.SearchStrategy[Any]]:
+    """Every keyword with the arguments that it may have."""
+    schemas, some = st.lists(inner, min_size=1, max_size=3), st.dictionaries(names, inner, max_size=3)
+    lists = st.lists(names, max_size=2, unique=True)
+    found: dict[str, st.SearchStrategy[Any]] = {
+        "type": st.sampled_from(TYPES) | st.lists(st.sampled_from(TYPES), min_size=1, max_size=3, unique=True),
+        "enum": st.lists(values, max_size=4),
+        "const": values,
+        "multipleOf": st.sampled_from([1, 2, 0.5, 0.1, 1.0, 3]),
+        "uniqueItems": st.booleans(),
+        "pattern": expressions,
+        "patternProperties": st.dictionaries(expressions, inner, max_size=2),
+        "required": lists,
+        "dependentRequired": st.dictionaries(names, lists, max_size=2),
+        "$ref": st.sampled_from(REFERENCES[1:4]),
+        "$dynamicRef": st.sampled_from(REFERENCES[1:]),
+        "format": st.just("date"),
+        "unheard": values,
+    }
+    found |= dict.fromkeys(("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"), sizes)
+    found |= dict.fromkeys(("minContains", "maxContains"), sizes)
+    found |= dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), numbers)
+    found |= dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), schemas)
+    found |= dict.fromkeys(("properties", "dependentSchemas"), some)
+    found |= dict.fromkeys(("items", "contains", "not", "if", "then", "else", "propertyNames"), inner)
+    return found | dict.fromkeys(("additionalProperties", "unevaluatedItems", "unevaluatedProperties"), inner)
+
+
+GROUPS = [
+    ["prefixItems", "items", "contains", "minContains", "maxContains", "unevaluatedItems", "anyOf", "allOf", "if"],
+    ["properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "dependentSchemas", "$ref"],
+    ["if", "then", "else", "unevaluatedProperties", "unevaluatedItems", "oneOf", "properties", "prefixItems"],
+    ["type", "enum", "const", "multipleOf", "minimum", "uniqueItems", "not"],
+]
+
+
+@st.composite
+def schemas(draw: st.DrawFn, depth: int = 2) -> Any:
+    """Draw a schema, of keywords that have to do with each other as often as not."""
+    if depth == 0:
+        return draw(st.booleans() | st.sampled_from([{}, {"type": "integer"}, {"const": "a"}, {"minimum": 1}]))
+    known = keywords(schemas(depth - 1))
+    chosen = draw(st.lists(st.sampled_from(draw(st.sampled_from([*GROUPS, sorted(known)]))), max_size=4, unique=True))
+    return {key: draw(known[key]) for key in chosen}
+
+
+@st.composite
+def whole_schemas(draw: st.DrawFn) -> Any:
+    """Draw a schema in which the references lead somewhere, and not in circles."""
+    parts = {"a": draw(schemas(0)), "b": {"$anchor": "here", "type": draw(st.sampled_from(TYPES))}}
+    parts["c"] = {"$dynamicAnchor": "there", "maxItems": 1}
+    schema = draw(schemas())
+    return schema if isinstance(schema, bool) else {**schema, "$defs": parts}
+
+
+def theirs(schema: Any, value: Any) -> bool:
+    return bool(jsonschema.Draft202012Validator(schema, registry=referencing.Registry()).is_valid(value))
+
+
+@profile(500)
+@given(whole_schemas(), st.lists(values, min_size=1, max_size=4))
+def test_what_is_valid_is_valid_to_jsonschema(schema, instances):
+    known = read_schema(schema)
+    for value in instances:
+        assert valid(schema, value, known) is theirs(schema, value), value
+
+
+def well_formed(schema: Any) -> bool:
+    try:
+        jsonschema.Draft202012Validator.check_schema(schema, format_checker=None)
+    except jsonschema.SchemaError:
+        return False
+    return True
+
+
+@st.composite
+def spoilt(draw: st.DrawFn) -> Any:
+    """Draw a schema with a value in it that may not belong there."""
+    schema = draw(schemas())
+    if isinstance(schema, bool):
+        return schema
+    key = draw(st.sampled_from([*keywords(st.booleans()), "$id", "$anchor", "$comment", "examples", "dependencies"]))
+    return {**schema, key: draw(values), "$defs": {"a": {}, "b": {"$anchor": "here"}, "c": {"$anchor": "there"}}}
+
+
+@profile(500)
+@given(spoilt())
+def test_what_is_well_formed_is_so_to_jsonschema(schema):
+    try:
+        read_schema(schema)
+        problem = ""
+    except ConstraintError as error:
+        problem = str(error)
+    assert problem.startswith("invalid JSON Schema") is not well_formed(schema), problem
+
+
+@profile(300)
+@given(values, values)
+def test_canonical_forms_are_equal_where_the_values_are(one, other):
+    assert (canonical(one) == canonical(other)) is theirs({"const": one}, other)
+
+
+@profile(200)
+@given(st.lists(values, max_size=6))
+def test_unique_items_are_those_of_jsonschema(items):
+    assert JSONSchema({"uniqueItems": True}).accepts(json.dumps(items)) is all(
+        not theirs({"const": one}, other) for i, one in enumerate(items) for other in items[:i]
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "accepted", "rejected"),
+    [
+        ({"$defs": {"a/b": {"type": "null"}}, "$ref": "#/$defs/a~1b"}, ["null"], ["1"]),
+        ({"$defs": {"a b": {"type": "null"}}, "$ref": "#/$defs/a%20b"}, ["null"], ["1"]),
+        ({"allOf": [{"type": "null"}, {"not": {"$ref": "#/allOf/2"}}, {"const": 1}]}, [], ["null"]),
+        ({"unheard": {"a": {"pattern": "a"}}, "$ref": "#/unheard/a"}, ['"a"'], ['"b"']),
+        ({"enum": [{"type": "null"}, None], "$ref": "#/enum/0"}, ["null"], ["1", '{"type": "null"}']),
+        (
+            {"properties": {"a": {"$id": "b", "$ref": "#/$defs/c", "$defs": {"c": {"type": "null"}}}}},
+            ["{}"],
+            ['{"a":1}'],
+        ),
+        (
+            {"$schema": "http://json-schema.org/draft-04/schema#", "items": {"$ref": "#"}, "minimum": 1},
+            ["[1]"],
+            ["[0]"],
+        ),
+        ({"unevaluatedProperties": False, "patternProperties": {"^a": {}}}, ['{"ab": 1}'], ['{"b": 1}']),
+        ({"pattern": r"^\p{Lu}"}, ['"É"'], ['"é"']),
+        ({"multipleOf": 0.1}, ["1e300", "0.2"], ["0.25"]),
+        ({"multipleOf": 5e-324}, ["1e300", "0"], []),
+        ({"multipleOf": 10**330}, ["0"], ["1e300", "1.5"]),
+    ],
+    ids=lambda value: repr(value)[:60],
+)
+def test_references_and_corners(schema, accepted, rejected):
+    constraint = JSONSchema(schema)
+    assert [text for text in accepted if not constraint.accepts(text)] == []
+    assert [text for text in rejected if constraint.accepts(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"title": "a", "$ref": "#/title"}, "#/title: a schema is a mapping or a bool, not str"),
+        ({"unheard": {"type": "thing"}, "$ref": "#/unheard"}, "at #/unheard/type: must be one of array"),
+        ({"items": {"properties": {"a": [1]}}}, "at items/properties/a: a schema is a mapping or a bool, not list"),
+        ({"allOf": [{"$dynamicRef": "#"}, {"$id": "a"}]}, "do not go together"),
+        ({"required": ["a", "a"]}, "at required: must be a list of different strings"),
+        ({"$anchor": "1a"}, "'1a' is not a valid"),
+        ({"allOf": []}, "not empty"),
+        ({"multipleOf": 0}, "above 0"),
+        ({"maxItems": 1.5}, "whole number"),
+        ({"$ref": "#/allOf/-1", "allOf": [{}]}, "not in it"),
+    ],
+    ids=lambda value: repr(value)[:60],
+)
+def test_what_is_wrong_with_a_schema(schema, message):
+    with pytest.raises(ConstraintError, match=message) as caught:
+        JSONSchema(schema)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_copies_know_their_own_schema():
+    made = JSONSchema({"$defs": {"n": {"pattern": "a"}}, "items": {"$ref": "#/$defs/n"}})
+    for copied in (copy.deepcopy(made), pickle.loads(pickle.dumps(made)), copy.copy(made)):
+        assert copied == made
+        assert [copied.accepts(text) for text in ('["a"]', '["b"]')] == [True, False]
