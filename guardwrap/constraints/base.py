@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from guardwrap.constraints.limits import MAX_COMPARED, VERDICT_SECONDS, TimeLimit, judging, time_limit
+from guardwrap.constraints.limits import MAX_COMPARED, VERDICT_SECONDS, TimeLimit, judging, look, time_limit
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError, GuardwrapError, Unsatisfiable
 
@@ -233,6 +233,7 @@ class All(Constraint):
         """Kleene conjunction."""
         lowest = Verdict.SATISFIED
         for part in self.of:
+            look()
             lowest = min(lowest, run_verdict(part, prefix))
             if lowest is Verdict.VIOLATED:
                 break
@@ -279,6 +280,7 @@ class AnyOf(Constraint):
         """Kleene disjunction."""
         highest = Verdict.VIOLATED
         for part in self.of:
+            look()
             highest = max(highest, run_verdict(part, prefix))
             if highest is Verdict.SATISFIED:
                 break

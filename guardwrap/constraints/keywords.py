@@ -10,7 +10,7 @@ from typing import Literal
 import regex
 
 from guardwrap.constraints.base import Constraint, Verdict, is_count, require
-from guardwrap.constraints.limits import MAX_WORD_PAIRS, count_items, matches
+from guardwrap.constraints.limits import ITEMS_OF_ANY, MAX_FIXED, MAX_WORD_PAIRS, count_items, matches
 from guardwrap.constraints.text import TextConstraint, require_choice
 from guardwrap.constraints.views import VIEWS, View
 from guardwrap.errors import Unsatisfiable
@@ -83,7 +83,8 @@ class Keyword(TextConstraint):
         if self.max_count is not None and self.min_count > self.max_count:
             raise Unsatisfiable(f"min_count={self.min_count} exceeds max_count={self.max_count}")
         require_choice(self.on, VIEWS, "on")
-        count_items(sum(map(len, words)), "words have")
+        size = ITEMS_OF_ANY * len(words) if self.match == "all" else 0  # an expression each
+        count_items(sum(map(len, words)) + size, "words have")
         self.compiled  # noqa: B018  # here, not at the first text: it takes its time
 
     @cached_property
@@ -92,7 +93,7 @@ class Keyword(TextConstraint):
         flags = regex.VERSION0 | (0 if self.case_sensitive else regex.IGNORECASE)
         edge, end = (r"(?<!\w)", r"(?!\w)") if self.whole_words else ("", "")
         # Longest first: where one word begins another, the longer one is the occurrence.
-        words = [regex.escape(word) for word in sorted(self.words, key=len, reverse=True)]
+        words = [_escaped(word) for word in sorted(self.words, key=len, reverse=True)]
         groups = words if self.match == "all" else ["|".join(words)]
         return tuple(regex.compile(f"{edge}(?:{group}){end}", flags, cache_pattern=False) for group in groups)
 
@@ -153,6 +154,12 @@ class Keyword(TextConstraint):
         needed, banned = self.folded, other.folded
         clash = needed & banned if self.match == "all" else needed if needed <= banned else frozenset()
         return f"{', '.join(sorted(clash))} is both required and banned" if clash and self.match != "none" else None
+
+
+def _escaped(word: str) -> str:
+    """Spell a word as an expression; long ones in pieces, with something between them that always holds."""
+    step = MAX_FIXED // 2
+    return "(?!(?!))".join(regex.escape(word[i : i + step]) for i in range(0, len(word), step))
 
 
 def lower_ascii(word: str) -> str:

@@ -33,15 +33,17 @@ __all__ = [
 # Of a file.
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 60
+MAX_DIRECTIVES = 100
 MAX_VALUES = 20_000
 MAX_NUMBER = 40  # characters
 LOAD_SECONDS = 2.0
 
-# Of its parts. `regex` takes 4 to 8 µs and 250 to 700 bytes for each item of an expression, and writes fixed repeats
-# out: (a{1000}){1000} takes 250 MB, and one level more takes all memory there is.
+# Of its parts. An item is a character, a set or the like; `regex` takes 4 to 13 µs and 250 to 700 bytes for each, and
+# writes fixed repeats out: (a{1000}){1000} takes 250 MB, and one level more takes all memory there is.
 MAX_ITEMS = 100_000  # of one regular expression, or of the words of one Keyword
-MAX_ITEMS_OF_A_FILE = 200_000
-MAX_PATTERN = 300_000  # characters; 10**6 in one set [...] take 4 s and 320 MB
+MAX_ITEMS_OF_A_FILE = 150_000
+ITEMS_OF_ANY = 25  # what an expression costs however short it is
+MAX_FIXED = 500  # characters in a row; `regex` takes time cubic in their number, 0.02 s for these and 130 s for 10 000
 MAX_COMPARED = 200  # parts that are compared with each other for contradictions
 MAX_WORD_PAIRS = 10_000_000  # words times characters of all words, where words are looked for in each other
 
@@ -226,7 +228,7 @@ def count_items(items: int, what: str) -> None:
         number = items if items < 10**9 else "far too many"
         raise ConstraintError(f"{what} {number} items; at most {MAX_ITEMS} are allowed")
     if _running.items is not None:
-        _running.items += items
+        _running.items += items + ITEMS_OF_ANY
         if _running.items > MAX_ITEMS_OF_A_FILE:
             raise ConstraintError(
                 f"the expressions and words of the file have more than {MAX_ITEMS_OF_A_FILE} items together; "

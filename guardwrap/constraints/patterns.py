@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import regex
 
-from guardwrap.constraints.limits import MAX_ITEMS, MAX_PATTERN, count_items
+from guardwrap.constraints.limits import MAX_FIXED, MAX_ITEMS, count_items
 from guardwrap.errors import ConstraintError
 
 __all__ = ["Extent", "compile_pattern", "extent", "filtered_warnings"]
@@ -30,6 +30,10 @@ _FOREIGN = re.compile(r"\{(?!\d*,?\d*\})|\[\[|\[:|&&|\|\||--|~~")
 
 _TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,\d*)?\}|.", re.DOTALL)
 
+
+# Where a compiled expression keeps the fixed text that every match has. It makes a table of it when it first searches,
+# without a look at the clock.
+_REQUIRED = 8
 
 _ALONE = threading.Lock()
 
@@ -58,21 +62,25 @@ def compile_pattern(pattern: str, flags: Sequence[str] = ()) -> Any:
         If it is invalid, or so large that compiling it could exhaust the memory.
     """
     shown = repr(pattern[:80])
-    if len(pattern) > MAX_PATTERN:
-        raise ConstraintError(f"regular expression {shown} has more than {MAX_PATTERN} characters")
-    count_items(_items(pattern), f"regular expression {shown} repeats")
+    # Long sets cost by the character, as much as two of them were an item.
+    count_items(max(_items(pattern), len(pattern) // 2), f"regular expression {shown} repeats")
     bits = regex.VERSION0
     for flag in flags:
         bits |= getattr(regex, flag.upper())
     try:
         # Not cached: the module tidies its cache with the global random numbers, which are the user's.
         with filtered_warnings("ignore"):  # deprecations that concern the expression's author, not its user
-            return regex.compile(pattern, bits, cache_pattern=False)
+            compiled = regex.compile(pattern, bits, cache_pattern=False)
     except Exception as error:  # regex.error, but also OverflowError, RecursionError, ValueError, KeyError …
         position = getattr(error, "pos", None)
         where = f" at position {position}" if position is not None else ""
         reason = getattr(error, "msg", None) or str(error) or type(error).__name__
         raise ConstraintError(f"invalid regular expression {shown}{where}: {reason[:200]}") from None
+    if len(compiled._pickled_data[_REQUIRED]) > MAX_FIXED:
+        raise ConstraintError(
+            f"regular expression {shown} needs more than {MAX_FIXED} fixed characters in a row; a Keyword takes them"
+        )
+    return compiled
 
 
 def _items(pattern: str) -> int:

@@ -15,7 +15,16 @@ from typing import Any
 
 import yaml
 
-from guardwrap.constraints.limits import MAX_BYTES, MAX_DEPTH, MAX_NUMBER, MAX_VALUES, TimeLimit, loading, look
+from guardwrap.constraints.limits import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    MAX_DIRECTIVES,
+    MAX_NUMBER,
+    MAX_VALUES,
+    TimeLimit,
+    loading,
+    look,
+)
 from guardwrap.errors import SpecError
 
 __all__ = ["Reader", "compose", "one_line", "read_text", "reading", "short"]
@@ -57,21 +66,28 @@ class _Loader(yaml.SafeLoader):
 
     path = ""
     depth = 0
-    events = 0
+    nodes = 0
+    directives = 0
 
     def get_event(self) -> yaml.Event:
         event: yaml.Event = super().get_event()  # type: ignore[no-untyped-call]
-        self.events += 1
+        self.nodes += isinstance(event, yaml.NodeEvent)
         self.depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if self.depth > MAX_DEPTH:
             raise SpecError(f"{self.path}:{_mark(event)}: nested deeper than {MAX_DEPTH} levels")
-        if self.events > 3 * MAX_VALUES:  # a key, a start and an end for each value at most
+        if self.nodes > 2 * MAX_VALUES:  # a key for each value at most
             raise SpecError(f"{self.path}:{_mark(event)}: more than {MAX_VALUES} values")
         return event
 
     def fetch_more_tokens(self) -> None:
         look()
         super().fetch_more_tokens()
+
+    def fetch_directive(self) -> None:
+        self.directives += 1
+        if self.directives > MAX_DIRECTIVES:
+            raise SpecError(f"{self.path}: more than {MAX_DIRECTIVES} directives")
+        super().fetch_directive()
 
 
 _BOOL = "tag:yaml.org,2002:bool"
