@@ -372,7 +372,7 @@ def test_loading_has_a_limit(clock, monkeypatch, tmp_path):
 
 def test_expressions_of_a_file_have_one_limit():
     head = "guardwrap: 1\nconstraint:\n  kind: any\n  of:\n"
-    part = f"    - {{kind: regex, pattern: 'a{{40000}}'}}\n"
+    part = "    - {kind: regex, pattern: 'a{40000}'}\n"
     parse(head + part * 3)
     with pytest.raises(SpecError, match=r":8: constraint\.of\.3: .*more than 150000 items together"):
         parse(head + part * 5)
@@ -391,7 +391,7 @@ def test_directives_have_a_limit():
 REFUSED = ["brackets", "braces", "dashes", "documents", "repeats beyond memory", "a day's timeout"]
 GIVEN_UP = [
     *("backtracking", "backtracking in lines", "references doubling", "references in a circle", "a slow pattern"),
-    *("slow expressions", "a slow pattern of another draft", "dynamic references"),
+    *("slow expressions", "a slow pattern of another draft"),
 ]
 JUDGED = {"unique items": "True", "fences": "False", "a number beyond a double": "False", "anchors in a schema": "True"}
 

@@ -550,7 +550,7 @@ HOSTILE = {
         "aliases counted in full",
     ),
     "long string many times": (
-        "a: &a '" + "x" * 400_000 + "'\nb: [" + "*a, " * 40_000 + "]",
+        "a: &a '" + "x" * 400_000 + "'\nb: [" + "*a, " * 10_000 + "]",
         "characters, aliases counted in full",
     ),
     "long key many times": (
