@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 from guardwrap.draws import Draw
 from guardwrap.errors import ConstraintError
@@ -69,25 +69,9 @@ class TimeLimit(TimeoutError):
         self.shared = shared
 
 
-class Clock:
-    """A running limit.
-
-    Attributes
-    ----------
-    late : bool
-        Whether something gave up because of it, or because of a limit of its own within it.
-    """
-
-    def __init__(self, seconds: float, end: float, outer: Clock | None) -> None:
-        self.seconds = seconds
-        self.end = end
-        self.outer = outer
-        self.late = False
-
-
 class _Running(threading.local):
     # Of the thread, not of the context: a context may go on in another thread, where another clock runs.
-    clock: Clock | None = None
+    clock: time_limit | None = None
     used: dict[int, tuple[Draw, float]] | None = None
     items: int | None = None
 
@@ -99,8 +83,7 @@ _running = _Running()
 now = time.thread_time
 
 
-@contextmanager
-def time_limit(seconds: float, *, anew: bool = False) -> Iterator[Clock]:
+class time_limit:  # noqa: N801  # reads as a function; entered at every token, so it is no generator
     """Let what is done in this context take so many seconds. Of limits in each other the earliest holds.
 
     Parameters
@@ -109,21 +92,34 @@ def time_limit(seconds: float, *, anew: bool = False) -> Iterator[Clock]:
         The limit.
     anew
         Whether a limit that runs already is left aside.
+
+    Attributes
+    ----------
+    late : bool
+        Whether something gave up because of it, or because of a limit of its own within it.
     """
-    outer = _running.clock
-    clock = Clock(seconds, now() + seconds, None if anew else outer)
-    if clock.outer is not None and clock.outer.end < clock.end:
-        clock.seconds, clock.end = clock.outer.seconds, clock.outer.end
-    _running.clock = clock
-    try:
-        yield clock
-    except TimeLimit:
-        clock.late = True
-        raise
-    finally:
-        _running.clock = outer
-        if clock.outer is not None:
-            clock.outer.late = clock.outer.late or clock.late
+
+    __slots__ = ("_anew", "_before", "end", "late", "outer", "seconds")
+
+    def __init__(self, seconds: float, *, anew: bool = False) -> None:
+        self.seconds = seconds
+        self._anew = anew
+        self.late = False
+
+    def __enter__(self) -> Self:
+        self._before = _running.clock
+        self.outer = None if self._anew else self._before
+        self.end = now() + self.seconds
+        if self.outer is not None and self.outer.end < self.end:
+            self.seconds, self.end = self.outer.seconds, self.outer.end
+        _running.clock = self
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        _running.clock = self._before
+        self.late = self.late or isinstance(error, TimeLimit)
+        if self.outer is not None and self.late:
+            self.outer.late = True
 
 
 @contextmanager
@@ -148,10 +144,13 @@ def look() -> None:
 
 def seconds_left(most: float = math.inf) -> float | None:
     """Return the seconds that are left, at most so many; None where no limit runs. Raise TimeLimit at none."""
-    look()
-    if _running.clock is not None:
-        most = min(most, max(_running.clock.end - now(), 1e-6))
-    return None if math.isinf(most) else most
+    clock = _running.clock
+    if clock is None:
+        return None if math.isinf(most) else most
+    left = clock.end - now()
+    if left <= 0:
+        raise TimeLimit(clock.seconds, shared=True)
+    return min(most, left)
 
 
 def within(match: Callable[..., Any], text: str, *, most: float = math.inf, **options: Any) -> Any:
