@@ -9,12 +9,12 @@ from functools import cached_property
 from typing import Any, Literal, NoReturn
 
 import regex
+from referencing.exceptions import Unresolvable
 
 from guardwrap.constraints.base import Verdict, require
 from guardwrap.constraints.limits import look
-from guardwrap.constraints.schemas import Known, read_schema
+from guardwrap.constraints.schemas import read_schema
 from guardwrap.constraints.text import TextConstraint, require_choice
-from guardwrap.constraints.validity import valid
 from guardwrap.constraints.views import VIEWS, View
 from guardwrap.errors import CheckFailed, ConstraintError
 
@@ -23,7 +23,7 @@ __all__ = ["JSONSchema"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class JSONSchema(TextConstraint):
-    """The text is JSON that validates (draft 2020-12).
+    """The text is JSON that validates (draft 2020-12, through ``jsonschema``).
 
     Parameters
     ----------
@@ -64,21 +64,21 @@ class JSONSchema(TextConstraint):
         require(isinstance(self.schema, dict | bool), "schema must be a mapping or a bool")
         try:
             # A private copy, and proof that the schema is JSON.
-            object.__setattr__(self, "schema", json.loads(json.dumps(self.schema, allow_nan=False)))
+            object.__setattr__(self, "schema", _read(json.dumps(self.schema, allow_nan=False)))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ConstraintError(f"schema is not JSON: {type(error).__name__}") from None
-        self.known  # noqa: B018  # what is wrong with the schema is reported here, not at the first text
+        self.validator  # noqa: B018  # what is wrong with the schema is reported here, not at the first text
         require_choice(self.where, ("text", "fenced"), "where")
         require_choice(self.on, VIEWS, "on")
 
     @cached_property
-    def known(self) -> Known:
-        """Its references and expressions, ready for use."""
+    def validator(self) -> Any:
+        """What judges values; its references are looked up and its expressions compiled."""
         return read_schema(self.schema)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is known goes by the identity of the schema's parts, which a copy does not have.
-        return {key: value for key, value in self.__dict__.items() if key != "known"}
+        # The validator is not to be pickled; a copy makes its own.
+        return {key: value for key, value in self.__dict__.items() if key != "validator"}
 
     def holds(self, text: str) -> bool:
         """Parse and validate one string."""
@@ -89,7 +89,7 @@ class JSONSchema(TextConstraint):
             text = blocks[0]
         look()
         try:
-            value = json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
+            value = _read(text)
         except (
             ValueError,
             OverflowError,
@@ -97,9 +97,11 @@ class JSONSchema(TextConstraint):
         ):  # not JSON, or beyond reading: digits, depth
             return False
         try:
-            return valid(self.schema, value, self.known)
+            return bool(self.validator.is_valid(value))
         except RecursionError:
             raise CheckFailed(self.title, "got a text nested too deep for its schema") from None
+        except Unresolvable:
+            raise CheckFailed(self.title, "has a reference that cannot be followed from everywhere") from None
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """VIOLATED where no JSON text, or none of the schema's top-level types, begins like this."""
@@ -128,6 +130,10 @@ _STARTS = {
     "boolean": "tf",
     "null": "n",
 }
+
+
+def _read(text: str) -> Any:
+    return json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
 
 
 def _refuse(name: str) -> NoReturn:
