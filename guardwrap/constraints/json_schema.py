@@ -45,8 +45,11 @@ class JSONSchema(TextConstraint):
     Notes
     -----
     NaN and infinities are refused, as in RFC 8259, and so are numbers beyond the range of a double, such as 1e400:
-    they are not JSON that can be read. Expressions in the schema are those of the ``regex`` module. ``format`` is not
-    looked at.
+    they are not JSON that can be read. Expressions in the schema are those of the ``regex`` module. ``format`` and
+    ``$schema`` are not looked at: a schema is one of draft 2020-12. References begin with ``#``.
+
+    Every step into a schema or a text takes some of Python's stack. Where that ends, the check raises CheckFailed: with
+    Python's usual limit at 100 to 200 levels of a text whose schema refers to itself.
 
     Examples
     --------

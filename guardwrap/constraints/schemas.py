@@ -6,7 +6,7 @@ never by ``re``. Keywords whose work, or memory for errors, grows faster than th
 
 from __future__ import annotations
 
-import copy
+import json
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -22,6 +22,7 @@ from guardwrap.errors import ConstraintError
 __all__ = ["canonical", "fits", "read_schema"]
 
 _HERE = "urn:guardwrap:schema"  # unless the schema has an $id
+_REFERENCES = ("$ref", "$dynamicRef")
 _FRAMES = 30  # twice what a look-up of a reference takes
 
 
@@ -51,7 +52,7 @@ def read_schema(schema: Any) -> Any:
     """
     try:
         _require_well_formed(schema)
-        schema = copy.deepcopy(schema)  # expressions in it are replaced
+        schema = json.loads(json.dumps(schema))  # a copy, for expressions in it are replaced
         resource = DRAFT202012.create_resource(schema)
         here = resource.id() or _HERE
         # Crawled once and kept: else the library crawls it again at every reference.
@@ -71,7 +72,8 @@ def _require_well_formed(schema: Any, place: tuple[str, ...] = ()) -> None:
 
 def _prepare(schema: Any, resolver: Any) -> None:
     """Compile the expressions of a schema and look up its references."""
-    todo, referred = [(schema, resolver)], []
+    todo: list[tuple[Any, Any]] = [(schema, resolver)]
+    referred: list[tuple[str, Any]] = []
     seen: set[int] = set()
     while todo or referred:
         look()
@@ -91,9 +93,8 @@ def _prepare(schema: Any, resolver: Any) -> None:
         if "patternProperties" in inner:
             inner["patternProperties"] = {_expression(key): value for key, value in inner["patternProperties"].items()}
         resolver = _of_ids(resolver.in_subresource, DRAFT202012.create_resource(inner))
-        for keyword in ("$ref", "$dynamicRef"):
-            if keyword in inner:
-                referred.append((inner[keyword], _look_up(inner[keyword], resolver)))
+        references = [inner[keyword] for keyword in _REFERENCES if keyword in inner]
+        referred += [(reference, _look_up(reference, resolver)) for reference in references]
         todo += [(child, resolver) for child in DRAFT202012.subresources_of(inner)]
 
 
@@ -256,7 +257,7 @@ def _evaluate(validator: Any, schema: Any, value: Any, seen: set[Any], *, top: b
 
 def _in_place(validator: Any, schema: Any, value: Any) -> Iterator[tuple[Any, Any]]:
     """Yield the schemas that a schema applies to the value itself, each with a validator that stands in it."""
-    for keyword in ("$ref", "$dynamicRef"):
+    for keyword in _REFERENCES:
         if keyword in schema:
             _require_room()
             found = validator._resolver.lookup(schema[keyword])
@@ -296,7 +297,7 @@ def _looking(keyword: str, judge: Callable[..., Any]) -> Callable[..., Any]:
         _require_room()
         yield from judge(validator, argument, value, schema)
 
-    return refer_in_time if keyword in ("$ref", "$dynamicRef") else judge_in_time
+    return refer_in_time if keyword in _REFERENCES else judge_in_time
 
 
 def _evolve(self: Any, **changes: Any) -> Any:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import referencing
 import regex
 from hypothesis import given
 from hypothesis import strategies as st
@@ -251,16 +253,23 @@ def test_a_call_asks_a_slow_part_once():
 # -------------------------------------------------------------------------------------------------- what once hung
 
 
-def test_a_schema_with_many_anchors_is_crawled_once():
-    count = 4_000
+def test_a_schema_with_many_anchors_is_crawled_once(monkeypatch):
+    crawled, crawl = [], referencing.Registry.crawl
+
+    def counting(registry: Any) -> Any:
+        crawled.append(registry)
+        return crawl(registry)
+
+    monkeypatch.setattr(referencing.Registry, "crawl", counting)
+    count = 300
     schema = {
         "$defs": {f"d{i}": {"$anchor": f"a{i}", "minimum": i} for i in range(count)},
         "items": {"anyOf": [{"$ref": f"#a{i}"} for i in reversed(range(count))]},
     }
-    with watched():
-        made = JSONSchema(schema)
-        assert made.accepts("[0, 1]")
-        assert not made.accepts("[-1]")
+    made = JSONSchema(schema)
+    assert made.accepts("[0, 1]")
+    assert not made.accepts("[-1]")
+    assert len(crawled) == 1
 
 
 def test_references_that_double_end(monkeypatch):
@@ -279,12 +288,72 @@ def test_references_in_circles_end(schema):
         JSONSchema({**schema, "contains": {"$ref": "#"}}).accepts("[" * 400 + "]" * 400)
 
 
+def further(frames: int, judge: Any) -> Any:
+    return further(frames - 1, judge) if frames else judge()
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$dynamicAnchor": "n", "items": {"$dynamicRef": "#n"}, "unevaluatedItems": {"not": {"$ref": "#n"}}},
+        {
+            "allOf": [{"$ref": "#/$defs/a"}],
+            "$defs": {"a": {"not": {"$ref": "#/$defs/b"}}, "b": {"items": {"$ref": "#"}}},
+        },
+        {"$id": "a:b", "$ref": "#/$defs/x", "$defs": {"x": {"$id": "a:c", "$anchor": "q", "items": {"$ref": "#q"}}}},
+    ],
+    ids=["dynamic", "not", "ids"],
+)
+def test_the_stack_never_ends_within_rust(schema):
+    """A panic there is no Exception. Each of the runs ends elsewhere in the library's frames."""
+    made, deep = JSONSchema(schema), "[" * 450 + "]" * 450
+    for frames in range(0, 80):
+        with pytest.raises(CheckFailed, match="nested too deep"):
+            further(frames, lambda: made.accepts(deep))
+
+
+def test_a_schema_nested_too_deep_is_refused():
+    schema: Any = {}
+    for _ in range(300):
+        schema = {"not": schema}
+    with pytest.raises(ConstraintError, match="nested too deep"):
+        JSONSchema(schema)
+
+
+def test_branches_keep_no_errors(monkeypatch):
+    """Each error spells the value out: many branches by a long text were more memory than there is."""
+    monkeypatch.setattr(limits, "CHECK_SECONDS", 1.0)
+    text = json.dumps(["a" * 100_000])
+    branches = [{"type": "string", "minLength": i} for i in range(400)]
+    for schema in ({"anyOf": branches}, {"oneOf": branches}, {"items": {"anyOf": [{"maxLength": 1}] * 400}}):
+        made = JSONSchema(schema)
+        tracemalloc.start()
+        assert not made.accepts(text)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("inner", [True, {}, {"unheard": 1}])
+@pytest.mark.parametrize("keyword", ["items", "contains", "unevaluatedItems"])
+def test_many_items_without_a_keyword_to_judge_them_by_end(monkeypatch, keyword, inner):
+    looks = 0
+
+    def counting() -> float:
+        nonlocal looks
+        looks += 1
+        return 0.0
+
+    monkeypatch.setattr(limits, "now", counting)
+    assert JSONSchema({keyword: inner}).accepts(json.dumps([1] * 1_000))
+    assert looks >= 1_000 or (inner is True and keyword != "contains")  # the library has True done in no time
+
+
 def test_unique_items_take_linear_time():
-    items = [x for i in range(4_000) for x in (i, f"{i}", [i], {"a": i})]
+    items = [x for i in range(2_000) for x in (i, f"{i}", [i], {"a": i})]
     unique = JSONSchema({"uniqueItems": True})
     with watched():
         assert unique.accepts(json.dumps(items))
-        assert not unique.accepts(json.dumps([*items, 3999.0]))
+        assert not unique.accepts(json.dumps([*items, 1999.0]))
         assert unique.accepts(json.dumps([0, 1, False, True, "1", [1], [True]]))
 
 
@@ -303,6 +372,23 @@ def test_a_nested_schema_keyword_does_not_change_the_judge(monkeypatch):
     inner = {"$schema": "http://json-schema.org/draft-07/schema#", "pattern": r"^(?:\w|\w\w)+$"}
     with watched(), pytest.raises(CheckFailed, match="were over"):
         JSONSchema({"allOf": [inner]}).accepts(json.dumps("a" * 60 + "!"))
+
+
+def test_no_expression_is_run_by_re(monkeypatch):
+    class Never:
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError("re was asked")
+
+    monkeypatch.setattr("jsonschema._keywords.re", Never())
+    monkeypatch.setattr("jsonschema._utils.re", Never())
+    of_a = {"patternProperties": {"^a": {"pattern": r"^\p{Lu}"}}, "propertyNames": {"pattern": r"^\p{L}$|^ab"}}
+    for schema in (
+        {**of_a, "additionalProperties": False},
+        {**of_a, "unevaluatedProperties": False},
+        {"$ref": "#/$defs/a", "$defs": {"a": of_a}, "unevaluatedProperties": False},
+    ):
+        made = JSONSchema(schema)
+        assert [made.accepts(text) for text in ('{"ab": "É"}', '{"ab": "é"}', '{"b": "É"}')] == [True, False, False]
 
 
 def test_a_long_timeout_is_refused():
@@ -341,7 +427,7 @@ _FENCE = regex.compile(r"^[ \t]*```(?:json)?[ \t]*\n(.*?)^[ \t]*```[ \t]*$", reg
 fences = st.lists(st.sampled_from(["```", "json", "\n", " ", "\t", "{}", "a", "\r", "``"]), max_size=14).map("".join)
 
 
-@profile(600)
+@profile(300)
 @given(fences)
 def test_blocks_are_those_of_the_plain_expression(text):
     assert [block.rstrip("\n") for block in fenced(text)] == [block.rstrip("\n") for block in _FENCE.findall(text)]
@@ -397,10 +483,10 @@ JUDGED = {"unique items": "True", "fences": "False", "a number beyond a double":
 
 SCRIPT = """
 import json, hostile
-from guardwrap.constraints import limits
-limits.CHECK_SECONDS = 0.05
+from guardwrap.constraints import base, limits, text
+limits.CHECK_SECONDS, base.VERDICT_SECONDS, text.VERDICT_SECONDS = 0.05, 0.005, 0.005
 found = {}
-for name, (file, text) in hostile.cases(0.02).items():
+for name, (file, text) in hostile.cases(0.01).items():
     print(name, flush=True)
     found[name] = hostile.measured(file(), text())["outcome"]
 print(json.dumps(found))
