@@ -416,10 +416,11 @@ class Session:
 
 def _watch(constraint: Constraint, call: Call, stable: StablePrefix) -> Any:
     """Return what judges the tokens of running attempts."""
+    slow: set[int] = set()  # parts whose verdicts took too long: not asked again in this call
 
     def watch(ids: Sequence[int], law: GenerationLaw | None = None) -> str | None:
         decode = None if law is None else partial(call.unparsed, law)
-        return first_violated(constraint, stable(ids, decode))
+        return first_violated(constraint, stable(ids, decode), slow)
 
     return watch
 

@@ -469,12 +469,12 @@ def test_threads_do_not_exchange_warning_filters(locked: bool, monkeypatch: pyte
     monkeypatch.setattr(patterns.parser, "parse", slow)
 
     def first() -> None:
-        patterns.widest("a", ())
+        patterns.extent("a", ())
         left.set()
 
     with warnings.catch_warnings():
         before = list(warnings.filters)
-        inside.both(first, lambda: patterns.widest("b", ()))
+        inside.both(first, lambda: patterns.extent("b", ()))
         assert (warnings.filters == before) is locked
 
 

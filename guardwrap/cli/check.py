@@ -13,6 +13,7 @@ from guardwrap.cli.common import AllowCode, in_one_line, quieten_transformers, r
 from guardwrap.cli.prompts import lines
 from guardwrap.constraints.base import Constraint, run_check, walk
 from guardwrap.constraints.classifier import Classifier
+from guardwrap.constraints.limits import judging
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.draws import Draw
 
@@ -94,10 +95,11 @@ def judged(constraint: Constraint, texts: Sequence[str], expected: Sequence[bool
     """
     draws = [Draw(prompt="", token_ids=(), text=text) for text in texts]
     failed: list[list[str]] = [[] for _ in texts]
-    for part in constraint.parts:
-        for titles, passed in zip(failed, run_check(part, draws), strict=True):
-            if not passed:
-                titles.append(part.title)
+    with judging():
+        for part in constraint.parts:
+            for titles, passed in zip(failed, run_check(part, draws), strict=True):
+                if not passed:
+                    titles.append(part.title)
     return [Judged(text, want, tuple(titles)) for text, want, titles in zip(texts, expected, failed, strict=True)]
 
 

@@ -5,8 +5,9 @@ from guardwrap.constraints.callables import Python, constraint
 from guardwrap.constraints.classifier import Classifier
 from guardwrap.constraints.files import catalogue
 from guardwrap.constraints.json_schema import JSONSchema
+from guardwrap.constraints.keywords import Keyword
 from guardwrap.constraints.spec import ConstraintFile, dump, json_schema, load, parse
-from guardwrap.constraints.text import Finished, Keyword, Length, Regex, TextConstraint
+from guardwrap.constraints.text import Finished, Length, Regex, TextConstraint
 from guardwrap.constraints.views import View
 
 __all__ = [

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from guardwrap.constraints.limits import MAX_COMPARED, VERDICT_SECONDS, TimeLimit, judging, look, time_limit
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError, GuardwrapError, Unsatisfiable
 
@@ -207,12 +208,10 @@ class All(Constraint):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "of", flattened(self.of, All))
-        for i, part in enumerate(self.of):
-            for other in self.of[:i]:
-                if reason := conflict(other, part) or conflict(part, other):
-                    raise Unsatisfiable(f"no text can satisfy both {other.title} and {part.title}: {reason}")
+        for other, part, reason in conflicts(self.of):
+            raise Unsatisfiable(f"no text can satisfy both {other.title} and {part.title}: {reason}")
 
-    @property
+    @cached_property
     def cost(self) -> int:  # type: ignore[override]
         """The price of its dearest part."""
         return max(part.cost for part in self.of)
@@ -234,6 +233,7 @@ class All(Constraint):
         """Kleene conjunction."""
         lowest = Verdict.SATISFIED
         for part in self.of:
+            look()
             lowest = min(lowest, run_verdict(part, prefix))
             if lowest is Verdict.VIOLATED:
                 break
@@ -259,7 +259,7 @@ class AnyOf(Constraint):
     def __post_init__(self) -> None:
         object.__setattr__(self, "of", flattened(self.of, AnyOf))
 
-    @property
+    @cached_property
     def cost(self) -> int:  # type: ignore[override]
         """The price of its dearest part."""
         return max(part.cost for part in self.of)
@@ -280,6 +280,7 @@ class AnyOf(Constraint):
         """Kleene disjunction."""
         highest = Verdict.VIOLATED
         for part in self.of:
+            look()
             highest = max(highest, run_verdict(part, prefix))
             if highest is Verdict.SATISFIED:
                 break
@@ -306,7 +307,7 @@ class Not(Constraint):
         if not isinstance(self.of, Constraint):
             raise ConstraintError("Not takes one constraint, e.g. Not(a) or ~a")
 
-    @property
+    @cached_property
     def cost(self) -> int:  # type: ignore[override]
         """The price of its part."""
         return self.of.cost
@@ -328,12 +329,20 @@ class Not(Constraint):
         return Verdict(-run_verdict(self.of, prefix))
 
 
-def conflict(first: Constraint, second: Constraint) -> str | None:
-    """Why two constraints exclude each other, where that can be seen from their spelling."""
-    if isinstance(second, Not) and second.of == first:
-        return "one is the negation of the other"
-    excludes = getattr(first, "excludes", None)
-    return excludes(second) if excludes else None
+def conflicts(parts: Sequence[Constraint]) -> Iterator[tuple[Constraint, Constraint, str]]:
+    """Yield pairs that exclude each other, as far as their spelling shows it; of very many parts not all are seen."""
+    # All parts that a Not could be the negation of, rather than each with each: digests of large parts take time.
+    negated = {type(part.of) for part in parts if isinstance(part, Not)}
+    seen = {part: part for part in reversed(parts) if type(part) in negated} if negated else {}
+    for part in parts:
+        if isinstance(part, Not) and (other := seen.get(part.of)) is not None:
+            yield other, part, "one is the negation of the other"
+    telling = [part for part in parts if hasattr(part, "excludes")][:MAX_COMPARED]
+    for i, part in enumerate(telling):
+        for other in telling[:i]:
+            for one, two in ((other, part), (part, other)):
+                if reason := one.excludes(two):
+                    yield other, part, reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,14 +370,15 @@ def judge_parts(parts: Sequence[Constraint], draws: Sequence[Draw]) -> list[Judg
     """Hand the survivors of each part on to the next."""
     judgements = [Judgement(True)] * len(draws)
     alive = list(range(len(draws)))
-    for part in parts:
-        if not alive:
-            break
-        passed = run_check(part, [draws[i] for i in alive])
-        for i, ok in zip(alive, passed, strict=True):
-            if not ok:
-                judgements[i] = Judgement(False, part.title)
-        alive = [i for i, ok in zip(alive, passed, strict=True) if ok]
+    with judging():
+        for part in parts:
+            if not alive:
+                break
+            passed = run_check(part, [draws[i] for i in alive])
+            for i, ok in zip(alive, passed, strict=True):
+                if not ok:
+                    judgements[i] = Judgement(False, part.title)
+            alive = [i for i, ok in zip(alive, passed, strict=True) if ok]
     return judgements
 
 
@@ -376,7 +386,7 @@ def run_check(constraint: Constraint, draws: Sequence[Draw]) -> list[bool]:
     """Call ``check``; a crash, a wrong length or a non-bool becomes CheckFailed."""
     if not draws:
         return []
-    with guarded_call(constraint):
+    with guarded_call(constraint), judging():
         results = list(constraint.check(draws))
     if len(results) != len(draws):
         raise CheckFailed(constraint.title, f"returned {len(results)} results for {len(draws)} texts")
@@ -387,9 +397,13 @@ def run_check(constraint: Constraint, draws: Sequence[Draw]) -> list[bool]:
 
 
 def run_verdict(constraint: Constraint, prefix: str) -> Verdict:
-    """Call ``verdict``; a crash or another type becomes CheckFailed."""
+    """Call ``verdict``; what takes too long is UNDECIDED, a crash or another type becomes CheckFailed."""
     with guarded_call(constraint):
-        verdict = constraint.verdict(prefix)
+        try:
+            with time_limit(VERDICT_SECONDS):
+                verdict = constraint.verdict(prefix)
+        except TimeLimit:
+            return Verdict.UNDECIDED
     if not isinstance(verdict, Verdict):
         raise CheckFailed(constraint.title, f"returned {type(verdict).__name__} instead of Verdict")
     return verdict

@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import WithJsonSchema
 
 from guardwrap.constraints.base import Constraint, Verdict, require
+from guardwrap.constraints.limits import uncounted
 from guardwrap.constraints.text import require_choice
 from guardwrap.constraints.views import VIEWS, View, view
 from guardwrap.draws import Draw
@@ -47,6 +48,8 @@ class Python(Constraint):
 
     Notes
     -----
+    Nothing limits the time that a function takes: it cannot be interrupted safely.
+
     The digest is that of ``module:function``. A lambda or a nested function has no such name: it cannot be written
     to YAML and its digest is new in every process.
     """
@@ -94,7 +97,10 @@ class Python(Constraint):
 
     def verdict(self, prefix: str, /) -> Verdict:
         """Ask the prefix function, if there is one."""
-        return Verdict.UNDECIDED if self.call_prefix is None else self.call_prefix(prefix)
+        if self.call_prefix is None:
+            return Verdict.UNDECIDED
+        with uncounted():
+            return self.call_prefix(prefix)
 
     def spec(self) -> dict[str, Any]:
         """Spell functions as ``module:function``."""

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Literal, NoReturn
 
-import jsonschema
-import referencing
 import regex
-from jsonschema.protocols import Validator
-from referencing.jsonschema import DRAFT202012
+from referencing.exceptions import Unresolvable
 
 from guardwrap.constraints.base import Verdict, require
-from guardwrap.constraints.patterns import compile_pattern
+from guardwrap.constraints.limits import look
+from guardwrap.constraints.schemas import read_schema
 from guardwrap.constraints.text import TextConstraint, require_choice
 from guardwrap.constraints.views import VIEWS, View
 from guardwrap.errors import CheckFailed, ConstraintError
 
 __all__ = ["JSONSchema"]
-
-_FENCE = regex.compile(r"^[ \t]*```(?:json)?[ \t]*\n(.*?)^[ \t]*```[ \t]*$", regex.MULTILINE | regex.DOTALL)
-_PATTERN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -49,8 +44,12 @@ class JSONSchema(TextConstraint):
 
     Notes
     -----
-    NaN and infinities are refused, as in RFC 8259. Expressions in the schema are run by the ``regex`` module with
-    a limit of one second each; beyond it the check raises CheckFailed.
+    NaN and infinities are refused, as in RFC 8259, and so are numbers beyond the range of a double, such as 1e400:
+    they are not JSON that can be read. Expressions in the schema are those of the ``regex`` module. ``format`` and
+    ``$schema`` are not looked at: a schema is one of draft 2020-12. References begin with ``#``.
+
+    Every step into a schema or a text takes some of Python's stack. Where that ends, the check raises CheckFailed: with
+    Python's usual limit at 100 to 200 levels of a text whose schema refers to itself.
 
     Examples
     --------
@@ -68,61 +67,44 @@ class JSONSchema(TextConstraint):
         require(isinstance(self.schema, dict | bool), "schema must be a mapping or a bool")
         try:
             # A private copy, and proof that the schema is JSON.
-            object.__setattr__(self, "schema", json.loads(json.dumps(self.schema, allow_nan=False)))
-            jsonschema.Draft202012Validator.check_schema(self.schema)
-        except jsonschema.SchemaError as error:
-            path = "/".join(map(str, error.absolute_path)) or "the top"
-            raise ConstraintError(f"invalid JSON Schema at {path}: {error.message[:200]}") from None
+            object.__setattr__(self, "schema", _read(json.dumps(self.schema, allow_nan=False)))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ConstraintError(f"schema is not JSON: {type(error).__name__}") from None
-        for reference in references(self.schema):
-            require(
-                reference.startswith("#"),
-                f"schema refers to {reference!r}; only references inside it (#/...) work",
-            )
-        keywords = {key for key, _ in _items(self.schema)}
-        if "$id" not in keywords:  # it changes what references are relative to
-            registry = referencing.Registry().with_resource("", DRAFT202012.create_resource(self.schema))
-            for reference in references(self.schema):
-                try:
-                    registry.resolver().lookup(reference)
-                except Exception:  # Unresolvable, but also ValueError, TypeError … from within pointers
-                    raise ConstraintError(f"schema refers to {reference!r}, which is not in it") from None
-        for expression in expressions(self.schema):
-            _compiled(expression)
-        # The library judges this pair with `re`, which has no time limit.
-        require(
-            not {"unevaluatedProperties", "patternProperties"} <= keywords,
-            "schema has both unevaluatedProperties and patternProperties, which do not go together here; "
-            "use additionalProperties",
-        )
+        self.validator  # noqa: B018  # what is wrong with the schema is reported here, not at the first text
         require_choice(self.where, ("text", "fenced"), "where")
         require_choice(self.on, VIEWS, "on")
 
     @cached_property
-    def validator(self) -> Validator:
-        """The validator; an empty registry keeps it from fetching anything."""
-        validator: Validator = _Validator(self.schema, registry=referencing.Registry())
-        return validator
+    def validator(self) -> Any:
+        """What judges values; its references are looked up and its expressions compiled."""
+        return read_schema(self.schema)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The validator is not to be pickled; a copy makes its own.
+        return {key: value for key, value in self.__dict__.items() if key != "validator"}
 
     def holds(self, text: str) -> bool:
         """Parse and validate one string."""
         if self.where == "fenced":
-            blocks = _FENCE.findall(text)
+            blocks = fenced(text)
             if len(blocks) != 1:
                 return False
             text = blocks[0]
+        look()
         try:
-            value = json.loads(text, parse_constant=_refuse)
-        except (ValueError, RecursionError):  # not JSON, digits without end, or nested beyond any use
+            value = _read(text)
+        except (
+            ValueError,
+            OverflowError,
+            RecursionError,
+        ):  # not JSON, or beyond reading: digits, depth
             return False
         try:
             return bool(self.validator.is_valid(value))
-        except TimeoutError:
-            reason = f"took more than {_PATTERN_SECONDS:g} s to match a pattern of its schema; rewrite the pattern"
-            raise CheckFailed(self.title, reason) from None
         except RecursionError:
             raise CheckFailed(self.title, "got a text nested too deep for its schema") from None
+        except Unresolvable:
+            raise CheckFailed(self.title, "has a reference that cannot be followed from everywhere") from None
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """VIOLATED where no JSON text, or none of the schema's top-level types, begins like this."""
@@ -153,84 +135,42 @@ _STARTS = {
 }
 
 
+def _read(text: str) -> Any:
+    return json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
+
+
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def references(schema: Any) -> Iterator[str]:
-    """Yield every ``$ref`` and ``$dynamicRef`` of a schema."""
-    for key, value in _items(schema):
-        if key in ("$ref", "$dynamicRef") and isinstance(value, str):
-            yield value
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError("beyond the range of a double")
+    return number
 
 
-def expressions(schema: Any) -> Iterator[str]:
-    """Yield every regular expression of a schema."""
-    for key, value in _items(schema):
-        if key == "pattern" and isinstance(value, str):
-            yield value
-        elif key == "patternProperties" and isinstance(value, dict):
-            yield from value
+def _whole(digits: str) -> int:
+    number = int(digits)
+    if len(digits) > 300:
+        float(number)  # OverflowError
+    return number
 
 
-def _items(schema: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the keyword pairs of a schema, at any depth, but not those of plain data in it."""
-    if isinstance(schema, list):
-        for item in schema:
-            yield from _items(item)
-    elif isinstance(schema, dict):
-        for key, value in schema.items():
-            yield key, value
-            if key in ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"):
-                for inner in value.values() if isinstance(value, dict) else ():
-                    yield from _items(inner)
-            elif key not in ("const", "enum", "default", "examples", "required"):
-                yield from _items(value)
+def fenced(text: str) -> list[str]:
+    """Return what stands between lines of three backticks, the first of two perhaps with ``json``."""
+    blocks: list[str] = []
+    lines = text.split("\n")
+    first: int | None = None  # line of the block that is open
+    for number, line in enumerate(lines):
+        bare = line.strip(" \t")
+        if first is not None and bare == "```":
+            blocks.append("\n".join(lines[first:number]))
+            first = None
+        elif first is None and bare in ("```", "```json"):
+            first = number + 1
+    return blocks
 
-
-_compiled = lru_cache(maxsize=512)(compile_pattern)
-
-
-def _search(expression: str, text: str) -> bool:
-    return _compiled(expression).search(text, timeout=_PATTERN_SECONDS) is not None
-
-
-def _pattern(validator: Validator, expression: str, instance: Any, schema: Any) -> Iterator[jsonschema.ValidationError]:
-    if isinstance(instance, str) and not _search(expression, instance):
-        yield jsonschema.ValidationError("does not match the pattern")
-
-
-def _pattern_properties(
-    validator: Validator, properties: dict[str, Any], instance: Any, schema: Any
-) -> Iterator[jsonschema.ValidationError]:
-    if not isinstance(instance, dict):
-        return
-    for expression, subschema in properties.items():
-        for key, value in instance.items():
-            if _search(expression, key):
-                yield from validator.descend(value, subschema, path=key, schema_path=expression)  # type: ignore[attr-defined]
-
-
-def _additional_properties(
-    validator: Validator, allowed: Any, instance: Any, schema: Any
-) -> Iterator[jsonschema.ValidationError]:
-    if not isinstance(instance, dict):
-        return
-    for key, value in instance.items():
-        if key not in schema.get("properties", {}) and not any(
-            _search(expression, key) for expression in schema.get("patternProperties", {})
-        ):
-            yield from validator.descend(value, allowed, path=key)  # type: ignore[attr-defined]
-
-
-_Validator = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
-    jsonschema.Draft202012Validator,
-    {
-        "pattern": _pattern,
-        "patternProperties": _pattern_properties,
-        "additionalProperties": _additional_properties,
-    },
-)
 
 # One value or a part of one, in the states below. Whole words and numbers are matched by what may follow.
 _NUMBER = regex.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -255,6 +195,7 @@ def begins_json(prefix: str) -> bool:
     want = "value"  # value | key | colon | comma | first (value or ]) | first_key (key or }) | end
     i = 0
     while i < len(prefix):
+        look()
         char = prefix[i]
         if char in _SPACE:
             i += 1

@@ -14,25 +14,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from re import _constants as op  # type: ignore[attr-defined]  # the parser that `re` itself uses
 from re import _parser as parser  # type: ignore[attr-defined]
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import regex
 
+from guardwrap.constraints.limits import MAX_FIXED, MAX_ITEMS, count_items
 from guardwrap.errors import ConstraintError
 
-__all__ = ["compile_pattern", "filtered_warnings", "lookahead", "only_consumes", "widest"]
+__all__ = ["Extent", "compile_pattern", "extent", "filtered_warnings"]
 
 _CONSUMING = {op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY}
 _REPEATS = {op.MAX_REPEAT, op.MIN_REPEAT}
 # `regex` reads {e<=1} as fuzzy matching and [[ ... ]] or [:alpha:] in its own way; `re` sees literals.
 _FOREIGN = re.compile(r"\{(?!\d*,?\d*\})|\[\[|\[:|&&|\|\||--|~~")
 
-
-# `regex` writes fixed repeats out, about 250 bytes an item: (a{1000}){1000} takes 250 MB, and one level more takes all
-# memory there is.
-_MAX_ITEMS = 100_000
 _TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,\d*)?\}|.", re.DOTALL)
 
+
+# Where a compiled expression keeps the fixed text that every match has. It makes a table of it when it first searches,
+# without a look at the clock.
+_REQUIRED = 8
 
 _ALONE = threading.Lock()
 
@@ -61,21 +62,25 @@ def compile_pattern(pattern: str, flags: Sequence[str] = ()) -> Any:
         If it is invalid, or so large that compiling it could exhaust the memory.
     """
     shown = repr(pattern[:80])
-    if (items := _items(pattern)) > _MAX_ITEMS:
-        number = items if items < 10**9 else "far too many"
-        raise ConstraintError(f"regular expression {shown} repeats {number} items; at most {_MAX_ITEMS} are allowed")
+    # Long sets cost by the character, as much as two of them were an item.
+    count_items(max(_items(pattern), len(pattern) // 2), f"regular expression {shown} repeats")
     bits = regex.VERSION0
     for flag in flags:
         bits |= getattr(regex, flag.upper())
     try:
         # Not cached: the module tidies its cache with the global random numbers, which are the user's.
         with filtered_warnings("ignore"):  # deprecations that concern the expression's author, not its user
-            return regex.compile(pattern, bits, cache_pattern=False)
+            compiled = regex.compile(pattern, bits, cache_pattern=False)
     except Exception as error:  # regex.error, but also OverflowError, RecursionError, ValueError, KeyError …
         position = getattr(error, "pos", None)
         where = f" at position {position}" if position is not None else ""
         reason = getattr(error, "msg", None) or str(error) or type(error).__name__
         raise ConstraintError(f"invalid regular expression {shown}{where}: {reason[:200]}") from None
+    if len(compiled._pickled_data[_REQUIRED]) > MAX_FIXED:
+        raise ConstraintError(
+            f"regular expression {shown} needs more than {MAX_FIXED} fixed characters in a row; a Keyword takes them"
+        )
+    return compiled
 
 
 def _items(pattern: str) -> int:
@@ -100,48 +105,39 @@ def _items(pattern: str) -> int:
     return sum(sizes)
 
 
-def lookahead(pattern: str, flags: Sequence[str]) -> int | None:
-    """How far beyond its end a match can be decided by later characters.
+class Extent(NamedTuple):
+    """What is known of an expression's matches in texts that go on.
 
     Parameters
     ----------
-    pattern
-        The expression.
-    flags
-        Names of its flags.
-
-    Returns
-    -------
-    int or None
+    lookahead
         With the value w, a match of a search that ends at least w characters before the end of a prefix is a match
         in every text that begins with the prefix. None where no such number is known.
+    widest
+        The most characters that a match can have; None where there is no limit, or none that is known.
+    only_consumes
+        Whether the expression has no zero-width assertion, so that a failed partial match means a dead prefix.
     """
+
+    lookahead: int | None = None
+    widest: int | None = None
+    only_consumes: bool = False
+
+
+def extent(pattern: str, flags: Sequence[str]) -> Extent:
+    """Return what is known of an expression's matches, by its flags' names."""
     parsed = _parse(pattern, flags)
     if parsed is None:
-        return None
+        return Extent()
+    width = int(parsed.getwidth()[1])
+    widest = width if width < MAX_ITEMS else None
+    operations = list(_flatten(parsed, parsed.state.flags))
+    only_consumes = all(code in _CONSUMING for code, _, _ in operations)
     try:
-        operations = _flatten(parsed, parsed.state.flags)
-        return max((_reach(code, argument, active) for code, argument, active in operations), default=0)
+        reaches = (_reach(code, argument, active) for code, argument, active in operations)
+        return Extent(max(reaches, default=0), widest, only_consumes)
     except _Unknown:
-        return None
-
-
-def widest(pattern: str, flags: Sequence[str]) -> int | None:
-    """Return the most characters that a match can have; None where there is no limit, or none that is known."""
-    parsed = _parse(pattern, flags)
-    width = None if parsed is None else int(parsed.getwidth()[1])
-    return width if width is not None and width < _MAX_ITEMS else None
-
-
-def only_consumes(pattern: str, flags: Sequence[str]) -> bool:
-    """Whether the expression has no zero-width assertion, so that a failed partial match means a dead prefix."""
-    parsed = _parse(pattern, flags)
-    if parsed is None:
-        return False
-    try:
-        return all(code in _CONSUMING for code, _, _ in _flatten(parsed, parsed.state.flags))
-    except _Unknown:
-        return False
+        return Extent(None, widest, only_consumes)
 
 
 def _parse(pattern: str, flags: Sequence[str]) -> Any:
@@ -152,7 +148,9 @@ def _parse(pattern: str, flags: Sequence[str]) -> Any:
         bits |= getattr(re, flag.upper())
     try:
         with filtered_warnings("error", "Possible "):  # "possible nested set": the two modules would differ
-            return parser.parse(pattern, bits)
+            parsed = parser.parse(pattern, bits)
+            parsed.getwidth()
+            return parsed
     except (re.error, OverflowError, RecursionError, Warning):
         return None
 

@@ -9,7 +9,8 @@ from guardwrap.constraints.base import All, AnyOf, Constraint, Not
 from guardwrap.constraints.callables import Python
 from guardwrap.constraints.classifier import Classifier
 from guardwrap.constraints.json_schema import JSONSchema
-from guardwrap.constraints.text import Finished, Keyword, Length, Regex
+from guardwrap.constraints.keywords import Keyword
+from guardwrap.constraints.text import Finished, Length, Regex
 from guardwrap.errors import ConstraintError
 
 __all__ = ["COMPOSITES", "kinds"]

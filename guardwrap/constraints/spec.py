@@ -8,8 +8,6 @@ allows it.
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -21,17 +19,13 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from guardwrap.constraints.base import All, AnyOf, Constraint, Not, walk
 from guardwrap.constraints.callables import Python
+from guardwrap.constraints.limits import MAX_BYTES
 from guardwrap.constraints.registry import COMPOSITES, kinds
+from guardwrap.constraints.yaml_nodes import Reader, compose, one_line, read_text, reading, short
 from guardwrap.draws import Budget
 from guardwrap.errors import ConstraintError, SpecError, nearest
-from guardwrap.inputs import irregular
 
 __all__ = ["ConstraintFile", "dump", "json_schema", "load", "load_as", "load_with_constraint", "parse", "to_yaml"]
-
-MAX_BYTES = 1_000_000
-MAX_DEPTH = 60
-MAX_NODES = 50_000
-MAX_NUMBER = 40  # characters
 
 _Path = tuple[str | int, ...]
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -144,7 +138,7 @@ def load(path: str | Path, *, allow_code: bool = False) -> ConstraintFile:
     SpecError
         If the file cannot be read or is not well formed.
     """
-    return parse(_text(path), path=str(path), allow_code=allow_code)
+    return parse(read_text(path), path=str(path), allow_code=allow_code)
 
 
 def load_with_constraint(
@@ -171,16 +165,17 @@ def load_with_constraint(
     SpecError
         If the file cannot be read or is not well formed; the message names path and line.
     """
-    name = str(path)
-    file, data, root = _read_as(name, model)
-    if not isinstance(data.get("constraint"), dict):
-        return file, None
-    alone = {"guardwrap": 1, "constraint": data["constraint"]}
-    try:
-        node = _adapter().validate_json(json.dumps(alone)).constraint
-    except ValidationError as error:
-        raise _translate(error, alone, root, name) from None
-    return file, _build(node, ("constraint",), root, name, allow_code)
+    name, adapter = str(path), _adapter()
+    with reading(name):
+        file, data, root = _read_as(name, model)
+        if not isinstance(data.get("constraint"), dict):
+            return file, None
+        alone = {"guardwrap": 1, "constraint": data["constraint"]}
+        try:
+            node = adapter.validate_json(json.dumps(alone)).constraint
+        except ValidationError as error:
+            raise _translate(error, alone, root, name) from None
+        return file, _build(node, ("constraint",), root, name, allow_code)
 
 
 def load_as(path: str | Path, model: type[_Model]) -> _Model:
@@ -191,38 +186,19 @@ def load_as(path: str | Path, model: type[_Model]) -> _Model:
     SpecError
         If the file cannot be read or is not well formed; the message names path and line.
     """
-    return _read_as(str(path), model)[0]
+    with reading(str(path)):
+        return _read_as(str(path), model)[0]
 
 
 def _read_as(path: str, model: type[_Model]) -> tuple[_Model, dict[str, Any], yaml.Node]:
-    root = _compose(_text(path), path, f"it needs {', '.join(model.model_fields)}")
-    data = _Reader(path).read(root)
+    root = compose(read_text(path), path, f"it needs {', '.join(model.model_fields)}")
+    data = Reader(path).read(root)
     if not isinstance(data, dict):
         raise SpecError(f"{path}:1: this file is a mapping with the fields {', '.join(model.model_fields)}")
     try:
         return model.model_validate_json(json.dumps(data)), data, root
     except ValidationError as error:
         raise _translate(error, data, root, path, model) from None
-
-
-def _text(path: str | Path) -> str:
-    """Read a file of text, of limited size."""
-    if what := irregular(path):
-        raise SpecError(f"cannot read {str(path)!r}: it is {what}, and a file is needed")
-    try:
-        with open(path, "rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-        text = raw[:MAX_BYTES].decode("utf-8") if len(raw) > MAX_BYTES else raw.decode("utf-8")
-    except UnicodeDecodeError:
-        # Where the limit cut a character in two, the size is the error to report.
-        if len(raw) > MAX_BYTES:
-            raise SpecError(f"{path}: larger than {MAX_BYTES} bytes") from None
-        raise SpecError(f"{path}: not UTF-8 text") from None
-    except (OSError, ValueError) as error:
-        raise SpecError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
-    if len(raw) > MAX_BYTES:
-        raise SpecError(f"{path}: larger than {MAX_BYTES} bytes")
-    return text
 
 
 def parse(text: str, *, path: str = "<string>", allow_code: bool = False) -> ConstraintFile:
@@ -244,15 +220,17 @@ def parse(text: str, *, path: str = "<string>", allow_code: bool = False) -> Con
     """
     if len(text) > MAX_BYTES:
         raise SpecError(f"{path}: larger than {MAX_BYTES} bytes")
-    root = _compose(text, path, "a constraint file begins with 'guardwrap: 1'")
-    data = _Reader(path).read(root)
-    if not isinstance(data, dict):
-        raise SpecError(f"{path}:1: a constraint file is a mapping that begins with 'guardwrap: 1'")
-    try:
-        file = _adapter().validate_json(json.dumps(data))
-    except ValidationError as error:
-        raise _translate(error, data, root, path) from None
-    constraint = _build(file.constraint, ("constraint",), root, path, allow_code)
+    adapter = _adapter()  # before the clock runs: other packages' kinds are imported here
+    with reading(path):
+        root = compose(text, path, "a constraint file begins with 'guardwrap: 1'")
+        data = Reader(path).read(root)
+        if not isinstance(data, dict):
+            raise SpecError(f"{path}:1: a constraint file is a mapping that begins with 'guardwrap: 1'")
+        try:
+            file = adapter.validate_json(json.dumps(data))
+        except ValidationError as error:
+            raise _translate(error, data, root, path) from None
+        constraint = _build(file.constraint, ("constraint",), root, path, allow_code)
     return ConstraintFile(
         constraint,
         file.name,
@@ -315,131 +293,11 @@ def _represent_str(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
 _Dumper.add_representer(str, _represent_str)
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1 but for its booleans: ``on`` is a field of ours, and ``yes`` and ``no`` are words."""
-
-
-_BOOL = "tag:yaml.org,2002:bool"
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, expression) for tag, expression in resolvers if tag != _BOOL]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(_BOOL, re.compile("(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
-
-
-def _compose(text: str, path: str, needed: str) -> yaml.Node:
-    """Parse to nodes, with limits on depth and size; they carry the line numbers."""
-    try:
-        depth = 0
-        for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            line = _mark(event)
-            if depth > MAX_DEPTH:
-                raise SpecError(f"{path}:{line}: nested deeper than {MAX_DEPTH} levels")
-            if count > 3 * MAX_NODES:  # a key, a start and an end for each value at most
-                raise SpecError(f"{path}:{line}: more than {MAX_NODES} values")
-        root = yaml.compose(text, Loader=_Loader)
-    except SpecError:
-        raise
-    except Exception as error:  # PyYAML lets ValueError, OverflowError … of hostile escapes and directives through
-        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-        where = f":{mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or getattr(error, "context", None) or _one_line(error)
-        raise SpecError(f"{path}{where}: malformed YAML: {_one_line(problem)}") from None
-    if root is None:
-        raise SpecError(f"{path}: empty file; {needed}")
-    return root
-
-
-def _mark(found: yaml.Node | yaml.Event) -> int:
-    return found.start_mark.line + 1 if found.start_mark else 1
-
-
-class _Reader:
-    """Turns nodes into JSON types and writes aliases out.
-
-    Refuses alias bombs, cycles, duplicate keys, merge keys, keys that are not strings, and what YAML has and JSON
-    has not: dates, sets, binary data, infinities, objects.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.loader = _Loader("")  # constructs scalars
-        self.values = 0
-        self.characters = 0
-        self.parents: list[yaml.Node] = []
-
-    def error(self, node: yaml.Node, message: str) -> SpecError:
-        return SpecError(f"{self.path}:{_mark(node)}: {message}")
-
-    def read(self, node: yaml.Node) -> Any:
-        self.values += 1
-        if self.values > MAX_NODES:
-            raise SpecError(f"{self.path}: more than {MAX_NODES} values, aliases counted in full")
-        if isinstance(node, yaml.ScalarNode):
-            return self.scalar(node)
-        if any(parent is node for parent in self.parents):
-            raise self.error(node, "an alias refers to what it is part of")
-        if len(self.parents) >= MAX_DEPTH:
-            raise self.error(node, f"nested deeper than {MAX_DEPTH} levels, aliases counted in full")
-        kind = "map" if isinstance(node, yaml.MappingNode) else "seq"
-        if node.tag != f"tag:yaml.org,2002:{kind}":
-            raise self.error(node, f"a YAML {_tag(node)} is not supported")
-        self.parents.append(node)
-        value: Any = (
-            self.mapping(node) if isinstance(node, yaml.MappingNode) else [self.read(child) for child in node.value]
-        )
-        self.parents.pop()
-        return value
-
-    def mapping(self, node: yaml.MappingNode) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in node.value:
-            if key.tag == "tag:yaml.org,2002:merge":
-                raise self.error(key, "merge keys (<<) are not supported; write the fields out")
-            if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
-                raise self.error(key, "a key must be a string; put it in quotes")
-            name = self.scalar(key)
-            if name in found:
-                raise self.error(key, f"{_short(name)} stands twice")
-            found[name] = self.read(value)
-        return found
-
-    def scalar(self, node: yaml.ScalarNode) -> Any:
-        kind = _tag(node)
-        self.characters += len(node.value)
-        if self.characters > MAX_BYTES:
-            raise SpecError(f"{self.path}: more than {MAX_BYTES} characters, aliases counted in full")
-        if kind == "str":
-            if any("\ud800" <= char <= "\udfff" for char in node.value):
-                raise self.error(node, "half of a surrogate pair")
-            return node.value
-        if kind in ("int", "float") and len(node.value) > MAX_NUMBER:
-            raise self.error(node, f"a number of more than {MAX_NUMBER} characters")
-        if kind not in ("null", "bool", "int", "float"):
-            raise self.error(node, f"a YAML {kind} is not supported; put it in quotes if you mean a string")
-        try:
-            value = self.loader.construct_object(node)
-        except Exception:  # PyYAML's constructors raise ValueError, KeyError … on a wrong tag
-            raise self.error(node, f"{_short(node.value)} is no YAML {kind}") from None
-        if isinstance(value, float) and not math.isfinite(value):
-            raise self.error(
-                node, f"{_short(node.value)} is not a finite number; put it in quotes if you mean a string"
-            )
-        return value
-
-
-def _tag(node: yaml.Node) -> str:
-    """Name a node's type in a few plain characters."""
-    tag = str(node.tag).removeprefix("tag:yaml.org,2002:")
-    return tag if tag.isidentifier() and len(tag) <= 20 else _short(tag)
-
-
 def _build(node: Any, location: _Path, root: yaml.Node, path: str, allow_code: bool) -> Constraint:
     """Turn validated composites into constraints."""
     if isinstance(node, Python) and not allow_code:
         raise SpecError(
-            f"{path}:{_line(root, (*location, 'function'))}: names Python code ({_short(node.function)}); "
+            f"{path}:{_line(root, (*location, 'function'))}: names Python code ({short(node.function)}); "
             "pass allow_code=True if you trust the file"
         )
     if isinstance(node, Constraint):
@@ -452,7 +310,7 @@ def _build(node: Any, location: _Path, root: yaml.Node, path: str, allow_code: b
     except SpecError:
         raise
     except ConstraintError as error:
-        raise SpecError(f"{path}:{_line(root, location)}: {_dotted(location)}: {_one_line(error)}") from None
+        raise SpecError(f"{path}:{_line(root, location)}: {_dotted(location)}: {one_line(error)}") from None
 
 
 _UNKNOWN_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
@@ -472,13 +330,13 @@ def _translate(
     match first["type"]:
         case kind if kind in _UNKNOWN_FIELD:
             known = _fields(model, file)
-            message = f"unknown field {_short(key)}{nearest(key, known)}; known: {', '.join(known)}"
+            message = f"unknown field {short(key)}{nearest(key, known)}; known: {', '.join(known)}"
         case "missing" | "missing_argument":
             message, location = f"needs a field {key!r}", location[:-1]
         case "union_tag_invalid":
             known, location = [*kinds(), *COMPOSITES], (*location, "kind")
             tag = str(context.get("tag", ""))
-            message = f"unknown kind {_short(tag)}{nearest(tag, known)}; known: {', '.join(sorted(known))}"
+            message = f"unknown kind {short(tag)}{nearest(tag, known)}; known: {', '.join(sorted(known))}"
         case "union_tag_not_found":
             message = "needs a field 'kind', e.g. 'kind: regex'"
         case "value_error":
@@ -486,14 +344,14 @@ def _translate(
         case "literal_error":
             value = _value(data, location)
             known = str(context["expected"]).replace(" or ", ", ").replace("'", "").split(", ")
-            message = f"{_short(value)} is not one of {', '.join(known)}{nearest(value, known)}"
+            message = f"{short(value)} is not one of {', '.join(known)}{nearest(value, known)}"
         case "string_type":
             message = f"must be a string, not {type(_value(data, location)).__name__}"
             message += "" if isinstance(_value(data, location), dict | list | None) else "; put it in quotes"
         case _:
             message = str(first["msg"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return SpecError(f"{path}:{_line(root, location)}: {_dotted(location)}: {_one_line(message)}{more}")
+    return SpecError(f"{path}:{_line(root, location)}: {_dotted(location)}: {one_line(message)}{more}")
 
 
 def _locate(loc: tuple[int | str, ...], data: Any, missing: bool) -> tuple[_Path, str]:
@@ -550,16 +408,5 @@ def _line(root: yaml.Node, location: _Path) -> int:
 
 
 def _dotted(location: _Path) -> str:
-    plain = [str(step) if isinstance(step, int) or step.isidentifier() else _short(step) for step in location]
-    return _one_line(".".join(plain)) if plain else "the file"
-
-
-def _short(value: object) -> str:
-    """Spell a value in one short line."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _one_line(message: object) -> str:
-    """Put a message that others wrote into one line."""
-    return " ".join(str(message).split())[:500] or type(message).__name__
+    plain = [str(step) if isinstance(step, int) or step.isidentifier() else short(step) for step in location]
+    return one_line(".".join(plain)) if plain else "the file"

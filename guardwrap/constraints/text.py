@@ -1,4 +1,4 @@
-"""Constraints on the text itself: regular expressions, keywords, lengths."""
+"""Constraints on the text itself: regular expressions, lengths, and how it ended."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import regex
 
 from guardwrap.constraints import patterns
 from guardwrap.constraints.base import Constraint, Verdict, is_count, is_number, require
+from guardwrap.constraints.limits import (
+    CHECK_SECONDS,
+    VERDICT_SECONDS,
+    TimeLimit,
+    charged,
+    matches,
+    time_limit,
+    within,
+)
 from guardwrap.constraints.views import VIEWS, View, sentences, settled, view
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, Unsatisfiable, nearest
 
-__all__ = ["Finished", "Keyword", "Length", "Regex", "TextConstraint"]
-
-# A verdict is asked for at every token, so it may take less time than the check at the end.
-_PREFIX_SECONDS = 0.05
-_MAX_SECONDS = 86_400
+__all__ = ["Finished", "Length", "Regex", "TextConstraint"]
 
 Flag = Literal["ignorecase", "multiline", "dotall", "verbose", "ascii"]
 Unit = Literal["characters", "words", "sentences", "lines", "tokens"]
@@ -38,9 +43,12 @@ class TextConstraint(Constraint):
     """A constraint that judges one string at a time, through a view of the draw.
 
     Every part that the view yields must hold. Subclasses give ``holds`` and, where it can be sound, ``prefix_verdict``.
+    What these take counts towards the seconds that all parts of a constraint together may spend on one text.
     """
 
     on: View
+    way_out: ClassVar[str] = ""
+    """What to do where something exceeds a limit of its own."""
 
     @abstractmethod
     def holds(self, text: str) -> bool:
@@ -52,17 +60,36 @@ class TextConstraint(Constraint):
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
         """Judge the view of each draw."""
-        return [all(self.holds(text) for text in view(draw, self.on)) for draw in draws]
+        return [self._holds(draw) for draw in draws]
+
+    def _holds(self, draw: Draw) -> bool:
+        try:
+            with charged(draw):
+                return all(self.holds(text) for text in view(draw, self.on))
+        except TimeLimit as limit:
+            text = f"one text of {len(draw.text)} characters"
+            reason = f"took more than {limit.seconds:g} s on {text}{self.way_out}"
+            if limit.shared:
+                reason = (
+                    f"was at work when the {limit.seconds:g} s that all parts together may take on {text} were over; "
+                    "make it simpler, or the texts shorter"
+                )
+            raise CheckFailed(self.title, reason) from None
 
     def verdict(self, prefix: str, /) -> Verdict:
         """Judge what is settled of the view; VIOLATED as soon as one settled part fails."""
-        if self.on == "completion":
-            return self.prefix_verdict(prefix)
+        try:
+            with time_limit(VERDICT_SECONDS):
+                return self.prefix_verdict(prefix) if self.on == "completion" else self._settled_verdict(prefix)
+        except TimeLimit:
+            return Verdict.UNDECIDED
+
+    def _settled_verdict(self, prefix: str) -> Verdict:
         parts = settled(prefix, self.on)
         try:
             if not all(self.holds(text) for text in parts):
                 return Verdict.VIOLATED
-        except CheckFailed:  # too slow to tell now; the final check will say so
+        except CheckFailed:  # the final check will say so
             return Verdict.UNDECIDED
         return Verdict.SATISFIED if parts and self.on == "first_sentence" else Verdict.UNDECIDED
 
@@ -82,7 +109,8 @@ class Regex(TextConstraint):
     checksum
         ``"luhn"``: a match counts only if its digits pass the Luhn check (ISO/IEC 7812-1).
     timeout
-        Seconds that one match may take. Beyond them the check raises CheckFailed.
+        Seconds that one match may take, at most 2: all parts of a constraint together have no more for one text.
+        Beyond them the check raises CheckFailed.
     on
         The view of the text that is judged.
     name
@@ -97,7 +125,7 @@ class Regex(TextConstraint):
     -----
     Prefix verdicts are given where they are sound: in a search, a match that no later character can undo; in a
     full match, a prefix that begins no match. Expressions outside the subset that ``patterns`` understands stay
-    UNDECIDED, and so does a prefix that takes more than 0.05 s to judge.
+    UNDECIDED, and so does a prefix that takes more than 0.05 s to judge, all parts together.
 
     Examples
     --------
@@ -114,6 +142,8 @@ class Regex(TextConstraint):
     name: str | None = field(default=None, kw_only=True)
     kind: Literal["regex"] = field(default="regex", kw_only=True)
 
+    way_out = " (catastrophic backtracking?); rewrite the expression or raise timeout"
+
     def __post_init__(self) -> None:
         require(isinstance(self.pattern, str), f"pattern must be a string, not {type(self.pattern).__name__}")
         require_choice(self.match, ("search", "fullmatch"), "match")
@@ -125,11 +155,13 @@ class Regex(TextConstraint):
         object.__setattr__(self, "flags", tuple(sorted(set(flags))))
         require(self.checksum in (None, "luhn"), f"checksum={self.checksum!r} is not luhn")
         require(self.checksum is None or self.match == "search", "checksum goes with match='search' only")
-        in_range = is_number(self.timeout) and 0 < self.timeout <= _MAX_SECONDS
-        require(in_range, "timeout must be seconds above 0, and at most a day")
+        in_range = is_number(self.timeout) and 0 < self.timeout <= CHECK_SECONDS
+        most = f"{CHECK_SECONDS:g}, which is what judging one text may take"
+        require(in_range, f"timeout must be seconds above 0, and at most {most}; rewrite an expression that needs more")
         object.__setattr__(self, "timeout", float(self.timeout))
         require_choice(self.on, VIEWS, "on")
-        self.compiled  # noqa: B018  # an invalid expression is reported here, not at the first text
+        # An invalid expression is reported here, not at the first text, and what takes time is done here.
+        self.compiled, self.extent  # noqa: B018
 
     @cached_property
     def compiled(self) -> regex.Pattern[str]:
@@ -137,54 +169,48 @@ class Regex(TextConstraint):
         return patterns.compile_pattern(self.pattern, self.flags)
 
     @cached_property
+    def extent(self) -> patterns.Extent:
+        """What is known of its matches in texts that go on."""
+        return patterns.extent(self.pattern, self.flags)
+
+    @property
     def lookahead(self) -> int | None:
         """How many characters beyond a match can decide about it; None where that is not known."""
-        return patterns.lookahead(self.pattern, self.flags)
+        return self.extent.lookahead
 
-    @cached_property
+    @property
     def reach(self) -> int | None:
         """How many characters from the start of a match decide about its extent; None where that is not known."""
-        width = patterns.widest(self.pattern, self.flags)
-        return None if width is None or self.lookahead is None else width + self.lookahead
+        widest, lookahead = self.extent.widest, self.lookahead
+        return None if widest is None or lookahead is None else widest + lookahead
 
-    @cached_property
+    @property
     def consuming(self) -> bool:
         """Whether the expression only consumes characters, so that partial matching is sound."""
-        return patterns.only_consumes(self.pattern, self.flags)
+        return self.extent.only_consumes
 
     def holds(self, text: str) -> bool:
         """Match one string."""
-        try:
-            if self.checksum:
-                matches = self.compiled.finditer(text, overlapped=True, timeout=self.timeout)
-                return any(luhn(match.group()) for match in matches)
-            return getattr(self.compiled, self.match)(text, timeout=self.timeout) is not None
-        except TimeoutError:
-            raise CheckFailed(
-                self.title,
-                f"took more than {self.timeout:g} s on one text of {len(text)} characters (catastrophic "
-                "backtracking?); rewrite the expression or raise timeout",
-            ) from None
+        if self.checksum:
+            found = matches(self.compiled, text, most=self.timeout, overlapped=True)
+            return any(luhn(match.group()) for match in found)
+        return within(getattr(self.compiled, self.match), text, most=self.timeout) is not None
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Settled match, or dead prefix."""
-        seconds = min(self.timeout, _PREFIX_SECONDS)
-        try:
-            if self.match == "fullmatch":
-                dead = self.consuming and not self.compiled.fullmatch(prefix, partial=True, timeout=seconds)
-                return Verdict.VIOLATED if dead else Verdict.UNDECIDED
-            if self.checksum is None and self.lookahead is not None:
-                last = len(prefix) - self.lookahead
-                matches = self.compiled.finditer(prefix, overlapped=True, timeout=seconds)
-                return Verdict.SATISFIED if any(match.end() <= last for match in matches) else Verdict.UNDECIDED
-            if self.checksum and self.reach is not None:
-                # One more digit can make the match longer and its checksum wrong, so its extent must be settled too.
-                last = len(prefix) - self.reach
-                matches = self.compiled.finditer(prefix, overlapped=True, timeout=seconds)
-                settled = any(match.start() <= last and luhn(match.group()) for match in matches)
-                return Verdict.SATISFIED if settled else Verdict.UNDECIDED
-        except TimeoutError:
-            pass
+        if self.match == "fullmatch":
+            dead = self.consuming and not within(self.compiled.fullmatch, prefix, most=self.timeout, partial=True)
+            return Verdict.VIOLATED if dead else Verdict.UNDECIDED
+        if self.checksum is None and self.lookahead is not None:
+            last = len(prefix) - self.lookahead
+            found = matches(self.compiled, prefix, most=self.timeout, overlapped=True)
+            return Verdict.SATISFIED if any(match.end() <= last for match in found) else Verdict.UNDECIDED
+        if self.checksum and self.reach is not None:
+            # One more digit can make the match longer and its checksum wrong, so its extent must be settled too.
+            last = len(prefix) - self.reach
+            found = matches(self.compiled, prefix, most=self.timeout, overlapped=True)
+            settled = any(match.start() <= last and luhn(match.group()) for match in found)
+            return Verdict.SATISFIED if settled else Verdict.UNDECIDED
         return Verdict.UNDECIDED
 
 
@@ -193,139 +219,6 @@ def luhn(text: str) -> bool:
     digits = [int(char) for char in text if char.isdecimal()]
     doubled = [d * 2 - 9 * (d > 4) for d in digits[-2::-2]]
     return bool(digits) and (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Keyword(TextConstraint):
-    """Words or phrases that the text must, or must not, contain.
-
-    Parameters
-    ----------
-    words
-        One word or phrase, or several.
-    match
-        ``"any"``: their occurrences together number at least ``min_count`` and at most ``max_count``;
-        ``"all"``: so do the occurrences of each; ``"none"``: none occurs.
-    case_sensitive
-        Whether case counts.
-    whole_words
-        Whether an occurrence must not be part of a longer word.
-    min_count, max_count
-        Limits on the number of non-overlapping occurrences; not with ``"none"``.
-    on
-        The view of the text that is judged.
-    name
-        What reports call it.
-
-    Raises
-    ------
-    ConstraintError
-        If a parameter is invalid.
-    Unsatisfiable
-        If ``min_count`` exceeds ``max_count``.
-
-    Examples
-    --------
-    >>> Keyword(["mug", "cup"]).accepts("A Mug of tea")
-    True
-    """
-
-    words: str | tuple[str, ...]
-    match: Literal["any", "all", "none"] = field(default="any", kw_only=True)
-    case_sensitive: bool = field(default=False, kw_only=True)
-    whole_words: bool = field(default=True, kw_only=True)
-    min_count: int = field(default=1, kw_only=True)
-    max_count: int | None = field(default=None, kw_only=True)
-    on: View = field(default="completion", kw_only=True)
-    name: str | None = field(default=None, kw_only=True)
-    kind: Literal["keyword"] = field(default="keyword", kw_only=True)
-
-    def __post_init__(self) -> None:
-        # Not a set: its order, and with it the digest, would change from one process to the next.
-        require(isinstance(self.words, Sequence), f"words must be a list of strings, not {type(self.words).__name__}")
-        words = (self.words,) if isinstance(self.words, str) else tuple(self.words)
-        require(
-            bool(words) and all(isinstance(w, str) and w.strip() for w in words),
-            "words must be non-empty strings",
-        )
-        object.__setattr__(self, "words", words)
-        require_choice(self.match, ("any", "all", "none"), "match")
-        require(is_count(self.min_count), "min_count must be a whole number of at least 0")
-        require(
-            self.max_count is None or is_count(self.max_count),
-            "max_count must be a whole number of at least 0",
-        )
-        counted = self.min_count != 1 or self.max_count is not None
-        require(not (self.match == "none" and counted), "min_count and max_count do not go with match='none'")
-        if self.max_count is not None and self.min_count > self.max_count:
-            raise Unsatisfiable(f"min_count={self.min_count} exceeds max_count={self.max_count}")
-        require_choice(self.on, VIEWS, "on")
-
-    @cached_property
-    def compiled(self) -> tuple[regex.Pattern[str], ...]:
-        """One expression for each word; for ``any`` and ``none`` a single one for all of them."""
-        flags = regex.VERSION0 | (0 if self.case_sensitive else regex.IGNORECASE)
-        edge, end = (r"(?<!\w)", r"(?!\w)") if self.whole_words else ("", "")
-        # Longest first: where one word begins another, the longer one is the occurrence.
-        words = [regex.escape(word) for word in sorted(self.words, key=len, reverse=True)]
-        groups = words if self.match == "all" else ["|".join(words)]
-        return tuple(regex.compile(f"{edge}(?:{group}){end}", flags, cache_pattern=False) for group in groups)
-
-    def counts(self, text: str, end: int) -> list[int]:
-        """Count the occurrences that end at or before ``end``."""
-        return [sum(match.end() <= end for match in pattern.finditer(text)) for pattern in self.compiled]
-
-    def holds(self, text: str) -> bool:
-        """Count in one string."""
-        counts = self.counts(text, len(text))
-        if self.match == "none":
-            return not any(counts)
-        most = float("inf") if self.max_count is None else self.max_count
-        return all(self.min_count <= count <= most for count in counts)
-
-    def prefix_verdict(self, prefix: str) -> Verdict:
-        """Occurrences never go away, once the character after a whole word is known."""
-        if self.prefixing:
-            return Verdict.UNDECIDED
-        counts = self.counts(prefix, len(prefix) - (1 if self.whole_words else 0))
-        if self.match == "none":
-            return Verdict.VIOLATED if any(counts) else Verdict.UNDECIDED
-        if self.max_count is not None:
-            return Verdict.VIOLATED if max(counts) > self.max_count else Verdict.UNDECIDED
-        return Verdict.SATISFIED if min(counts) >= self.min_count else Verdict.UNDECIDED
-
-    @cached_property
-    def prefixing(self) -> bool:
-        """Whether counts may fall as the text goes on: a longer word swallowing occurrences of shorter ones.
-
-        Presence is never in doubt, so this matters only where occurrences are counted.
-        """
-        words = list(self.words)
-        if not self.case_sensitive:  # to the regex module, I matches i, which matches İ, and ı, which does not match i
-            words = [word.replace("İ", "i").replace("ı", "i").casefold() for word in words]
-        counted = self.match == "any" and (self.min_count > 1 or self.max_count is not None)
-        return counted and any(a != b and a in b for a in words for b in words)
-
-    def excludes(self, other: Constraint) -> str | None:
-        """Why another constraint contradicts this one, where that is plain to see."""
-        if not isinstance(other, Keyword) or self.on != other.on or other.match != "none":
-            return None
-        if (self.case_sensitive, self.whole_words) != (
-            other.case_sensitive,
-            other.whole_words,
-        ) or self.min_count < 1:
-            return None
-        # Equal only where the two are found in the very same texts: not so for I and i (ı matches the first only), and
-        # not for ß and ss.
-        fold = str if self.case_sensitive else lower_ascii
-        needed, banned = {fold(word) for word in self.words}, {fold(word) for word in other.words}
-        clash = needed & banned if self.match == "all" else needed if needed <= banned else set()
-        return f"{', '.join(sorted(clash))} is both required and banned" if clash and self.match != "none" else None
-
-
-def lower_ascii(word: str) -> str:
-    """Turn A to Z, but for I, into small letters."""
-    return "".join(char.lower() if char.isascii() and char != "I" else char for char in word)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 import regex
 
+from guardwrap.constraints.limits import within
 from guardwrap.draws import Draw
 
 __all__ = ["View", "sentences", "settled", "view"]
@@ -27,7 +28,7 @@ def sentences(text: str) -> list[str]:
 
     A boundary once seen stays where it is, however the text goes on.
     """
-    return [sentence for sentence in _BOUNDARY.split(text) if sentence.strip()]
+    return [sentence for sentence in within(_BOUNDARY.split, text) if sentence.strip()]
 
 
 def view(draw: Draw, on: str) -> list[str]:
@@ -47,8 +48,9 @@ def settled(prefix: str, on: str) -> list[str]:
     """Return the parts of this view that no continuation of the prefix can change any more."""
     if on == "lines":
         # \r may still become \r\n, which changes no line's text.
-        lines = prefix.splitlines(keepends=True)
-        whole = [line.splitlines()[0] for line in lines if line != line.splitlines()[0]]
+        whole = prefix.splitlines()
+        if whole and prefix.endswith(whole[-1]):  # no line break after it
+            whole.pop()
         return [line for line in whole if line.strip()]
     if on in ("first_sentence", "sentences"):
         whole = sentences(prefix)[:-1]

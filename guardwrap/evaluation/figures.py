@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from guardwrap.constraints.text import Keyword, Regex
+from guardwrap.constraints.keywords import Keyword
+from guardwrap.constraints.text import Regex
 from guardwrap.draws import Estimate
 from guardwrap.evaluation.notes import notes_on
 from guardwrap.evaluation.reach import Reach, reach

@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.text import Keyword, Regex
+from guardwrap.constraints.keywords import Keyword
+from guardwrap.constraints.text import Regex
 from guardwrap.proposals import Prompt
 from guardwrap.settings import Law, beside, read_law
 

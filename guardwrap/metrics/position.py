@@ -8,7 +8,9 @@ from itertools import islice
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from guardwrap.constraints.text import Keyword, Regex, luhn
+from guardwrap.constraints.keywords import Keyword
+from guardwrap.constraints.limits import CHECK_SECONDS, TimeLimit, matches
+from guardwrap.constraints.text import Regex, luhn
 from guardwrap.constraints.views import sentences
 from guardwrap.draws import Estimate
 from guardwrap.errors import CheckFailed, UsageError
@@ -66,25 +68,27 @@ def spans(text: str, what: Keyword | Regex) -> list[tuple[int, int]]:
     CheckFailed
         If a match takes longer than a Regex allows.
     """
-    if isinstance(what, Keyword):
-        return [match.span() for pattern in what.compiled for match in pattern.finditer(text)]
     return list(_matches(text, what))
 
 
-def _matches(text: str, what: Regex) -> Iterator[tuple[int, int]]:
+def _matches(text: str, what: Keyword | Regex, *, first: bool = False) -> Iterator[tuple[int, int]]:
+    """Yield the extents of the matches; of a Keyword's words, on request, only the first of each."""
     try:
-        for match in what.compiled.finditer(text, overlapped=bool(what.checksum), timeout=what.timeout):
+        if isinstance(what, Keyword):
+            for pattern in what.compiled:
+                found = matches(pattern, text, most=CHECK_SECONDS)
+                yield from (match.span() for match in (islice(found, 1) if first else found))
+            return
+        for match in matches(what.compiled, text, most=what.timeout, overlapped=bool(what.checksum)):
             if not what.checksum or luhn(match.group()):
                 yield match.span()
-    except TimeoutError:
-        raise CheckFailed(what.title, f"took more than {what.timeout:g} s on one text") from None
+    except TimeLimit as limit:
+        raise CheckFailed(what.title, f"took more than {limit.seconds:g} s on one text") from None
 
 
 def _first(text: str, what: Keyword | Regex) -> float:
-    if isinstance(what, Keyword):
-        found = [match.start() for pattern in what.compiled if (match := pattern.search(text))]
-    else:
-        found = [begin for begin, _ in islice(_matches(text, what), 1)]
+    spans = _matches(text, what, first=True)
+    found = [begin for begin, _ in (spans if isinstance(what, Keyword) else islice(spans, 1))]
     # Only an empty match can begin where the text ends.
     return min(min(found) / len(text), 1 - 1e-12) if found and text else float("nan")
 

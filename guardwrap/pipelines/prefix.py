@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from guardwrap.constraints.base import Constraint, Verdict, run_verdict
+from guardwrap.constraints.limits import VERDICT_SECONDS, now, time_limit
 
 __all__ = ["StablePrefix", "first_violated"]
 
@@ -93,9 +94,31 @@ def _acts_on_tokens(tokenizer: Any) -> bool:
     return True
 
 
-def first_violated(constraint: Constraint, prefix: str) -> str | None:
-    """Title of the first part that no continuation of the prefix can satisfy, or None."""
-    for part in constraint.parts:
-        if run_verdict(part, prefix) is Verdict.VIOLATED:
-            return part.title
+def first_violated(constraint: Constraint, prefix: str, slow: set[int] | None = None) -> str | None:
+    """Return the title of the first part that no continuation of the prefix can satisfy, or None.
+
+    Parameters
+    ----------
+    constraint
+        The constraint; its parts are asked in order, and have the time of one verdict together.
+    prefix
+        Text that every continuation begins with.
+    slow
+        Numbers of the parts that are not asked. Where the time ends, the one that took most of it is added.
+    """
+    slow = set() if slow is None else slow
+    took: dict[int, float] = {}
+    with time_limit(VERDICT_SECONDS) as clock:
+        for number, part in enumerate(constraint.parts):
+            if number in slow:
+                continue
+            left = clock.end - now()
+            verdict = run_verdict(part, prefix)
+            took[number] = left - (clock.end - now())
+            if verdict is Verdict.VIOLATED:
+                return part.title
+            if clock.late:
+                break
+    if clock.late:
+        slow.add(max(took, key=took.__getitem__))
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import json_texts, mutated, profile
 
-from guardwrap.constraints import JSONSchema
+from guardwrap.constraints import JSONSchema, limits
 from guardwrap.constraints.base import run_check, run_verdict
 from guardwrap.constraints.json_schema import begins_json
 from guardwrap.draws import Draw
@@ -205,8 +204,7 @@ def test_not_fenced(text):
 
 
 def test_catastrophic_patterns_end(monkeypatch):
-    # By way of sys.modules: the package has a function of the module's name.
-    monkeypatch.setattr(sys.modules[JSONSchema.__module__], "_PATTERN_SECONDS", 0.05)
+    monkeypatch.setattr(limits, "CHECK_SECONDS", 0.05)
     bad, key = r"^(?:\w|\w\w)+$", "a" * 5000 + "!"
     for schema, value in [
         ({"pattern": bad}, key),
@@ -216,7 +214,7 @@ def test_catastrophic_patterns_end(monkeypatch):
     ]:
         constraint = JSONSchema(schema)
         draw = Draw("", (), json.dumps(value))
-        with pytest.raises(CheckFailed, match="took more than") as caught:
+        with pytest.raises(CheckFailed, match="were over") as caught:
             run_check(constraint, [draw])
         assert "aaaa" not in str(caught.value)
         run_verdict(constraint, draw.text)
@@ -241,7 +239,6 @@ def test_catastrophic_patterns_end(monkeypatch):
         ({"pattern": "a{99999999999}"}, "not JSON|invalid|repeats"),
         ({"pattern": "((a{1000}){1000}){1000}"}, "repeats"),
         ({"patternProperties": {"[": {}}}, "invalid"),
-        ({"unevaluatedProperties": False, "patternProperties": {"a": {}}}, "do not go together"),
         ({"const": float("nan")}, "not JSON"),
         ({"const": {1, 2}}, "not JSON"),
         ([], "mapping or a bool"),

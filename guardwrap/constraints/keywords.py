@@ -1,0 +1,167 @@
+"""Words and phrases that the text must, or must not, contain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import regex
+
+from guardwrap.constraints.base import Constraint, Verdict, is_count, require
+from guardwrap.constraints.limits import ITEMS_OF_ANY, MAX_FIXED, MAX_WORD_PAIRS, count_items, matches
+from guardwrap.constraints.text import TextConstraint, require_choice
+from guardwrap.constraints.views import VIEWS, View
+from guardwrap.errors import Unsatisfiable
+
+__all__ = ["Keyword"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Keyword(TextConstraint):
+    """Words or phrases that the text must, or must not, contain.
+
+    Parameters
+    ----------
+    words
+        One word or phrase, or several.
+    match
+        ``"any"``: their occurrences together number at least ``min_count`` and at most ``max_count``;
+        ``"all"``: so do the occurrences of each; ``"none"``: none occurs.
+    case_sensitive
+        Whether case counts.
+    whole_words
+        Whether an occurrence must not be part of a longer word.
+    min_count, max_count
+        Limits on the number of non-overlapping occurrences; not with ``"none"``.
+    on
+        The view of the text that is judged.
+    name
+        What reports call it.
+
+    Raises
+    ------
+    ConstraintError
+        If a parameter is invalid.
+    Unsatisfiable
+        If ``min_count`` exceeds ``max_count``.
+
+    Examples
+    --------
+    >>> Keyword(["mug", "cup"]).accepts("A Mug of tea")
+    True
+    """
+
+    words: str | tuple[str, ...]
+    match: Literal["any", "all", "none"] = field(default="any", kw_only=True)
+    case_sensitive: bool = field(default=False, kw_only=True)
+    whole_words: bool = field(default=True, kw_only=True)
+    min_count: int = field(default=1, kw_only=True)
+    max_count: int | None = field(default=None, kw_only=True)
+    on: View = field(default="completion", kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+    kind: Literal["keyword"] = field(default="keyword", kw_only=True)
+
+    def __post_init__(self) -> None:
+        # Not a set: its order, and with it the digest, would change from one process to the next.
+        require(isinstance(self.words, Sequence), f"words must be a list of strings, not {type(self.words).__name__}")
+        words = (self.words,) if isinstance(self.words, str) else tuple(self.words)
+        require(
+            bool(words) and all(isinstance(w, str) and w.strip() for w in words),
+            "words must be non-empty strings",
+        )
+        object.__setattr__(self, "words", words)
+        require_choice(self.match, ("any", "all", "none"), "match")
+        require(is_count(self.min_count), "min_count must be a whole number of at least 0")
+        require(
+            self.max_count is None or is_count(self.max_count),
+            "max_count must be a whole number of at least 0",
+        )
+        counted = self.min_count != 1 or self.max_count is not None
+        require(not (self.match == "none" and counted), "min_count and max_count do not go with match='none'")
+        if self.max_count is not None and self.min_count > self.max_count:
+            raise Unsatisfiable(f"min_count={self.min_count} exceeds max_count={self.max_count}")
+        require_choice(self.on, VIEWS, "on")
+        size = ITEMS_OF_ANY * len(words) if self.match == "all" else 0  # an expression each
+        count_items(sum(map(len, words)) + size, "words have")
+        self.compiled  # noqa: B018  # here, not at the first text: it takes its time
+
+    @cached_property
+    def compiled(self) -> tuple[regex.Pattern[str], ...]:
+        """One expression for each word; for ``any`` and ``none`` a single one for all of them."""
+        flags = regex.VERSION0 | (0 if self.case_sensitive else regex.IGNORECASE)
+        edge, end = (r"(?<!\w)", r"(?!\w)") if self.whole_words else ("", "")
+        # Longest first: where one word begins another, the longer one is the occurrence.
+        words = [_escaped(word) for word in sorted(self.words, key=len, reverse=True)]
+        groups = words if self.match == "all" else ["|".join(words)]
+        return tuple(regex.compile(f"{edge}(?:{group}){end}", flags, cache_pattern=False) for group in groups)
+
+    def counts(self, text: str, end: int) -> list[int]:
+        """Count the occurrences that end at or before ``end``."""
+        return [sum(match.end() <= end for match in matches(pattern, text)) for pattern in self.compiled]
+
+    def holds(self, text: str) -> bool:
+        """Count in one string."""
+        counts = self.counts(text, len(text))
+        if self.match == "none":
+            return not any(counts)
+        most = float("inf") if self.max_count is None else self.max_count
+        return all(self.min_count <= count <= most for count in counts)
+
+    def prefix_verdict(self, prefix: str) -> Verdict:
+        """Occurrences never go away, once the character after a whole word is known."""
+        if self.prefixing:
+            return Verdict.UNDECIDED
+        counts = self.counts(prefix, len(prefix) - (1 if self.whole_words else 0))
+        if self.match == "none":
+            return Verdict.VIOLATED if any(counts) else Verdict.UNDECIDED
+        if self.max_count is not None:
+            return Verdict.VIOLATED if max(counts) > self.max_count else Verdict.UNDECIDED
+        return Verdict.SATISFIED if min(counts) >= self.min_count else Verdict.UNDECIDED
+
+    @cached_property
+    def prefixing(self) -> bool:
+        """Whether counts may fall as the text goes on: a longer word swallowing occurrences of shorter ones.
+
+        Presence is never in doubt, so this matters only where occurrences are counted.
+        """
+        counted = self.match == "any" and (self.min_count > 1 or self.max_count is not None)
+        words = list(self.words)
+        if counted and len(words) * sum(map(len, words)) > MAX_WORD_PAIRS:
+            return True
+        if not self.case_sensitive:  # to the regex module, I matches i, which matches İ, and ı, which does not match i
+            words = [word.replace("İ", "i").replace("ı", "i").casefold() for word in words]
+        return counted and any(a != b and a in b for a in words for b in words)
+
+    @cached_property
+    def folded(self) -> frozenset[str]:
+        """Its words, spelt the same only where they are found in the very same texts.
+
+        Not so for I and i (ı matches the first only), and not for ß and ss.
+        """
+        return frozenset(self.words if self.case_sensitive else map(lower_ascii, self.words))
+
+    def excludes(self, other: Constraint) -> str | None:
+        """Why another constraint contradicts this one, where that is plain to see."""
+        if not isinstance(other, Keyword) or self.on != other.on or other.match != "none":
+            return None
+        if (self.case_sensitive, self.whole_words) != (
+            other.case_sensitive,
+            other.whole_words,
+        ) or self.min_count < 1:
+            return None
+        needed, banned = self.folded, other.folded
+        clash = needed & banned if self.match == "all" else needed if needed <= banned else frozenset()
+        return f"{', '.join(sorted(clash))} is both required and banned" if clash and self.match != "none" else None
+
+
+def _escaped(word: str) -> str:
+    """Spell a word as an expression; long ones in pieces, with something between them that always holds."""
+    step = MAX_FIXED // 2
+    return "(?!(?!))".join(regex.escape(word[i : i + step]) for i in range(0, len(word), step))
+
+
+def lower_ascii(word: str) -> str:
+    """Turn A to Z, but for I, into small letters."""
+    return "".join(char.lower() if char.isascii() and char != "I" else char for char in word)

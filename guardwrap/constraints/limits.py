@@ -1,0 +1,235 @@
+"""What a constraint may cost: sizes, and one clock for whatever it does.
+
+A constraint file may come from anyone, and so may the texts. Loading a file, judging a text and judging a prefix
+each get some seconds, all parts together; every loop over what was given looks at the clock. The user's own functions
+and classifiers are not interrupted, for that cannot be done safely.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+from guardwrap.draws import Draw
+from guardwrap.errors import ConstraintError
+
+__all__ = [
+    "TimeLimit",
+    "charged",
+    "judging",
+    "loading",
+    "look",
+    "matches",
+    "seconds_left",
+    "time_limit",
+    "uncounted",
+    "within",
+]
+
+# Of a file.
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 60
+MAX_DIRECTIVES = 100
+MAX_VALUES = 20_000
+MAX_NUMBER = 40  # characters
+LOAD_SECONDS = 2.0
+
+# Of its parts. An item is a character, a set or the like; `regex` takes 4 to 13 µs and 250 to 700 bytes for each, and
+# writes fixed repeats out: (a{1000}){1000} takes 250 MB, and one level more takes all memory there is.
+MAX_ITEMS = 100_000  # of one regular expression, or of the words of one Keyword
+MAX_ITEMS_OF_A_FILE = 150_000
+ITEMS_OF_ANY = 25  # what an expression costs however short it is
+MAX_FIXED = 500  # characters in a row; `regex` takes time cubic in their number, 0.02 s for these and 130 s for 10 000
+MAX_COMPARED = 200  # parts that are compared with each other for contradictions
+MAX_WORD_PAIRS = 10_000_000  # words times characters of all words, where words are looked for in each other
+
+# Of judging one text, and of a verdict on a prefix, which is asked for at every token; all parts together.
+CHECK_SECONDS = 2.0
+VERDICT_SECONDS = 0.05
+
+
+class TimeLimit(TimeoutError):
+    """The time is over. Becomes CheckFailed, SpecError or UNDECIDED before anyone else sees it.
+
+    Parameters
+    ----------
+    seconds
+        The limit that was reached.
+    shared
+        Whether it is that of all parts together, not of one match.
+    """
+
+    def __init__(self, seconds: float, *, shared: bool) -> None:
+        super().__init__(f"took more than {seconds:g} s")
+        self.seconds = seconds
+        self.shared = shared
+
+
+class _Running(threading.local):
+    # Of the thread, not of the context: a context may go on in another thread, where another clock runs.
+    clock: time_limit | None = None
+    used: dict[int, tuple[Draw, float]] | None = None
+    items: int | None = None
+
+
+_running = _Running()
+
+# Seconds of this thread's own computing: a machine that is busy with something else decides nothing. (`regex` counts
+# those of all threads of the process, and holds the interpreter while it does, so the two differ by little.)
+now = time.thread_time
+
+
+class time_limit:  # noqa: N801  # reads as a function; entered at every token, so it is no generator
+    """Let what is done in this context take so many seconds. Of limits in each other the earliest holds.
+
+    Parameters
+    ----------
+    seconds
+        The limit.
+    anew
+        Whether a limit that runs already is left aside.
+
+    Attributes
+    ----------
+    late : bool
+        Whether something gave up because of it, or because of a limit of its own within it.
+    """
+
+    __slots__ = ("_anew", "_before", "end", "late", "outer", "seconds")
+
+    def __init__(self, seconds: float, *, anew: bool = False) -> None:
+        self.seconds = seconds
+        self._anew = anew
+        self.late = False
+
+    def __enter__(self) -> Self:
+        self._before = _running.clock
+        self.outer = None if self._anew else self._before
+        self.end = now() + self.seconds
+        if self.outer is not None and self.outer.end < self.end:
+            self.seconds, self.end = self.outer.seconds, self.outer.end
+        _running.clock = self
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        _running.clock = self._before
+        self.late = self.late or isinstance(error, TimeLimit)
+        if self.outer is not None and self.late:
+            self.outer.late = True
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Leave out what is done in this context: the user's own functions have no limit, and use up no one else's."""
+    start = now()
+    try:
+        yield
+    finally:
+        clock = _running.clock
+        while clock is not None:
+            clock.end += now() - start
+            clock = clock.outer
+
+
+def look() -> None:
+    """Raise TimeLimit if the time is over."""
+    clock = _running.clock
+    if clock is not None and now() >= clock.end:
+        raise TimeLimit(clock.seconds, shared=True)
+
+
+def seconds_left(most: float = math.inf) -> float | None:
+    """Return the seconds that are left, at most so many; None where no limit runs. Raise TimeLimit at none."""
+    clock = _running.clock
+    if clock is None:
+        return None if math.isinf(most) else most
+    left = clock.end - now()
+    if left <= 0:
+        raise TimeLimit(clock.seconds, shared=True)
+    return min(most, left)
+
+
+def within(match: Callable[..., Any], text: str, *, most: float = math.inf, **options: Any) -> Any:
+    """Call a method of a regular expression; TimeLimit where the time ends first."""
+    seconds = seconds_left(most)
+    try:
+        return match(text, timeout=seconds, **options)
+    except TimeoutError:
+        raise _reached(seconds, most) from None
+
+
+def matches(pattern: Any, text: str, *, most: float = math.inf, **options: Any) -> Iterator[Any]:
+    """Yield the matches of a regular expression; TimeLimit where the time ends first."""
+    seconds = seconds_left(most)
+    try:
+        for match in pattern.finditer(text, timeout=seconds, **options):
+            look()  # at what is done with the matches, too
+            yield match
+    except TimeLimit:
+        raise
+    except TimeoutError:
+        raise _reached(seconds, most) from None
+
+
+def _reached(seconds: float | None, most: float) -> TimeLimit:
+    clock = _running.clock
+    if clock is not None and seconds != most:
+        return TimeLimit(clock.seconds, shared=True)
+    return TimeLimit(most, shared=False)
+
+
+@contextmanager
+def judging() -> Iterator[None]:
+    """Remember what each draw has cost so far: all parts of a constraint together have one limit for it."""
+    outer = _running.used
+    _running.used = {} if outer is None else outer
+    try:
+        yield
+    finally:
+        _running.used = outer
+
+
+@contextmanager
+def charged(draw: Draw) -> Iterator[None]:
+    """Judge a draw, within what is left of its limit."""
+    used = {} if _running.used is None else _running.used
+    _, spent = used.get(id(draw), (draw, 0.0))
+    start = now()
+    try:
+        # Not within the limit of a verdict: only a user's prefix function judges whole texts there.
+        with time_limit(CHECK_SECONDS - spent, anew=True) as clock:
+            clock.seconds = CHECK_SECONDS
+            yield
+    finally:
+        used[id(draw)] = (draw, spent + now() - start)  # the draw is kept, so that its id stays its own
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Read a file, within the limits of one."""
+    outer = _running.items
+    _running.items = 0
+    try:
+        with time_limit(LOAD_SECONDS, anew=True):
+            yield
+    finally:
+        _running.items = outer
+
+
+def count_items(items: int, what: str) -> None:
+    """Raise ConstraintError where expressions are too large, one of them or those of a file together."""
+    look()
+    if items > MAX_ITEMS:
+        number = items if items < 10**9 else "far too many"
+        raise ConstraintError(f"{what} {number} items; at most {MAX_ITEMS} are allowed")
+    if _running.items is not None:
+        _running.items += items + ITEMS_OF_ANY
+        if _running.items > MAX_ITEMS_OF_A_FILE:
+            raise ConstraintError(
+                f"the expressions and words of the file have more than {MAX_ITEMS_OF_A_FILE} items together; "
+                "split it into several files"
+            )

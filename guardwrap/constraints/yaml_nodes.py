@@ -1,0 +1,214 @@
+"""YAML to plain JSON types, from files that anyone may have written: limits on size, depth and time.
+
+PyYAML's parser in Python, not the one in C that comes with most copies of it: that has other messages, and within these
+limits the slower one takes no more than a second and a half for the worst of files.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from guardwrap.constraints.limits import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    MAX_DIRECTIVES,
+    MAX_NUMBER,
+    MAX_VALUES,
+    TimeLimit,
+    loading,
+    look,
+)
+from guardwrap.errors import SpecError
+from guardwrap.inputs import irregular
+
+__all__ = ["Reader", "compose", "one_line", "read_text", "reading", "short"]
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Read a file, within the limits of one."""
+    try:
+        with loading():
+            yield
+    except TimeLimit as limit:
+        raise SpecError(f"{path}: takes more than {limit.seconds:g} s to read; make it smaller") from None
+
+
+def read_text(path: str | Path) -> str:
+    """Read a file of text, of limited size."""
+    if what := irregular(path):
+        raise SpecError(f"cannot read {str(path)!r}: it is {what}, and a file is needed")
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+        text = raw[:MAX_BYTES].decode("utf-8") if len(raw) > MAX_BYTES else raw.decode("utf-8")
+    except UnicodeDecodeError:
+        # Where the limit cut a character in two, the size is the error to report.
+        if len(raw) > MAX_BYTES:
+            raise SpecError(f"{path}: larger than {MAX_BYTES} bytes") from None
+        raise SpecError(f"{path}: not UTF-8 text") from None
+    except (OSError, ValueError) as error:
+        raise SpecError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+    if len(raw) > MAX_BYTES:
+        raise SpecError(f"{path}: larger than {MAX_BYTES} bytes")
+    return text
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 but for its booleans: ``on`` is a field of ours, and ``yes`` and ``no`` are words.
+
+    Ends where a file is nested too deep, holds too many values or takes too long.
+    """
+
+    path = ""
+    depth = 0
+    nodes = 0
+    directives = 0
+
+    def get_event(self) -> yaml.Event:
+        event: yaml.Event = super().get_event()  # type: ignore[no-untyped-call]
+        self.nodes += isinstance(event, yaml.NodeEvent)
+        self.depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if self.depth > MAX_DEPTH:
+            raise SpecError(f"{self.path}:{_mark(event)}: nested deeper than {MAX_DEPTH} levels")
+        if self.nodes > 2 * MAX_VALUES:  # a key for each value at most
+            raise SpecError(f"{self.path}:{_mark(event)}: more than {MAX_VALUES} values")
+        return event
+
+    def fetch_more_tokens(self) -> None:
+        look()
+        super().fetch_more_tokens()
+
+    def fetch_directive(self) -> None:
+        self.directives += 1
+        if self.directives > MAX_DIRECTIVES:
+            raise SpecError(f"{self.path}: more than {MAX_DIRECTIVES} directives")
+        super().fetch_directive()
+
+
+_BOOL = "tag:yaml.org,2002:bool"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, expression) for tag, expression in resolvers if tag != _BOOL]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_BOOL, re.compile("(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+
+
+def compose(text: str, path: str, needed: str) -> yaml.Node:
+    """Parse to nodes, with limits on depth and size; they carry the line numbers."""
+    try:
+        loader = _Loader(text)
+        loader.path = path
+        root = loader.get_single_node()
+    except (SpecError, TimeLimit):
+        raise
+    except Exception as error:  # PyYAML lets ValueError, OverflowError … of hostile escapes and directives through
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        where = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or getattr(error, "context", None) or one_line(error)
+        raise SpecError(f"{path}{where}: malformed YAML: {one_line(problem)}") from None
+    if root is None:
+        raise SpecError(f"{path}: empty file; {needed}")
+    return root
+
+
+def _mark(found: yaml.Node | yaml.Event) -> int:
+    return found.start_mark.line + 1 if found.start_mark else 1
+
+
+class Reader:
+    """Turns nodes into JSON types and writes aliases out.
+
+    Refuses alias bombs, cycles, duplicate keys, merge keys, keys that are not strings, and what YAML has and JSON
+    has not: dates, sets, binary data, infinities, objects.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.loader = _Loader("")  # constructs scalars
+        self.values = 0
+        self.characters = 0
+        self.parents: list[yaml.Node] = []
+
+    def _error(self, node: yaml.Node, message: str) -> SpecError:
+        return SpecError(f"{self.path}:{_mark(node)}: {message}")
+
+    def read(self, node: yaml.Node) -> Any:
+        """Return what a node and all in it say, or raise SpecError."""
+        self.values += 1
+        if self.values > MAX_VALUES:
+            raise SpecError(f"{self.path}: more than {MAX_VALUES} values, aliases counted in full")
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node)
+        if any(parent is node for parent in self.parents):
+            raise self._error(node, "an alias refers to what it is part of")
+        if len(self.parents) >= MAX_DEPTH:
+            raise self._error(node, f"nested deeper than {MAX_DEPTH} levels, aliases counted in full")
+        kind = "map" if isinstance(node, yaml.MappingNode) else "seq"
+        if node.tag != f"tag:yaml.org,2002:{kind}":
+            raise self._error(node, f"a YAML {_tag(node)} is not supported")
+        self.parents.append(node)
+        value: Any = (
+            self._mapping(node) if isinstance(node, yaml.MappingNode) else [self.read(child) for child in node.value]
+        )
+        self.parents.pop()
+        return value
+
+    def _mapping(self, node: yaml.MappingNode) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                raise self._error(key, "merge keys (<<) are not supported; write the fields out")
+            if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
+                raise self._error(key, "a key must be a string; put it in quotes")
+            name = self._scalar(key)
+            if name in found:
+                raise self._error(key, f"{short(name)} stands twice")
+            found[name] = self.read(value)
+        return found
+
+    def _scalar(self, node: yaml.ScalarNode) -> Any:
+        kind = _tag(node)
+        self.characters += len(node.value)
+        if self.characters > MAX_BYTES:
+            raise SpecError(f"{self.path}: more than {MAX_BYTES} characters, aliases counted in full")
+        if kind == "str":
+            if any("\ud800" <= char <= "\udfff" for char in node.value):
+                raise self._error(node, "half of a surrogate pair")
+            return node.value
+        if kind in ("int", "float") and len(node.value) > MAX_NUMBER:
+            raise self._error(node, f"a number of more than {MAX_NUMBER} characters")
+        if kind not in ("null", "bool", "int", "float"):
+            raise self._error(node, f"a YAML {kind} is not supported; put it in quotes if you mean a string")
+        try:
+            value = self.loader.construct_object(node)
+        except Exception:  # PyYAML's constructors raise ValueError, KeyError … on a wrong tag
+            raise self._error(node, f"{short(node.value)} is no YAML {kind}") from None
+        if isinstance(value, float) and not math.isfinite(value):
+            problem = "is not a finite number; put it in quotes if you mean a string"
+            raise self._error(node, f"{short(node.value)} {problem}")
+        return value
+
+
+def _tag(node: yaml.Node) -> str:
+    """Name a node's type in a few plain characters."""
+    tag = str(node.tag).removeprefix("tag:yaml.org,2002:")
+    return tag if tag.isidentifier() and len(tag) <= 20 else short(tag)
+
+
+def short(value: object) -> str:
+    """Spell a value in one short line."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def one_line(message: object) -> str:
+    """Put a message that others wrote into one line."""
+    return " ".join(str(message).split())[:500] or type(message).__name__
