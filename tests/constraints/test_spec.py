@@ -90,6 +90,7 @@ yaml_like = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @profile(400)
 @given(anything | yaml_like, st.none() | anything | yaml_like, st.none() | anything)
 def test_any_string_survives(word, name, description):
@@ -138,6 +139,7 @@ def test_composites_keep_their_names():
     assert (again.name, again.of[0].name, again.of[1].name) == ("a", "n", "o")
 
 
+@pytest.mark.slow
 @profile(60)
 @given(nameable_trees)
 def test_files_obey_the_published_schema(constraint):
@@ -393,6 +395,7 @@ SYNTAX = [
 syntax = st.lists(st.sampled_from(SYNTAX), max_size=20).map("".join)
 
 
+@pytest.mark.slow
 @profile(1200)
 @given(syntax)
 def test_line_noise(text):

@@ -29,6 +29,8 @@ from guardwrap.constraints.views import sentences, settled, view
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError
 
+pytestmark = pytest.mark.slow
+
 V, U, S = Verdict.VIOLATED, Verdict.UNDECIDED, Verdict.SATISFIED
 
 

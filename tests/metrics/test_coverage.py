@@ -12,6 +12,8 @@ from guardwrap import metrics
 from guardwrap.draws import Estimate
 from guardwrap.metrics import divergence, intervals
 
+pytestmark = pytest.mark.slow
+
 LEAST, MOST = 0.92, 0.98
 
 # KL(g‖g') of 0.05, 0.28 and 0.67 nats; effective sample sizes of 712, 429 and 165 of 2000.

@@ -104,6 +104,7 @@ BUDGETS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7, 64])
 @pytest.mark.parametrize("kind", BUDGETS)
 def test_drawn_from_g_whatever_the_budget_and_the_batch(kind: str, size: int, clock: Clock) -> None:
@@ -118,6 +119,7 @@ def test_drawn_from_g_whatever_the_budget_and_the_batch(kind: str, size: int, cl
     assert goodness_of_fit(drawn, gold(law, FAST)) > FITS
 
 
+@pytest.mark.slow
 def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
     law = random_law(0)
     monkeypatch.setattr(TableBackend, "lengths", lambda self: {})  # many attempts of a request side by side
