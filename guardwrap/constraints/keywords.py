@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -16,6 +16,10 @@ from guardwrap.constraints.views import VIEWS, View
 from guardwrap.errors import Unsatisfiable
 
 __all__ = ["Keyword"]
+
+
+_QUICK = 100_000
+"""Characters of the words times characters of the text: comparisons, at most, that take about a millisecond."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,7 +103,13 @@ class Keyword(TextConstraint):
 
     def counts(self, text: str, end: int) -> list[int]:
         """Count the occurrences that end at or before ``end``."""
-        return [sum(match.end() <= end for match in matches(pattern, text)) for pattern in self.compiled]
+        # Few words in a short text are found in less time than it takes to look at the clock.
+        found = matches if self._characters * len(text) > _QUICK else _all_matches
+        return [sum(match.end() <= end for match in found(pattern, text)) for pattern in self.compiled]
+
+    @cached_property
+    def _characters(self) -> int:
+        return sum(map(len, self.words))
 
     def holds(self, text: str) -> bool:
         """Count in one string."""
@@ -165,3 +175,8 @@ def _escaped(word: str) -> str:
 def lower_ascii(word: str) -> str:
     """Turn A to Z, but for I, into small letters."""
     return "".join(char.lower() if char.isascii() and char != "I" else char for char in word)
+
+
+def _all_matches(pattern: regex.Pattern[str], text: str) -> Iterator[regex.Match[str]]:
+    found: Iterator[regex.Match[str]] = pattern.finditer(text)
+    return found
