@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import regex
 
-from guardwrap.constraints.limits import MAX_FIXED, MAX_ITEMS, count_items
+from guardwrap.constraints.limits import MAX_FIXED, MAX_ITEMS, MAX_SETS, count_items
 from guardwrap.errors import ConstraintError
 
 __all__ = ["Extent", "compile_pattern", "extent", "filtered_warnings"]
@@ -62,6 +62,8 @@ def compile_pattern(pattern: str, flags: Sequence[str] = ()) -> Any:
         If it is invalid, or so large that compiling it could exhaust the memory.
     """
     shown = repr(pattern[:80])
+    if pattern.count("[") > MAX_SETS:
+        raise ConstraintError(f"regular expression {shown} has more than {MAX_SETS} '['; write fewer sets")
     # Long sets cost by the character, as much as two of them were an item.
     count_items(max(_items(pattern), len(pattern) // 2), f"regular expression {shown} repeats")
     bits = regex.VERSION0
