@@ -94,8 +94,6 @@ class Job:
     watch
         From token ids, and the law of a model that is fed more than tokens, to the part of the constraint that is
         violated for good; None where there is no early abort.
-    mode
-        How attempts are decoded.
     notes
         For the reports.
     proposal
@@ -114,7 +112,6 @@ class Job:
     batch_size: int
     model: Any
     watch: Any = None
-    mode: str = "generate"
     notes: tuple[str, ...] = ()
     proposal: str | None = None
     weigh: Weigh | None = None
@@ -153,7 +150,6 @@ class Job:
             seed=self.seed,
             draw_of=self.call.draw,
             watch=watch,
-            mode=self.mode,
             notes=self.notes,
             proposal=self.proposal,
             weigh=self.weigh,
@@ -345,15 +341,25 @@ class Session:
             notes += ("the content of the message was judged, as it is parsed from the answer",)
         elif not early:
             notes += ("no early abort: this tokenizer rewrites text that it has already decoded",)
-        job = Job(call, constraint, sampler, budget, seed, size, model, notes=notes)
-        job = dataclasses.replace(job, watch=_watch(constraint, call, stable) if early else None)
-        if not self.kind.causal:
-            return job
-        mode = select_rows(model).name
-        slower = slower_because(model)
-        notes = notes if slower is None else (*notes, slower)
-        weigh = Weigher(self.model, model) if proposal is not None and sampler.weighs else None
-        return dataclasses.replace(job, mode=mode, notes=notes, proposal=described, weigh=weigh, causal=True)
+        causal = self.kind.causal
+        if causal:
+            select_rows(model)  # the model is tried now, not when prompts have been taken
+            slower = slower_because(model)
+            notes += () if slower is None else (slower,)
+        return Job(
+            call,
+            constraint,
+            sampler,
+            budget,
+            seed,
+            size,
+            model,
+            watch=_watch(constraint, call, stable) if early else None,
+            notes=notes,
+            proposal=described,
+            weigh=Weigher(self.model, model) if proposal is not None and sampler.weighs else None,
+            causal=causal,
+        )
 
     def _takes_adapter(self, own: Mapping[str, Any]) -> bool:
         given = own.get("adapter")

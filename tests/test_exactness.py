@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,8 +14,8 @@ from guardwrap.backends.refill.rows import Plain, Rows, Wave
 from guardwrap.backends.refill.slots import Slots
 from guardwrap.draws import Outcome
 from guardwrap.scheduling import account, backend
-from guardwrap.scheduling.backend import Decoded
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
+from tests.clock import Clock, ticking
 
 DRAWS = 20_000
 FEW = 5_000  # enough for a negative control: the biases are gross
@@ -26,29 +26,9 @@ FAILS = 1e-9
 CONSTRAINT = Keyword("a", whole_words=False, max_count=2) & ~Regex("^b")
 
 
-@dataclass
-class Clock:
-    """Seconds that pass with the steps of the decoding loop, so that a limit in seconds binds the same each time."""
-
-    now: float = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    advance = decode.RefillBackend.advance
-
-    def timed(self: decode.RefillBackend) -> list[Decoded]:
-        clock.now += 1.0
-        return advance(self)
-
-    monkeypatch.setattr(decode.RefillBackend, "advance", timed)
-    for place in (account, drawing, backend):
-        monkeypatch.setattr(place, "time", clock)
-    return clock
+    return ticking(monkeypatch, decode.RefillBackend, [account, drawing, backend])
 
 
 def outcomes(world: World, judged: object, *, budget: Budget, batch_size: int, draws: int = DRAWS) -> list[Outcome]:

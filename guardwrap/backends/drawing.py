@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.tokens import argmax, inverse_cdf, warped
-from guardwrap.scheduling.backend import Decoded, Launch
+from guardwrap.scheduling.backend import Decoded, Launch, grouped
 from guardwrap.scheduling.randomness import uniforms
 
 __all__ = ["begun", "choose_tokens", "draw", "note"]
@@ -37,13 +38,9 @@ def draw(logits: torch.Tensor, attempts: Sequence[Decoded]) -> torch.Tensor:
         The tokens, ``[attempts]``; any for an attempt that has failed.
     """
     chance = [next(attempt.stream) for attempt in attempts]
-    groups = _grouped(range(len(attempts)), lambda row: _law(attempts[row]).group)
-    if len(groups) == 1:
-        tokens = _drawn(logits, attempts, chance)
-    else:
-        tokens = torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
-        for rows in groups:
-            tokens[rows] = _drawn(logits[rows], [attempts[row] for row in rows], [chance[row] for row in rows])
+    groups = grouped(range(len(attempts)), lambda row: _law(attempts[row]).group)
+    draw_together = _drawn if len(groups) == 1 else partial(_drawn_apart, groups)
+    tokens = draw_together(logits, attempts, chance)
     _settle([attempt for attempt in attempts if attempt.error is None])
     return tokens
 
@@ -56,13 +53,20 @@ def _drawn(logits: torch.Tensor, attempts: Sequence[Decoded], chance: Sequence[f
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        parts = _grouped(range(len(attempts)), lambda row: id(attempts[row].launch.request))
+        parts = grouped(range(len(attempts)), lambda row: id(attempts[row].launch.request))
         if len(parts) == 1:
             for attempt in attempts:
                 attempt.fail(error)
             return torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
+    return _drawn_apart(parts, logits, attempts, chance)
+
+
+def _drawn_apart(
+    groups: Sequence[Sequence[int]], logits: torch.Tensor, attempts: Sequence[Decoded], chance: Sequence[float]
+) -> torch.Tensor:
+    """Draw for groups of rows one after the other."""
     tokens = torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
-    for rows in parts:
+    for rows in groups:
         tokens[rows] = _drawn(logits[rows], [attempts[row] for row in rows], [chance[row] for row in rows])
     return tokens
 
@@ -126,16 +130,9 @@ def _law(attempt: Decoded) -> GenerationLaw:
     return law
 
 
-def _grouped(rows: Sequence[int], key: Callable[[int], Hashable]) -> list[list[int]]:
-    groups: dict[Hashable, list[int]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return list(groups.values())
-
-
 def _texts(attempts: Sequence[Decoded]) -> Iterator[tuple[GenerationLaw, list[int], torch.Tensor]]:
     """For attempts of one prompt and length: law, rows, and token ids, prompt included and without padding."""
-    for rows in _grouped(range(len(attempts)), lambda row: (id(_law(attempts[row])), len(attempts[row].token_ids))):
+    for rows in grouped(range(len(attempts)), lambda row: (id(_law(attempts[row])), len(attempts[row].token_ids))):
         law = _law(attempts[rows[0]])
         new = torch.tensor([attempts[row].token_ids for row in rows], dtype=torch.long)
         prompt = law.prompt_ids.expand(len(rows), -1)

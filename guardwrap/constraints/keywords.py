@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -104,7 +104,7 @@ class Keyword(TextConstraint):
     def counts(self, text: str, end: int) -> list[int]:
         """Count the occurrences that end at or before ``end``."""
         # Few words in a short text are found in less time than it takes to look at the clock.
-        found = matches if self._characters * len(text) > _QUICK else _all_matches
+        found = matches if self._characters * len(text) > _QUICK else regex.Pattern.finditer
         return [sum(match.end() <= end for match in found(pattern, text)) for pattern in self.compiled]
 
     @cached_property
@@ -175,8 +175,3 @@ def _escaped(word: str) -> str:
 def lower_ascii(word: str) -> str:
     """Turn A to Z, but for I, into small letters."""
     return "".join(char.lower() if char.isascii() and char != "I" else char for char in word)
-
-
-def _all_matches(pattern: regex.Pattern[str], text: str) -> Iterator[regex.Match[str]]:
-    found: Iterator[regex.Match[str]] = pattern.finditer(text)
-    return found

@@ -54,6 +54,9 @@ class Call:
     sampling: ClassVar[str] = "do_sample=True, num_beams=1"
     """The arguments that make it sample."""
 
+    unread: ClassVar[str] = "is neither a string nor a chat (a list of messages)"
+    """What is said of a prompt that cannot be read."""
+
     pipe: Pipeline
     preprocess: Mapping[str, Any] = field(default_factory=dict)
     forward: Mapping[str, Any] = field(default_factory=dict)
@@ -133,7 +136,7 @@ class Call:
             return taken(prompt)
         if isinstance(prompt, list | tuple) and prompt and is_valid_message(prompt[0]):
             return as_chat(prompt, number)
-        raise PromptError(f"prompt {number} is neither a string nor a chat (a list of messages)")
+        raise PromptError(f"prompt {number} {cls.unread}")
 
     def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[PreparedPrompt]:
         """Preprocess numbered prompts and resolve their laws.

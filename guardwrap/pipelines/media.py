@@ -18,9 +18,9 @@ from guardwrap.backends.law import GenerationLaw
 from guardwrap.errors import PromptError, UsageError
 from guardwrap.pipelines.calls import Call
 from guardwrap.pipelines.prepare import PreparedPrompt
-from guardwrap.pipelines.prompts import as_chat, taken, what_is_wrong
+from guardwrap.pipelines.prompts import taken, what_is_wrong
 from guardwrap.pipelines.records import record, return_type
-from guardwrap.private import NEW_TEXT_BESIDE_IMAGES, Chat, is_valid_message
+from guardwrap.private import NEW_TEXT_BESIDE_IMAGES
 
 __all__ = ["MediaCall", "SpeechCall", "VisionCall", "WhisperCall"]
 
@@ -103,6 +103,8 @@ class MediaCall(Call):
 class VisionCall(MediaCall):
     """A call of the image-text-to-text pipeline."""
 
+    unread: ClassVar[str] = "is no string, no chat and not {'images': ..., 'text': '...'}"
+
     @classmethod
     def _options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
         # It would give them to its processor. max_length is the processor's too, and stays its.
@@ -140,13 +142,9 @@ class VisionCall(MediaCall):
     @classmethod
     def one_prompt(cls, prompt: Any, number: int) -> Any:
         """Read one of several prompts."""
-        if isinstance(prompt, str | Chat):
+        if isinstance(prompt, Mapping) and isinstance(prompt.get("text"), str) and "images" in prompt:
             return taken(prompt)
-        if isinstance(prompt, list | tuple) and prompt and is_valid_message(prompt[0]):
-            return as_chat(prompt, number)
-        if not isinstance(prompt, Mapping) or not isinstance(prompt.get("text"), str) or "images" not in prompt:
-            raise PromptError(f"prompt {number} is no string, no chat and not {{'images': ..., 'text': '...'}}")
-        return taken(prompt)
+        return super().one_prompt(prompt, number)
 
     def _prompt_text(self, inputs: Mapping[str, Any]) -> str:
         text = inputs["text"]

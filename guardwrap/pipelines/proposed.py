@@ -22,10 +22,11 @@ from transformers.pipelines import Pipeline
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.score import is_exact, log_probabilities
 from guardwrap.draws import Draw
-from guardwrap.errors import ModelError, UsageError
+from guardwrap.errors import UsageError
 from guardwrap.pipelines.calls import Call
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.private import Chat, is_valid_message
+from guardwrap.samplers.base import finite_weight
 
 __all__ = ["ProposedCall", "Weigher", "require_same_tokens", "require_weighable", "with_own_target"]
 
@@ -114,13 +115,7 @@ class Weigher:
             drawn = log_probabilities(self._proposal, [(prompt.law, draw.token_ids) for prompt, draw in attempts])
             self._texts += len(seen)
             self._squares += sum((a - b) ** 2 for a, b in zip(seen, drawn, strict=True))
-        weights = [a - b for a, b in zip(base, drawn, strict=True)]
-        for weight in weights:  # figures compare them, and NaN is on neither side of anything
-            if math.isnan(weight) or weight == math.inf:
-                raise ModelError(
-                    f"a log-weight is {weight}: the model or the proposal gives no probability; try float32"
-                )
-        return weights
+        return [finite_weight(a - b) for a, b in zip(base, drawn, strict=True)]
 
     @property
     def note(self) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from guardwrap.draws import Draw, Estimate
 from guardwrap.errors import ModelError, UsageError
 
-__all__ = ["Attempt", "Sampler", "Trace", "checked_weight", "from_row", "to_row"]
+__all__ = ["Attempt", "Sampler", "Trace", "checked_weight", "finite_weight", "from_row", "to_row"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,11 @@ def checked_weight(attempt: Attempt) -> float:
     weight = attempt.log_weight
     if weight is None:
         raise UsageError("this sampler needs log-weights, and the attempt has none")
+    return finite_weight(weight)
+
+
+def finite_weight(weight: float) -> float:
+    """Return a log-weight, or raise ModelError where it is NaN or infinite: figures compare weights with each other."""
     if math.isnan(weight) or weight == math.inf:
         raise ModelError(f"a log-weight is {weight}: the model or the proposal gives no probability; try float32")
     return weight

@@ -43,9 +43,10 @@ def next_in_turn(waiting: dict[int, Judged], attempt: int) -> Judged | None:
 
 @dataclass(eq=False)
 class Account:
-    """What a request has got and spent so far."""
+    """What a request has got and spent so far, and the mode of the backend that draws for it."""
 
     request: Request
+    mode: str
     state: Any = None  # the sampler's
     accepted: list[Draw] = field(default_factory=list)
     rejections: Counter[str] = field(default_factory=Counter)
@@ -194,7 +195,7 @@ class Account:
             acceptance=rate,
             rejections=dict(self.rejections.most_common()),
             constraint=request.constraint.digest,
-            mode=request.mode if law.found is None else "generate",
+            mode=self.mode if law.found is None else "generate",
             notes=(*request.notes, *(note for note in (clock, rounding) if note is not None)),
             proposal=request.proposal,
         )

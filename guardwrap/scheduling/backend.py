@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-__all__ = ["Backend", "Capabilities", "Decoded", "Launch", "Law", "Scorer", "Watch", "draw_all"]
+__all__ = ["Backend", "Capabilities", "Decoded", "Launch", "Law", "Scorer", "Watch", "draw_all", "grouped"]
 
 Watch = Callable[[Sequence[int]], "str | None"]
 """From the token ids so far to the part of the constraint that no continuation can satisfy, or None."""
@@ -164,6 +164,14 @@ class Scorer(Protocol):
 
     def __call__(self, texts: Sequence[tuple[Any, Sequence[int]]]) -> list[float]:
         """Return log a(y) in nats for each law and its new tokens."""
+
+
+def grouped(places: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:
+    """Return the places of attempts in groups of equal keys, each in order."""
+    groups: dict[Hashable, list[int]] = {}
+    for place in places:
+        groups.setdefault(key(place), []).append(place)
+    return list(groups.values())
 
 
 def draw_all(backend: Backend, launches: Sequence[Launch]) -> list[Decoded]:

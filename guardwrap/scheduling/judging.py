@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from guardwrap.constraints.base import Judgement, judge
 from guardwrap.draws import Draw
 from guardwrap.scheduling.account import Judged
-from guardwrap.scheduling.backend import Decoded
+from guardwrap.scheduling.backend import Decoded, grouped
 from guardwrap.scheduling.request import Request
 
 __all__ = ["Failures", "judged"]
@@ -38,11 +38,11 @@ def judged(ended: Sequence[Decoded]) -> tuple[list[Judged], Failures]:
             failures.setdefault(request, error)
     judgements = {i: Judgement(False, ended[i].blame) for i in draws}
     whole = [i for i in draws if ended[i].whole]
-    for places in _grouped(ended, whole, lambda request: request.constraint):
+    for places in grouped(whole, lambda i: _request(ended[i]).constraint):
         judgements |= _each(ended, places, failures, lambda part: _judge(ended, draws, part))
     weights: dict[int, float] = {}
     heavy = [i for i in whole if judgements[i].satisfied and _request(ended[i]).weigh is not None]
-    for places in _grouped(ended, heavy, lambda request: id(request.weigh)):
+    for places in grouped(heavy, lambda i: id(_request(ended[i]).weigh)):
         weights |= _each(ended, places, failures, lambda part: _weigh(ended, draws, part))
     kept = [i for i in draws if _request(ended[i]) not in failures]
     return [Judged(ended[i], draws[i], judgements[i], weights.get(i, 0.0)) for i in kept], failures
@@ -53,19 +53,12 @@ def _request(attempt: Decoded) -> Request:
     return request
 
 
-def _grouped(ended: Sequence[Decoded], places: Iterable[int], key: Any) -> list[list[int]]:
-    groups: dict[Any, list[int]] = {}
-    for i in places:
-        groups.setdefault(key(_request(ended[i])), []).append(i)
-    return list(groups.values())
-
-
 def _each(ended: Sequence[Decoded], places: Sequence[int], failures: Failures, work: Any) -> dict[int, Any]:
     """Do the work for all places together; where that raises, for each request alone, to learn whose fault it is."""
     try:
         return dict(zip(places, work(places), strict=True))
     except Exception as error:
-        parts = _grouped(ended, places, lambda request: request)
+        parts = grouped(places, lambda i: _request(ended[i]))
         if len(parts) == 1:
             failures[_request(ended[places[0]])] = error
             return {i: Judgement(False) for i in places}

@@ -65,8 +65,6 @@ class Request:
         Decodes new tokens as the user gets them.
     watch
         Judges the tokens of a running attempt; None where there is no early abort.
-    mode
-        How attempts are decoded, for the report.
     notes
         For the report.
     proposal
@@ -83,7 +81,6 @@ class Request:
     seed: int
     draw_of: DrawOf
     watch: Watch | None = None
-    mode: str = "refill"
     notes: tuple[str, ...] = ()
     proposal: str | None = None
     weigh: Weigh | None = None

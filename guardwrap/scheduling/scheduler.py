@@ -181,7 +181,7 @@ class Scheduler:
         return launches, found
 
     def _begun(self, request: Request) -> Account:
-        account = self._active[request] = Account(request)
+        account = self._active[request] = Account(request, self.backend.mode)
         try:
             account.state = request.sampler.init()
         except Exception as error:
@@ -233,10 +233,13 @@ class Scheduler:
         return [self._close(request, failed.get(request)) for request in list(self._active) if request in over]
 
     def _lost(self, error: Exception) -> list[Served]:
-        """End the requests whose attempts were lost with the backend's error."""
+        """End the requests whose attempts were lost with the backend's error; raise it where there are none."""
         self.backend.cancel(lambda launch: True)
         self._unjudged = []
-        return [self._close(request, error) for request, account in list(self._active.items()) if account.under_way]
+        lost = [request for request, account in self._active.items() if account.under_way]
+        if not lost:
+            raise error
+        return [self._close(request, error) for request in lost]
 
     def _close(self, request: Request, error: Exception | None) -> Served:
         account = self._active.pop(request)
@@ -244,8 +247,8 @@ class Scheduler:
 
 
 def _is_costly(attempt: Decoded) -> bool:
-    request = attempt.launch.request
-    return isinstance(request, Request) and (request.constraint.cost >= COSTLY or request.weigh is not None)
+    request: Request = attempt.launch.request
+    return request.constraint.cost >= COSTLY or request.weigh is not None
 
 
 def in_order(scheduler: Scheduler) -> Iterator[tuple[Request, Outcome]]:

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from guardwrap.scheduling.backend import Decoded, Launch, draw_all
 from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.scheduler import Scheduler, Served, in_order
 from guardwrap.testing import goodness_of_fit
+from tests.clock import Clock, ticking
 from tests.scheduling.table import LETTERS, TableBackend, TableLaw, TablePrompt, draw_of, random_law, text_of
 
 DRAWS = 20_000
@@ -47,7 +47,7 @@ def request_of(
         return next((part.title for part in rule.parts if part.verdict(text_of(ids)) < 0), None)
 
     prompt = TablePrompt(number, law, f"prompt {number}")
-    return Request(prompt, rule, sampler, budget, seed, draw_of, watch if watched else None, "table", **more)
+    return Request(prompt, rule, sampler, budget, seed, draw_of, watch if watched else None, **more)
 
 
 def gold(law: TableLaw, rule: Constraint = RULE) -> dict[tuple[int, ...], float]:
@@ -72,29 +72,9 @@ def test_the_table_is_a_law() -> None:
     assert sum(random_law(0).texts().values()) == pytest.approx(1, abs=1e-12)
 
 
-@dataclass
-class Clock:
-    """Seconds that pass with the steps of the backend, so that a limit in seconds binds the same each time."""
-
-    now: float = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    advance = TableBackend.advance
-
-    def timed(self: TableBackend) -> list[Decoded]:
-        clock.now += 1.0
-        return advance(self)
-
-    monkeypatch.setattr(TableBackend, "advance", timed)
-    for place in (account, seam):
-        monkeypatch.setattr(place, "time", clock)
-    return clock
+    return ticking(monkeypatch, TableBackend, [account, seam])
 
 
 BUDGETS = {
@@ -266,6 +246,15 @@ def test_a_backend_that_breaks_ends_whom_it_drew_for(monkeypatch: pytest.MonkeyP
     assert sorted(each.number for each in ended) == [0, 1, 2, 3]
     assert [each.number for each in ended if each.error is not None] == [0, 1]
     assert all(each.outcome.ok for each in ended if each.error is None)
+
+
+def test_a_backend_that_breaks_before_anything_runs_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: TableBackend) -> int:
+        raise ModelError("gone")
+
+    monkeypatch.setattr(TableBackend, "room", property(broken))
+    with pytest.raises(ModelError, match="gone"):
+        served([request_of(0, random_law(0))])
 
 
 def test_cancelled_requests_leave_at_once() -> None:
