@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from guardwrap.constraints import dump, parse
-from guardwrap.constraints.base import judge, run_verdict
+from guardwrap.constraints.judge import judge, run_verdict
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError, first_line
 

@@ -11,7 +11,8 @@ import torch
 from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 from transformers.pipelines import Pipeline
 
-from guardwrap.constraints.base import Constraint, run_check
+from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.judge import run_check
 from guardwrap.draws import Budget, Draw, Outcome
 from guardwrap.errors import BudgetExhausted, Deterministic, GuardwrapError, UsageError, nearest
 from guardwrap.inputs import is_text

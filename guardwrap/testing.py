@@ -30,7 +30,7 @@ from transformers import (
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from guardwrap.constraints import Constraint, Verdict, dump, parse
-from guardwrap.constraints.base import run_check, run_verdict
+from guardwrap.constraints.judge import run_check, run_verdict
 from guardwrap.draws import Draw
 
 __all__ = [

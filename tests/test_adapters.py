@@ -18,7 +18,7 @@ from guardwrap import Adapter, GuardedGenerator, Keyword, Length, Prompt, constr
 from guardwrap.adapters import Card, attach, merged, save_adapter
 from guardwrap.adapters import loaded as loaded_module
 from guardwrap.backends.sharing import shared_copy
-from guardwrap.constraints.base import All
+from guardwrap.constraints.algebra import All
 from guardwrap.constraints.patterns import filtered_warnings
 from guardwrap.errors import AdapterError, AdapterMismatch, CheckFailed, UsageError
 from guardwrap.testing import World, goodness_of_fit, llama_world

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from guardwrap.constraints import All, Classifier, Constraint, Finished, Not, Regex, Verdict, catalogue, dump, parse
-from guardwrap.constraints.base import judge, walk
+from guardwrap.constraints.base import walk
 from guardwrap.constraints.files import as_constraint_file, catalogue_names
+from guardwrap.constraints.judge import judge
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.content import content
 from guardwrap.draws import Draw

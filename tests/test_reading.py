@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from guardwrap import Budget, BudgetExhausted, Constraint, GuardedGenerator, Regex
-from guardwrap.constraints.base import run_check
+from guardwrap.constraints.judge import run_check
 from guardwrap.constraints.views import VIEWS
 from guardwrap.draws import Draw
 from guardwrap.pipelines.calls import Call, TensorCall

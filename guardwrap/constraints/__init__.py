@@ -1,6 +1,7 @@
 """How a text is judged: constraints, their algebra, and constraint files."""
 
-from guardwrap.constraints.base import All, AnyOf, Constraint, Not, Verdict
+from guardwrap.constraints.algebra import All, AnyOf, Not
+from guardwrap.constraints.base import Constraint, Verdict
 from guardwrap.constraints.callables import Python, constraint
 from guardwrap.constraints.classifier import Classifier
 from guardwrap.constraints.files import catalogue

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import entry_points
 
-from guardwrap.constraints.base import All, AnyOf, Constraint, Not
+from guardwrap.constraints.algebra import All, AnyOf, Not
+from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.callables import Python
 from guardwrap.constraints.classifier import Classifier
 from guardwrap.constraints.json_schema import JSONSchema

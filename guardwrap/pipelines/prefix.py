@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from guardwrap.constraints.base import Constraint, Verdict, run_verdict
+from guardwrap.constraints.base import Constraint, Verdict
+from guardwrap.constraints.judge import run_verdict
 from guardwrap.constraints.limits import VERDICT_SECONDS, now, time_limit
 
 __all__ = ["StablePrefix", "first_violated"]

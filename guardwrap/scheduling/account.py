@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from guardwrap.constraints.base import Judgement
+from guardwrap.constraints.judge import Judgement
 from guardwrap.draws import Draw, Estimate, Outcome, Report, Usage
 from guardwrap.metrics import acceptance_rate
 from guardwrap.samplers import Attempt

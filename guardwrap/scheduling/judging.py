@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from guardwrap.constraints.base import Judgement, judge
+from guardwrap.constraints.judge import Judgement, judge
 from guardwrap.draws import Draw
 from guardwrap.scheduling.account import Judged
 from guardwrap.scheduling.backend import Decoded, grouped

@@ -12,7 +12,8 @@ import torch
 from guardwrap.adapters.lora import require_plain
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.score import Continuation, log_probabilities
-from guardwrap.constraints.base import Verdict, run_check, run_verdict
+from guardwrap.constraints.base import Verdict
+from guardwrap.constraints.judge import run_check, run_verdict
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
 from guardwrap.pipelines.prepare import PreparedPrompt

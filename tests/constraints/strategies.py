@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from guardwrap.constraints import All, AnyOf, Constraint, Finished, JSONSchema, Keyword, Length, Not, Python, Regex
-from guardwrap.constraints.base import Verdict, run_check, run_verdict
+from guardwrap.constraints.base import Verdict
+from guardwrap.constraints.judge import run_check, run_verdict
 from guardwrap.constraints.views import VIEWS
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError, Unsatisfiable

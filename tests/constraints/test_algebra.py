@@ -10,7 +10,7 @@ from hypothesis import given
 from strategies import lengths, nameable_trees, profile, texts, trees
 
 from guardwrap.constraints import All, AnyOf, Constraint, Finished, JSONSchema, Keyword, Length, Not, Regex, Verdict
-from guardwrap.constraints.base import judge, run_check
+from guardwrap.constraints.judge import judge, run_check
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError, GuardwrapError, Unsatisfiable
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from strategies import json_texts, mutated, profile
 
 from guardwrap.constraints import JSONSchema, limits
-from guardwrap.constraints.base import run_check, run_verdict
 from guardwrap.constraints.json_schema import begins_json
+from guardwrap.constraints.judge import run_check, run_verdict
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError
 

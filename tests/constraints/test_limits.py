@@ -24,8 +24,8 @@ from strategies import profile
 
 from guardwrap import GuardedGenerator
 from guardwrap.constraints import All, AnyOf, JSONSchema, Keyword, Not, Python, Regex, Verdict, limits, parse
-from guardwrap.constraints.base import judge, run_check, run_verdict
 from guardwrap.constraints.json_schema import fenced
+from guardwrap.constraints.judge import judge, run_check, run_verdict
 from guardwrap.constraints.text import TextConstraint
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError, SpecError, Unsatisfiable

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from guardwrap import Budget, CheckFailed, Constraint, Keyword, Length, Regex, Verdict, constraint
-from guardwrap.constraints.base import run_check
+from guardwrap.constraints.judge import run_check
 from guardwrap.draws import Draw, Outcome
 from guardwrap.errors import ModelError
 from guardwrap.samplers import Attempt, Sampler, rejection
