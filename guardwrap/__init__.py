@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     )
     from guardwrap.draws import Budget, Draw, Estimate, Outcome, Report, Usage
     from guardwrap.errors import BudgetExhausted, CheckFailed, GuardwrapError
-    from guardwrap.generator import Fallback, GuardedGenerator
+    from guardwrap.exhausted import Fallback
+    from guardwrap.generator import GuardedGenerator
     from guardwrap.pipelines.local import load_local
     from guardwrap.planning import Forecast, Plan
     from guardwrap.proposals import Adapter, Prompt
@@ -51,7 +52,7 @@ _WHERE = {
     "Verdict": "constraints",
     "catalogue": "constraints",
     "constraint": "constraints",
-    "Fallback": "generator",
+    "Fallback": "exhausted",
     "GuardedGenerator": "generator",
     "load_local": "pipelines.local",
     "Forecast": "planning",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,14 +19,13 @@ import torch
 from transformers import PreTrainedModel
 from transformers.pipelines import Pipeline
 
-from guardwrap.backends.generate import GenerateBackend
 from guardwrap.backends.law import GenerationLaw
-from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.backends.refill.selftest import select_rows, slower_because
 from guardwrap.constraints.base import Constraint, is_count
 from guardwrap.constraints.files import as_constraint_file
-from guardwrap.draws import Budget, Outcome
+from guardwrap.draws import Budget
 from guardwrap.errors import UsageError
+from guardwrap.job import Job
 from guardwrap.pipelines.calls import CALL_OPTIONS, Call, TensorCall
 from guardwrap.pipelines.loading import as_pipeline
 from guardwrap.pipelines.prefix import StablePrefix, first_violated
@@ -35,7 +34,6 @@ from guardwrap.pipelines.proposed import (
     ProposedCall,
     Weigher,
     require_same_tokens,
-    require_weighable,
     with_own_target,
 )
 from guardwrap.pipelines.tasks import call_kind, call_of
@@ -43,14 +41,11 @@ from guardwrap.pipelines.tensors import prepare_rows
 from guardwrap.private import batch_size_of, one_at_a_time
 from guardwrap.proposals import Adapter, Prompt
 from guardwrap.samplers import Sampler, sampler_named
-from guardwrap.scheduling.backend import Backend, Watch
-from guardwrap.scheduling.request import Request, Weigh
-from guardwrap.scheduling.scheduler import WINDOW, Scheduler, in_order
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
-__all__ = ["Job", "Proposal", "Session", "require_whole"]
+__all__ = ["Proposal", "Session", "require_whole"]
 
 BATCH_SIZE = 32
 
@@ -75,109 +70,6 @@ class Proposal:
     prompt: Prompt | None
     described: str
     adapter: Loaded | Checkpoint | None = None
-
-
-@dataclass(frozen=True)
-class Job:
-    """One call, ready to be served.
-
-    Parameters
-    ----------
-    call
-        Reads its prompts and renders its texts.
-    constraint, sampler, budget, seed
-        As a Request has them, for all of its prompts.
-    batch_size
-        Attempts side by side, at most.
-    model
-        What draws tokens: the model itself, or that of the proposal.
-    watch
-        From token ids, and the law of a model that is fed more than tokens, to the part of the constraint that is
-        violated for good; None where there is no early abort.
-    notes
-        For the reports.
-    proposal
-        In words, what attempts are drawn from; None for the model itself.
-    weigh
-        Computes log-weights, for samplers that ask for them.
-    causal
-        Whether the model continues its prompts, so that our own loop draws from it.
-    """
-
-    call: Call
-    constraint: Constraint
-    sampler: Sampler
-    budget: Budget
-    seed: int
-    batch_size: int
-    model: Any
-    watch: Any = None
-    notes: tuple[str, ...] = ()
-    proposal: str | None = None
-    weigh: Weigh | None = None
-    causal: bool = False
-
-    def requests(self, prompts: Iterable[Any], *, first: int = 0) -> Iterator[Request]:
-        """Prepare prompts, one by one as they are taken, and make requests of them.
-
-        Parameters
-        ----------
-        prompts
-            As ``Call.read_prompts`` returns them.
-        first
-            Number of the first one.
-        """
-        return map(self.request, self.call.prompts(enumerate(prompts, start=first), self.batch_size))
-
-    def request(self, prompt: PreparedPrompt) -> Request:
-        """Make a request of a prompt.
-
-        Raises
-        ------
-        UsageError
-            If its attempts cannot be weighed, and the sampler asks for that.
-        """
-        if self.sampler.weighs:
-            prompt = require_weighable(prompt)
-        watch: Watch | None = self.watch
-        if watch is not None and not self.causal:
-            watch = partial(self.watch, law=prompt.law)
-        return Request(
-            prompt=prompt,
-            constraint=self.constraint,
-            sampler=self.sampler,
-            budget=self.budget,
-            seed=self.seed,
-            draw_of=self.call.draw,
-            watch=watch,
-            notes=self.notes,
-            proposal=self.proposal,
-            weigh=self.weigh,
-        )
-
-    def backend(self) -> Backend:
-        """Make the backend that draws its attempts."""
-        return backend_for(self.model, self.batch_size) if self.causal else GenerateBackend(self.batch_size)
-
-    def served(self, requests: Iterator[Request]) -> Iterator[tuple[PreparedPrompt, Outcome]]:
-        """Serve requests, and yield each prompt with its outcome, in their order."""
-        scheduler = Scheduler(self.backend(), requests, window=WINDOW * self.batch_size)
-        for request, outcome in in_order(scheduler):
-            prompt: Any = request.prompt
-            yield prompt, outcome
-
-
-def backend_for(model: Any, size: int) -> Backend:
-    """Make the backend that draws from a causal model.
-
-    Parameters
-    ----------
-    model
-        The model.
-    size
-        Attempts side by side, at most.
-    """
-    return RefillBackend(partial(select_rows(model), model), size)
 
 
 class Session:

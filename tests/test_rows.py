@@ -106,9 +106,9 @@ def test_same_seed_same_texts_in_every_mode(world: World, kind: Any, monkeypatch
         return [outcome.texts for outcome in outcomes]
 
     usual = texts()
-    from guardwrap import session
+    from guardwrap import job
 
-    monkeypatch.setattr(session, "select_rows", lambda model: kind)
+    monkeypatch.setattr(job, "select_rows", lambda model: kind)
     assert texts() == usual
     assert modes == {"refill", kind.name}
 
@@ -268,9 +268,9 @@ def test_a_long_run_of_slots_shifts_and_grows(world: World) -> None:
 def test_out_of_memory_halves_the_batch_and_loses_nothing(
     world: World, kind: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from guardwrap import session
+    from guardwrap import job
 
-    monkeypatch.setattr(session, "select_rows", lambda model: kind)
+    monkeypatch.setattr(job, "select_rows", lambda model: kind)
     judged = Keyword("b", whole_words=False)
     prompts = ["ab", "a", "cde f. ab", "ab"]
     settings = {"num_return_sequences": 4, "max_new_tokens": 8, "temperature": 2.0, "seed": 3}
