@@ -25,8 +25,9 @@ from guardwrap.metrics import acceptance_rate, kl_gold_base, kl_gold_guarded_fro
 from guardwrap.metrics.intervals import mean_of
 from guardwrap.samplers import Attempt
 from guardwrap.training import Row, Settings, train
+from guardwrap.training.gold import Gold
 from guardwrap.training.samples import Sample
-from guardwrap.training.trainer import Gold, Trainer
+from guardwrap.training.trainer import Trainer
 
 _VERSIONS = ("torch", "transformers", "numpy", "peft")
 

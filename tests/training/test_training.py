@@ -17,10 +17,11 @@ from guardwrap.adapters.folder import CARD, WEIGHTS
 from guardwrap.draws import Estimate
 from guardwrap.testing import goodness_of_fit, llama_world
 from guardwrap.training import drawing, train
+from guardwrap.training.gold import Gold
 from guardwrap.training.learn import adam, update
 from guardwrap.training.progress import Row, seen, warnings_of
 from guardwrap.training.samples import Sample
-from guardwrap.training.trainer import Gold, Trainer
+from guardwrap.training.trainer import Trainer
 from tests.training.small import DOUBLED, guarded_of, kl, settings_of, trainer_of
 
 
