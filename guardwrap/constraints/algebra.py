@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from guardwrap.constraints.base import Constraint, Verdict
+from guardwrap.constraints.base import Constraint, Monitor, Verdict
 from guardwrap.constraints.judge import judge_parts, run_check, run_verdict
 from guardwrap.constraints.limits import MAX_COMPARED, look
+from guardwrap.constraints.monitors import Combined, Negated
 from guardwrap.draws import Draw
 from guardwrap.errors import ConstraintError, Unsatisfiable
 
@@ -72,6 +73,10 @@ class All(Constraint):
     def __repr__(self) -> str:
         return "(" + " & ".join(map(repr, self.of)) + ")"
 
+    def monitor(self) -> Monitor:
+        """Return monitors of the parts, side by side."""
+        return Combined(min, tuple(part.monitor() for part in self.of))
+
     def verdict(self, prefix: str, /) -> Verdict:
         """Kleene conjunction."""
         lowest = Verdict.SATISFIED
@@ -118,6 +123,10 @@ class AnyOf(Constraint):
 
     def __repr__(self) -> str:
         return "(" + " | ".join(map(repr, self.of)) + ")"
+
+    def monitor(self) -> Monitor:
+        """Return monitors of the parts, side by side."""
+        return Combined(max, tuple(part.monitor() for part in self.of))
 
     def verdict(self, prefix: str, /) -> Verdict:
         """Kleene disjunction."""
@@ -166,6 +175,10 @@ class Not(Constraint):
 
     def __repr__(self) -> str:
         return f"~{self.of!r}"
+
+    def monitor(self) -> Monitor:
+        """Return the part's monitor, negated."""
+        return Negated(self.of.monitor())
 
     def verdict(self, prefix: str, /) -> Verdict:
         """Kleene negation."""

@@ -18,7 +18,7 @@ from guardwrap.errors import ConstraintError
 if TYPE_CHECKING:
     from guardwrap.constraints.algebra import All, AnyOf
 
-__all__ = ["Constraint", "Verdict", "walk"]
+__all__ = ["Constraint", "Monitor", "Verdict", "walk"]
 
 
 class Verdict(IntEnum):
@@ -30,6 +30,39 @@ class Verdict(IntEnum):
     """Not known: the sound default."""
     SATISFIED = 1
     """Every continuation satisfies it."""
+
+
+class Monitor(ABC):
+    """A constraint that reads a text piece by piece (the monitor of runtime verification). It never changes.
+
+    For any way of cutting a text into pieces the verdict is sound or UNDECIDED, as ``Constraint.verdict`` is for the
+    whole prefix. VIOLATED and SATISFIED are final: whatever is read next, they stay.
+    """
+
+    @property
+    @abstractmethod
+    def verdict(self) -> Verdict:
+        """Of what was read so far."""
+
+    @abstractmethod
+    def read(self, text: str, /) -> Monitor:
+        """Return the monitor that has read this too; this one stays as it is.
+
+        Parameters
+        ----------
+        text
+            What comes next: any number of characters.
+        """
+
+    def verdicts(self, texts: Sequence[str], /) -> list[Verdict]:
+        """Return for each text the verdict if it came next: for many candidates of one next token.
+
+        Parameters
+        ----------
+        texts
+            The candidates.
+        """
+        return [self.read(text).verdict for text in texts]
 
 
 class Constraint(ABC):
@@ -74,6 +107,16 @@ class Constraint(ABC):
             Sound or UNDECIDED.
         """
         return Verdict.UNDECIDED
+
+    def monitor(self) -> Monitor:
+        """Return a monitor that has read nothing. By default it judges the whole prefix anew for each piece.
+
+        A constraint that gives one whose verdicts cost what is new, and not what is old, makes early abort cheap for
+        long texts.
+        """
+        from guardwrap.constraints.monitors import Rereading
+
+        return Rereading(self)
 
     def accepts(self, text: str, /) -> bool:
         """Judge one plain text, as a finished completion of an empty prompt.
