@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from guardwrap.backends.generate import GenerateBackend
+from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.backends.refill.selftest import select_rows
 from guardwrap.constraints.base import Constraint
@@ -37,9 +38,8 @@ class Job:
         Attempts side by side, at most.
     model
         What draws tokens: the model itself, or that of the proposal.
-    watch
-        From token ids, and the law of a model that is fed more than tokens, to the part of the constraint that is
-        violated for good; None where there is no early abort.
+    watches
+        Makes the watch of a prompt, which judges its running attempts; None where there is no early abort.
     notes
         For the reports.
     proposal
@@ -57,7 +57,7 @@ class Job:
     seed: int
     batch_size: int
     model: Any
-    watch: Any = None
+    watches: Callable[[GenerationLaw], Watch] | None = None
     notes: tuple[str, ...] = ()
     proposal: str | None = None
     weigh: Weigh | None = None
@@ -85,9 +85,6 @@ class Job:
         """
         if self.sampler.weighs:
             prompt = require_weighable(prompt)
-        watch: Watch | None = self.watch
-        if watch is not None and not self.causal:
-            watch = partial(self.watch, law=prompt.law)
         return Request(
             prompt=prompt,
             constraint=self.constraint,
@@ -95,7 +92,7 @@ class Job:
             budget=self.budget,
             seed=self.seed,
             draw_of=self.call.draw,
-            watch=watch,
+            watch=None if self.watches is None else self.watches(prompt.law),
             notes=self.notes,
             proposal=self.proposal,
             weigh=self.weigh,

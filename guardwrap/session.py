@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,12 +23,13 @@ from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.refill.selftest import select_rows, slower_because
 from guardwrap.constraints.base import Constraint, is_count
 from guardwrap.constraints.files import as_constraint_file
+from guardwrap.constraints.reading import Reader
 from guardwrap.draws import Budget
 from guardwrap.errors import UsageError
 from guardwrap.job import Job
 from guardwrap.pipelines.calls import CALL_OPTIONS, Call, TensorCall
 from guardwrap.pipelines.loading import as_pipeline
-from guardwrap.pipelines.prefix import StablePrefix, first_violated
+from guardwrap.pipelines.prefix import PrefixWatch, StablePrefix
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.proposed import (
     ProposedCall,
@@ -41,6 +42,7 @@ from guardwrap.pipelines.tensors import prepare_rows
 from guardwrap.private import batch_size_of, one_at_a_time
 from guardwrap.proposals import Adapter, Prompt
 from guardwrap.samplers import Sampler, sampler_named
+from guardwrap.scheduling.backend import Watch
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
@@ -246,7 +248,7 @@ class Session:
             seed,
             size,
             model,
-            watch=_watch(constraint, call, stable) if early else None,
+            watches=_watches(constraint, call, stable) if early else None,
             notes=notes,
             proposal=described,
             weigh=Weigher(self.model, model) if proposal is not None and sampler.weighs else None,
@@ -312,13 +314,12 @@ class Session:
         return int.from_bytes(hashlib.blake2b(f"{self._seed}/{call}".encode(), digest_size=7).digest(), "big")
 
 
-def _watch(constraint: Constraint, call: Call, stable: StablePrefix) -> Any:
-    """Return what judges the tokens of running attempts."""
-    slow: set[int] = set()  # parts whose verdicts took too long: not asked again in this call
+def _watches(constraint: Constraint, call: Call, stable: StablePrefix) -> Callable[[GenerationLaw], Watch]:
+    """Return what makes a prompt's watch. A part whose verdicts took too long is not asked again in this call."""
+    reader = Reader(constraint)
 
-    def watch(ids: Sequence[int], law: GenerationLaw | None = None) -> str | None:
-        decode = None if law is None else partial(call.unparsed, law)
-        return first_violated(constraint, stable(ids, decode), slow)
+    def watch(law: GenerationLaw) -> Watch:
+        return PrefixWatch(reader, partial(stable, decode=partial(call.unparsed, law)))
 
     return watch
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from guardwrap import Budget, GuardedGenerator, Keyword, Regex, Verdict, constraint, session
+from guardwrap import Budget, GuardedGenerator, Keyword, Regex, Verdict, constraint, job
 from guardwrap.backends import drawing
 from guardwrap.backends.refill import decode
 from guardwrap.backends.refill.rows import Plain, Rows, Wave
@@ -127,7 +127,7 @@ MODES = {Slots: 1, Wave: 2, Plain: 3}  # with seeds, since the same seed gives t
 def test_drawn_from_g_however_rows_are_kept(
     kind: type[Rows], make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "select_rows", lambda model: kind)
+    monkeypatch.setattr(job, "select_rows", lambda model: kind)
     world = make(letters="ab ", temperature=0.8, max_new_tokens=3)
     slow = kind is Plain and make is llama_world  # each token from the whole text
     assert mixed_fit(world, 64, FEW if slow else DRAWS, MODES[kind]) > FITS
@@ -147,7 +147,7 @@ def test_rows_that_are_mixed_up_are_biased(kind: type[Rows], monkeypatch: pytest
     monkeypatch.setattr(kind, "keep", mixed_up)
     # Rows that take the place of longer ones would not fit into the tree of prefixes.
     monkeypatch.setattr(decode.RefillBackend, "_is_shared", lambda self, attempt: False)
-    monkeypatch.setattr(session, "select_rows", lambda model: kind)
+    monkeypatch.setattr(job, "select_rows", lambda model: kind)
     assert mixed_fit(llama_world(letters="ab ", temperature=0.8), 64, FEW // 2, MODES[kind]) < FAILS
 
 

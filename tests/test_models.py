@@ -26,7 +26,8 @@ from guardwrap import (
     Regex,
     Verdict,
     constraint,
-    generator,
+    exhausted,
+    job,
     private,
     session,
 )
@@ -207,7 +208,7 @@ def test_negative_control_misplaced_states_are_wrong(
         place(self, rows, keys.roll(1, dims=2), values)
 
     monkeypatch.setattr(_SlotLayer, "place", misplaced)
-    monkeypatch.setattr(session, "select_rows", lambda model: Slots)
+    monkeypatch.setattr(job, "select_rows", lambda model: Slots)
     with pytest.raises(AssertionError):
         assert_right(MODELS[name](tmp_path))
 
@@ -433,7 +434,7 @@ def after(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, gate: Callabl
 
 
 def unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (prepare, calls, private, session, generator):
+    for module in (prepare, calls, private, session, exhausted):
         monkeypatch.setattr(module, "one_at_a_time", contextlib.nullcontext())
 
 
@@ -541,7 +542,7 @@ def streamed(count: int) -> tuple[int, list[int]]:
 
 @pytest.mark.parametrize(("kind", "count"), [(Slots, 5_000), (Wave, 600), (Plain, 600)])
 def test_a_stream_of_prompts_takes_constant_memory(kind: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "select_rows", lambda model: kind)
+    monkeypatch.setattr(job, "select_rows", lambda model: kind)
     ahead, alive = streamed(count)
     assert 8 < ahead <= scheduler.WINDOW * 8
     assert max(alive[1:]) < alive[0] + 200
@@ -553,8 +554,8 @@ class Hoarding(Slots):
 
 
 def test_negative_control_a_stream_that_keeps_what_it_has_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "select_rows", lambda model: Hoarding)
-    monkeypatch.setattr(session, "WINDOW", 1_000)
+    monkeypatch.setattr(job, "select_rows", lambda model: Hoarding)
+    monkeypatch.setattr(job, "WINDOW", 1_000)
     ahead, alive = streamed(600)
     assert ahead > 4 * 8
     assert max(alive[1:]) > alive[0] + 500

@@ -23,14 +23,13 @@ from hypothesis import strategies as st
 from strategies import profile
 
 from guardwrap import GuardedGenerator
-from guardwrap.constraints import All, AnyOf, JSONSchema, Keyword, Not, Python, Regex, Verdict, limits, parse
+from guardwrap.constraints import All, AnyOf, JSONSchema, Keyword, Not, Python, Regex, Verdict, limits, parse, reading
 from guardwrap.constraints.json_schema import fenced
 from guardwrap.constraints.judge import judge, run_check, run_verdict
+from guardwrap.constraints.reading import Reader
 from guardwrap.constraints.text import TextConstraint
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError, SpecError, Unsatisfiable
-from guardwrap.pipelines import prefix as prefixes
-from guardwrap.pipelines.prefix import first_violated
 from guardwrap.testing import llama_world
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +62,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(limits, "now", made)
-    monkeypatch.setattr(prefixes, "now", made)
+    monkeypatch.setattr(reading, "now", made)
     return made
 
 
@@ -194,17 +193,17 @@ def test_a_verdict_out_of_time_is_undecided(clock):
 
 def test_a_part_whose_verdict_is_slow_is_asked_once(clock):
     slow, quick = Busy(0.2, clock), Busy(0.001, clock, Verdict.VIOLATED, name="quick")
-    given_up: set[int] = set()
-    found = [first_violated(slow & quick, "a" * i, given_up) for i in range(1, 5)]
+    reader = Reader(slow & quick)
+    found = [reader.read(reader.start, "a" * i).blame for i in range(1, 5)]
     assert found == [None, "quick", "quick", "quick"]
-    assert (len(slow.calls), given_up) == (1, {0})
+    assert (len(slow.calls), reader.slow) == (1, {0})
 
 
 def test_of_several_parts_the_slowest_is_given_up(clock):
     parts = [Busy(0.045, clock), Busy(0.01, clock), Busy(0.001, clock, Verdict.VIOLATED, name="quick")]
-    given_up: set[int] = set()
-    assert [first_violated(All(parts), "a", given_up) for _ in range(2)] == [None, "quick"]
-    assert given_up == {0}
+    reader = Reader(All(parts))
+    assert [reader.read(reader.start, "a").blame for _ in range(2)] == [None, "quick"]
+    assert reader.slow == {0}
 
 
 def test_the_users_prefix_function_uses_up_no_ones_time(clock):
@@ -212,10 +211,9 @@ def test_the_users_prefix_function_uses_up_no_ones_time(clock):
         clock.seconds += 50
         return Verdict.UNDECIDED
 
-    given_up: set[int] = set()
-    constraint = Python(lambda text: True, prefix=slow) & Keyword("a", match="none")
-    assert first_violated(constraint, "b a c", given_up) is not None
-    assert not given_up
+    reader = Reader(Python(lambda text: True, prefix=slow) & Keyword("a", match="none"))
+    assert reader.read(reader.start, "b a c").blame is not None
+    assert not reader.slow
 
 
 def test_a_users_prefix_function_may_judge_whole_texts(clock):
@@ -491,7 +489,7 @@ JUDGED = {"unique items": "True", "fences": "False", "a number beyond a double":
 
 SCRIPT = """
 import json, hostile
-from guardwrap.constraints import base, limits, text
+from guardwrap.constraints import base, limits, reading, text
 limits.CHECK_SECONDS, base.VERDICT_SECONDS, text.VERDICT_SECONDS = 0.05, 0.005, 0.005
 found = {}
 for name, (file, text) in hostile.cases(0.01).items():
