@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -83,6 +83,12 @@ class Decoded:
         Its uniforms.
     began
         ``time.monotonic()`` of its launch.
+    computed
+        Tokens that the model was run for, on its behalf; those of prompts are not counted.
+    place
+        Where it stands in what the backend knows already; the backend's own affair.
+    memo
+        What judging texts has found out about this very one, from an attempt before; None where nothing is kept.
     """
 
     launch: Launch
@@ -91,8 +97,11 @@ class Decoded:
     status: str = "running"
     blame: str | None = None
     error: Exception | None = None
-    stream: Iterator[float] = field(default_factory=lambda: iter(()), repr=False)
+    stream: Any = field(default=(), repr=False)
     began: float = field(default_factory=lambda: time.monotonic())
+    computed: int = 0
+    place: Any = field(default=None, repr=False)
+    memo: dict[str, Any] | None = field(default=None, repr=False)
 
     @property
     def whole(self) -> bool:
