@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Regex, Verdict, constraint, job
-from guardwrap.backends import drawing
+from guardwrap.backends import drawing, known
 from guardwrap.backends.refill import decode
 from guardwrap.backends.refill.rows import Plain, Rows, Wave
 from guardwrap.backends.refill.slots import Slots
@@ -146,7 +146,7 @@ def test_rows_that_are_mixed_up_are_biased(kind: type[Rows], monkeypatch: pytest
 
     monkeypatch.setattr(kind, "keep", mixed_up)
     # Rows that take the place of longer ones would not fit into the tree of prefixes.
-    monkeypatch.setattr(decode.RefillBackend, "_is_shared", lambda self, attempt: False)
+    monkeypatch.setattr(known.Tree, "root", lambda self, launch: None)
     monkeypatch.setattr(job, "select_rows", lambda model: kind)
     assert mixed_fit(llama_world(letters="ab ", temperature=0.8), 64, FEW // 2, MODES[kind]) < FAILS
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -31,9 +30,12 @@ than that, those that one attempt in as many would come by."""
 CANDIDATES = 64
 """Tokens of a law over the whole vocabulary that are kept: the likeliest."""
 
-PLACES = 4096
-"""Prefixes with a law that are kept, at most: those used last. One takes about 1 KB, and 0.3 KB for each token after
-which a text was over; 80 MB in the worst case."""
+PLACES = 20_000
+"""Prefixes that are kept of all prompts together: those used last. One takes 1 KB with the law of what follows, and as
+much with a text that was judged; so 40 MB in the worst case."""
+
+OFTEN = 256
+"""Attempts after which their number is looked at."""
 
 
 class TokenLaw:
@@ -81,7 +83,7 @@ class TokenLaw:
 
 
 class Place:
-    """A prefix of a request's texts.
+    """A prefix of a prompt's texts.
 
     Attributes
     ----------
@@ -93,13 +95,14 @@ class Place:
         Status and blame of an attempt that came here, where that ended it.
     memo : dict
         For whoever judges texts: attempts that end here have the same text.
+    used : int
+        When an attempt came by last; never later than at what it stands on.
     """
 
-    __slots__ = ("__weakref__", "children", "end", "law", "memo", "parent", "token")
+    __slots__ = ("children", "end", "law", "memo", "used")
 
-    def __init__(self, parent: Place | None = None, token: int = -1, end: tuple[str, str | None] | None = None) -> None:
-        self.parent = parent
-        self.token = token
+    def __init__(self, used: int = 0, end: tuple[str, str | None] | None = None) -> None:
+        self.used = used
         self.end = end
         self.law: TokenLaw | None = None
         self.children: dict[int, Place] = {}
@@ -107,18 +110,18 @@ class Place:
 
 
 class Tree:
-    """The places of all requests of a backend; those that were used last are kept.
+    """The places of all prompts of a backend; those that were used last are kept.
 
     Parameters
     ----------
-    places
-        How many with a law are kept.
+    most
+        How many are kept.
     """
 
-    def __init__(self, places: int = PLACES) -> None:
-        self._roots: WeakKeyDictionary[Any, Place] = WeakKeyDictionary()
-        self._recent: OrderedDict[Place, None] = OrderedDict()
-        self._most = places
+    def __init__(self, most: int = PLACES) -> None:
+        self._roots: WeakKeyDictionary[GenerationLaw, dict[Any, Place]] = WeakKeyDictionary()
+        self._most = most
+        self._begun = 0
 
     def root(self, launch: Launch) -> Place | None:
         """Return where an attempt begins; None where nothing is to be known of it.
@@ -127,30 +130,36 @@ class Tree:
         and stopping criteria do may be another thing each time, and so may a limit of the clock.
         """
         law: GenerationLaw = launch.law
-        if launch.request is None or (launch.attempt == 0 and law.count == 1) or not law.repeats:
+        if (launch.attempt == 0 and law.count == 1) or not law.repeats:
             return None
-        if (found := self._roots.get(launch.request)) is None:
-            found = self._roots[launch.request] = Place()
-        return found
+        self._begun += 1
+        if self._begun % OFTEN == 0:
+            self._forget()
+        # Requests of equal prompts share the law; what is over for one is over for others under the same constraint.
+        rule = getattr(launch.request, "constraint", None), launch.watch is None
+        root = self._roots.setdefault(law, {}).setdefault(rule, Place())
+        root.used = self._begun
+        return root
 
-    def touch(self, place: Place | None) -> None:
-        """Note that an attempt has come here: leaves first, so that they go before what they stand on."""
-        while place is not None:
-            if place.law is not None:
-                self._recent[place] = None
-                self._recent.move_to_end(place)
-            place = place.parent
-        while len(self._recent) > self._most:
-            oldest, _ = self._recent.popitem(last=False)
-            oldest.law = None
-            oldest.children = {}
+    def _forget(self) -> None:
+        """Drop what was used longest ago, where there is too much."""
+        roots = [root for each in self._roots.values() for root in each.values()]
+        places = list(roots)
+        for place in places:  # grows
+            places += place.children.values()
+        if len(places) > self._most:
+            before = sorted(place.used for place in places)[-self._most // 2]
+            for place in places:
+                place.children = {token: child for token, child in place.children.items() if child.used >= before}
 
 
 def step(attempt: Decoded) -> bool:
     """Go to the place of the newest token; say whether what becomes of the attempt there is known, and note it."""
-    child = None if attempt.place is None else attempt.place.children.get(attempt.token_ids[-1])
-    if child is None:
+    place: Place | None = attempt.place
+    child = None if place is None else place.children.get(attempt.token_ids[-1])
+    if place is None or child is None:
         return False
+    child.used = place.used
     attempt.place = child
     if child.end is not None:
         attempt.status, attempt.blame = child.end
@@ -166,13 +175,13 @@ def learn(attempt: Decoded) -> None:
         return
     token = attempt.token_ids[-1]
     if token in place.children:  # another one has come here with this very step
-        attempt.place = place.children[token]
-        attempt.memo = attempt.place.memo
+        attempt.place = place
+        step(attempt)
     elif attempt.status != "running":
-        child = place.children[token] = Place(place, token, (attempt.status, attempt.blame))
+        child = place.children[token] = Place(place.used, (attempt.status, attempt.blame))
         attempt.memo = child.memo
     elif attempt.log_probability >= -math.log(max(LIKELY, attempt.launch.attempt + 1)):
-        attempt.place = place.children[token] = Place(place, token)
+        attempt.place = place.children[token] = Place(place.used)
 
 
 def next_token(attempt: Decoded) -> bool:

@@ -13,7 +13,7 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 __all__ = ["GenerationLaw"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GenerationLaw:
     """One prompt and everything that defines a(y) for it.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +34,7 @@ def judged(ended: Sequence[Decoded]) -> tuple[list[Judged], Failures]:
     for i, attempt in enumerate(ended):
         request: Any = attempt.launch.request
         if attempt.memo and "judged" in attempt.memo:
-            before.append(dataclasses.replace(attempt.memo["judged"], decoded=attempt))
+            before.append(Judged(attempt, *attempt.memo["judged"]))
             continue
         try:
             finished = attempt.status == "finished"
@@ -54,7 +53,7 @@ def judged(ended: Sequence[Decoded]) -> tuple[list[Judged], Failures]:
     found = [Judged(ended[i], draws[i], judgements[i], weights.get(i, 0.0)) for i in kept]
     for item in found:
         if item.decoded.memo is not None:
-            item.decoded.memo["judged"] = item
+            item.decoded.memo["judged"] = (item.draw, item.judgement, item.log_weight)
     return [*before, *found], failures
 
 

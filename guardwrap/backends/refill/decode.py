@@ -163,7 +163,6 @@ class RefillBackend:
         alive = []
         for attempt in attempts:
             walk(attempt)
-            self._tree.touch(attempt.place)
             if attempt.status != "running":
                 ended.append(attempt)
             elif attempt.token_ids and not self._rows.shares:
