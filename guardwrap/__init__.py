@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
     from guardwrap.pipelines.local import load_local
     from guardwrap.planning import Forecast, Plan
-    from guardwrap.proposals import Adapter, Prompt
+    from guardwrap.proposals import Adapter, Masked, Prompt
     from guardwrap.samplers import imh, qrs
 
 __version__ = "0.1.0"
@@ -58,6 +58,7 @@ _WHERE = {
     "Forecast": "planning",
     "Plan": "planning",
     "Adapter": "proposals",
+    "Masked": "proposals",
     "Prompt": "proposals",
     "imh": "samplers",
     "qrs": "samplers",
@@ -80,6 +81,7 @@ __all__ = [
     "JSONSchema",
     "Keyword",
     "Length",
+    "Masked",
     "Outcome",
     "Plan",
     "Prompt",

@@ -14,10 +14,13 @@ from guardwrap.backends.refill.selftest import select_rows
 from guardwrap.constraints.base import Constraint
 from guardwrap.draws import Budget, Outcome
 from guardwrap.pipelines.calls import Call
+from guardwrap.pipelines.masking import Mask
+from guardwrap.pipelines.prefix import PrefixWatch
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.proposed import require_weighable
+from guardwrap.proposals import Masked
 from guardwrap.samplers import Sampler
-from guardwrap.scheduling.backend import Backend, Watch
+from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.request import Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler, in_order
 
@@ -40,6 +43,8 @@ class Job:
         What draws tokens: the model itself, or that of the proposal.
     watches
         Makes the watch of a prompt, which judges its running attempts; None where there is no early abort.
+    masked
+        The proposal, where it is a masked one.
     notes
         For the reports.
     proposal
@@ -57,7 +62,8 @@ class Job:
     seed: int
     batch_size: int
     model: Any
-    watches: Callable[[GenerationLaw], Watch] | None = None
+    watches: Callable[[GenerationLaw], PrefixWatch] | None = None
+    masked: Masked | None = None
     notes: tuple[str, ...] = ()
     proposal: str | None = None
     weigh: Weigh | None = None
@@ -85,6 +91,10 @@ class Job:
         """
         if self.sampler.weighs:
             prompt = require_weighable(prompt)
+        watch = None if self.watches is None else self.watches(prompt.law)
+        mask = None
+        if self.masked is not None and watch is not None:
+            mask = Mask(watch, prompt.law, self.constraint, partial(self.call.draw, prompt), self.masked.least)
         return Request(
             prompt=prompt,
             constraint=self.constraint,
@@ -92,7 +102,8 @@ class Job:
             budget=self.budget,
             seed=self.seed,
             draw_of=self.call.draw,
-            watch=None if self.watches is None else self.watches(prompt.law),
+            watch=watch,
+            mask=mask,
             notes=self.notes,
             proposal=self.proposal,
             weigh=self.weigh,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -53,13 +54,43 @@ def walk(attempt: Decoded) -> None:
             _settle([attempt])
 
 
-def _keep_laws(scores: torch.Tensor, candidates: torch.Tensor | None, attempts: Sequence[Decoded]) -> None:
+def _masked(scores: torch.Tensor, candidates: torch.Tensor | None, attempts: Sequence[Decoded]) -> list[float]:
+    """Exclude the tokens that attempts' masks leave out; return log Z of each row, and add it to its attempt's.
+
+    Where a mask would leave nothing, nothing is excluded: the attempt ends with whatever it draws.
+    """
+    logs = []
+    shares = scores.double().softmax(-1)
+    for row, attempt in enumerate(attempts):
+        mask = attempt.launch.mask
+        if mask is None:
+            logs.append(0.0)
+            continue
+        looked_at = torch.nonzero(shares[row] >= max(mask.least, torch.finfo(torch.float64).tiny)).flatten()
+        tokens = looked_at if candidates is None else candidates[row, looked_at]
+        dead = torch.tensor(mask.dead(attempt.token_ids, tokens.tolist()), device=scores.device)
+        left = float(shares[row].index_fill(0, looked_at[dead], 0.0).sum())
+        logs.append(0.0)
+        if left > 0 and bool(dead.any()):
+            scores[row, looked_at[dead]] = -math.inf
+            logs[-1] = math.log(left)
+            attempt.log_left += logs[-1]
+    return logs
+
+
+def _keep_laws(
+    scores: torch.Tensor,
+    candidates: torch.Tensor | None,
+    attempts: Sequence[Decoded],
+    left: Sequence[float] | None = None,
+) -> None:
     """Keep the laws of next tokens at places that others are likely to come by."""
     places = {attempt.place: row for row, attempt in enumerate(attempts) if attempt.place is not None}
     rows = [row for place, row in places.items() if place.law is None]
     if rows:
         some = None if candidates is None else candidates[rows]
         for row, law in zip(rows, token_laws(scores[rows], some), strict=True):
+            law.log_left = 0.0 if left is None else left[row]
             attempts[row].place.law = law
 
 
@@ -67,7 +98,8 @@ def _drawn(logits: torch.Tensor, attempts: Sequence[Decoded], chance: Sequence[f
     """Draw for attempts of one mode and equal warpers; where that raises, request by request."""
     try:
         scores, candidates = warped(_process(logits, attempts), _law(attempts[0]).warpers)
-        _keep_laws(scores, candidates, attempts)
+        left = _masked(scores, candidates, attempts) if any(each.launch.mask for each in attempts) else None
+        _keep_laws(scores, candidates, attempts, left)
         return choose_tokens(scores, attempts, chance, candidates)
     except torch.OutOfMemoryError:
         raise

@@ -54,9 +54,14 @@ class TokenLaw:
         What a uniform is multiplied with.
     gaps
         Whether there are tokens between the candidates.
+
+    Attributes
+    ----------
+    log_left : float
+        log Z in nats, where a mask has left a share of Z.
     """
 
-    __slots__ = ("_bounds", "_gaps", "_last", "_total", "log_probabilities", "tokens")
+    __slots__ = ("_bounds", "_gaps", "_last", "_total", "log_left", "log_probabilities", "tokens")
 
     def __init__(
         self,
@@ -72,6 +77,7 @@ class TokenLaw:
         self._total = total
         self._last = math.nextafter(bounds[-1], 0.0)
         self._gaps = gaps
+        self.log_left = 0.0
 
     def drawn(self, uniform: float) -> int | None:
         """Return which candidate a uniform draws, or None where it is a token that is not kept."""
@@ -136,7 +142,7 @@ class Tree:
         if self._begun % OFTEN == 0:
             self._forget()
         # Requests of equal prompts share the law; what is over for one is over for others under the same constraint.
-        rule = getattr(launch.request, "constraint", None), launch.watch is None
+        rule = getattr(launch.request, "constraint", None), launch.watch is None, launch.mask is None
         root = self._roots.setdefault(law, {}).setdefault(rule, Place())
         root.used = self._begun
         return root
@@ -196,6 +202,7 @@ def next_token(attempt: Decoded) -> bool:
         return False
     attempt.token_ids.append(law.tokens[column])
     attempt.log_probability += law.log_probabilities[column]
+    attempt.log_left += law.log_left
     return True
 
 

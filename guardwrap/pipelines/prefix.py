@@ -124,6 +124,17 @@ class PrefixWatch:
                 self._readings.popitem(last=False)
         return reading.blame
 
+    def violated(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
+        """Say for each candidate of the next token whether no continuation could satisfy the constraint after it."""
+        ids = tuple(token_ids)
+        if ids and ids not in self._readings:
+            self(ids)
+        before = self._readings.get(ids, self._reader.start)
+        texts = [self._decode([*ids, token]) for token in candidates]
+        # A token that shows nothing yet, such as half a character, is not judged yet.
+        grown = [text[len(before.text) :] if text.startswith(before.text) else "" for text in texts]
+        return self._reader.violated(before, grown)
+
     def _before(self, ids: tuple[int, ...]) -> Reading:
         if ids[:-1] not in self._readings:
             return self._reader.start

@@ -119,7 +119,14 @@ class Account:
         limit = request.budget.deadline
         deadline = None if limit is None or self.began is None else self.began + limit
         return Launch(
-            request.prompt.law, request.seed, request.prompt.number, attempt, deadline, request.watch, request
+            request.prompt.law,
+            request.seed,
+            request.prompt.number,
+            attempt,
+            deadline,
+            request.watch,
+            request,
+            request.mask,
         )
 
     def found(self) -> list[Decoded]:

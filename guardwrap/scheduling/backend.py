@@ -7,10 +7,21 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-__all__ = ["Backend", "Capabilities", "Decoded", "Launch", "Law", "Scorer", "Watch", "draw_all", "grouped"]
+__all__ = ["Backend", "Capabilities", "Decoded", "Launch", "Law", "Mask", "Scorer", "Watch", "draw_all", "grouped"]
 
 Watch = Callable[[Sequence[int]], "str | None"]
 """From the token ids so far to the part of the constraint that no continuation can satisfy, or None."""
+
+
+class Mask(Protocol):
+    """Finds tokens that are not to be drawn; see ``pipelines.masking``."""
+
+    @property
+    def least(self) -> float:
+        """Probability from which on a candidate is looked at."""
+
+    def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
+        """Say for each candidate of the next token whether it is left out."""
 
 
 class Law(Protocol):
@@ -49,6 +60,8 @@ class Launch:
         Judges its tokens as it grows; a title aborts it. None judges nothing.
     request
         Whose attempt it is.
+    mask
+        Which next tokens are left out of the law; None leaves all in.
     """
 
     law: Any
@@ -58,6 +71,7 @@ class Launch:
     deadline: float | None = None
     watch: Watch | None = None
     request: Any = None
+    mask: Mask | None = None
 
 
 @dataclass(slots=True)
@@ -72,6 +86,8 @@ class Decoded:
         The new tokens, the end-of-sequence token included.
     log_probability
         log a' of ``token_ids`` in nats, summed in float64.
+    log_left
+        With a mask: the sum of log Z_t in nats, Z_t being the share of the law that the mask has left.
     status
         ``"running"``, ``"finished"`` (ended by itself), ``"cut"`` (token limit, or ``max_time``), ``"aborted"``
         (verdict VIOLATED), ``"abandoned"`` (deadline), ``"cancelled"`` (not needed any more) or ``"failed"``.
@@ -94,6 +110,7 @@ class Decoded:
     launch: Launch
     token_ids: list[int] = field(default_factory=list)
     log_probability: float = 0.0
+    log_left: float = 0.0
     status: str = "running"
     blame: str | None = None
     error: Exception | None = None

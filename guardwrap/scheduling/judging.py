@@ -50,7 +50,7 @@ def judged(ended: Sequence[Decoded]) -> tuple[list[Judged], Failures]:
     for places in grouped(heavy, lambda i: id(_request(ended[i]).weigh)):
         weights |= _each(ended, places, failures, lambda part: _weigh(ended, draws, part))
     kept = [i for i in draws if _request(ended[i]) not in failures]
-    found = [Judged(ended[i], draws[i], judgements[i], weights.get(i, 0.0)) for i in kept]
+    found = [Judged(ended[i], draws[i], judgements[i], weights.get(i, ended[i].log_left)) for i in kept]
     for item in found:
         if item.decoded.memo is not None:
             item.decoded.memo["judged"] = (item.draw, item.judgement, item.log_weight)
