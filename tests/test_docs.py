@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 from peft import LoraConfig
-from tiny import storyteller
 from typer.testing import CliRunner
 
 import guardwrap
@@ -21,6 +20,7 @@ from guardwrap import Keyword, adapters, metrics, samplers, testing, training
 from guardwrap.adapters import attach, describe, save_adapter
 from guardwrap.cli.app import app
 from guardwrap.constraints import ConstraintFile, load, parse
+from tests.tiny import storyteller
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

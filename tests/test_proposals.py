@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from laws import Law, by_text, imh_law, normal, qrs_law
 
 from guardwrap import Budget, BudgetExhausted, GuardedGenerator, Keyword, Length, Prompt, Regex, imh, qrs
 from guardwrap.backends import score
 from guardwrap.errors import ModelError, UsageError
 from guardwrap.samplers import Sampler
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
+from tests.laws import Law, by_text, imh_law, normal, qrs_law
 
-DRAWS = 2_000  # 20 000 of them, and more laws, in tests/test_samplers.py, without an engine
+DRAWS = 2_000  # 20 000 of them, and more laws, in tests/samplers/test_weighing.py, without an engine
 FITS, FAILS = 1e-3, 1e-9
 CONSTRAINT = Keyword("a", whole_words=False) & ~Regex("^b")
 

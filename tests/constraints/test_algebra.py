@@ -7,12 +7,12 @@ import dataclasses
 
 import pytest
 from hypothesis import given
-from strategies import lengths, nameable_trees, profile, texts, trees
 
 from guardwrap.constraints import All, AnyOf, Constraint, Finished, JSONSchema, Keyword, Length, Not, Regex, Verdict
 from guardwrap.constraints.judge import judge, run_check
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError, GuardwrapError, Unsatisfiable
+from tests.constraints.strategies import lengths, nameable_trees, profile, texts, trees
 
 
 def conjunction(a, b):

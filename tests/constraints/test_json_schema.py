@@ -8,13 +8,13 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import json_texts, mutated, profile
 
 from guardwrap.constraints import JSONSchema, limits
 from guardwrap.constraints.json_schema import begins_json
 from guardwrap.constraints.judge import run_check, run_verdict
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError
+from tests.constraints.strategies import json_texts, mutated, profile
 
 
 def refuse(name):

@@ -20,7 +20,6 @@ import referencing
 import regex
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import profile
 
 from guardwrap import GuardedGenerator
 from guardwrap.constraints import All, AnyOf, JSONSchema, Keyword, Not, Python, Regex, Verdict, limits, parse, reading
@@ -31,6 +30,7 @@ from guardwrap.constraints.text import TextConstraint
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError, SpecError, Unsatisfiable
 from guardwrap.testing import llama_world
+from tests.constraints.strategies import profile
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,6 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import nameable_trees, profile, short, short_prefix
 
 from guardwrap.constraints import (
     All,
@@ -32,6 +31,7 @@ from guardwrap.constraints import (
 )
 from guardwrap.draws import Budget
 from guardwrap.errors import ConstraintError, SpecError
+from tests.constraints.strategies import nameable_trees, profile, short, short_prefix
 
 HEAD = "guardwrap: 1\nconstraint:\n"
 

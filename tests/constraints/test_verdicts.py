@@ -6,7 +6,12 @@ import pytest
 import regex
 from hypothesis import find, given
 from hypothesis import strategies as st
-from strategies import (
+
+from guardwrap.constraints import All, JSONSchema, Keyword, Length, Regex, Verdict
+from guardwrap.constraints.views import sentences, settled, view
+from guardwrap.draws import Draw
+from guardwrap.errors import CheckFailed, ConstraintError
+from tests.constraints.strategies import (
     AWKWARD_PATTERNS,
     FLAGS,
     PIECES,
@@ -23,11 +28,6 @@ from strategies import (
     trees,
     trees_of,
 )
-
-from guardwrap.constraints import All, JSONSchema, Keyword, Length, Regex, Verdict
-from guardwrap.constraints.views import sentences, settled, view
-from guardwrap.draws import Draw
-from guardwrap.errors import CheckFailed, ConstraintError
 
 pytestmark = pytest.mark.slow
 

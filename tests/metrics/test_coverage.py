@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from enumerated import ATTEMPTS, World, covered, kl, make_world, repeat, tvd
 
 from guardwrap import metrics
 from guardwrap.draws import Estimate
 from guardwrap.metrics import divergence, intervals
+from tests.metrics.enumerated import ATTEMPTS, World, covered, kl, make_world, repeat, tvd
 
 pytestmark = pytest.mark.slow
 

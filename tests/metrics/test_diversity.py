@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from enumerated import covered, repeat
 from sacrebleu.metrics import BLEU
 from transformers import BertConfig, BertModel
 
@@ -15,6 +14,7 @@ from guardwrap.draws import Estimate
 from guardwrap.errors import ModelError, UsageError
 from guardwrap.metrics import diversity, self_bleu, semantic_similarity
 from guardwrap.testing import character_tokenizer
+from tests.metrics.enumerated import covered, repeat
 
 WORDS = ["the", "dragon", "saw", "a", "mug,", "and", "It's", "sang.", "loud", "-"]
 

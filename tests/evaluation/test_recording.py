@@ -5,13 +5,13 @@ import os
 import re
 
 import pytest
-from placed import Source, placed
 
 from guardwrap import Regex
 from guardwrap.errors import UsageError
 from guardwrap.evaluation import recording, tradeoff
 from guardwrap.evaluation.run import evaluate
 from guardwrap.evaluation.settings import Settings
+from tests.evaluation.placed import Source, placed
 
 SECRET = "eeeeeeeeee"  # a text without an a
 SETTINGS = Settings(

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from laws import Text, by_text, imh_law, normal, qrs_law
 
 from guardwrap.draws import Draw
 from guardwrap.errors import ModelError, UsageError
 from guardwrap.samplers import Attempt, Sampler, imh, qrs, rejection, sampler_named
 from guardwrap.testing import goodness_of_fit, table_world
+from tests.laws import Text, by_text, imh_law, normal, qrs_law
 
 DRAWS = 20_000
 FITS, FAILS = 1e-3, 1e-9

@@ -9,7 +9,7 @@ import pytest
 
 from guardwrap.testing import llama_world
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CLOSED = "stdout was closed before everything was written"
 FULL = "No space left on device"
 START = "from guardwrap.cli import main; main()"

@@ -4,8 +4,6 @@ import json
 from html.parser import HTMLParser
 from pathlib import Path
 
-from placed import Source, placed
-
 from guardwrap import Regex
 from guardwrap.draws import Estimate, plain
 from guardwrap.evaluation.run import evaluate
@@ -33,6 +31,7 @@ from guardwrap.report.blocks import (
 from guardwrap.report.reading import write_page
 from guardwrap.training import Settings as Training
 from guardwrap.training.progress import Row
+from tests.evaluation.placed import Source, placed
 
 HOSTILE = '<script>hacked = 1</script></svg></style><img src=x onerror="hacked = 1"> & \' ]]> --> url(http://x) $x$ _'
 VOID = {"meta", "br", "hr", "img", "link", "input"}

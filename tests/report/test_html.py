@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pages import HOSTILE, Page, a_page, results
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -40,8 +39,9 @@ from guardwrap.report.blocks import (
 )
 from guardwrap.report.html import html_report
 from guardwrap.report.reading import read_page, write_page
+from tests.report.pages import HOSTILE, Page, a_page, results
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def run(*args):

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import AUDIO, bart, law, llava, picture, t5, whisper
 from transformers import LogitsProcessor
 
 from guardwrap import Budget, Finished, GuardedGenerator, Keyword, Length, Regex, constraint, private
@@ -17,6 +16,7 @@ from guardwrap.draws import Outcome
 from guardwrap.pipelines import prepare
 from guardwrap.scheduling.backend import Decoded
 from guardwrap.testing import World, goodness_of_fit
+from tests.tiny import AUDIO, bart, law, llava, picture, t5, whisper
 
 DRAWS = 20_000
 FEW = 5_000

@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from laws import imh_law, normal, qrs_law
 
 from guardwrap.draws import Draw
 from guardwrap.samplers import Attempt
+from tests.laws import imh_law, normal, qrs_law
 
 LENGTH = 10
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from placed import placed
 
 from guardwrap import Regex
 from guardwrap.draws import Draw, Estimate, plain
@@ -18,6 +17,7 @@ from guardwrap.evaluation.summary import mean_over_prompts
 from guardwrap.evaluation.tradeoff import COSTS, Point
 from guardwrap.report.charts import alt_of, svg_of
 from guardwrap.samplers import Attempt
+from tests.evaluation.placed import placed
 
 WORLD = placed()
 STEPS = (1, 2, 5, 20)

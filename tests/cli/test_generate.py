@@ -28,7 +28,7 @@ from tests.adapted import trained
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 COMMANDS = ["demo", "generate", "plan", "evaluate", "train", "report", "check", "catalogue"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
 HAS_A = "guardwrap: 1\nconstraint: {kind: regex, name: has an a, pattern: a}\n"

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pages import Page
-from placed import Source, placed
 from typer.testing import CliRunner
 
 from guardwrap import Regex
@@ -21,8 +19,10 @@ from guardwrap.evaluation.report import page_of, read_evaluation
 from guardwrap.evaluation.run import evaluate
 from guardwrap.evaluation.settings import Settings
 from guardwrap.report.html import html_report
+from tests.evaluation.placed import Source, placed
+from tests.report.pages import Page
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 HOSTILE = "<script>alert('1')</script> & \" $x$ _"
 SECRET = "eeeeeeeeee"  # a text without an a
 SETTINGS = Settings(
