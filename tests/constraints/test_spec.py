@@ -196,7 +196,7 @@ def test_pinned_digests(digest):
         (lambda: All([Finished()], name="x"), lambda: All([Finished()])),
         (
             lambda: Python(short, prefix=short_prefix),
-            lambda: Python("strategies:short", prefix="strategies:short_prefix"),
+            lambda: Python("tests.constraints.strategies:short", prefix="tests.constraints.strategies:short_prefix"),
         ),
     ],
 )
