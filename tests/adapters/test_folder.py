@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -232,7 +233,7 @@ def header(size: int) -> bytes:
 
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no folder": (shutil.rmtree, "there is no folder"),
-    "empty": (lambda f: [path.unlink() for path in f.iterdir()], "has no adapter_config.json"),
+    "empty": (lambda f: deque(map(os.remove, f.iterdir())), "has no adapter_config.json"),
     "no config": (lambda f: (f / CONFIG).unlink(), "has no adapter_config.json"),
     "no weights": (lambda f: (f / WEIGHTS).unlink(), "has no adapter_model.safetensors"),
     "pickled": (pickled, "'adapter_model.bin', a pickle, which can run any code"),

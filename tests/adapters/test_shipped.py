@@ -33,6 +33,7 @@ def test_an_adapter_is_small_and_says_what_it_is(folder: Path) -> None:
     assert isinstance(card, Card)
     figures = card.figures
     assert figures.acceptance_before is not None
+    assert figures.acceptance_before.high is not None
     assert figures.acceptance_after is not None
     assert figures.acceptance_after.low > 3 * figures.acceptance_before.high
     assert figures.kl_gold_proposal is not None
@@ -64,7 +65,7 @@ def test_the_embedded_model_answers_in_json(local: tuple[Any, Any]) -> None:
     model, tokenizer = local
     guarded = GuardedGenerator(model, JSON, tokenizer=tokenizer, adapter=JSON, batch_size=16)
     chat = [{"role": "user", "content": "Give me a name and an age as JSON."}]
-    options = {"do_sample": True, "temperature": 1.0, "top_k": 0, "max_new_tokens": 64}
+    options: dict[str, Any] = {"do_sample": True, "temperature": 1.0, "top_k": 0, "max_new_tokens": 64}
     (with_it,) = guarded.attempts([chat], 16, weigh=False, seed=1, **options)
     (without,) = guarded.attempts([chat], 16, weigh=False, seed=1, adapter=False, **options)
     assert sum(attempt.satisfied for attempt in with_it) >= 4

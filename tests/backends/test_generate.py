@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from transformers import LogitsProcessor
 
 from guardwrap import Budget, Finished, GuardedGenerator, Keyword, Length, Regex, constraint, private
 from guardwrap.backends import drawing, generate
+from guardwrap.backends.tokens import inverse_cdf
 from guardwrap.draws import Outcome
 from guardwrap.pipelines import prepare
 from guardwrap.scheduling.backend import Decoded
@@ -32,7 +33,7 @@ MODELS = {"t5": t5, "bart": bart}
 
 def drawn(model: Any, tokenizer: Any, *, draws: int, batch_size: int = 256) -> Outcome:
     guarded = GuardedGenerator(model, CONSTRAINT, tokenizer=tokenizer, seed=1, budget=Budget(max_attempts=None))
-    options = {"do_sample": True, "top_k": 0, "max_new_tokens": LONGEST, "num_return_sequences": draws}
+    options: dict[str, Any] = {"do_sample": True, "top_k": 0, "max_new_tokens": LONGEST, "num_return_sequences": draws}
     (outcome,) = guarded.run(PROMPT, batch_size=batch_size, **options)
     return outcome
 
@@ -73,7 +74,6 @@ def test_negative_control_noise_shared_by_the_batch(monkeypatch: pytest.MonkeyPa
     def shared(scores: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return inverse_cdf(scores, uniform[:1].expand_as(uniform))
 
-    inverse_cdf = drawing.inverse_cdf
     monkeypatch.setattr(drawing, "inverse_cdf", shared)
     model, tokenizer = t5("ab ")
     outcome = drawn(model, tokenizer, draws=FEW)
@@ -155,7 +155,7 @@ def test_log_proposal_of_images_is_that_of_a_forward_pass() -> None:
 
 def test_log_proposal_of_speech_is_that_of_a_forward_pass() -> None:
     pipe = whisper()
-    options = {"num_return_sequences": 20, "max_new_tokens": 6, "temperature": 1.5, "top_k": 0}
+    options: dict[str, Any] = {"num_return_sequences": 20, "max_new_tokens": 6, "temperature": 1.5, "top_k": 0}
     (outcome,) = GuardedGenerator(pipe, Length(min=0), seed=1).run(AUDIO, **options)
     features = next(iter(pipe.preprocess(AUDIO)))["input_features"]
     begin = pipe.model.generation_config.decoder_start_token_id, pipe.model.generation_config.no_timestamps_token_id
@@ -171,7 +171,7 @@ def test_log_proposal_of_speech_is_that_of_a_forward_pass() -> None:
 def test_how_attempts_end() -> None:
     model, tokenizer = t5()
     guarded = GuardedGenerator(model, ~Regex("c"), tokenizer=tokenizer, seed=1, batch_size=8)
-    options = {"do_sample": True, "max_new_tokens": 5, "num_return_sequences": 40, "stop_strings": "d"}
+    options: dict[str, Any] = {"do_sample": True, "max_new_tokens": 5, "num_return_sequences": 40, "stop_strings": "d"}
     (outcome,) = guarded.run("ab", **options)
     assert {draw.finished for draw in outcome.draws} == {True, False}
     for draw in outcome.draws:
@@ -197,12 +197,18 @@ def other_thread_meanwhile() -> tuple[Any, Any]:
     """Texts of a call, and of another that runs from beginning to end while the first one draws."""
     model, tokenizer = t5()
     model.generation_config.stop_strings = ["d"]
-    options = {"do_sample": True, "max_new_tokens": 6, "min_new_tokens": 6, "num_return_sequences": 20, "seed": 1}
+    options: dict[str, Any] = {
+        "do_sample": True,
+        "max_new_tokens": 6,
+        "min_new_tokens": 6,
+        "num_return_sequences": 20,
+        "seed": 1,
+    }
     guarded = GuardedGenerator(model, Length(min=0), tokenizer=tokenizer)
     alone = guarded.run("ab", **options)[0].texts
     found: list[Any] = []
 
-    class Meanwhile(LogitsProcessor):  # type: ignore[misc]
+    class Meanwhile(LogitsProcessor):
         def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
             if not found:
                 thread = threading.Thread(target=lambda: found.append(guarded.run("ab", **options)[0].texts))
@@ -221,7 +227,7 @@ def test_threads_share_the_stop_strings_of_a_model(monkeypatch: pytest.MonkeyPat
     assert other == alone
 
     # Negative control: hidden while texts are drawn.
-    class Open(prepare.ExitStack):
+    class Open(ExitStack):
         def close(self) -> None:
             pass
 
@@ -235,7 +241,7 @@ def test_threads_share_the_stop_strings_of_a_model(monkeypatch: pytest.MonkeyPat
 def test_a_deadline_abandons_and_says_so() -> None:
     model, tokenizer = t5()
     guarded = GuardedGenerator(model, Length(min=0), tokenizer=tokenizer, seed=1)
-    options = {"do_sample": True, "min_new_tokens": 5, "max_new_tokens": 5, "num_return_sequences": 3}
+    options: dict[str, Any] = {"do_sample": True, "min_new_tokens": 5, "max_new_tokens": 5, "num_return_sequences": 3}
     (outcome,) = guarded.run("ab", budget=Budget(deadline=1e-9), **options)
     assert outcome.report.ended == "deadline"
     assert outcome.texts == ()
@@ -266,7 +272,7 @@ def test_memory_that_runs_out_halves_the_batch(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("kind", ["own loop", "whole"])
 def test_max_time_cuts_texts_and_the_report_says_so(world: World, kind: str) -> None:
     guarded = wrapped(t5() if kind == "whole" else world.pipeline(), Length(min=0), seed=1)
-    options = {"do_sample": True, "max_new_tokens": 6, "min_new_tokens": 6, "num_return_sequences": 3}
+    options: dict[str, Any] = {"do_sample": True, "max_new_tokens": 6, "min_new_tokens": 6, "num_return_sequences": 3}
     for max_time, tokens in ((1e-9, 1), (1e6, 6)):
         (outcome,) = guarded.run("ab", max_time=max_time, **options)
         assert [len(draw.token_ids) for draw in outcome.draws] == [tokens] * 3

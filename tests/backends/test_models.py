@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from re import _parser as parser  # type: ignore[attr-defined]  # as guardwrap.constraints.patterns has it
 from typing import Any
 
 import numpy as np
@@ -277,7 +278,7 @@ def raising(monkeypatch: pytest.MonkeyPatch, number: int, error: BaseException) 
 
 
 def texts_of(guarded: GuardedGenerator) -> list[tuple[str, ...]]:
-    options = {"num_return_sequences": 2, "max_new_tokens": 6, "seed": 5, "progress": False}
+    options: dict[str, Any] = {"num_return_sequences": 2, "max_new_tokens": 6, "seed": 5, "progress": False}
     return [outcome.texts for outcome in guarded.run(["ab", "hello", "some words"], **options)]
 
 
@@ -457,7 +458,7 @@ def test_threads_do_not_exchange_warning_filters(locked: bool, monkeypatch: pyte
     if not locked:
         monkeypatch.setattr(patterns, "_ALONE", contextlib.nullcontext())
     inside, left = Gate(), threading.Event()
-    parse = patterns.parser.parse
+    parse = parser.parse
 
     def slow(*args: Any) -> Any:
         if inside.came.is_set():
@@ -467,7 +468,7 @@ def test_threads_do_not_exchange_warning_filters(locked: bool, monkeypatch: pyte
             inside()
         return parse(*args)
 
-    monkeypatch.setattr(patterns.parser, "parse", slow)
+    monkeypatch.setattr(parser, "parse", slow)
 
     def first() -> None:
         patterns.extent("a", ())

@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
-from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Regex, __version__
+from guardwrap import Budget, Constraint, GuardedGenerator, Keyword, Prompt, Regex, __version__
 from guardwrap.adapters import describe, save_adapter
 from guardwrap.cli import app
 from guardwrap.cli.common import printable
@@ -142,7 +143,8 @@ def test_every_option_is_documented(command):
 def _command(name):
     from typer.main import get_command
 
-    return get_command(app).commands[name]
+    commands: Any = get_command(app)
+    return commands.commands[name]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +217,11 @@ def test_an_unexpected_error_is_one_line_without_its_message(model, has_a, monke
 
 
 def test_demo(model, monkeypatch):
-    easy = [(Keyword("zebra", match="none") & ~Regex(r"\d")), "catalogue:no-contact-details", ~Regex(r"\d")]
+    easy: list[Constraint | str] = [
+        (Keyword("zebra", match="none") & ~Regex(r"\d")),
+        "catalogue:no-contact-details",
+        ~Regex(r"\d"),
+    ]
     scenes = [
         replace(scene, constraint=constraint, prompt="the sea", max_new_tokens=8)
         for scene, constraint in zip(SCENES, easy, strict=True)
@@ -230,7 +236,7 @@ def test_demo(model, monkeypatch):
         assert part.startswith(scene.title)
         # The Python that it prints does the same.
         (code,) = re.findall(r"^from guardwrap import .*\n.*\nprint\(.*\)$", part, re.MULTILINE)
-        printed = []
+        printed: list[Any] = []
         exec(code, {"print": printed.append})
         texts = re.findall(r"^  \d\.  (.*\S)", part, re.MULTILINE)
         assert len(texts) == scene.count
@@ -241,7 +247,8 @@ def test_the_scenes_of_the_demo_are_python():
     for scene in SCENES:
         code = scene.code("local", 1, chat=True)
         assert len(code.splitlines()) == 3
-        names, made = {}, code.splitlines()[1]
+        names: dict[str, Any] = {}
+        made = code.splitlines()[1]
         exec(code.splitlines()[0], names)
         names["GuardedGenerator"] = lambda generator, constraint, seed: constraint
         exec(made, names)
@@ -315,7 +322,7 @@ def test_a_sampler_and_a_proposal(model, has_a, tmp_path):
     assert (plain["report"]["sampler"], plain["report"]["proposal"]) == ("rejection", None)
     # As the Python twin draws them.
     made = GuardedGenerator(model, Regex("a"), sampler="imh", proposal=Prompt("ca{prompt}"))
-    settings = {"num_return_sequences": 3, "seed": 1, "top_k": 0, "max_new_tokens": 8}
+    settings: dict[str, Any] = {"num_return_sequences": 3, "seed": 1, "top_k": 0, "max_new_tokens": 8}
     (outcome,) = made.run("ab", budget=Budget(max_attempts=5000), **settings)
     (record,) = records(generate(model, *options, "--sampler", "imh", "--proposal", "ca{prompt}").stdout)
     assert record["texts"] == list(outcome.texts)
@@ -345,7 +352,7 @@ def test_every_source_of_prompts_gives_the_same(model, has_a, tmp_path):
 
 
 def test_jsonl_fields_pass_through_in_order(model, has_a, tmp_path):
-    lines = [
+    lines: list[dict[str, Any]] = [
         {"id": 7, "prompt": "ab", "meta": {"tags": ["x", None], "ü": 1.5}},
         {"messages": [{"role": "user", "content": "ab"}], "id": "chat", "half": "\ud800"},
         {"prompt": "zz", "id": None, "texts": "replaced"},
@@ -830,7 +837,7 @@ def test_ctrl_c_leaves_complete_lines_and_says_how_to_go_on(model, has_a, tmp_pa
     done = len(records(written))
     assert done >= 5
     assert len(stderr.splitlines()) == 1
-    said = int(re.search(r"(\d+) of 100000 prompts are in out\.jsonl; .*--resume", stderr)[1])
+    (said,) = map(int, re.findall(r"(\d+) of 100000 prompts are in out\.jsonl; .*--resume", stderr))
     assert said in (done, done - 1)
     # What is there is what an uninterrupted run would have begun with.
     (tmp_path / "few.txt").write_text("some prompt\n" * done)

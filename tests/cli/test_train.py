@@ -85,7 +85,11 @@ def test_a_run(config, tmp_path):
     card = Card.read(out / "adapter" / "card.yaml")
     assert card.base.name == "tiny/llama"
     assert card.samples == 400
-    assert card.figures.acceptance_after.low > card.figures.acceptance_before.high
+    before, after = card.figures.acceptance_before, card.figures.acceptance_after
+    assert before is not None
+    assert before.high is not None
+    assert after is not None
+    assert after.low > before.high
     # It loads into an app.
     settings, constraint = read_settings(config)
     guarded = GuardedGenerator(settings.model, constraint, adapter=out / "adapter")

@@ -196,7 +196,7 @@ def test_unsound_verdicts_are_caught(unsound):
         (~Regex(r"a(?!bc)"), "abd", V),
         (~Regex(r"a$", flags=["multiline"]), "a\nb", V),
         (~Regex(r"(?m:a$)"), "a\nb", V),
-        (~Regex(r"^#+ ", flags="multiline"), "x\n## y", V),
+        (~Regex(r"^#+ ", flags=["multiline"]), "x\n## y", V),
         (~Regex(r"(?:\d[ -]?){13,16}", checksum="luhn"), "4111 1111 1111 1111 and so on, and so on", V),
         (Regex("[ab]*", match="fullmatch"), "abc", V),
         (Regex("[ab]*", match="fullmatch"), "abab", U),

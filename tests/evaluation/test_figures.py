@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,8 @@ BETAS = [share * WORLD.z for share in (0.5, 1, 3, 6)]
 def evaluated(break_weight=lambda attempt: attempt, count=6000, **options):
     attempts = [break_weight(attempt) for attempt in WORLD.attempts(count, 1)]
     base = WORLD.attempts(count, 2, base=True)
-    return figures_of("p", base, {"cap": attempts}, **{"place": Regex("a"), "betas": BETAS, "steps": STEPS} | options)
+    given: dict[str, Any] = {"place": Regex("a"), "betas": BETAS, "steps": STEPS, **options}
+    return figures_of("p", base, {"cap": attempts}, **given)
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +138,9 @@ def test_negative_control_a_narrow_interval_for_resampled_texts(monkeypatch):
         for seed in range(1, 11):
             attempts = WORLD.attempts(400, seed)
             found = figures_of("p", base, {"x": attempts}, place=Regex("a"), betas=BETAS[:1], steps=(15,))
-            missed += not covers(found.proposals["x"].samplers[-1].projected_kl, WORLD.projected(WORLD.imh(15)))
+            estimate = found.proposals["x"].samplers[-1].projected_kl
+            assert estimate is not None
+            missed += not covers(estimate, WORLD.projected(WORLD.imh(15)))
         return missed
 
     assert off() <= 2
@@ -150,7 +154,7 @@ def test_resampled_texts_are_not_surer_to_be_near(monkeypatch):
     early = Regex("^.{0,4}a")  # two bins that count, so that for eleven too much is taken off
 
     def ends():
-        points = []
+        points: list[Any] = []
         for seed in range(1, 6):
             attempts = WORLD.attempts(100, seed)
             found = figures_of("p", base, {"x": attempts}, place=early, betas=BETAS[:1], steps=(20,))
@@ -167,8 +171,7 @@ def test_beta_is_chosen_by_cost():
     points = [p for p in evaluated(betas=None, steps=(1,)).proposals["cap"].samplers if p.sampler == "qrs"]
     costs = [point.relative_cost for point in points]
     assert costs == sorted(costs)
-    weights = WORLD.attempts(6000, 1)
-    most = max(attempt.log_weight for attempt in weights)
+    most = np.max([attempt.log_weight for attempt in WORLD.attempts(6000, 1)])
     assert points[-1].setting == pytest.approx(math.exp(most))
     for cost in (cost for cost in COSTS if cost < costs[-1]):
         assert min(abs(c - cost) for c in costs) < 1e-6
@@ -182,7 +185,7 @@ def test_reach_is_read_off_the_curve():
 
     start = point("rejection", 1.0, 1.0)
     points = [start, point("qrs", 4.0, 0.25), point("qrs", 9.0, 0.0), point("imh", 2.0, 0.9), point("imh", 8.0, 0.3)]
-    read = {(r.sampler, r.share): r for r in reach(points)}
+    read: dict[Any, Any] = {(r.sampler, r.share): r for r in reach(points)}
     assert read["qrs", 0.5].cost == pytest.approx(2.0)
     assert 4 < read["qrs", 0.1].cost < 9
     assert read["imh", 0.5].cost == pytest.approx(2 * 4 ** (math.log(0.9 / 0.5) / math.log(3)))

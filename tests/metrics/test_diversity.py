@@ -3,11 +3,13 @@
 import json
 import math
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics.bleu import BLEU
 from transformers import BertConfig, BertModel
 
 from guardwrap.draws import Estimate
@@ -84,7 +86,7 @@ def test_self_bleu_errors(monkeypatch: pytest.MonkeyPatch) -> None:
 SPREAD = 1.2
 
 
-def directions(rng: np.random.Generator):
+def directions(rng: np.random.Generator) -> Callable[[list[str]], np.ndarray]:
     """Embed texts in random directions of the plane, whose angles are normal: E cos(α - β) = exp(-SPREAD²)."""
 
     def embed(texts: list[str]) -> np.ndarray:
@@ -186,6 +188,6 @@ def test_an_encoder_by_its_path(encoder: str) -> None:
     assert -1 <= semantic_similarity(texts, encoder, pairs=None).value <= 1
 
 
-def test_an_encoder_that_is_none(tmp_path) -> None:
+def test_an_encoder_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot load the encoder"):
         semantic_similarity(["a", "b"], str(tmp_path / "nowhere"))

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def test_bins() -> None:
 
 @pytest.mark.parametrize("figure", [position_bins, position_histogram])
 @pytest.mark.parametrize("positions", [[], [1.2], [-0.1]])
-def test_positions_that_are_none(figure, positions: list[float]) -> None:
+def test_positions_that_are_none(figure: Any, positions: list[float]) -> None:
     with pytest.raises(UsageError, match="positions"):
         figure(positions)
 

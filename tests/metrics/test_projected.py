@@ -1,6 +1,7 @@
 """KL of binned samples."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def test_an_empty_bin_gives_a_number() -> None:
 
 
 @pytest.mark.parametrize("sample", [[], [0.5], [-1], [10], [[1]], ["a"]])
-def test_errors(sample: list[object]) -> None:
+def test_errors(sample: list[Any]) -> None:
     with pytest.raises(UsageError, match="q_bins"):
         projected_kl([1, 2], sample)
     with pytest.raises(UsageError, match="p_bins"):

@@ -45,7 +45,7 @@ INPUTS = {
     "generator of chats": lambda: (chat for chat in [CHAT, PREFILL]),
     "dataset": Prompts,
 }
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "new text": {"return_full_text": False},
     "tensors": {"return_tensors": True},
@@ -318,7 +318,8 @@ class Changing(Dataset):  # type: ignore[type-arg]
 
 @pytest.mark.parametrize("given", [changing, Changing])
 def test_a_message_may_be_used_again_for_the_next_chat(world: World, given: Any) -> None:
-    guarded, settings = GuardedGenerator(world.pipeline(), ANYTHING), {"max_new_tokens": 4, "do_sample": False}
+    guarded = GuardedGenerator(world.pipeline(), ANYTHING)
+    settings: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False}
     chats = [[{"role": "user", "content": text}] for text in ("ab", "cde", "f")]
     expected = guarded(chats, **settings)
     assert list(guarded(given(), **settings)) == expected
@@ -333,7 +334,7 @@ def test_a_message_may_be_used_again_for_the_next_chat(world: World, given: Any)
 
 def test_a_message_may_be_used_again_within_a_chat(world: World) -> None:
     def messages() -> Iterator[dict[str, str]]:
-        message = {}
+        message: dict[str, str] = {}
         for role, content in (("user", "ab"), ("assistant", "c"), ("user", "de")):
             message |= {"role": role, "content": content}
             yield message
@@ -345,7 +346,7 @@ def test_a_message_may_be_used_again_within_a_chat(world: World) -> None:
 def test_parts_of_a_message_and_mappings_may_be_used_again() -> None:
     pipe = llava()
     guarded = GuardedGenerator(pipe, ANYTHING)
-    settings = {"max_new_tokens": 2, "do_sample": False}
+    settings: dict[str, Any] = {"max_new_tokens": 2, "do_sample": False}
     asked = [outcome.prompt[0]["content"][0]["text"] for outcome in guarded.run(changing(parts=True), **settings)]
     assert asked == ["ab", "cde", "f"]
 
@@ -410,7 +411,7 @@ def test_a_prefix_lengthens_what_limits_all_tokens(where: str) -> None:
             generator, ANYTHING, tokenizer=None if generator is pipe else world.tokenizer, on_exhausted="none"
         )
         for limit in ({"max_length": 9}, {"max_length": 9, "min_length": 8}, {"max_new_tokens": 4}):
-            settings = {"do_sample": False, **limit, **({"prefix": "cde"} if where == "call" else {})}
+            settings: dict[str, Any] = {"do_sample": False, **limit, **({"prefix": "cde"} if where == "call" else {})}
             ours = guarded("ab", **settings)
             assert ours == pipe("ab", **settings)
             assert ours[0]["generated_text"].startswith("ab")

@@ -185,7 +185,12 @@ def test_stop_strings_are_made_into_a_criterion_once(own: World, monkeypatch: py
 
     monkeypatch.setattr(prepare, "StopStringCriteria", Counted)
     guarded = GuardedGenerator(own.pipeline(), ANYTHING, seed=0)
-    options = {"max_new_tokens": 8, "temperature": 2.0, "num_return_sequences": 4, "stop_strings": ["b", "ca"]}
+    options: dict[str, Any] = {
+        "max_new_tokens": 8,
+        "temperature": 2.0,
+        "num_return_sequences": 4,
+        "stop_strings": ["b", "ca"],
+    }
     texts = [text for outcome in guarded.run(["a", "ab", "abc", "d"], **options) for text in outcome.texts]
     assert made == [["b", "ca"]]
     assert any(text.endswith(("b", "ca")) for text in texts)
@@ -219,7 +224,7 @@ def test_frequencies_that_depend_on_the_longest_row_do_not_mix_rows() -> None:
     model = rope("dynamic")
     assert select_rows(model) is Plain
     guarded = GuardedGenerator(model, ANYTHING, tokenizer=character_tokenizer("abcdefghij"), seed=1)
-    options = {"num_return_sequences": 4, "max_new_tokens": 6, "seed": 1, "progress": False}
+    options: dict[str, Any] = {"num_return_sequences": 4, "max_new_tokens": 6, "seed": 1, "progress": False}
     alone = guarded.run(["abc"], **options)[0]
     beside = guarded.run(["abc", "abcdefghija"], **options)[0]
     assert alone.texts == beside.texts
@@ -303,14 +308,15 @@ def test_a_generator_of_messages_is_a_chat(own: World) -> None:
         yield {"role": "user", "content": "d"}
 
     assert GuardedGenerator(pipe, ANYTHING)(messages(), **options) == pipe(messages(), **options)
-    assert GuardedGenerator(pipe, ANYTHING)((x for x in ()), **options) == []
+    assert GuardedGenerator(pipe, ANYTHING)(iter(()), **options) == []
 
 
 def test_errors_are_ours_and_one_line(own: World) -> None:
-    guarded = GuardedGenerator(own.pipeline(), ANYTHING)
+    guarded: Any = GuardedGenerator(own.pipeline(), ANYTHING)
+    no_text: Any = lambda _: None  # noqa: E731
     own.tokenizer.chat_template = "{{ raise_exception('') }}"
     fallback = GuardedGenerator(
-        own.pipeline(), Length(min=99), on_exhausted=Fallback(lambda _: None), budget=Budget(max_attempts=1)
+        own.pipeline(), Length(min=99), on_exhausted=Fallback(no_text), budget=Budget(max_attempts=1)
     )
     wrong: dict[str, Any] = {
         "paged": lambda: guarded("abc", cache_implementation="paged"),

@@ -51,7 +51,7 @@ IMAGES = {
     "chats": lambda: [CHAT, PREFILL],
     "texts": lambda: ["abc", "d"],
 }
-IMAGE_SETTINGS = {
+IMAGE_SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "new text": {"return_full_text": False},
     "special tokens": {"skip_special_tokens": False, "return_full_text": False},
@@ -99,7 +99,7 @@ def test_an_image_and_a_text_as_arguments(vision: Pipeline) -> None:
 def test_images_what_the_user_gets_is_what_was_judged(vision: Pipeline) -> None:
     judged = SEES & ~Regex("c")
     guarded = GuardedGenerator(vision, judged)
-    options = {"do_sample": True, "num_return_sequences": 5, "max_new_tokens": 6, "seed": 3}
+    options: dict[str, Any] = {"do_sample": True, "num_return_sequences": 5, "max_new_tokens": 6, "seed": 3}
     for prompt, text in (({"images": picture(), "text": "<image>ab"}, "<image>ab"), (CHAT, "ab."), (PREFILL, "abde")):
         (outcome,) = guarded.run([prompt], **options)
         assert outcome.ok
@@ -151,7 +151,7 @@ def test_speech_of_another_model_same_as_the_pipeline(num_beams: int) -> None:
 def test_speech_is_drawn_when_asked(speech: Pipeline) -> None:
     judged = SEES & ~Regex("c")
     guarded = GuardedGenerator(speech, judged)
-    options = {"temperature": 1.0, "max_new_tokens": 9, "num_return_sequences": 5, "seed": 2}
+    options: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 9, "num_return_sequences": 5, "seed": 2}
     (outcome,) = guarded.run(AUDIO, **options)
     assert outcome.report.drawn_from == "exactly g"
     assert outcome.report.usage.attempts > 5
@@ -177,7 +177,7 @@ def test_encoder_decoder_models(make: Any) -> None:
     assert output.sequences.tolist() == model.generate(**batch, max_new_tokens=6, num_beams=2).tolist()
 
     guarded = GuardedGenerator(model, SEES, tokenizer=tokenizer)
-    options = {"do_sample": True, "max_new_tokens": 6, "num_return_sequences": 3, "seed": 1}
+    options: dict[str, Any] = {"do_sample": True, "max_new_tokens": 6, "num_return_sequences": 3, "seed": 1}
     records = guarded(["ab", "c"], **options)
     outcomes = guarded.run(["ab", "c"], **options)
     assert records == [[{"generated_text": text} for text in outcome.texts] for outcome in outcomes]
@@ -202,8 +202,8 @@ def test_a_path_of_an_encoder_decoder_model(tmp_path: Any) -> None:
 def test_missing_texts_and_fallbacks(vision: Pipeline, speech: Pipeline) -> None:
     budget = Budget(max_attempts=2)
     image = {"images": picture(), "text": "<image>ab"}
-    none = {"budget": budget, "on_exhausted": "none"}
-    options = {"do_sample": True, "max_new_tokens": 2, "num_return_sequences": 2}
+    none: dict[str, Any] = {"budget": budget, "on_exhausted": "none"}
+    options: dict[str, Any] = {"do_sample": True, "max_new_tokens": 2, "num_return_sequences": 2}
     missing = {"input_text": "<image>ab", "generated_text": None}
     assert GuardedGenerator(vision, NEVER, **none)(image, **options) == [missing] * 2
     assert GuardedGenerator(speech, NEVER, **none)(AUDIO, temperature=1.0, max_new_tokens=2) == {"text": None}
@@ -211,7 +211,7 @@ def test_missing_texts_and_fallbacks(vision: Pipeline, speech: Pipeline) -> None
         GuardedGenerator(speech, NEVER, budget=budget)(AUDIO, temperature=1.0, max_new_tokens=2)
 
     long = "a" * 100
-    polite = {"budget": budget, "on_exhausted": Fallback(long)}
+    polite: dict[str, Any] = {"budget": budget, "on_exhausted": Fallback(long)}
     guarded = GuardedGenerator(vision, NEVER, **polite)
     assert guarded(image, do_sample=True, max_new_tokens=2)[0]["generated_text"] == "<image>ab" + long
     assert guarded(PREFILL, do_sample=True, max_new_tokens=2)[0]["generated_text"][-1]["content"] == [

@@ -3,6 +3,7 @@
 import json
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Literal
 
 from guardwrap import Regex
 from guardwrap.draws import Estimate, plain
@@ -139,7 +140,9 @@ def _curve(folder: Path, rows: list[Row]) -> None:
     (folder / "curve.jsonl").write_text("".join(json.dumps(row.to_dict()) + "\n" for row in rows))
 
 
-def _training(folder: Path, word: str, method: str, *, on_gold: bool, warnings: int = 0) -> None:
+def _training(
+    folder: Path, word: str, method: Literal["replay", "dpg", "sft"], *, on_gold: bool, warnings: int = 0
+) -> None:
     folder.mkdir(parents=True)
     rows = _rows(on_gold, warnings)
     _curve(folder, rows)

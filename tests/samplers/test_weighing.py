@@ -141,7 +141,7 @@ def test_texts_of_a_thinned_chain(chains: int) -> None:
     attempts = world.attempts(4)
     by_turn: list[list[Text]] = [[], []]
     while len(by_turn[0]) < DRAWS:
-        state, texts = sampler.init(), []
+        state, texts = sampler.init(), list[Text]()
         while len(texts) < 2 * chains:
             state, draw = sampler.step(state, next(attempts))
             texts += [] if draw is None else [draw.token_ids]
@@ -162,7 +162,7 @@ def without_end(world: Pair) -> Callable[[Attempt], Attempt]:
         if text[-1] != world.end or attempt.log_weight in (None, -math.inf):
             return attempt
         longer = sum(p for other, p in world.a.items() if other[: len(text) - 1] == text[:-1])
-        return replace(attempt, log_weight=attempt.log_weight - math.log(world.a[text] / longer))  # type: ignore[operator]
+        return replace(attempt, log_weight=attempt.log_weight - math.log(world.a[text] / longer))
 
     return broken
 

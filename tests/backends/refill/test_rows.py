@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from guardwrap import GuardedGenerator, Keyword, Length, Prompt
-from guardwrap.backends.refill import selftest, slots
+from guardwrap.backends.refill import rows, selftest, slots
 from guardwrap.backends.refill.rows import Plain, Wave
 from guardwrap.backends.refill.selftest import select_rows
 from guardwrap.backends.refill.slots import Slots
@@ -133,7 +133,7 @@ def test_half_precision_is_tried_in_float32(name: str, dtype: torch.dtype, monke
 
 def moved(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
     """Run the model with another mask or other positions than it should get."""
-    run = slots.run
+    run: Any = rows.run
 
     def changed(model: Any, ids: Any, mask: torch.Tensor, positions: torch.Tensor, past: Any) -> torch.Tensor:
         return run(model, ids, *change(mask, positions), past)
@@ -273,7 +273,7 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
     monkeypatch.setattr(job, "select_rows", lambda model: kind)
     judged = Keyword("b", whole_words=False)
     prompts = ["ab", "a", "cde f. ab", "ab"]
-    settings = {"num_return_sequences": 4, "max_new_tokens": 8, "temperature": 2.0, "seed": 3}
+    settings: dict[str, Any] = {"num_return_sequences": 4, "max_new_tokens": 8, "temperature": 2.0, "seed": 3}
 
     def run() -> list[tuple[Any, ...]]:
         outcomes = GuardedGenerator(world.pipeline(), judged, batch_size=16).run(prompts, **settings)
