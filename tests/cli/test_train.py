@@ -17,6 +17,7 @@ from guardwrap.adapters import Card
 from guardwrap.cli import app
 from guardwrap.testing import llama_world
 from guardwrap.training import read_settings
+from tests.cli.commands import assert_one_line
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
@@ -55,15 +56,6 @@ def config(tmp_path):
 
 def run(*args):
     return CliRunner().invoke(app, ["train", *map(str, args)])
-
-
-def assert_one_line(result, *parts, code=2):
-    assert result.exit_code == code, result.output
-    assert len(result.stderr.splitlines()) == 1, result.stderr
-    assert result.stderr.startswith("guardwrap: ")
-    for part in parts:
-        assert part in result.stderr
-    assert not result.stdout
 
 
 def test_a_run(config, tmp_path):
