@@ -3,11 +3,12 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
-from guardwrap import Budget, GuardedGenerator, Keyword, Regex, Verdict, constraint, job
+from guardwrap import Budget, Constraint, GuardedGenerator, Keyword, Regex, Verdict, constraint, job
 from guardwrap.backends import drawing, known
 from guardwrap.backends.refill import decode
 from guardwrap.backends.refill.rows import Plain, Rows, Wave
@@ -31,12 +32,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return ticking(monkeypatch, decode.RefillBackend, [account, drawing, backend])
 
 
-def outcomes(world: World, judged: object, *, budget: Budget, batch_size: int, draws: int = DRAWS) -> list[Outcome]:
+def outcomes(world: World, judged: Constraint, *, budget: Budget, batch_size: int, draws: int = DRAWS) -> list[Outcome]:
     guarded = GuardedGenerator(world.pipeline(), judged, budget=budget, batch_size=batch_size, seed=1)
     return guarded.run([world.prompt] * draws, progress=False, **world.settings)
 
 
-def fit(world: World, judged: object, results: list[Outcome]) -> float:
+def fit(world: World, judged: Constraint, results: list[Outcome]) -> float:
     drawn = [outcome.draws[0].token_ids for outcome in results if outcome.ok]
     return goodness_of_fit(drawn, world.gold(judged))
 
@@ -154,7 +155,7 @@ def test_rows_that_are_mixed_up_are_biased(kind: type[Rows], monkeypatch: pytest
 def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule 1."""
 
-    def whichever_finished_first(waiting: dict, attempt: int) -> object:
+    def whichever_finished_first(waiting: dict[int, Any], attempt: int) -> object:
         return waiting.pop(min(waiting), None) if waiting else None
 
     # As if nothing were on its way: many attempts of a prompt side by side.

@@ -111,7 +111,7 @@ def overhead(world: World, monkeypatch: pytest.MonkeyPatch, *, shared: bool = Fa
     guarded = GuardedGenerator(world.pipeline(), ~Regex("c"), batch_size=32, budget=Budget(max_attempts=None))
     tokens, texts = 0, []
     for seed in range(6):
-        options = {"num_return_sequences": 32, "max_new_tokens": 40, "temperature": 2.0, "seed": seed}
+        options: dict[str, Any] = {"num_return_sequences": 32, "max_new_tokens": 40, "temperature": 2.0, "seed": seed}
         (outcome,) = guarded.run("ab", **options)
         assert outcome.report.usage.attempts > 40
         tokens += outcome.report.usage.tokens - outcome.report.usage.attempts

@@ -150,15 +150,11 @@ class Capabilities:
 
 
 class Backend(Protocol):
-    """Draws attempts side by side, for any number of requests. It decides nothing about them.
+    """Draws attempts side by side, for any number of requests. It decides nothing about them."""
 
-    Attributes
-    ----------
-    can : Capabilities
-        What it can do.
-    """
-
-    can: Capabilities
+    @property
+    def can(self) -> Capabilities:
+        """What it can do."""
 
     @property
     def mode(self) -> str:

@@ -15,6 +15,7 @@ from guardwrap.samplers import Attempt, Sampler, rejection
 from guardwrap.scheduling import account
 from guardwrap.scheduling import backend as seam
 from guardwrap.scheduling.backend import Decoded, Launch, draw_all
+from guardwrap.scheduling.randomness import uniforms
 from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.scheduler import Scheduler, Served, in_order
 from guardwrap.testing import goodness_of_fit
@@ -140,7 +141,7 @@ def test_a_request_gets_the_same_whatever_else_is_served() -> None:
 def test_negative_control_noise_that_belongs_to_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.scheduling import table
 
-    shared = table.uniforms(0, 0, 0)
+    shared = uniforms(0, 0, 0)
     monkeypatch.setattr(table, "uniforms", lambda *_: shared)
     assert [facts(o) for o in served(everything(3), 64)] != [facts(o) for o in served(everything(3), 5)]
 
@@ -232,7 +233,7 @@ def test_a_backend_that_breaks_ends_whom_it_drew_for(monkeypatch: pytest.MonkeyP
     for i in range(4):
         scheduler.submit(request_of(i, random_law(0), Length(min=2)))
     advance = TableBackend.advance
-    calls = []
+    calls: list[None] = []
 
     def once(self: TableBackend) -> list[Decoded]:
         calls.append(None)

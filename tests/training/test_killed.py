@@ -18,7 +18,7 @@ FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(["guardwrap.training"])
 
 
-def trained(folder: Path, *options: Any) -> int:
+def trained(folder: Path, *options: Any) -> int | None:
     process = FORKED.Process(target=run, args=(str(folder), *options))
     process.start()
     process.join()

@@ -161,7 +161,7 @@ def test_others_generate_while_it_trains(tmp_path, small):
 
     thread = threading.Thread(target=training)
     thread.start()
-    texts = []
+    texts: list[tuple[int, ...]] = []
     guarded = GuardedGenerator(pipe, DOUBLED, batch_size=64, budget=Budget(max_attempts=None), seed=3)
     while thread.is_alive() or len(texts) < 2000:
         outcome = guarded.run(small.prompt, num_return_sequences=200, **small.settings)[0]
@@ -246,6 +246,7 @@ def test_gold_kl_is_of_the_policy(tmp_path, small):
     trainer.find_gold()
     trainer.run()
     estimate = trainer.kl_on_gold()
+    assert estimate is not None
     assert estimate.low < kl(trainer, small) < estimate.high
 
 
