@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,9 @@ from guardwrap.constraints.limits import VERDICT_SECONDS, TimeLimit, now, time_l
 from guardwrap.errors import CheckFailed
 
 __all__ = ["Reader", "Reading"]
+
+PATIENCE = 2
+RARELY = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +47,15 @@ class Reader:
     Attributes
     ----------
     slow : set of int
-        Numbers of the parts that are not asked any more. Where the time ends, the one that took most of it is added.
+        Numbers of the parts that are not asked any more: those that took most of the time when it ended, more than
+        ``PATIENCE`` times and in more than one of ``RARELY``. Once is nothing: Python's collector of garbage may have
+        been at work.
     """
 
     def __init__(self, constraint: Constraint) -> None:
         self.slow: set[int] = set()
+        self._asked = 0
+        self._late: Counter[int] = Counter()
         self._parts = constraint.parts
         self.start = Reading("", tuple((part.monitor(), 0) for part in constraint.parts))
 
@@ -79,8 +87,12 @@ class Reader:
                     break
                 if clock.late:
                     break
+        self._asked += 1
         if blame is None and clock.late:
-            self.slow.add(max(took, key=took.__getitem__))
+            slowest = max(took, key=took.__getitem__)
+            self._late[slowest] += 1
+            if self._late[slowest] > PATIENCE and self._late[slowest] * RARELY > self._asked:
+                self.slow.add(slowest)
         return Reading(text, tuple(monitors), blame)
 
     def violated(self, before: Reading, texts: Sequence[str]) -> list[bool]:
