@@ -71,8 +71,6 @@ class Grammar(TextConstraint):
     name: str | None = field(default=None, kw_only=True)
     kind: Literal["grammar"] = field(default="grammar", kw_only=True)
 
-    way_out = "; make the grammar less ambiguous, or the texts shorter"
-
     def __post_init__(self, file: str | None) -> None:
         require((self.grammar is None) is not (file is None), "Grammar needs the grammar, or a file with it")
         require(file is None or isinstance(file, str), f"file must be a path, not {type(file).__name__}")
