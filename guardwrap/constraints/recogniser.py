@@ -17,8 +17,8 @@ from guardwrap.errors import ConstraintError, Unsatisfiable, nearest
 
 __all__ = ["Exhausted", "Recogniser"]
 
-# Of a grammar. What the library does with one cannot be interrupted; within these it takes at most 0.2 s. Lark's grammar
-# of Python has 391 and 198.
+# Of a grammar. What the library does with one cannot be interrupted; within these it takes at most 0.2 s. The grammar
+# of Python that comes with Lark has 391 and 198.
 MAX_CHARACTERS = 20_000
 MAX_NESTED = 600  # definitions and brackets: each may take 3.2 kB of the stack, at whose end the process ends
 MAX_REPEATS = 600  # time and memory are quadratic in them: 10 000 in a row take 0.8 s and 400 MB
