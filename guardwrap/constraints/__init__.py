@@ -5,6 +5,7 @@ from guardwrap.constraints.base import Constraint, Verdict
 from guardwrap.constraints.callables import Python, constraint
 from guardwrap.constraints.classifier import Classifier
 from guardwrap.constraints.files import catalogue
+from guardwrap.constraints.grammar import Grammar, csv
 from guardwrap.constraints.json_schema import JSONSchema
 from guardwrap.constraints.keywords import Keyword
 from guardwrap.constraints.spec import ConstraintFile, dump, json_schema, load, parse
@@ -18,6 +19,7 @@ __all__ = [
     "Constraint",
     "ConstraintFile",
     "Finished",
+    "Grammar",
     "JSONSchema",
     "Keyword",
     "Length",
@@ -29,6 +31,7 @@ __all__ = [
     "View",
     "catalogue",
     "constraint",
+    "csv",
     "dump",
     "json_schema",
     "load",
