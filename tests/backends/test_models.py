@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from re import _parser as parser  # type: ignore[attr-defined]  # as guardwrap.constraints.patterns has it
+from re import _parser as parser  # as guardwrap.constraints.patterns has it
 from typing import Any
 
 import numpy as np

@@ -6,21 +6,26 @@ import copy
 import itertools
 import pickle
 import random
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from typing import Any
 
+import llguidance
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.lark import from_lark
 from lark import Lark
 from lark.exceptions import LarkError
-from strategies import assert_sound, profile
 
 from guardwrap import Budget, Grammar, GuardedGenerator, Regex, Verdict
-from guardwrap.constraints import base, catalogue, csv, dump, load, parse, recogniser
+from guardwrap.constraints import All, base, catalogue, csv, dump, load, parse, recogniser
+from guardwrap.constraints import grammar as grammar_module
 from guardwrap.constraints.judge import run_verdict
 from guardwrap.errors import CheckFailed, ConstraintError, SpecError, Unsatisfiable
 from guardwrap.testing import World, check_constraint, goodness_of_fit, llama_world, table_world
+from tests.constraints.strategies import assert_sound, profile
 
 V, U = Verdict.VIOLATED, Verdict.UNDECIDED
 
@@ -125,7 +130,7 @@ class Impatient(Grammar):
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         try:
-            list(Lark(self.grammar, parser="lalr").lex(prefix))
+            list(Lark(str(self.grammar), parser="lalr").lex(prefix))
         except LarkError:
             return V
         return U
@@ -135,8 +140,8 @@ class Forgetful(Grammar):
     """What is read next begins a terminal of its own."""
 
     def monitor(self) -> base.Monitor:
-        class Reading(type(super().monitor())):
-            def read(self, text: str) -> base.Monitor:
+        class Reading(grammar_module._Reading):
+            def read(self, text: str) -> grammar_module._Reading:
                 matcher = self.recogniser.follow(self.matcher, " " + text) if self.matcher else None
                 return Reading(self.grammar, self.text + text, self.recogniser, matcher)
 
@@ -193,7 +198,7 @@ def test_negative_control_a_lexer_that_is_not_asked_misjudges(monkeypatch: pytes
 
 
 def test_a_text_that_is_too_ambiguous_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = partial(recogniser.LLParserLimits, max_items_in_row=50)
+    limits = partial(llguidance.LLParserLimits, max_items_in_row=50)
     monkeypatch.setattr(recogniser, "LLParserLimits", limits)
     grammar = Grammar('start: "a" start | "a"', name="many")
     assert grammar.accepts("a" * 40)
@@ -325,11 +330,12 @@ def test_copies_judge_alike() -> None:
     for other in (pickle.loads(pickle.dumps(grammar)), copy.deepcopy(grammar), parse(dump(grammar)).constraint):
         assert other == grammar
         assert other.digest == grammar.digest
+        assert isinstance(other, Grammar)
         assert other.name == "many"
         assert [other.accepts(text) for text in ("aa", "ab")] == [True, False]
 
 
-def test_a_constraint_file_may_name_a_file_beside_it(tmp_path, monkeypatch) -> None:
+def test_a_constraint_file_may_name_a_file_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "grammars").mkdir()
     (tmp_path / "grammars" / "many.lark").write_text('start: "a"+\n')
     part = "{kind: grammar, file: grammars/many.lark}"
@@ -337,6 +343,7 @@ def test_a_constraint_file_may_name_a_file_beside_it(tmp_path, monkeypatch) -> N
         f"guardwrap: 1\nconstraint: {{kind: all, of: [{part}, {{kind: length, max: 3}}]}}"
     )
     found = load(tmp_path / "rules.yaml").constraint
+    assert isinstance(found, All)
     assert found.of[0].digest == Grammar('start: "a"+\n').digest
     assert [found.accepts(text) for text in ("aaa", "aaaa")] == [True, False]
     assert parse(dump(found)).constraint == found, "what is written holds the grammar itself"
@@ -358,7 +365,7 @@ def test_a_constraint_file_may_name_a_file_beside_it(tmp_path, monkeypatch) -> N
         ("grammer: 'start:'", "unknown field 'grammer' \\(did you mean 'grammar'\\?\\)"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named(fields: str, problem: str, tmp_path) -> None:
+def test_what_is_wrong_in_a_file_is_named(fields: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "rules.yaml").write_text(f"guardwrap: 1\nconstraint:\n  kind: grammar\n  {fields}\n")
     with pytest.raises(SpecError, match=problem):
@@ -381,9 +388,10 @@ def test_csv_has_as_many_columns_as_said() -> None:
         *[True] * len(three.accepts),
         *[False] * len(three.rejects),
     ]
-    for columns in (0, -1, 2.0, True, 10_001):
+    wrong: list[Any] = [0, -1, 2.0, True, 10_001]
+    for given_columns in wrong:
         with pytest.raises(ConstraintError, match="columns must be a whole number"):
-            csv(columns)
+            csv(given_columns)
 
 
 # Exactness
@@ -400,7 +408,7 @@ WORDS = 'start: W (" " W)*\nW: /[ab]+/'
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [table_world, llama_world])
-def test_drawn_from_g(make) -> None:
+def test_drawn_from_g(make: Callable[..., World]) -> None:
     world = make(letters="ab ", max_new_tokens=4)
     assert 10 < len(world.gold(Grammar(WORDS))) < len(world.law()) / 2
     assert fit(Grammar(WORDS), world, 20_000) > 1e-3
