@@ -308,7 +308,7 @@ def test_a_generator_of_messages_is_a_chat(own: World) -> None:
         yield {"role": "user", "content": "d"}
 
     assert GuardedGenerator(pipe, ANYTHING)(messages(), **options) == pipe(messages(), **options)
-    assert GuardedGenerator(pipe, ANYTHING)(iter(()), **options) == []
+    assert GuardedGenerator(pipe, ANYTHING)((x for x in list[str]()), **options) == []
 
 
 def test_errors_are_ours_and_one_line(own: World) -> None:
