@@ -118,7 +118,8 @@ class Session:
         file = as_constraint_file(constraints, allow_code=allow_code)
         self._allow_code = allow_code
         self.constraint = file.constraint
-        self.sampler = sampler_named(file.sampler or "rejection" if sampler is None else sampler)
+        in_file = "rejection" if file.sampler is None else sampler_named(file.sampler, file.source)
+        self.sampler = sampler_named(in_file if sampler is None else sampler)
         self.budget = budget or file.budget or Budget()
         self._seed = None if seed is None else require_whole("seed", seed, 0)
         self._calls = itertools.count()
@@ -218,7 +219,7 @@ class Session:
         if own.get("constraints") is not None:
             given = as_constraint_file(own["constraints"], allow_code=self._allow_code)
             constraint, budget = given.constraint, given.budget or budget
-            sampler = sampler_named(given.sampler) if given.sampler else sampler
+            sampler = sampler if given.sampler is None else sampler_named(given.sampler, given.source)
         if own.get("sampler") is not None:
             sampler = sampler_named(own["sampler"])
         if own.get("budget") is not None:

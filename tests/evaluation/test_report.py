@@ -19,6 +19,7 @@ from guardwrap.evaluation.report import page_of, read_evaluation
 from guardwrap.evaluation.run import evaluate
 from guardwrap.evaluation.settings import Settings
 from guardwrap.report.html import html_report
+from guardwrap.samplers import from_row, qrs
 from tests.evaluation.placed import Source, placed
 from tests.report.pages import Page
 
@@ -64,6 +65,39 @@ def test_what_was_written_gives_the_same_page_again(tmp_path, world):
     run(tmp_path, Source(world), prompts=["Tell me.", ""])
     again = html_report([page_of(read_evaluation(tmp_path / "evaluation.json"))])
     assert again == (tmp_path / "report.html").read_text()
+
+
+def test_a_sampler_of_its_own(tmp_path):
+    usual = run(tmp_path).prompts[0].proposals["cap"]
+    told = {"qrs": {"target_acceptance": 0.4, "pilot": 20}}
+    found = run(tmp_path, sampler=told).prompts[0].proposals["cap"]
+    *curves, own = found.samplers
+    assert curves == list(usual.samplers), "the curves stay as they are"
+    assert found.reach == usual.reach
+    assert (own.sampler, own.setting) == ("sampler: qrs, target_acceptance = 0.4, pilot = 20", None)
+    attempts = recording_of("cap", tmp_path)
+    state, texts = qrs(target_acceptance=0.4, pilot=20).init(), 0
+    for attempt in attempts:
+        state, draw = qrs(target_acceptance=0.4, pilot=20).step(state, attempt)
+        texts += draw is not None
+    assert 10 < own.texts == texts < 150
+    assert own.cost.value == pytest.approx(250 / texts)
+    assert own.relative_cost == pytest.approx(own.cost.value * sum(attempt.satisfied for attempt in attempts) / 250)
+    assert own.projected_kl is not None
+    html = (tmp_path / "report.html").read_text()
+    assert own.sampler in html
+    assert html_report([page_of(read_evaluation(tmp_path / "evaluation.json"))]) == html
+    none = run(tmp_path, sampler={"qrs": {"pilot": 1000}}).prompts[0].proposals["cap"]
+    assert none.samplers == usual.samplers
+    assert "the sampler of the settings gave no text of these attempts: make more" in none.notes
+    assert not any("gave no text" in note for note in (*usual.notes, *found.notes))
+
+
+def recording_of(name, folder):
+    """The attempts of a proposal, as they were recorded."""
+    (path,) = (folder / "attempts").glob(f"{name}-*")
+    _, *lines = path.read_text().splitlines()
+    return [from_row(row) for line in lines for row in json.loads(line)["attempts"][0]]
 
 
 def test_the_page(tmp_path):
