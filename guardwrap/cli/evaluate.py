@@ -18,7 +18,7 @@ from guardwrap.cli.common import (
     Verbose,
     fail,
     known,
-    load_generator,
+    load_session,
     printable,
     progress_bar,
     require_folder,
@@ -81,10 +81,10 @@ def evaluate(
 
     def load(name: str) -> Any:
         """Load a proposal's model in the way that the model itself is loaded."""
-        return load_generator(name, constraint, dtype=settings.dtype).pipeline
+        return load_session(name, constraint, dtype=settings.dtype).pipe
 
     try:
-        source: Any = load_generator(settings.model, constraint, dtype=settings.dtype, batch_size=settings.batch_size)
+        source = load_session(settings.model, constraint, dtype=settings.dtype, batch_size=settings.batch_size)
         with _progress(settings) as tick:
             found = run(source, settings, constraint, out, tick, load)
     except KeyboardInterrupt:

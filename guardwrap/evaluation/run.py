@@ -40,7 +40,7 @@ def evaluate(
     Parameters
     ----------
     source
-        A ``GuardedGenerator`` with the settings' model and the constraint.
+        A ``Session``, or a ``GuardedGenerator``, with the settings' model and the constraint.
     settings, constraint
         As from ``read_settings``.
     folder

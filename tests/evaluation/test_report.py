@@ -195,7 +195,7 @@ def config(tmp_path, monkeypatch):
         made.append((model, constraint, options))
         return Source(placed())
 
-    monkeypatch.setattr(sys.modules["guardwrap.cli.evaluate"], "load_generator", load)
+    monkeypatch.setattr(sys.modules["guardwrap.cli.evaluate"], "load_session", load)
     path = tmp_path / "config.yaml"
     path.write_text(
         "constraint: {kind: regex, pattern: a}\nprompts: [Tell me.]\nsteps: [1]\nproposals: {cap: 'An a. {prompt}'}\n"
@@ -214,11 +214,14 @@ def test_the_command(config, tmp_path):
     assert lines[1].startswith("cap: acceptance rate AR 0.")
     assert lines[-1] == str(tmp_path / "out" / "report.html")
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["settings"]["attempts"] == 200
+    told = CliRunner().invoke(app, [*map(str, arguments), "--sampler", "imh: {steps: 2}"])
+    assert told.exit_code == 0, told.output
+    assert "sampler: imh, steps = 2" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_a_model_as_a_proposal(config, tmp_path, monkeypatch):
     path, made = config
-    monkeypatch.setattr(Source, "pipeline", "a pipeline", raising=False)
+    monkeypatch.setattr(Source, "pipe", "a pipeline", raising=False)
     path.write_text(path.read_text().replace("cap: 'An a. {prompt}'", "other: {model: n}") + "dtype: float32\n")
     result = CliRunner().invoke(app, ["evaluate", str(path), "--out", str(tmp_path / "out"), "--attempts", "200"])
     assert result.exit_code == 0, result.output
@@ -235,6 +238,14 @@ def test_errors_of_the_command(config, tmp_path, monkeypatch):
         ([path, "--out", tmp_path / "file"], "it is no folder"),
         ([wrong, "--out", tmp_path / "out"], "wrong.yaml:5: bets: unknown field 'bets' (did you mean 'betas'?)"),
         ([tmp_path / "none.yaml", "--out", tmp_path / "out"], "cannot read"),
+        (
+            [path, "--out", tmp_path / "out", "--sampler", "qsr"],
+            ": sampler: unknown sampler 'qsr' (did you mean 'qrs'?)",
+        ),
+        (
+            [path, "--out", tmp_path / "out", "--sampler", "imh: {stepz: 2}"],
+            ": sampler.imh.stepz: unknown field 'stepz' (",
+        ),
     ):
         result = CliRunner().invoke(app, ["evaluate", *map(str, arguments)])
         assert result.exit_code == 2
