@@ -275,7 +275,7 @@ def _fields(kind: TypeAdapter[Any], data: Any, location: Location) -> list[str]:
             schema = whole["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
         if "discriminator" in schema:
             tag = schema["discriminator"]["propertyName"]
-            chosen = schema["discriminator"]["mapping"].get(value.get(tag) if isinstance(value, dict) else None)
+            chosen = schema["discriminator"]["mapping"].get(str(value.get(tag)) if isinstance(value, dict) else None)
             return {} if chosen is None else mapping({"$ref": chosen}, value)
         members = [mapping(member, value) for key in ("anyOf", "oneOf", "allOf") for member in schema.get(key, ())]
         wanted = "items" if isinstance(value, list) else "properties"
@@ -284,8 +284,9 @@ def _fields(kind: TypeAdapter[Any], data: Any, location: Location) -> list[str]:
     schema, value = mapping(whole, data), data
     for step in location:
         inner = schema.get("items") if isinstance(step, int) else schema.get("properties", {}).get(step)
-        value = _value(value, (step,))
-        schema = mapping(inner or schema.get("additionalProperties") or {}, value)
+        inner = inner or schema.get("additionalProperties")
+        value = value[step]
+        schema = mapping(inner if isinstance(inner, dict) else {}, value)
     return list(schema.get("properties", ()))
 
 
