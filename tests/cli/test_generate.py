@@ -71,8 +71,8 @@ def test_a_sampler_and_a_proposal(model, has_a, tmp_path):
     (tmp_path / "c.yaml").write_text(HAS_A + "sampler: {imh: {steps: 3}}\n")
     made = GuardedGenerator(model, Regex("a"), sampler=imh(3), proposal=Prompt("ca{prompt}"))
     (outcome,) = made.run("ab", budget=Budget(max_attempts=5000), **settings)
-    for more in (("-c", "c.yaml"), ("-c", has_a, "--sampler", "imh: {steps: 3}")):
-        result = generate(model, "ab", *options[3:], *more, "--proposal", "ca{prompt}")
+    for said in (("-c", "c.yaml"), ("-c", has_a, "--sampler", "imh: {steps: 3}")):
+        result = generate(model, "ab", *options[3:], *said, "--proposal", "ca{prompt}")
         (record,) = records(result.stdout)
         assert record["texts"] == list(outcome.texts)
         assert record["report"]["evidence"]["steps"] == 3

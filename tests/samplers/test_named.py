@@ -85,7 +85,7 @@ def test_an_error_has_the_line_of_the_option() -> None:
     text = "guardwrap: 1\nconstraint: {kind: finished}\nsampler:\n  qrs:\n    pilot: 10\n    target_tvd: near\n"
     file = parse(text, path="r.yaml")
     with pytest.raises(SpecError, match=r"^r\.yaml:6: sampler\.qrs\.target_tvd: Input should be a valid number"):
-        sampler_named(file.sampler, file.source)
+        sampler_named(file.sampler or "", file.source)
 
 
 def test_a_name_that_is_not_there() -> None:
@@ -93,7 +93,7 @@ def test_a_name_that_is_not_there() -> None:
         sampler_named({"qsr": {}})
     file = parse("guardwrap: 1\nconstraint: {kind: finished}\nsampler: qsr\n", path="r.yaml")
     with pytest.raises(SpecError, match=r"^r\.yaml:3: sampler: unknown sampler 'qsr' \(did you mean 'qrs'\?\)"):
-        sampler_named(file.sampler, file.source)
+        sampler_named(file.sampler or "", file.source)
 
 
 def test_what_stands_on_the_command_line() -> None:
