@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +17,7 @@ from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.tensors import returned_rows
 from guardwrap.planning import Plan, planned
 from guardwrap.progress import tracked
-from guardwrap.samplers import Attempt, Sampler, collecting
+from guardwrap.samplers import Attempt, Sampler
 from guardwrap.session import Session, require_whole
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ class GuardedGenerator:
             For each prompt its attempts, in launch order. Texts of those that are not satisfied have not passed the
             constraint, and may end where it was violated.
         """
-        return self._pilot(prompts, count, weigh, options)[1]
+        return self._session.attempts(prompts, count, weigh=weigh, **options)
 
     def plan(self, prompts: Any, *, pilot: int = 100, **options: Any) -> Plan:
         """Say what a call will cost, from a small pilot.
@@ -279,17 +279,9 @@ class GuardedGenerator:
         """
         wanted = require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
         other = self._session.draws_elsewhere(options)
-        outcomes, attempts = self._pilot(prompts, pilot, other, options)
+        outcomes, attempts = self._session.pilot(prompts, pilot, weigh=other, **options)
         budget = options.get("budget") or self._session.budget
         return planned(outcomes, attempts, texts=wanted, budget=budget, proposal=other)
-
-    def _pilot(
-        self, prompts: Any, count: int, weigh: bool, options: Mapping[str, Any]
-    ) -> tuple[list[Outcome], list[list[Attempt]]]:
-        collector, found = collecting(weigh)
-        budget = Budget(max_attempts=require_whole("count", count, 1))
-        own = {"sampler": collector, "budget": budget, "num_return_sequences": count}
-        return self.run(prompts, progress=False, **{**options, **own}), found
 
     def generate(self, inputs: torch.Tensor | None = None, **options: Any) -> Any:
         """Generate, in the format of ``model.generate``.

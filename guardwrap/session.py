@@ -24,7 +24,7 @@ from guardwrap.backends.refill.selftest import select_rows, slower_because
 from guardwrap.constraints.base import Constraint, is_count
 from guardwrap.constraints.files import as_constraint_file
 from guardwrap.constraints.reading import Reader
-from guardwrap.draws import Budget
+from guardwrap.draws import Budget, Outcome
 from guardwrap.errors import UsageError
 from guardwrap.job import Job
 from guardwrap.pipelines.calls import CALL_OPTIONS, Call, TensorCall
@@ -41,7 +41,7 @@ from guardwrap.pipelines.tasks import call_kind, call_of
 from guardwrap.pipelines.tensors import prepare_rows
 from guardwrap.private import batch_size_of, one_at_a_time
 from guardwrap.proposals import Adapter, Masked, Prompt
-from guardwrap.samplers import Sampler, sampler_named
+from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
@@ -118,7 +118,8 @@ class Session:
         file = as_constraint_file(constraints, allow_code=allow_code)
         self._allow_code = allow_code
         self.constraint = file.constraint
-        self.sampler = sampler_named(file.sampler or "rejection" if sampler is None else sampler)
+        in_file = "rejection" if file.sampler is None else sampler_named(file.sampler, file.source)
+        self.sampler = sampler_named(in_file if sampler is None else sampler)
         self.budget = budget or file.budget or Budget()
         self._seed = None if seed is None else require_whole("seed", seed, 0)
         self._calls = itertools.count()
@@ -170,6 +171,29 @@ class Session:
             call = ProposedCall(**vars(call), source=source, rewrite=rewrite)
         return self._job(own, call, proposal)
 
+    def attempts(self, prompts: Any, count: int, *, weigh: bool = True, **options: Any) -> list[list[Attempt]]:
+        """Draw a fixed number of attempts for each prompt; see ``GuardedGenerator.attempts``."""
+        return self.pilot(prompts, count, weigh=weigh, **options)[1]
+
+    def pilot(
+        self, prompts: Any, count: int, *, weigh: bool, **options: Any
+    ) -> tuple[list[Outcome], list[list[Attempt]]]:
+        """Draw a fixed number of attempts for each prompt.
+
+        Returns
+        -------
+        list of Outcome
+            What they cost. They have no texts: nothing is accepted.
+        list of list of Attempt
+            As ``attempts`` returns them.
+        """
+        collector, found = collecting(weigh)
+        budget = Budget(max_attempts=require_whole("count", count, 1))
+        prompts, options = self.kind.gathered(prompts, options)
+        given = list(self.kind.read_prompts(prompts).prompts)
+        job = self.job({**options, "sampler": collector, "budget": budget, "num_return_sequences": count})
+        return [outcome for _, outcome in job.served(job.requests(given))], found
+
     def tensor_job(self, ids: Any, options: Mapping[str, Any]) -> tuple[Job, list[PreparedPrompt], Sequence[Any]]:
         """Read the options of a call of ``generate``.
 
@@ -218,7 +242,7 @@ class Session:
         if own.get("constraints") is not None:
             given = as_constraint_file(own["constraints"], allow_code=self._allow_code)
             constraint, budget = given.constraint, given.budget or budget
-            sampler = sampler_named(given.sampler) if given.sampler else sampler
+            sampler = sampler if given.sampler is None else sampler_named(given.sampler, given.source)
         if own.get("sampler") is not None:
             sampler = sampler_named(own["sampler"])
         if own.get("budget") is not None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
 
 from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.documents import Invalid, document_of, validated
 from guardwrap.constraints.files import as_constraint_file
-from guardwrap.constraints.spec import load_with_constraint
+from guardwrap.constraints.registry import kinds
+from guardwrap.constraints.spec import read_constraint
+from guardwrap.constraints.yaml_nodes import reading
 from guardwrap.content import PREFIX
+from guardwrap.errors import UsageError
 
-__all__ = ["Law", "beside", "known_as", "read_law"]
+__all__ = ["TaskSettings", "beside", "known_as", "read_task_settings"]
 
 
-class Law(BaseModel):
+class TaskSettings(BaseModel):
     """What defines a(y) and b(y). Its fields are explained where they are used."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -42,12 +47,18 @@ class Law(BaseModel):
         """Return a prompt as a ``GuardedGenerator`` takes it."""
         return [{"role": "user", "content": prompt}] if self.chat else prompt
 
+    def located(self, path: str | Path) -> dict[str, Any]:
+        """Return the fields that name files or folders, those of them beside the settings' own file found there."""
+        return {"model": beside(path, self.model)}
 
-_Law = TypeVar("_Law", bound=Law)
+
+_Settings = TypeVar("_Settings", bound=TaskSettings)
 
 
-def read_law(path: str | Path, kind: type[_Law], *, allow_code: bool = False) -> tuple[_Law, Constraint]:
-    """Read a YAML file and the constraint that it holds or names. A constraint file is looked for beside it first.
+def read_task_settings(
+    path: str | Path, kind: type[_Settings], *, changes: Mapping[str, Any] | None = None, allow_code: bool = False
+) -> tuple[_Settings, Constraint]:
+    """Read a YAML file and the constraint that it holds or names. What it names is looked for beside it first.
 
     Parameters
     ----------
@@ -55,6 +66,8 @@ def read_law(path: str | Path, kind: type[_Law], *, allow_code: bool = False) ->
         Path of the YAML file.
     kind
         What its fields are.
+    changes
+        Fields to replace, e.g. from the command line; they are held to the same rules.
     allow_code
         Whether the constraint may name Python functions.
 
@@ -62,15 +75,38 @@ def read_law(path: str | Path, kind: type[_Law], *, allow_code: bool = False) ->
     ------
     SpecError
         If the file cannot be read or is not well formed; the message names path and line.
+    UsageError
+        If a field cannot be replaced by what was given.
     GuardwrapError
         If the constraint that it names cannot be read.
     """
-    settings, constraint = load_with_constraint(path, kind, allow_code=allow_code)
+    changes = dict(changes or {})
+    kinds()  # other packages' are imported before the clock runs
+    with reading(str(path)):
+        source, fields = document_of(path, kind), TypeAdapter(kind)
+        settings = source.read(fields)
+        try:
+            settings = validated({**source.data, **changes}, fields) if changes else settings
+            constraint = _spelt(settings.constraint, allow_code)
+        except Invalid as invalid:
+            in_file = invalid.location[:1] == ("constraint",) and "constraint" not in changes
+            raise source.error(invalid.location, invalid.problem) if in_file else UsageError(str(invalid)) from None
+    found = {name: value for name, value in settings.located(path).items() if name not in changes}
     if constraint is None:
         named = str(settings.constraint)
-        given = named if named.startswith(PREFIX) else beside(path, named)
+        given = named if named.startswith(PREFIX) or "constraint" in changes else beside(path, named)
         constraint = as_constraint_file(given, allow_code=allow_code).constraint
-    return settings, constraint
+    return settings.model_copy(update=found), constraint
+
+
+def _spelt(given: str | dict[str, Any], allow_code: bool) -> Constraint | None:
+    """Read a constraint that is spelt out; None where it is only named."""
+    if isinstance(given, str):
+        return None
+    try:
+        return read_constraint(given, allow_code=allow_code)
+    except Invalid as invalid:
+        raise Invalid(("constraint", *invalid.location), invalid.problem) from None
 
 
 def beside(path: str | Path, name: str) -> str:

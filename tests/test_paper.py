@@ -26,7 +26,7 @@ from guardwrap.errors import SpecError, UsageError
 from guardwrap.metrics.intervals import combine, mean_interval
 from guardwrap.report.blocks import Curves
 from guardwrap.report.reading import read_page
-from guardwrap.settings import read_law
+from guardwrap.settings import read_task_settings
 from guardwrap.testing import World, character_tokenizer, llama_world
 from guardwrap.training.samples import Sample
 from tests.training.small import trainer_of
@@ -231,7 +231,7 @@ def classifier(folder: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["lexical", "sentiment"])
 def test_the_files_scale(name: str) -> None:
-    settings, _ = read_law(PAPER / f"{name}.yaml", Paper)
+    settings, _ = read_task_settings(PAPER / f"{name}.yaml", Paper)
     small = settings.scaled(0.05)
     assert small.budgets == [budget // 20 for budget in settings.budgets]
     assert small.gold_attempts == settings.gold_attempts // 20
@@ -263,7 +263,7 @@ def test_the_files_scale(name: str) -> None:
 def test_methods_are_checked_when_the_file_is_read(tmp_path: Path, methods: Any, named: str) -> None:
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({**TINY, "methods": methods}))
     with pytest.raises(SpecError, match=named):
-        read_law(tmp_path / "tiny.yaml", Paper)
+        read_task_settings(tmp_path / "tiny.yaml", Paper)
 
 
 @pytest.mark.parametrize(

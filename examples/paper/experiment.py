@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field, ValidationError, model_validator
 
 from guardwrap.evaluation.settings import STEPS
-from guardwrap.training import Settings as Training
+from guardwrap.training import TrainingSettings
 
 SCALED = ("warm_samples", "samples_per_step", "updates", "gold_attempts", "final_attempts", "attempts",
           "more_attempts", "texts")  # fmt: skip
@@ -16,7 +16,7 @@ ITSELF, NAMES = "model itself", ("SFT", "DPG", "warm-start DPG", "ours")
 SFT, DPG, WARM, OURS = NAMES
 
 
-class Paper(Training):
+class Paper(TrainingSettings):
     """A training's settings, and what is compared.
 
     Parameters
@@ -86,13 +86,13 @@ class Paper(Training):
         changed |= {"budgets": sorted(map(size, self.budgets)), "look": min(self.look, -(-changed["updates"] // 2))}
         return Paper.model_validate({**self.model_dump(), **changed})
 
-    def training(self, method: str, samples: int) -> Training:
+    def training(self, method: str, samples: int) -> TrainingSettings:
         """Return the settings of one training."""
-        own = {name: getattr(self, name) for name in Training.model_fields}
+        own = {name: getattr(self, name) for name in TrainingSettings.model_fields}
         changes = dict(self.methods.get(method, {}))
         if self.anew(method):
             changes["warm_samples"] = round(changes.pop("warm_share") * samples)
-        return Training.model_validate({**own, **changes, "samples": samples})
+        return TrainingSettings.model_validate({**own, **changes, "samples": samples})
 
     def anew(self, method: str) -> bool:
         """Whether each budget of a method is trained from the beginning."""

@@ -27,7 +27,7 @@ from guardwrap import Classifier, GuardwrapError
 from guardwrap.cli.common import fail, known, load_generator
 from guardwrap.errors import UsageError
 from guardwrap.report.reading import loads, text_of, write_page
-from guardwrap.settings import known_as, read_law
+from guardwrap.settings import known_as, read_task_settings
 
 
 def main(
@@ -41,7 +41,7 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="A step, and what it needs; no page is written.")] = None,
 ) -> None:
     """Redo an experiment of the paper."""
-    settings, constraint = read_law(config, Paper)
+    settings, constraint = read_task_settings(config, Paper)
     changes = known({"model": model, "seed": seed}) | {"name": known_as(model or settings.model)}
     if classifier is not None:
         if not isinstance(constraint, Classifier):

@@ -24,7 +24,7 @@ from guardwrap.evaluation.recording import Attempts, record
 from guardwrap.metrics import acceptance_rate, kl_gold_base, kl_gold_guarded_from_gold
 from guardwrap.metrics.intervals import mean_of
 from guardwrap.samplers import Attempt
-from guardwrap.training import Row, Settings, train
+from guardwrap.training import Row, TrainingSettings, train
 from guardwrap.training.gold import Gold
 from guardwrap.training.samples import Sample
 from guardwrap.training.trainer import Trainer
@@ -97,7 +97,7 @@ class Run:
             before = folder
         return found
 
-    def _train(self, name: str, settings: Settings, folder: Path, before: Path | None) -> dict[str, Any]:
+    def _train(self, name: str, settings: TrainingSettings, folder: Path, before: Path | None) -> dict[str, Any]:
         if not folder.exists():
             partial_copy = folder.with_suffix(".partial")
             shutil.rmtree(partial_copy, ignore_errors=True)
@@ -109,7 +109,9 @@ class Run:
             partial_copy.rename(folder)
         return self._trained(name, self.guarded, settings, folder)
 
-    def _trained(self, name: str, guarded: GuardedGenerator, settings: Settings, folder: Path) -> dict[str, Any]:
+    def _trained(
+        self, name: str, guarded: GuardedGenerator, settings: TrainingSettings, folder: Path
+    ) -> dict[str, Any]:
         """Train on in a folder, and say what became of it."""
 
         def tick(row: Row) -> None:

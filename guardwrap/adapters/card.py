@@ -17,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 import guardwrap
 from guardwrap.adapters.fingerprints import Fingerprint, fingerprint
 from guardwrap.constraints.base import Constraint, walk
-from guardwrap.constraints.spec import load_as, to_yaml
+from guardwrap.constraints.documents import read_as
+from guardwrap.constraints.yaml_nodes import to_yaml
 from guardwrap.draws import Estimate
 from guardwrap.errors import AdapterError, SpecError
 
@@ -175,7 +176,7 @@ class Card(_Frozen):
             If it cannot be read or is not well formed; the message names path and line.
         """
         try:
-            return load_as(path, cls)
+            return read_as(path, cls)
         except SpecError as error:
             raise AdapterError(str(error)) from None
 

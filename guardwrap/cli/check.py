@@ -11,6 +11,7 @@ import typer
 
 from guardwrap.cli.common import AllowCode, in_one_line, quieten_transformers, read_constraints
 from guardwrap.cli.prompts import lines
+from guardwrap.cli.streams import ends_at_once
 from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.classifier import Classifier
 from guardwrap.constraints.judge import run_check
@@ -65,6 +66,11 @@ def check(
     accepted; 1: not so; 2: the file is invalid.
     """
     read = read_constraints([file], allow_code=allow_code)
+    if read.sampler is not None:
+        with ends_at_once():
+            from guardwrap.samplers import sampler_named  # scipy comes with it
+
+        sampler_named(read.sampler, read.source)
     if digest:
         typer.echo(read.constraint.digest)
         return

@@ -6,10 +6,10 @@ import ctypes
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from guardwrap.draws import Outcome
     from guardwrap.generator import GuardedGenerator
+    from guardwrap.session import Session
 
 __all__ = [
     "Adapter",
@@ -42,6 +43,7 @@ __all__ = [
     "keep_freed_memory",
     "known",
     "load_generator",
+    "load_session",
     "printable",
     "progress_bar",
     "quieten_transformers",
@@ -182,14 +184,30 @@ def load_generator(model: str, constraints: Any, *, dtype: str | None = None, **
     with ends_at_once():
         from guardwrap.generator import GuardedGenerator
 
+    return _loaded(lambda: GuardedGenerator(model, constraints, **options), dtype)
+
+
+def load_session(model: str, constraints: Any, *, dtype: str | None = None, **options: Any) -> Session:
+    """Make a ``Session``, for what draws attempts and returns no texts; parameters as of ``load_generator``."""
+    with ends_at_once():
+        from guardwrap.session import Session
+
+    return _loaded(lambda: Session(model, constraints, **options), dtype)
+
+
+_Loaded = TypeVar("_Loaded", "GuardedGenerator", "Session")
+
+
+def _loaded(make: Callable[[], _Loaded], dtype: str | None) -> _Loaded:
+    """Load a model as commands want it."""
     keep_freed_memory()
     quieten_transformers()
-    guarded = GuardedGenerator(model, constraints, **options)
+    made = make()
     if dtype is not None:
         import torch
 
-        guarded.model.to(getattr(torch, dtype))
-    return guarded
+        made.model.to(getattr(torch, dtype))
+    return made
 
 
 def keep_freed_memory() -> None:

@@ -18,13 +18,14 @@ from guardwrap.cli.common import (
     Verbose,
     fail,
     known,
-    load_generator,
+    load_session,
     printable,
     progress_bar,
     require_folder,
 )
 from guardwrap.cli.streams import ends_at_once
-from guardwrap.evaluation.settings import Settings, read_settings
+from guardwrap.constraints.documents import read_option
+from guardwrap.evaluation.settings import EvaluationSettings, read_settings
 from guardwrap.report.drawing import require_matplotlib
 
 __all__ = ["evaluate"]
@@ -39,6 +40,14 @@ def evaluate(
         int | None, typer.Option(min=2, help="Attempts of each proposal for each prompt; if left out as in the file.")
     ] = None,
     model: OtherModel = None,
+    sampler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="One more to compare: a name, or one with options as in 'qrs: {target_tvd: 0.05}'; if left out as in "
+            "the file.",
+        ),
+    ] = None,
     seed: Seed = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Attempts side by side, at most.")] = None,
     allow_code: AllowCode = False,
@@ -55,14 +64,16 @@ def evaluate(
         proposals: {NAME: "a template with {prompt}", NAME: {adapter: PATH}, NAME: {model: PATH}}
 
     and may say model, dtype, chat, generation (arguments of generate), attempts, base_attempts, batch_size, betas,
-    steps, texts, position, seed.
+    steps, sampler, texts, position, seed.
 
     Writes evaluation.json, report.html and the plots as PNG. Attempts are kept in the folder: after an interruption the
     same command goes on where it was. Exit code 0: done; 2: bad input; 130: interrupted.
     """
     require_matplotlib()
     require_folder(out)
-    changes = known({"attempts": attempts, "model": model, "seed": seed, "batch_size": batch_size})
+    named = None if sampler is None else read_option(sampler, "--sampler")
+    given = {"attempts": attempts, "model": model, "sampler": named, "seed": seed, "batch_size": batch_size}
+    changes = known(given)
     settings, constraint = read_settings(config, changes=changes, allow_code=allow_code)
     with ends_at_once():
         from guardwrap.evaluation.run import evaluate as run
@@ -70,10 +81,10 @@ def evaluate(
 
     def load(name: str) -> Any:
         """Load a proposal's model in the way that the model itself is loaded."""
-        return load_generator(name, constraint, dtype=settings.dtype).pipeline
+        return load_session(name, constraint, dtype=settings.dtype).pipe
 
     try:
-        source: Any = load_generator(settings.model, constraint, dtype=settings.dtype, batch_size=settings.batch_size)
+        source = load_session(settings.model, constraint, dtype=settings.dtype, batch_size=settings.batch_size)
         with _progress(settings) as tick:
             found = run(source, settings, constraint, out, tick, load)
     except KeyboardInterrupt:
@@ -85,7 +96,7 @@ def evaluate(
 
 
 @contextmanager
-def _progress(settings: Settings) -> Iterator[Callable[[int], None]]:
+def _progress(settings: EvaluationSettings) -> Iterator[Callable[[int], None]]:
     """Show on a terminal how many attempts are there."""
     if not sys.stderr.isatty():
         yield lambda _: None

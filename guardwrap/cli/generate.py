@@ -27,6 +27,7 @@ from guardwrap.cli.results import Finished, check_output, read_finished
 from guardwrap.cli.running import Run
 from guardwrap.cli.streams import ends_at_once
 from guardwrap.cli.streams import in_words as why
+from guardwrap.constraints.documents import read_option
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.draws import Budget, plain
 from guardwrap.errors import GuardwrapError, UsageError
@@ -59,7 +60,11 @@ def generate(
     model: Model = "local",
     sampler: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="rejection, qrs or imh; if left out the constraint file's, or rejection."),
+        typer.Option(
+            metavar="NAME",
+            help="rejection, qrs or imh, or one with options: 'qrs: {target_tvd: 0.05}'; if left out the constraint "
+            "file's, or rejection.",
+        ),
     ] = None,
     proposal: Proposal = None,
     adapter: Adapter = None,
@@ -122,7 +127,8 @@ def generate(
         from guardwrap.samplers import sampler_named  # scipy comes with it, which help need not wait for
 
     given = read_constraints(constraints, allow_code=allow_code)
-    chosen = sampler_named(given.sampler or "rejection" if sampler is None else sampler)
+    named = given.sampler if sampler is None else read_option(sampler, "--sampler")
+    chosen = sampler_named("rejection" if named is None else named, given.source if sampler is None else None)
     limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_seconds": max_seconds}
     budget = dataclasses.replace(given.budget or Budget(), **known(limits))
     told = None if proposal is None else Prompt(proposal)
@@ -134,7 +140,8 @@ def generate(
     total = source.count()
     items = source.items()
     law = known({"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k})
-    settings = {"model": model, "chat": chat, **law, **known({"adapter": adapter})}
+    with_options = named if isinstance(named, dict) else None  # reports have the names of samplers
+    settings = {"model": model, "chat": chat, **law, **known({"adapter": adapter, "sampler": with_options})}
     done = Finished()
     if output and resume:
         drawn_from = None if told is None else str(told)

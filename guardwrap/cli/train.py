@@ -25,7 +25,7 @@ from guardwrap.cli.common import (
 from guardwrap.cli.streams import ends_at_once
 
 if TYPE_CHECKING:
-    from guardwrap.training import Row, Settings
+    from guardwrap.training import Row, TrainingSettings
 
 __all__ = ["train"]
 
@@ -51,7 +51,7 @@ def train(
         prompts: [...]
 
     and may say model, name, dtype, chat, generation (arguments of generate), method, hints (templates with {prompt}),
-    samples and other budgets, gold_attempts, and how to learn: see guardwrap.training.Settings.
+    samples and other budgets, gold_attempts, and how to learn: see guardwrap.training.TrainingSettings.
 
     Writes adapter/ with its card, curve.jsonl, result.json, curve.png and acceptance.png. After an interruption the
     same command goes on where it was. Exit code 0: done; 2: bad input; 130: interrupted.
@@ -83,7 +83,7 @@ def train(
 
 
 @contextmanager
-def _progress(settings: Settings) -> Iterator[tuple[Callable[[Row], None], Callable[[int], None]]]:
+def _progress(settings: TrainingSettings) -> Iterator[tuple[Callable[[Row], None], Callable[[int], None]]]:
     """Say what each round saw; on a terminal show how many attempts are there, and when all will be."""
     from rich.console import Console
 

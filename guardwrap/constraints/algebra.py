@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from guardwrap.constraints.base import Constraint, Monitor, Verdict
 from guardwrap.constraints.judge import judge_parts, run_check, run_verdict
@@ -46,9 +49,9 @@ class All(Constraint):
         If two parts visibly exclude each other.
     """
 
-    of: Sequence[Constraint]
+    of: Annotated[Sequence[Constraint], Field(min_length=1)]
     name: str | None = field(default=None, kw_only=True)
-    kind: str = field(default="all", kw_only=True)
+    kind: Literal["all"] = field(default="all", kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "of", flattened(self.of, All))
@@ -100,9 +103,9 @@ class AnyOf(Constraint):
         What reports call it.
     """
 
-    of: Sequence[Constraint]
+    of: Annotated[Sequence[Constraint], Field(min_length=1)]
     name: str | None = field(default=None, kw_only=True)
-    kind: str = field(default="any", kw_only=True)
+    kind: Literal["any"] = field(default="any", kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "of", flattened(self.of, AnyOf))
@@ -153,7 +156,7 @@ class Not(Constraint):
 
     of: Constraint
     name: str | None = field(default=None, kw_only=True)
-    kind: str = field(default="not", kw_only=True)
+    kind: Literal["not"] = field(default="not", kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.of, Constraint):

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from enum import IntEnum
 from functools import cached_property
@@ -132,18 +132,19 @@ class Constraint(ABC):
 
     def spec(self) -> dict[str, Any]:
         """Return the canonical spelling as plain JSON types: what a constraint file says, defaults left out."""
-        assert_dataclass(self)
-        spec = {"kind": getattr(self, "kind", type(self).__name__)}
-        for f in fields(self):  # type: ignore[arg-type]  # checked above
-            value = getattr(self, f.name)
-            if f.name != "kind" and value != f.default:
-                spec[f.name] = plain(value)
-        return spec
+        return spelled(self, lambda part: part.spec())
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Let pydantic read a field of this type, ours or another package's, as a constraint of any kind."""
+        from guardwrap.constraints.registry import any_kind
+
+        return any_kind(handler) if cls is Constraint else handler(source)
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the canonical spelling without names: the same for Python and YAML. 64 hex digits."""
-        text = json.dumps(without_names(self.spec()), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(without_names(self), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     @cached_property
@@ -196,41 +197,69 @@ class Constraint(ABC):
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in spec.items())})"
 
 
-def assert_dataclass(constraint: Constraint) -> None:
-    """Raise where the default spelling cannot be had."""
+def spelled(constraint: Constraint, spell: Callable[[Constraint], dict[str, Any]]) -> dict[str, Any]:
+    """Spell a dataclass by its fields, and the constraints that it holds by a function.
+
+    Raises
+    ------
+    ConstraintError
+        If it is no dataclass.
+    """
     if not hasattr(constraint, "__dataclass_fields__"):
         raise ConstraintError(
             f"{type(constraint).__name__} has no spelling: make it a frozen dataclass or override spec()"
         )
+    spec = {"kind": getattr(constraint, "kind", type(constraint).__name__)}
+    for f in fields(constraint):  # type: ignore[arg-type]  # checked above
+        value = getattr(constraint, f.name)
+        if f.name != "kind" and value != f.default:
+            spec[f.name] = plain(value, spell)
+    return spec
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, spell: Callable[[Constraint], dict[str, Any]]) -> Any:
     """Turn a field's value into JSON types."""
     if isinstance(value, Constraint):
-        return value.spec()
+        return spell(value)
     if isinstance(value, tuple | list):
-        return [plain(item) for item in value]
+        return [plain(item, spell) for item in value]
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain(item, spell) for key, item in value.items()}
     return value
 
 
-def without_names(spec: Any) -> Any:
-    """Drop the names that people give to parts: they change no verdict."""
-    if isinstance(spec, list):
-        return [without_names(item) for item in spec]
-    if isinstance(spec, dict) and "kind" in spec:
-        children = {"of"} & spec.keys()
-        return {key: without_names(value) if key in children else value for key, value in spec.items() if key != "name"}
-    return spec
+def without_names(constraint: Constraint) -> dict[str, Any]:
+    """Spell a constraint without the names that people give to it and its parts: they change no verdict."""
+    if type(constraint).spec is Constraint.spec:
+        spec = spelled(constraint, without_names)
+    else:
+        spec = constraint.spec()
+        spec |= {name: plain(value, without_names) for name, value in held(constraint).items() if name in spec}
+    return {key: value for key, value in spec.items() if key != "name"}
+
+
+def held(constraint: Constraint) -> dict[str, Any]:
+    """Return the fields that hold other constraints: one, or several in a list or mapping."""
+    names = getattr(constraint, "__dataclass_fields__", ("of",))
+    values = {name: getattr(constraint, name, None) for name in names}
+    return {name: value for name, value in values.items() if next(constraints_in(value), None) is not None}
+
+
+def constraints_in(value: Any) -> Iterator[Constraint]:
+    """Yield the constraints that a field's value is, or is made of."""
+    if isinstance(value, Constraint):
+        yield value
+    elif isinstance(value, tuple | list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from constraints_in(item)
 
 
 def walk(constraint: Constraint) -> Iterator[Constraint]:
     """Yield the constraint and everything it is made of."""
     yield constraint
-    inner = getattr(constraint, "of", ())
-    for part in (inner,) if isinstance(inner, Constraint) else inner:
-        yield from walk(part)
+    for value in held(constraint).values():
+        for part in constraints_in(value):
+            yield from walk(part)
 
 
 def require(condition: bool, message: str) -> None:

@@ -10,16 +10,24 @@ from importlib import import_module
 from typing import Annotated, Any, Literal, overload
 
 import numpy as np
-from pydantic import WithJsonSchema
+from pydantic import AfterValidator, ValidationInfo, WithJsonSchema
 
 from guardwrap.constraints.base import Constraint, Verdict, require
 from guardwrap.constraints.limits import uncounted
 from guardwrap.constraints.text import require_choice
 from guardwrap.constraints.views import VIEWS, View, view
+from guardwrap.constraints.yaml_nodes import short
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError
 
 __all__ = ["Python", "constraint"]
+
+
+def _require_allowed(function: Any, info: ValidationInfo) -> Any:
+    """Let a file name code only where the caller allows it, wherever in the file it stands."""
+    if not (info.context or {}).get("allow_code"):
+        raise ValueError(f"names Python code ({short(function)}); pass allow_code=True if you trust the file")
+    return function
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,7 +62,7 @@ class Python(Constraint):
     to YAML and its digest is new in every process.
     """
 
-    function: Annotated[Callable[..., Any] | str, WithJsonSchema({"type": "string"})]
+    function: Annotated[Callable[..., Any] | str, AfterValidator(_require_allowed), WithJsonSchema({"type": "string"})]
     batched: bool = field(default=False, kw_only=True)
     prefix: Annotated[Callable[[str], Verdict] | str | None, WithJsonSchema({"type": ["string", "null"]})] = field(
         default=None, kw_only=True

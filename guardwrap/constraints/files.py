@@ -70,9 +70,10 @@ def as_constraint_file(given: object, *, allow_code: bool = False) -> Constraint
         files = [as_constraint_file(item, allow_code=allow_code) for item in given]
         if len(files) == 1:
             return files[0]
-        sampler = next((file.sampler for file in files if file.sampler), None)
+        whose = next((file for file in files if file.sampler is not None), files[0])
         budget = next((file.budget for file in files if file.budget), None)
-        return ConstraintFile(All([file.constraint for file in files]), sampler=sampler, budget=budget)
+        every = All([file.constraint for file in files])
+        return ConstraintFile(every, sampler=whose.sampler, budget=budget, source=whose.source)
     if callable(given) and not isinstance(given, type):
         raise ConstraintError("a function becomes a constraint by @constraint above it, or constraint(function)")
     if isinstance(given, type) and issubclass(given, Constraint):

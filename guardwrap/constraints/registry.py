@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.metadata import entry_points
+from typing import Any
+
+from pydantic.errors import PydanticUserError
+from pydantic_core import core_schema
 
 from guardwrap.constraints.algebra import All, AnyOf, Not
 from guardwrap.constraints.base import Constraint
@@ -13,18 +17,21 @@ from guardwrap.constraints.grammar import Grammar
 from guardwrap.constraints.json_schema import JSONSchema
 from guardwrap.constraints.keywords import Keyword
 from guardwrap.constraints.text import Finished, Length, Regex
+from guardwrap.constraints.yaml_nodes import one_line
 from guardwrap.errors import ConstraintError
 
-__all__ = ["COMPOSITES", "kinds"]
+__all__ = ["any_kind", "kinds"]
 
-COMPOSITES: dict[str, type[Constraint]] = {"all": All, "any": AnyOf, "not": Not}
-_LEAVES: dict[str, type[Constraint]] = {
+_OURS: dict[str, type[Constraint]] = {
+    "all": All,
+    "any": AnyOf,
     "classifier": Classifier,
     "finished": Finished,
     "grammar": Grammar,
     "json_schema": JSONSchema,
     "keyword": Keyword,
     "length": Length,
+    "not": Not,
     "python": Python,
     "regex": Regex,
 }
@@ -32,22 +39,47 @@ _LEAVES: dict[str, type[Constraint]] = {
 
 @cache
 def kinds() -> dict[str, type[Constraint]]:
-    """Return the kinds that are not made of others: name to class.
+    """Return all kinds of constraints: name to class.
 
     Other packages add theirs through the entry point group ``guardwrap.constraints``; each names a frozen
-    dataclass that derives from Constraint and has a field ``kind`` of type ``Literal["<name>"]``.
+    dataclass that derives from Constraint and has a field ``kind`` of type ``Literal["<name>"]``. Fields of the type
+    Constraint hold constraints of any kind.
 
     Raises
     ------
     ConstraintError
         If a plug-in takes a name that exists or is no such class.
     """
-    found = dict(_LEAVES)
+    found = dict(_OURS)
     for entry in entry_points(group="guardwrap.constraints"):
-        if entry.name in found or entry.name in COMPOSITES:
+        if entry.name in found:
             raise ConstraintError(f"plug-in {entry.value!r} takes the constraint kind {entry.name!r}, which exists")
         kind = entry.load()
         if not (isinstance(kind, type) and issubclass(kind, Constraint) and hasattr(kind, "__dataclass_fields__")):
             raise ConstraintError(f"plug-in {entry.value!r} is not a frozen dataclass that derives from Constraint")
         found[entry.name] = kind
     return found
+
+
+def any_kind(handler: Any) -> Any:
+    """Return what pydantic reads a constraint by: its ``kind`` says which class it is.
+
+    Parameters
+    ----------
+    handler
+        Pydantic's, which makes the schema of each class.
+
+    Raises
+    ------
+    ConstraintError
+        If a plug-in has a field of a type that cannot be read.
+    """
+    schemas = {}
+    for name, kind in kinds().items():
+        try:
+            schemas[name] = handler.generate_schema(kind)
+        except (NameError, PydanticUserError) as error:  # a type that is nowhere, or one that pydantic does not know
+            raise ConstraintError(
+                f"the kind {name!r} of {kind.__module__!r} has a field that YAML cannot give: {one_line(error)}"
+            ) from None
+    return core_schema.tagged_union_schema(schemas, "kind")

@@ -1,4 +1,4 @@
-"""YAML to plain JSON types, from files that anyone may have written: limits on size, depth and time.
+"""YAML to plain JSON types and back, from files that anyone may have written: limits on size, depth and time.
 
 PyYAML's parser in Python, not the one in C that comes with most copies of it: that has other messages, and within these
 limits the slower one takes no more than a second and a half for the worst of files.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -29,7 +29,7 @@ from guardwrap.constraints.limits import (
 from guardwrap.errors import SpecError
 from guardwrap.inputs import irregular
 
-__all__ = ["Reader", "beside", "compose", "one_line", "read_text", "reading", "short"]
+__all__ = ["Reader", "beside", "compose", "one_line", "read_text", "reading", "short", "to_yaml"]
 
 
 _being_read: ContextVar[str] = ContextVar("_being_read", default="")
@@ -207,6 +207,23 @@ class Reader:
             problem = "is not a finite number; put it in quotes if you mean a string"
             raise self._error(node, f"{short(node.value)} {problem}")
         return value
+
+
+def to_yaml(data: Mapping[str, Any]) -> str:
+    """Write plain JSON types as YAML that reads back the same."""
+    return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what PyYAML would write plainly, or in single quotes, and then read as a line break."""
+
+
+def _represent_str(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    awkward = any(char in text for char in "\x85\u2028\u2029")
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if awkward else None)
+
+
+_Dumper.add_representer(str, _represent_str)
 
 
 def _tag(node: yaml.Node) -> str:

@@ -15,7 +15,7 @@ from guardwrap.constraints.text import Regex
 from guardwrap.draws import Estimate
 from guardwrap.evaluation.notes import notes_on
 from guardwrap.evaluation.reach import Reach, reach
-from guardwrap.evaluation.tradeoff import Bins, Point, diversity, tradeoff
+from guardwrap.evaluation.tradeoff import CURVES, Bins, Point, diversity, tradeoff
 from guardwrap.metrics import (
     acceptance_rate,
     effective_sample_size,
@@ -124,6 +124,7 @@ def figures_of(
     steps: Sequence[int],
     texts: int = 1000,
     seed: int = 0,
+    sampler: str | Mapping[str, Any] | None = None,
 ) -> PromptFigures:
     """Take everything from the attempts of one prompt that they say.
 
@@ -139,7 +140,7 @@ def figures_of(
         What to look for in texts: its relative position is what texts are compared by. None for no comparison.
     marks
         What to highlight in sample texts.
-    betas, steps, texts, seed
+    betas, steps, texts, seed, sampler
         As in ``tradeoff``.
     """
     accepted = [attempt.draw.text for attempt in base if attempt.satisfied]
@@ -164,8 +165,9 @@ def figures_of(
             note = "no attempt satisfies the constraint and has a probability under the model: no more is known"
             return ProposalFigures(len(attempts), len(satisfied), nothing, notes=(note,))
         figures = _of_weights(weights, len(satisfied), rate)
-        points = tradeoff(attempts, bins, betas=betas, steps=steps, texts=texts, seed=seed)
+        points = tradeoff(attempts, bins, betas=betas, steps=steps, texts=texts, seed=seed, sampler=sampler)
         reached = reach(points)
+        none_of = sampler is not None and points[-1].sampler in CURVES
         return ProposalFigures(
             len(attempts),
             len(satisfied),
@@ -173,7 +175,7 @@ def figures_of(
             _histogram(positions, satisfied),
             points,
             reached,
-            notes_on(figures, len(accepted), place is not None, bool(reached)),
+            notes_on(figures, len(accepted), place is not None, bool(reached), none_of),
         )
 
     return PromptFigures(prompt, of_base, {name: of_proposal(attempts) for name, attempts in proposals.items()})

@@ -12,7 +12,7 @@ __all__ = ["notes_on"]
 _FEW = 100  # texts of g, or effective draws
 
 
-def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bool) -> tuple[str, ...]:
+def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bool, without: bool) -> tuple[str, ...]:
     """Say in words what the figures of a proposal warn of.
 
     Parameters
@@ -25,6 +25,8 @@ def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bo
         Whether texts are compared by a place in them.
     halved
         Whether there was a distance by that place that could be halved.
+    without
+        Whether the evaluation's own sampler gave no text.
     """
     notes = []
     if (worth := figures["effective_sample_size"].value) < _FEW:
@@ -43,6 +45,8 @@ def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bo
         notes.append(f"{gold} texts of g only: the projected KL needs more attempts of the model itself")
     if place and gold and not halved:
         notes.append("the place shows no distance between g' and g that samplers could reduce")
+    if without:
+        notes.append("the sampler of the settings gave no text of these attempts: make more")
     if find_spec("sacrebleu") is None:
         notes.append("no Self-BLEU: it needs sacrebleu (pip install 'guardwrap[metrics]')")
     return tuple(notes)

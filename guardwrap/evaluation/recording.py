@@ -25,7 +25,7 @@ Attempts = list[list[Attempt]]
 
 
 class Source(Protocol):
-    """What draws attempts: a ``GuardedGenerator``."""
+    """What draws attempts: a ``Session``, or a ``GuardedGenerator``."""
 
     def attempts(
         self,

@@ -13,7 +13,7 @@ from guardwrap.evaluation.figures import PromptFigures, ProposalFigures
 from guardwrap.evaluation.reach import PAPER
 from guardwrap.evaluation.settings import BASE
 from guardwrap.evaluation.summary import LABELS, Evaluation, mean_over_prompts
-from guardwrap.evaluation.tradeoff import Point
+from guardwrap.evaluation.tradeoff import CURVES, Point
 from guardwrap.report.blocks import (
     Bar,
     Bars,
@@ -150,8 +150,8 @@ def _samplers(name: str, found: ProposalFigures) -> list[Block]:
             point.relative_cost,
             f"{point.texts}{' (resampled)' if point.resampled else ''}",
             point.projected_kl,
-            found.figures.get("kl_gold_guarded") if point.setting is None else point.figures.get("kl"),
-            found.figures.get("tvd_gold_guarded") if point.setting is None else point.figures.get("tvd"),
+            found.figures.get("kl_gold_guarded") if point.sampler == "rejection" else point.figures.get("kl"),
+            found.figures.get("tvd_gold_guarded") if point.sampler == "rejection" else point.figures.get("tvd"),
         )
         for point in found.samplers
     ]
@@ -185,7 +185,7 @@ def _samplers(name: str, found: ProposalFigures) -> list[Block]:
 
 def _setting(point: Point) -> str:
     if point.setting is None:
-        return "rejection"
+        return point.sampler
     if point.sampler == "qrs":
         return f"QRS, β = {point.setting:.3g}"
     return f"IMH, {point.setting:g} step{'s' if point.setting > 1 else ''}"
@@ -222,6 +222,11 @@ def _tradeoff(name: str, found: ProposalFigures) -> Curves:
             left = [(1.0, 1.0), *((cost, share) for of, share, cost in PAPER if of == sampler)]
             points = [CurvePoint(cost, exactly(share * start.value)) for cost, share in left]
             series.append(Curve(f"{title}, in the paper", tuple(points)))
+    series += [
+        Curve(point.sampler, (CurvePoint(point.relative_cost, kl),))
+        for point in found.samplers
+        if point.sampler not in CURVES and (kl := _distance(point))
+    ]
     what = "projected KL to g" if by_place else "KL to g"
     only = "" if by_place else " KL to g is of QRS only: IMH needs a place in texts to be compared by."
     return Curves(

@@ -17,7 +17,7 @@ from guardwrap.errors import UsageError
 from guardwrap.evaluation.figures import figures_of
 from guardwrap.evaluation.recording import Source, record
 from guardwrap.evaluation.report import charts_of, page_of
-from guardwrap.evaluation.settings import BASE, Settings, marks_of, place_of
+from guardwrap.evaluation.settings import BASE, EvaluationSettings, marks_of, place_of
 from guardwrap.evaluation.summary import Evaluation
 from guardwrap.proposals import Prompt
 from guardwrap.report.charts import png_of
@@ -29,7 +29,7 @@ __all__ = ["evaluate"]
 
 def evaluate(
     source: Source,
-    settings: Settings,
+    settings: EvaluationSettings,
     constraint: Constraint,
     folder: Path,
     tick: Callable[[int], None] = lambda _: None,
@@ -40,7 +40,7 @@ def evaluate(
     Parameters
     ----------
     source
-        A ``GuardedGenerator`` with the settings' model and the constraint.
+        A ``Session``, or a ``GuardedGenerator``, with the settings' model and the constraint.
     settings, constraint
         As from ``read_settings``.
     folder
@@ -86,6 +86,7 @@ def evaluate(
             steps=settings.steps,
             texts=settings.texts,
             seed=settings.seed,
+            sampler=settings.sampler,
         )
         for i, prompt in enumerate(settings.prompts)
     ]

@@ -13,9 +13,9 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.keywords import Keyword
 from guardwrap.constraints.text import Regex
 from guardwrap.proposals import Prompt
-from guardwrap.settings import Law, beside, read_law
+from guardwrap.settings import TaskSettings, beside, read_task_settings
 
-__all__ = ["BASE", "KINDS", "STEPS", "Settings", "marks_of", "place_of", "read_settings"]
+__all__ = ["BASE", "KINDS", "STEPS", "EvaluationSettings", "Settings", "marks_of", "place_of", "read_settings"]
 
 BASE = "base"
 """What figures call the model itself."""
@@ -26,7 +26,7 @@ KINDS = ("adapter", "model")
 """Of proposals that are no prompts."""
 
 
-class Settings(Law):
+class EvaluationSettings(TaskSettings):
     """What to compare, and how thoroughly.
 
     Parameters
@@ -57,6 +57,9 @@ class Settings(Law):
         The β of QRS, in units of P/a' as in ``qrs``. None chooses them by what they cost.
     steps
         Moves of IMH.
+    sampler
+        One more to compare with the curves of QRS and IMH, the one that an app is to use, say: its name, or its name
+        with options as in ``{qrs: {target_tvd: 0.05}}``.
     texts
         Of each setting of IMH, where so many can be had: 1000 in the paper (App. G).
     position
@@ -74,6 +77,7 @@ class Settings(Law):
     batch_size: int | None = Field(default=None, ge=1)
     betas: list[float] | None = Field(default=None, min_length=1)
     steps: list[int] = Field(default=list(STEPS), min_length=1)
+    sampler: str | dict[str, Any] | None = None
     texts: int = Field(default=1000, ge=1)
     position: str | None = Field(default=None, min_length=1)
 
@@ -103,10 +107,31 @@ class Settings(Law):
             raise ValueError("each number of steps must be at least 1; rejection, no step, is always compared")
         return steps
 
+    @field_validator("sampler")
+    @classmethod
+    def _readable(cls, sampler: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+        if sampler is not None:
+            from guardwrap.samplers.registry import read_sampler  # scipy comes with it, which help need not wait for
+
+            read_sampler(sampler)
+        return sampler
+
+    def located(self, path: str | Path) -> dict[str, Any]:
+        """Return the fields that name folders, those of them beside the settings' own file found there."""
+        proposals = {
+            name: given if isinstance(given, str) else {kind: beside(path, source) for kind, source in given.items()}
+            for name, given in self.proposals.items()
+        }
+        return {**super().located(path), "proposals": proposals}
+
+
+Settings = EvaluationSettings
+"""Its name up to version 0.1."""
+
 
 def read_settings(
     path: str | Path, *, changes: Mapping[str, Any] | None = None, allow_code: bool = False
-) -> tuple[Settings, Constraint]:
+) -> tuple[EvaluationSettings, Constraint]:
     """Read an evaluation's file.
 
     Parameters
@@ -114,7 +139,7 @@ def read_settings(
     path
         Path of the YAML file. A folder or constraint file that it names is looked for beside it first.
     changes
-        Fields to replace, e.g. from the command line.
+        Fields to replace, e.g. from the command line; they are held to the same rules.
     allow_code
         Whether the constraint may name Python functions.
 
@@ -122,19 +147,15 @@ def read_settings(
     ------
     SpecError
         If the file cannot be read or is not well formed; the message names path and line.
+    UsageError
+        If a field cannot be replaced by what was given.
     GuardwrapError
         If the constraint that it names cannot be read.
     """
-    settings, constraint = read_law(path, Settings, allow_code=allow_code)
-    proposals = {
-        name: given if isinstance(given, str) else {kind: beside(path, source) for kind, source in given.items()}
-        for name, given in settings.proposals.items()
-    }
-    changes = {"model": beside(path, settings.model), "proposals": proposals, **(changes or {})}
-    return settings.model_copy(update=changes), constraint
+    return read_task_settings(path, EvaluationSettings, changes=changes, allow_code=allow_code)
 
 
-def place_of(settings: Settings, constraint: Constraint) -> Keyword | Regex | None:
+def place_of(settings: EvaluationSettings, constraint: Constraint) -> Keyword | Regex | None:
     """Return what to look for in texts, whose place in them is compared, or None if nothing can be looked for."""
     if settings.position is not None:
         return Keyword(settings.position)
@@ -142,7 +163,7 @@ def place_of(settings: Settings, constraint: Constraint) -> Keyword | Regex | No
     return found[0] if len(found) == 1 else None
 
 
-def marks_of(settings: Settings, constraint: Constraint) -> tuple[Keyword | Regex, ...]:
+def marks_of(settings: EvaluationSettings, constraint: Constraint) -> tuple[Keyword | Regex, ...]:
     """Return what to highlight in texts: what their place is compared by, and whatever must occur in them."""
     asked = () if settings.position is None else (Keyword(settings.position),)
     return (*asked, *_placed(constraint))

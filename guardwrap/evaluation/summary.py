@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from guardwrap.draws import Estimate, plain
 from guardwrap.evaluation.figures import BINS, PromptFigures
-from guardwrap.evaluation.settings import BASE, Settings
+from guardwrap.evaluation.settings import BASE, EvaluationSettings
 from guardwrap.evaluation.tradeoff import BLEU_TEXTS
 from guardwrap.metrics.intervals import mean_of
 
@@ -37,6 +37,8 @@ HOW = {
     "Z in them from the model's own attempts.",
     "samplers": "Every setting runs over the same recorded attempts, so points of a curve are not independent. Cost is "
     "attempts for a text; for IMH, whose move is one accepted attempt, steps + 1 times that of rejection.",
+    "sampler": "The sampler of the settings, over all recorded attempts: its cost is their number over that of its "
+    "texts, a pilot's attempts included; that interval takes texts to be independent.",
     "beta": "In units of P/a', where P = a b. Where none was given, it was chosen on the same attempts by its cost.",
     "resampled": "Where the recorded attempts are too few for IMH, those that satisfy the constraint are drawn again "
     "with replacement, by the seed: a bootstrap of the proposal's law. For the error of what was recorded, worth m = "
@@ -76,7 +78,7 @@ class Evaluation:
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
-    settings: Settings
+    settings: EvaluationSettings
     constraint: str
     digest: str
     place: str | None

@@ -25,9 +25,12 @@ from guardwrap.metrics import (
     self_bleu,
 )
 from guardwrap.metrics.intervals import clip
-from guardwrap.samplers import Attempt, Sampler, imh, qrs, rejection
+from guardwrap.samplers import Attempt, Sampler, imh, qrs, rejection, sampler_named
 
-__all__ = ["BLEU_TEXTS", "Bins", "Point", "diversity", "tradeoff"]
+__all__ = ["BLEU_TEXTS", "CURVES", "Bins", "Point", "diversity", "tradeoff"]
+
+CURVES = ("rejection", "qrs", "imh")
+"""What points are called, but for those of the evaluation's own sampler."""
 
 COSTS = (1.1, 1.2, 1.36, 1.7, 2.2, 3.0, 4.5, 7.0, 10.0, 15.0, 22.0, 33.0, 50.0)
 """What QRS costs over rejection, where β is chosen."""
@@ -63,7 +66,8 @@ class Point:
     Parameters
     ----------
     sampler, setting
-        ``"rejection"`` and None, ``"qrs"`` and β, ``"imh"`` and its steps.
+        ``"rejection"`` and None, ``"qrs"`` and β, ``"imh"`` and its steps; the evaluation's own sampler as its
+        settings spell it, and None.
     texts
         How many it gave.
     resampled
@@ -101,6 +105,7 @@ def tradeoff(
     steps: Sequence[int],
     texts: int,
     seed: int,
+    sampler: str | Mapping[str, Any] | None = None,
 ) -> list[Point]:
     """Run every setting over the attempts of one proposal.
 
@@ -118,11 +123,13 @@ def tradeoff(
         Of IMH, where there are not more without drawing attempts twice.
     seed
         For drawing attempts with replacement.
+    sampler
+        One more; None for none.
 
     Returns
     -------
     list of Point
-        Rejection; QRS and IMH by rising cost.
+        Rejection; QRS and IMH by rising cost; then ``sampler``, if these attempts give a text of it.
     """
     weights = np.array([attempt.log_weight for attempt in attempts], dtype=np.float64)
     satisfied = [attempt for attempt in attempts if attempt.satisfied]
@@ -141,7 +148,18 @@ def tradeoff(
         ran = _run(imh(number), stream[: count * (number + 1)])
         cost = Estimate(*((number + 1) * x for x in _inverse(rate)))
         points.append(_point("imh", number, *ran, bins, cost, number + 1.0, worth if again else math.inf))
+    if sampler is not None:
+        given, figures = _run(sampler_named(sampler), attempts)
+        cost = _inverse(acceptance_rate(len(given), len(attempts), stopped_on_acceptance=False))
+        if given:
+            points.append(_point(_in_words(sampler), None, given, figures, bins, cost, cost.value * rate.value))
     return points
+
+
+def _in_words(sampler: str | Mapping[str, Any]) -> str:
+    """Spell the evaluation's own sampler, unlike the names of the curves."""
+    ((name, options),) = ((sampler, None),) if isinstance(sampler, str) else sampler.items()
+    return f"sampler: {name}" + "".join(f", {option} = {value}" for option, value in (options or {}).items())
 
 
 def _run(sampler: Sampler, attempts: Sequence[Attempt]) -> tuple[list[str], Mapping[str, Estimate | float]]:

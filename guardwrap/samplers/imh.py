@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from guardwrap.draws import Draw, Estimate
 from guardwrap.errors import UsageError
@@ -36,7 +36,13 @@ class _State:
     moved: int = 0
 
 
-def imh(steps: int = 10, *, thinning: int | None = None, chains: int | None = None, move: str = "accepted") -> Sampler:
+def imh(
+    steps: int = 10,
+    *,
+    thinning: int | None = None,
+    chains: int | None = None,
+    move: Literal["accepted", "raw"] = "accepted",
+) -> Sampler:
     """Return the sampler whose chains start at an accepted draw and move by min(1, w(y') / w(y)), w = P / a'.
 
     Parameters

@@ -16,7 +16,7 @@ from guardwrap.training.drawing import Drawn
 from guardwrap.training.plan import BASE, BRANCHES, POLICY, Round
 from guardwrap.training.policy import Policy
 from guardwrap.training.samples import Sample
-from guardwrap.training.settings import Settings
+from guardwrap.training.settings import TrainingSettings
 from guardwrap.training.state import State
 from guardwrap.training.task import Task
 
@@ -44,7 +44,7 @@ class Mixture:
         The training's.
     """
 
-    def __init__(self, task: Task, policy: Policy, state: State, settings: Settings) -> None:
+    def __init__(self, task: Task, policy: Policy, state: State, settings: TrainingSettings) -> None:
         self.task, self.policy, self.state, self.settings = task, policy, state, settings
         self._hinted = {template: task.hinted(template) for template in settings.hints}
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from guardwrap.training.settings import Settings
+from guardwrap.training.settings import TrainingSettings
 
 __all__ = ["BASE", "BRANCHES", "POLICY", "Round", "continued", "rounds"]
 
@@ -40,7 +40,7 @@ class Round:
     learn: Literal["replay", "dpg", "sft"]
 
 
-def rounds(settings: Settings, *, begun: bool = False) -> list[Round]:
+def rounds(settings: TrainingSettings, *, begun: bool = False) -> list[Round]:
     """Divide the samples among rounds. Each prompt gets as many, so that a few of the samples may be left over.
 
     Parameters
@@ -62,7 +62,7 @@ def rounds(settings: Settings, *, begun: bool = False) -> list[Round]:
     return [part for part in planned if part.draws]
 
 
-def _warm(size: int, settings: Settings) -> Draws:
+def _warm(size: int, settings: TrainingSettings) -> Draws:
     """Divide attempts among the hints and, for ``replay``, the model itself; all are its own where there is no hint."""
     hints = settings.hints
     share = settings.base_share if settings.method == "replay" else 0.0
@@ -70,18 +70,18 @@ def _warm(size: int, settings: Settings) -> Draws:
     return (*zip(hints, _split(size - base, [1.0] * len(hints)), strict=True), (BASE, base))
 
 
-def _replay(size: int, settings: Settings) -> list[Round]:
+def _replay(size: int, settings: TrainingSettings) -> list[Round]:
     sizes = _split(size, [_GROWTH**k for k in range(settings.rounds)])
     bases = [round(_DEFENSIVE * each) for each in sizes]
     return [Round(((POLICY, each - base), (BASE, base)), "replay") for each, base in zip(sizes, bases, strict=True)]
 
 
-def _dpg(size: int, settings: Settings) -> list[Round]:
+def _dpg(size: int, settings: TrainingSettings) -> list[Round]:
     steps = max(1, round(size * len(settings.prompts) / settings.samples_per_step))
     return [Round(((POLICY, each),), "dpg") for each in _split(size, [1.0] * steps)]
 
 
-def continued(begun: Sequence[Round], settings: Settings) -> list[Round]:
+def continued(begun: Sequence[Round], settings: TrainingSettings) -> list[Round]:
     """Plan a training anew whose number of samples was changed when it had begun.
 
     Parameters

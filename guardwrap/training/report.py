@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from guardwrap.constraints.spec import parse, to_yaml
+from guardwrap.constraints.spec import parse
+from guardwrap.constraints.yaml_nodes import to_yaml
 from guardwrap.draws import Estimate, plain
 from guardwrap.errors import GuardwrapError
 from guardwrap.report.blocks import (
@@ -29,7 +30,7 @@ from guardwrap.report.diagonal import cost_against_distance, minus_log
 from guardwrap.report.reading import loads, read_as, text_of
 from guardwrap.report.words import UNKNOWN
 from guardwrap.training.progress import Row
-from guardwrap.training.settings import Settings
+from guardwrap.training.settings import TrainingSettings
 
 __all__ = ["Result", "Trained", "Training", "charts_of", "pages_of", "read_training"]
 
@@ -72,7 +73,7 @@ class Result(Trained):
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
-    settings: Settings
+    settings: TrainingSettings
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def _page(group: Sequence[Training]) -> Page:
     return Page(title, tuple(sections))
 
 
-def _constraint(settings: Settings) -> str:
+def _constraint(settings: TrainingSettings) -> str:
     given = settings.constraint
     if isinstance(given, str):
         return given

@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from guardwrap.constraints.base import Constraint
-from guardwrap.errors import UsageError
 from guardwrap.proposals import Prompt
-from guardwrap.settings import Law, beside, read_law
+from guardwrap.settings import TaskSettings, beside, read_task_settings
 
-__all__ = ["Settings", "read_settings"]
+__all__ = ["Settings", "TrainingSettings", "read_settings"]
 
 
-class Settings(Law):
+class TrainingSettings(TaskSettings):
     """What to train, how, and on what budget.
 
     Parameters
@@ -125,7 +124,7 @@ class Settings(Law):
         return hints
 
     @model_validator(mode="after")
-    def _enough_samples(self) -> Settings:
+    def _enough_samples(self) -> TrainingSettings:
         prompts = len(self.prompts)
         if self.start and self.full:
             raise ValueError("start: an adapter cannot become a full model; leave out start or full")
@@ -151,10 +150,18 @@ class Settings(Law):
         """The learning rate in use."""
         return self.learning_rate or (1.41e-5 if self.full else 3e-4)
 
+    def located(self, path: str | Path) -> dict[str, Any]:
+        """Return the fields that name folders, those of them beside the settings' own file found there."""
+        return {**super().located(path), "start": self.start and beside(path, self.start)}
+
+
+Settings = TrainingSettings
+"""Its name up to version 0.1."""
+
 
 def read_settings(
     path: str | Path, *, changes: Mapping[str, Any] | None = None, allow_code: bool = False
-) -> tuple[Settings, Constraint]:
+) -> tuple[TrainingSettings, Constraint]:
     """Read a training's file.
 
     Parameters
@@ -162,7 +169,7 @@ def read_settings(
     path
         Path of the YAML file. A folder or constraint file that it names is looked for beside it first.
     changes
-        Fields to replace, e.g. from the command line.
+        Fields to replace, e.g. from the command line; they are held to the same rules.
     allow_code
         Whether the constraint may name Python functions.
 
@@ -175,12 +182,4 @@ def read_settings(
     GuardwrapError
         If the constraint that it names cannot be read.
     """
-    settings, constraint = read_law(path, Settings, allow_code=allow_code)
-    found = {"model": beside(path, settings.model), "start": settings.start and beside(path, settings.start)}
-    changed = found | dict(changes or {})
-    try:
-        return Settings.model_validate({**settings.model_dump(), **changed}), constraint
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{where}{': ' if where else ''}{first['msg'].removeprefix('Value error, ')}") from None
+    return read_task_settings(path, TrainingSettings, changes=changes, allow_code=allow_code)

@@ -35,7 +35,7 @@ from guardwrap.training.drawing import draw
 from guardwrap.training.progress import Row, seen, warnings_of, write_curve
 from guardwrap.training.report import Result, Trained, Training, charts_of
 from guardwrap.training.samples import Floats
-from guardwrap.training.settings import Settings
+from guardwrap.training.settings import TrainingSettings
 from guardwrap.training.trainer import Trainer
 
 __all__ = ["Trained", "train"]
@@ -47,7 +47,7 @@ _PAPER = "Kim et al., Guaranteed Generation from Large Language Models (ICLR 202
 
 def train(
     guarded: GuardedGenerator,
-    settings: Settings,
+    settings: TrainingSettings,
     folder: str | Path,
     *,
     tick: Callable[[Row], None] = lambda row: None,
@@ -214,7 +214,7 @@ def _save(trainer: Trainer, folder: Path, figures: Mapping[str, Estimate], notes
     return place
 
 
-def _trackers(settings: Settings, folder: Path, stack: ExitStack) -> Callable[[Row], None]:
+def _trackers(settings: TrainingSettings, folder: Path, stack: ExitStack) -> Callable[[Row], None]:
     """Start the trackers that were asked for; return what tells them a row."""
     if not settings.trackers:
         return lambda row: None

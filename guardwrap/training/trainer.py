@@ -32,7 +32,7 @@ from guardwrap.training.plan import BASE, POLICY, Round, continued, rounds
 from guardwrap.training.policy import Policy, read_start
 from guardwrap.training.progress import Row, seen, warnings_of, write_curve
 from guardwrap.training.samples import Buffer, Floats
-from guardwrap.training.settings import Settings
+from guardwrap.training.settings import TrainingSettings
 from guardwrap.training.state import Fit, State, placed_under, read_state, spelled, under
 from guardwrap.training.task import Task
 
@@ -87,7 +87,7 @@ class Trainer:
     def __init__(
         self,
         guarded: GuardedGenerator,
-        settings: Settings,
+        settings: TrainingSettings,
         folder: Path,
         tick: Callable[[Row], None] = lambda row: None,
         made: Callable[[int], None] = lambda attempts: None,

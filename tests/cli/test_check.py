@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.cli.commands import TWO_PARTS, assert_one_line, run
+from tests.cli.commands import HAS_A, TWO_PARTS, assert_one_line, run
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
@@ -60,6 +60,13 @@ def test_check_bad_files(tmp_path):
     assert_one_line(run("check", "missing.yaml"), "missing.yaml")
     assert_one_line(run("check", "catalogue:no-url"), "did you mean 'no-urls'")
     assert_one_line(run("check", "bad.yaml", "--json"), "bad.yaml:2")
+
+
+def test_check_reads_the_sampler_too(tmp_path):
+    (tmp_path / "c.yaml").write_text(HAS_A + "sampler: {qrs: {pilot: 5}}\n")
+    assert run("check", "c.yaml", "a").exit_code == 0
+    (tmp_path / "c.yaml").write_text(HAS_A + "sampler: {qrs: {pilt: 5}}\n")
+    assert_one_line(run("check", "c.yaml", "a"), "c.yaml:", "sampler.qrs.pilt: unknown field", "did you mean 'pilot'")
 
 
 def test_check_says_when_a_checker_crashes_without_quoting_the_text(tmp_path):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from transformers import LlamaForCausalLM
 
-from guardwrap import Budget, GuardedGenerator, Prompt, Regex
+from guardwrap import Budget, GuardedGenerator, Prompt, Regex, imh
 from guardwrap.adapters import describe, save_adapter
 from guardwrap.cli.common import printable
 from guardwrap.constraints.files import as_constraint_file
@@ -66,6 +66,17 @@ def test_a_sampler_and_a_proposal(model, has_a, tmp_path):
     for more, name in (((), "imh"), (("--sampler", "rejection"), "rejection")):
         (record,) = records(generate(model, "ab", "-c", "c.yaml", *more).stdout)
         assert record["report"]["sampler"] == name
+    # Options are the same in a file, on the command line and in Python.
+    told = {"imh": {"steps": 3}}
+    (tmp_path / "c.yaml").write_text(HAS_A + "sampler: {imh: {steps: 3}}\n")
+    made = GuardedGenerator(model, Regex("a"), sampler=imh(3), proposal=Prompt("ca{prompt}"))
+    (outcome,) = made.run("ab", budget=Budget(max_attempts=5000), **settings)
+    for said in (("-c", "c.yaml"), ("-c", has_a, "--sampler", "imh: {steps: 3}")):
+        result = generate(model, "ab", *options[3:], *said, "--proposal", "ca{prompt}")
+        (record,) = records(result.stdout)
+        assert record["texts"] == list(outcome.texts)
+        assert record["report"]["evidence"]["steps"] == 3
+        assert record["report"]["settings"]["sampler"] == told
 
 
 def test_every_source_of_prompts_gives_the_same(model, has_a, tmp_path):
@@ -204,6 +215,13 @@ def test_terminal_escapes_are_not_printed():
         (["--file", "a\0b", "-c", "has-a.yaml"], None, ["cannot read 'a"]),
         (["hi", "-c", "has-a.yaml", "--sampler", ""], None, ["unknown sampler ''"]),
         (["hi", "-c", "has-a.yaml", "--sampler", "qsr"], None, ["qsr", "did you mean 'qrs'"]),
+        (
+            ["hi", "-c", "has-a.yaml", "--sampler", "qrs: {bta: 1}"],
+            None,
+            [": sampler.qrs.bta: ", "did you mean 'beta'"],
+        ),
+        (["hi", "-c", "has-a.yaml", "--sampler", "qrs: {beta: x}"], None, [": sampler.qrs.beta: ", "a valid number"]),
+        (["hi", "-c", "has-a.yaml", "--sampler", "qrs: {"], None, ["--sampler:1: malformed YAML"]),
         (["hi", "-c", "has-a.yaml", "--proposal", "a"], None, ["{prompt}"]),
         (["hi", "-c", "has-a.yaml", "--proposal", "a{prompt}", "--sampler", "qrs"], None, ["top_k=0"]),
         (["hi", "-c", "has-a.yaml", "--resume"], None, ["--output"]),
@@ -393,6 +411,8 @@ def test_resume_goes_on_with_the_same_sampler_and_proposal(model, has_a, tmp_pat
     ]:
         assert_one_line(generate(model, *options, "--resume", *other), "out.jsonl:1: was made with", says)
         assert (tmp_path / "out.jsonl").read_text() == part
+    more = ("--sampler", "imh: {steps: 3}", *drawn[2:])
+    assert_one_line(generate(model, *options, "--resume", *more), "without --sampler; resume with the same settings")
     assert generate(model, *options, "--resume", *drawn).exit_code == 0
     rows, wanted = without_time((tmp_path / "out.jsonl").read_text()), without_time(whole)
     for row in (*rows, *wanted):

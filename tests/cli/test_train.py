@@ -130,7 +130,8 @@ def test_a_card_has_no_path(config, tmp_path):
     [
         (["nowhere.yaml", "-o", "out"], ("", ""), ["cannot read 'nowhere.yaml'"]),
         (["train.yaml", "-o", "train.yaml"], ("", ""), ["it is no folder"]),
-        (["train.yaml", "-o", "out", "--method", "ppo"], ("", ""), ["method: ", "'replay', 'dpg' or 'sft'"]),
+        (["train.yaml", "-o", "out", "--method", "ppo"], ("", ""), ["method: 'ppo' is not one of replay, dpg, sft"]),
+        (["train.yaml", "-o", "out", "--method", "repaly"], ("", ""), [": method: ", "(did you mean 'replay'?)"]),
         (["train.yaml", "-o", "out", "--seconds", "0"], ("", ""), ["seconds: ", "greater than 0"]),
         (["train.yaml", "-o", "out", "--samples", "0"], ("", ""), ["--samples"]),
         (["train.yaml"], ("", ""), ["--out"]),

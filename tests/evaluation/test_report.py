@@ -19,6 +19,7 @@ from guardwrap.evaluation.report import page_of, read_evaluation
 from guardwrap.evaluation.run import evaluate
 from guardwrap.evaluation.settings import Settings
 from guardwrap.report.html import html_report
+from guardwrap.samplers import from_row, qrs
 from tests.evaluation.placed import Source, placed
 from tests.report.pages import Page
 
@@ -64,6 +65,39 @@ def test_what_was_written_gives_the_same_page_again(tmp_path, world):
     run(tmp_path, Source(world), prompts=["Tell me.", ""])
     again = html_report([page_of(read_evaluation(tmp_path / "evaluation.json"))])
     assert again == (tmp_path / "report.html").read_text()
+
+
+def test_a_sampler_of_its_own(tmp_path):
+    usual = run(tmp_path).prompts[0].proposals["cap"]
+    told = {"qrs": {"target_acceptance": 0.4, "pilot": 20}}
+    found = run(tmp_path, sampler=told).prompts[0].proposals["cap"]
+    *curves, own = found.samplers
+    assert curves == list(usual.samplers), "the curves stay as they are"
+    assert found.reach == usual.reach
+    assert (own.sampler, own.setting) == ("sampler: qrs, target_acceptance = 0.4, pilot = 20", None)
+    attempts = recording_of("cap", tmp_path)
+    state, texts = qrs(target_acceptance=0.4, pilot=20).init(), 0
+    for attempt in attempts:
+        state, draw = qrs(target_acceptance=0.4, pilot=20).step(state, attempt)
+        texts += draw is not None
+    assert 10 < own.texts == texts < 150
+    assert own.cost.value == pytest.approx(250 / texts)
+    assert own.relative_cost == pytest.approx(own.cost.value * sum(attempt.satisfied for attempt in attempts) / 250)
+    assert own.projected_kl is not None
+    html = (tmp_path / "report.html").read_text()
+    assert own.sampler in html
+    assert html_report([page_of(read_evaluation(tmp_path / "evaluation.json"))]) == html
+    none = run(tmp_path, sampler={"qrs": {"pilot": 1000}}).prompts[0].proposals["cap"]
+    assert none.samplers == usual.samplers
+    assert "the sampler of the settings gave no text of these attempts: make more" in none.notes
+    assert not any("gave no text" in note for note in (*usual.notes, *found.notes))
+
+
+def recording_of(name, folder):
+    """The attempts of a proposal, as they were recorded."""
+    (path,) = (folder / "attempts").glob(f"{name}-*")
+    _, *lines = path.read_text().splitlines()
+    return [from_row(row) for line in lines for row in json.loads(line)["attempts"][0]]
 
 
 def test_the_page(tmp_path):
@@ -161,7 +195,7 @@ def config(tmp_path, monkeypatch):
         made.append((model, constraint, options))
         return Source(placed())
 
-    monkeypatch.setattr(sys.modules["guardwrap.cli.evaluate"], "load_generator", load)
+    monkeypatch.setattr(sys.modules["guardwrap.cli.evaluate"], "load_session", load)
     path = tmp_path / "config.yaml"
     path.write_text(
         "constraint: {kind: regex, pattern: a}\nprompts: [Tell me.]\nsteps: [1]\nproposals: {cap: 'An a. {prompt}'}\n"
@@ -180,11 +214,14 @@ def test_the_command(config, tmp_path):
     assert lines[1].startswith("cap: acceptance rate AR 0.")
     assert lines[-1] == str(tmp_path / "out" / "report.html")
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["settings"]["attempts"] == 200
+    told = CliRunner().invoke(app, [*map(str, arguments), "--sampler", "imh: {steps: 2}"])
+    assert told.exit_code == 0, told.output
+    assert "sampler: imh, steps = 2" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_a_model_as_a_proposal(config, tmp_path, monkeypatch):
     path, made = config
-    monkeypatch.setattr(Source, "pipeline", "a pipeline", raising=False)
+    monkeypatch.setattr(Source, "pipe", "a pipeline", raising=False)
     path.write_text(path.read_text().replace("cap: 'An a. {prompt}'", "other: {model: n}") + "dtype: float32\n")
     result = CliRunner().invoke(app, ["evaluate", str(path), "--out", str(tmp_path / "out"), "--attempts", "200"])
     assert result.exit_code == 0, result.output
@@ -201,6 +238,14 @@ def test_errors_of_the_command(config, tmp_path, monkeypatch):
         ([path, "--out", tmp_path / "file"], "it is no folder"),
         ([wrong, "--out", tmp_path / "out"], "wrong.yaml:5: bets: unknown field 'bets' (did you mean 'betas'?)"),
         ([tmp_path / "none.yaml", "--out", tmp_path / "out"], "cannot read"),
+        (
+            [path, "--out", tmp_path / "out", "--sampler", "qsr"],
+            ": sampler: unknown sampler 'qsr' (did you mean 'qrs'?)",
+        ),
+        (
+            [path, "--out", tmp_path / "out", "--sampler", "imh: {stepz: 2}"],
+            ": sampler.imh.stepz: unknown field 'stepz' (",
+        ),
     ):
         result = CliRunner().invoke(app, ["evaluate", *map(str, arguments)])
         assert result.exit_code == 2

@@ -13,6 +13,7 @@ from guardwrap.adapters import save_adapter
 from guardwrap.errors import AdapterError, AdapterMismatch
 from guardwrap.evaluation.run import evaluate
 from guardwrap.evaluation.settings import Settings
+from guardwrap.session import Session
 from guardwrap.testing import World
 from tests.adapted import CONSTRAINT, card_of, trained, world_of
 
@@ -30,7 +31,7 @@ def evaluated(folder: Path, world: World, proposals: dict[str, Any], attempts: i
         texts=50,
         seed=2,
     )
-    source = GuardedGenerator(world.pipeline(), CONSTRAINT, batch_size=64)
+    source = Session(world.pipeline(), CONSTRAINT, batch_size=64)
     return evaluate(source, settings, CONSTRAINT, folder).prompts[0].proposals
 
 
@@ -82,3 +83,15 @@ def test_what_cannot_be_drawn_from(tmp_path: Path, worlds: dict[str, World]) -> 
         evaluated(tmp_path / "out", worlds["world"], {"x": {"adapter": str(tmp_path / "nowhere")}}, 10)
     with pytest.raises(AdapterMismatch, match="was trained on"):
         evaluated(tmp_path / "out", worlds["model"], {"x": {"adapter": str(tmp_path / "adapter")}}, 10)
+
+
+def test_a_session_draws_what_the_wrapper_draws(worlds: dict[str, World]) -> None:
+    world = worlds["world"]
+    drawn = [
+        kind(world.pipeline(), CONSTRAINT).attempts([world.prompt], 40, seed=seed, **world.settings)
+        for kind, seed in ((Session, 3), (GuardedGenerator, 3), (Session, 4))
+    ]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2]
+    assert [len(attempts) for attempts in drawn[0]] == [40]
+    assert {attempt.satisfied for attempt in drawn[0][0]} == {True, False}

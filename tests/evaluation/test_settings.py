@@ -4,8 +4,8 @@ import pytest
 
 from guardwrap import Keyword, Regex
 from guardwrap.constraints import Length
-from guardwrap.errors import SpecError
-from guardwrap.evaluation.settings import Settings, marks_of, place_of, read_settings
+from guardwrap.errors import SpecError, UsageError
+from guardwrap.evaluation.settings import EvaluationSettings, Settings, marks_of, place_of, read_settings
 
 
 def test_the_place():
@@ -39,6 +39,13 @@ proposals:
     [
         (CONFIG + "bets: [1]\n", "c.yaml:5: bets: unknown field 'bets' (did you mean 'betas'?); known: model, "),
         (CONFIG + "betas: [1, 0]\n", "c.yaml:5: betas: each β must be a number above 0"),
+        (CONFIG + "sampler: qsr\n", "c.yaml:5: sampler: unknown sampler 'qsr' (did you mean 'qrs'?); known: imh, qrs"),
+        (
+            CONFIG + "sampler:\n  qrs:\n    target_tdv: 0.1\n",
+            "c.yaml:7: sampler.qrs.target_tdv: unknown field 'target_tdv' (did you mean 'target_tvd'?); known: beta, ",
+        ),
+        (CONFIG + "sampler: {imh: {steps: few}}\n", "c.yaml:5: sampler.imh.steps: Input should be a valid integer"),
+        (CONFIG + "sampler: {imh: {}, qrs: {}}\n", "c.yaml:5: sampler: {'imh': {}, 'qrs': {}} is no sampler; give"),
         (CONFIG + "steps: [0]\n", "c.yaml:5: steps: each number of steps must be at least 1"),
         (CONFIG + "generation: {seed: 1}\n", "c.yaml:5: generation: seed is no setting of the model's law"),
         (CONFIG.replace("{prompt}", ""), "c.yaml:3: proposals: the template of a prompt needs {prompt}"),
@@ -52,7 +59,7 @@ proposals:
         (CONFIG.replace("words", "wrods"), "c.yaml:1: constraint.wrods: unknown field 'wrods' (did you mean 'words'?)"),
         (CONFIG.replace("kind: keyword, words: a", "kind: not"), "c.yaml:1: constraint: needs a field 'of'"),
         (CONFIG.replace("prompts", "# "), "c.yaml:1: the file: needs a field 'prompts'"),
-        ("# nothing\n", "c.yaml: empty file; it needs model, dtype, constraint, prompts"),
+        ("# nothing\n", "c.yaml: empty file; this file is a mapping with the fields model, dtype, constraint, prompts"),
         ("- 1\n", "c.yaml:1: this file is a mapping with the fields model, dtype, constraint"),
     ],
 )
@@ -93,5 +100,53 @@ def test_settings(tmp_path):
     (tmp_path / "d.yaml").write_text(
         CONFIG.replace("{kind: keyword, words: a}", "{kind: python, function: 'os:getcwd'}")
     )
-    with pytest.raises(SpecError, match=r"d\.yaml:1: names Python code"):
+    with pytest.raises(SpecError, match=r"d\.yaml:1: constraint\.function: names Python code"):
         read_settings(tmp_path / "d.yaml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"atempts": 7}, "atempts: unknown field 'atempts' (did you mean 'attempts'?); known: model, "),
+        ({"attempts": "7"}, "attempts: Input should be a valid integer"),
+        ({"attempts": 1}, "attempts: Input should be greater than or equal to 2"),
+        ({"attempts": 7.5}, "attempts: Input should be a valid integer"),
+        ({"model": 7}, "model: must be a string, not int"),
+        ({"dtype": "flaot16"}, "dtype: 'flaot16' is not one of float32, bfloat16, float16 (did you mean 'float16'?)"),
+        ({"proposals": {"base": "{prompt}"}}, "proposals: a proposal needs a name, and 'base' is the model itself"),
+        ({"sampler": {"qrs": {"bta": 1}}}, "sampler.qrs.bta: unknown field 'bta' (did you mean 'beta'?); known: beta"),
+        ({"constraint": {"kind": "keyword", "wrods": "a"}}, "constraint.wrods: unknown field 'wrods' (did you mean"),
+        ({"constraint": {"kind": "python", "function": "os:getcwd"}}, "constraint.function: names Python code"),
+        ({"model": object()}, "<object object at "),
+    ],
+)
+def test_what_replaces_a_field_is_held_to_the_same_rules(tmp_path, changes, message):
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    with pytest.raises(UsageError) as error:
+        read_settings(tmp_path / "c.yaml", changes=changes)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_the_file_itself_is_wrong_whatever_replaces_its_fields(tmp_path):
+    for text, says in ((CONFIG.replace("prompts", "promts"), ":2: promts"), (CONFIG + "attempts: 1\n", ":5: attempts")):
+        (tmp_path / "c.yaml").write_text(text)
+        with pytest.raises(SpecError, match=rf"c\.yaml{says}: "):
+            read_settings(tmp_path / "c.yaml", changes={"attempts": 7})
+    (tmp_path / "c.yaml").write_text(CONFIG.replace("words", "wrods"))
+    with pytest.raises(SpecError, match=r"c\.yaml:1: constraint\.wrods: "):
+        read_settings(tmp_path / "c.yaml", changes={"attempts": 7})
+
+
+def test_a_constraint_can_be_replaced(tmp_path, monkeypatch):
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    (tmp_path / "word.yaml").write_text("guardwrap: 1\nconstraint: {kind: keyword, words: b}\n")
+    _, constraint = read_settings(tmp_path / "c.yaml", changes={"constraint": {"kind": "keyword", "words": "c"}})
+    assert constraint == Keyword("c")
+    settings, constraint = read_settings(tmp_path / "c.yaml", changes={"constraint": str(tmp_path / "word.yaml")})
+    assert constraint == Keyword("b")
+    assert settings.constraint == str(tmp_path / "word.yaml")
+
+
+def test_the_names_of_version_0_1_stay():
+    assert Settings is EvaluationSettings

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -119,7 +119,7 @@ def test_qrs_draws_from_the_law_of_its_beta(name: str, share: float) -> None:
 @pytest.mark.parametrize(
     ("steps", "move"), [(0, "accepted"), (1, "accepted"), (5, "accepted"), (5, "raw"), (50, "raw")]
 )
-def test_imh_draws_from_the_law_of_its_steps(name: str, steps: int, move: str) -> None:
+def test_imh_draws_from_the_law_of_its_steps(name: str, steps: int, move: Literal["accepted", "raw"]) -> None:
     world = WORLDS[name]
     texts = returned(imh(steps, move=move), world.attempts(2))
     assert goodness_of_fit(texts, world.law(imh_law, steps=steps, move=move)) > FITS
@@ -264,7 +264,7 @@ def test_states_do_not_change() -> None:
         lambda: imh(-1),
         lambda: imh(thinning=0),
         lambda: imh(chains=0),
-        lambda: imh(move="draw"),
+        lambda: imh(move="draw"),  # type: ignore[arg-type]  # what is refused
     ],
 )
 def test_settings_that_cannot_work(wrong: Callable[[], Sampler]) -> None:
