@@ -34,8 +34,9 @@ from guardwrap import (
 )
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.refill.decode import RefillBackend
+from guardwrap.backends.refill.prefixes import Prefix
 from guardwrap.backends.refill.rows import Plain, Wave
-from guardwrap.backends.refill.slots import Slots, _Prefix, _SlotLayer
+from guardwrap.backends.refill.slots import Slots, _SlotLayer
 from guardwrap.constraints import patterns
 from guardwrap.errors import CheckFailed, UsageError
 from guardwrap.pipelines import calls, prepare
@@ -509,7 +510,7 @@ def test_threads_with_constraints_and_stop_strings_of_their_own() -> None:
 
 # Prompts without end.
 
-STATE = (Account, GenerationLaw, Decoded, Draw, _Prefix, torch.Tensor)
+STATE = (Account, GenerationLaw, Decoded, Draw, Prefix, torch.Tensor)
 """What a prompt and its attempts leave while they are under way."""
 
 

@@ -163,6 +163,7 @@ def test_the_budget_of_a_file_is_kept_where_no_option_replaces_it(model, tmp_pat
         "max_tokens": 900,
         "max_seconds": None,
         "deadline": None,
+        "max_computed_tokens": None,
     }
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import Cache
 
+from guardwrap.backends.refill.prefixes import Prefix, Recent
 from guardwrap.backends.refill.rows import Ids, fresh_cache, run
 from guardwrap.private import (
     DynamicLayer,
@@ -139,13 +137,13 @@ class Slots:
 
     def __init__(self, model: Any, prompts: int = 64, prefixes: int = 256) -> None:
         self._model = model
-        self._prompts = _Recent(prompts)
-        self._prefixes = _Recent(prefixes)
+        self._prompts = Recent(prompts)
+        self._prefixes = Recent(prefixes)
         self._columns = _Columns()
         self._size = (0, 0)  # rows and columns of the rectangles
         self._starts: list[int] = []
-        self._stands: list[_Prefix | None] = []  # where each row stands in the tree
-        self._new: list[_Prefix] = []  # added, and not yet placed: many end with their first token
+        self._stands: list[Prefix | None] = []  # where each row stands in the tree
+        self._new: list[Prefix] = []  # added, and not yet placed: many end with their first token
         self._past: Cache | None = None
 
     @property
@@ -199,7 +197,7 @@ class Slots:
     def _remember(self, rows: Mapping[int, Ids]) -> None:
         """Keep what the newest column adds to the prefixes at which the rows stood."""
         known = {row: ids for row, ids in rows.items() if self._stands[row] is not None}
-        stands: list[_Prefix | None] = [None] * len(self._stands)
+        stands: list[Prefix | None] = [None] * len(self._stands)
         if known:
             index = list(known)
             layers = [
@@ -208,25 +206,25 @@ class Slots:
             ]
             for i, (row, ids) in enumerate(known.items()):
                 states = [None if layer is None else (layer[0][i], layer[1][i]) for layer in layers]
-                stands[row] = self._kept(ids, _Prefix(len(ids), states, self._stands[row]))
+                stands[row] = self._kept(ids, Prefix(len(ids), states, self._stands[row]))
         self._stands = stands
 
-    def _kept(self, ids: Ids, prefix: _Prefix) -> _Prefix:
+    def _kept(self, ids: Ids, prefix: Prefix) -> Prefix:
         self._prefixes.put(ids, prefix)
         return prefix
 
-    def _prompt(self, ids: Ids) -> _Prefix:
+    def _prompt(self, ids: Ids) -> Prefix:
         found = self._prompts.take(ids)
         if found is None:
             row = torch.tensor([ids], device=self._model.device)
             mask = torch.ones_like(row)
             past = fresh_cache(self._model)
             logits = run(self._model, row, mask, mask.cumsum(-1) - 1, past)
-            found = _Prefix(len(ids), past.layers, logits=logits)
+            found = Prefix(len(ids), past.layers, logits=logits)
             self._prompts.put(ids, found)
         return found
 
-    def _extended(self, found: _Prefix, ids: Ids) -> _Prefix:
+    def _extended(self, found: Prefix, ids: Ids) -> Prefix:
         """Compute the rest of a prefix in one pass, and keep what each of its tokens adds."""
         past = fresh_cache(self._model)
         past.layers = [found.layer(number) for number in range(len(found.root.layers))]
@@ -234,7 +232,7 @@ class Slots:
         mask = torch.ones(1, len(ids), dtype=torch.long, device=rest.device)
         run(self._model, rest, mask, torch.arange(found.length, len(ids), device=rest.device)[None], past)
         if any(layer.is_initialized and layer.keys.shape[2] < rest.shape[1] for layer in past.layers):
-            return _Prefix(len(ids), past.layers)  # more than a sliding window keeps
+            return Prefix(len(ids), past.layers)  # more than a sliding window keeps
         for end in range(found.length + 1, len(ids) + 1):
             states = [
                 (layer.keys[0, :, end - len(ids) - 1].clone(), layer.values[0, :, end - len(ids) - 1].clone())
@@ -242,7 +240,7 @@ class Slots:
                 else None
                 for layer in past.layers
             ]
-            found = self._kept(ids[:end], _Prefix(end, states, found))
+            found = self._kept(ids[:end], Prefix(end, states, found))
         return found
 
     def _place_new(self) -> None:
@@ -307,83 +305,6 @@ class Slots:
         c.rows = len(rows)
         c.first = min(self._starts, default=c.end)
         return order
-
-
-@dataclass(frozen=True, eq=False)
-class _Prefix:
-    """A text from its beginning: a prompt, or a prefix and one more token.
-
-    Parameters
-    ----------
-    length
-        In tokens.
-    layers
-        A prompt's layers as the library left them, or what one token adds: for each layer keys and values,
-        ``[heads, size]``, or None.
-    parent
-        What the token was added to.
-    logits
-        Of the token that follows a prompt; ``[1, vocabulary]``.
-    """
-
-    length: int
-    layers: Sequence[Any]
-    parent: _Prefix | None = None
-    logits: torch.Tensor | None = None
-
-    @property
-    def root(self) -> _Prefix:
-        """The prompt."""
-        found = self
-        while found.parent is not None:
-            found = found.parent
-        return found
-
-    def states(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return keys and values of a layer, ``[1, heads, length, size]``."""
-        whole, new = self.root.layers[number], self._new(number)
-        if new is None:
-            return whole.keys, whole.values
-        return torch.cat([whole.keys, new[0]], dim=2), torch.cat([whole.values, new[1]], dim=2)
-
-    def layer(self, number: int) -> Any:
-        """Return a layer of the library's with these states, which the library may write on."""
-        made, new = copy.copy(self.root.layers[number]), self._new(number)
-        if new is not None:
-            made.update(*new)
-        return made
-
-    def _new(self, number: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return what tokens have added to the prompt's keys and values of a layer, if anything."""
-        columns = []
-        found = self
-        while found.parent is not None:
-            columns.append(found.layers[number])
-            found = found.parent
-        if not columns or columns[0] is None:
-            return None
-        keys, values = (torch.stack(part[::-1], dim=1)[None] for part in zip(*columns, strict=True))
-        return keys, values
-
-
-class _Recent(OrderedDict[Ids, _Prefix]):
-    """The prefixes used last, so many of them."""
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__()
-        self._capacity = capacity
-
-    def take(self, ids: Ids) -> _Prefix | None:
-        """Return a prefix and note that it was used."""
-        if ids in self:
-            self.move_to_end(ids)
-        return self.get(ids)
-
-    def put(self, ids: Ids, prefix: _Prefix) -> None:
-        """Add one; the one not used for longest goes."""
-        self[ids] = prefix
-        if len(self) > self._capacity:
-            self.popitem(last=False)
 
 
 def _grown(size: int) -> int:
