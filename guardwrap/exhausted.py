@@ -12,7 +12,7 @@ from guardwrap.constraints.judge import run_check
 from guardwrap.draws import Draw, Outcome
 from guardwrap.errors import BudgetExhausted, Deterministic, UsageError, nearest
 from guardwrap.inputs import is_text
-from guardwrap.private import one_at_a_time
+from guardwrap.private import library_lock
 
 __all__ = ["Fallback", "OnExhausted", "completed", "raise_if_short", "require_on_exhausted"]
 
@@ -83,7 +83,7 @@ def completed(
         return outcome
     text = on_exhausted.text
     text = text if isinstance(text, str) else _require_text(text(outcome.prompt))
-    with one_at_a_time:
+    with library_lock:
         ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
     if not run_check(constraint, [Draw(prompt, ids, text)])[0]:
         note = "the fallback violates the constraint and was withheld"

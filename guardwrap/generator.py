@@ -202,7 +202,7 @@ class GuardedGenerator:
         UsageError
             If an option is unknown.
         """
-        prompts, options = self._session.kind.gathered(prompts, options)
+        prompts, options = self._session.kind.with_named_inputs(prompts, options)
         given = self._session.kind.read_prompts(prompts)
         job = self._session.job(options)
         if given.lazy:
@@ -221,7 +221,7 @@ class GuardedGenerator:
         progress
             Whether to show a progress bar; None shows it for several prompts on a terminal.
         """
-        prompts, options = self._session.kind.gathered(prompts, options)
+        prompts, options = self._session.kind.with_named_inputs(prompts, options)
         given = list(self._session.kind.read_prompts(prompts).prompts)
         return self._collect(given, self._session.job(options), progress=progress)[0]
 

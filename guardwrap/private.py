@@ -37,7 +37,7 @@ __all__ = [
     "beam_search",
     "end_ids",
     "is_valid_message",
-    "one_at_a_time",
+    "library_lock",
     "read_arguments",
     "sampling_loop",
     "stand_in",
@@ -67,7 +67,7 @@ USED: tuple[tuple[Any, str], ...] = (
 NEW_TEXT = text_generation.ReturnType.NEW_TEXT
 NEW_TEXT_BESIDE_IMAGES = image_text_to_text.ReturnType.NEW_TEXT
 
-one_at_a_time = RLock()
+library_lock = RLock()
 """Held by a thread while it changes what others read.
 
 A model's stop strings are hidden for a moment, a tokenizer is set to truncate or pad, and transformers keeps what it
@@ -87,7 +87,7 @@ class Given(NamedTuple):
 
 def read_arguments(pipe: Pipeline, options: Mapping[str, Any]) -> Given:
     """Read the arguments of a call as the pipeline does, its own from construction included."""
-    with one_at_a_time:  # a prefix is tokenized
+    with library_lock:  # a prefix is tokenized
         preprocess, forward, postprocess = pipe._sanitize_parameters(**options)
     return Given(
         {**pipe._preprocess_params, **preprocess},
@@ -131,7 +131,7 @@ def stand_in(ids: torch.Tensor, config: GenerationConfig) -> torch.Tensor:
 @contextmanager
 def without_stop_strings(config: GenerationConfig) -> Iterator[None]:
     """Hide the model's own stop strings, which no argument can: generate() fills in what is None."""
-    with one_at_a_time:
+    with library_lock:
         stops, config.stop_strings = config.stop_strings, None
         try:
             yield

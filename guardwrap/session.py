@@ -39,7 +39,7 @@ from guardwrap.pipelines.proposed import (
 )
 from guardwrap.pipelines.tasks import call_kind, call_of
 from guardwrap.pipelines.tensors import prepare_rows
-from guardwrap.private import batch_size_of, one_at_a_time
+from guardwrap.private import batch_size_of, library_lock
 from guardwrap.proposals import Adapter, Masked, Prompt
 from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
 
@@ -189,7 +189,7 @@ class Session:
         """
         collector, found = collecting(weigh)
         budget = Budget(max_attempts=require_whole("count", count, 1))
-        prompts, options = self.kind.gathered(prompts, options)
+        prompts, options = self.kind.with_named_inputs(prompts, options)
         given = list(self.kind.read_prompts(prompts).prompts)
         job = self.job({**options, "sampler": collector, "budget": budget, "num_return_sequences": count})
         return [outcome for _, outcome in job.served(job.requests(given))], found
@@ -350,7 +350,7 @@ class Session:
     def _next_seed(self) -> int:
         call = next(self._calls)
         if self._seed is None:
-            with one_at_a_time:
+            with library_lock:
                 return int(torch.randint(2**63 - 1, ()).item())
         if call == 0:
             return self._seed

@@ -15,7 +15,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from guardwrap.backends.sharing import is_quantised, shared_copy
 from guardwrap.constraints.patterns import filtered_warnings
 from guardwrap.errors import AdapterError, UsageError, first_line
-from guardwrap.private import one_at_a_time
+from guardwrap.private import library_lock
 
 __all__ = ["attach", "merged", "require_plain", "tensors_of"]
 
@@ -81,7 +81,7 @@ def attach(
     try:
         shared = shared_copy(model, own_parameters=True)
         # Alone, as other threads draw their seeds from the same generator; that of the CPU, where peft draws.
-        with one_at_a_time, torch.random.fork_rng(devices=[]), filtered_warnings("ignore"):
+        with library_lock, torch.random.fork_rng(devices=[]), filtered_warnings("ignore"):
             torch.default_generator.manual_seed(seed)
             adapted = get_peft_model(shared, config)
     except (ValueError, TypeError, RuntimeError, KeyError, AttributeError) as error:  # whatever peft makes of a config

@@ -20,7 +20,7 @@ from guardwrap.pipelines.prefix import StablePrefix
 from guardwrap.pipelines.prepare import PreparedPrompt, prepare, require_context
 from guardwrap.pipelines.prompts import Prompts, as_chat, read_prompts, taken, unpadded, what_is_wrong
 from guardwrap.pipelines.records import record, return_type
-from guardwrap.private import NEW_TEXT, Chat, is_valid_message, one_at_a_time, read_arguments
+from guardwrap.private import NEW_TEXT, Chat, is_valid_message, library_lock, read_arguments
 
 __all__ = ["CALL_OPTIONS", "Call", "TensorCall", "TextToTextCall"]
 
@@ -118,7 +118,7 @@ class Call:
         return template and full and not postprocess.get("continue_final_message")
 
     @classmethod
-    def gathered(cls, prompts: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def with_named_inputs(cls, prompts: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return the prompts and the other options, where a pipeline takes prompts under several names."""
         if prompts is None:
             raise PromptError("there is no prompt: give a string, a chat or a list of them")
@@ -190,7 +190,7 @@ class Call:
 
     def encoded(self, prompt: Any) -> Any:
         """Preprocess a prompt as the pipeline does; truncation and padding are states of the tokenizer meanwhile."""
-        with one_at_a_time:
+        with library_lock:
             return self.pipe.preprocess(prompt, **self.preprocess)
 
     def law_of(self, inputs: Mapping[str, Any]) -> GenerationLaw:
@@ -216,7 +216,7 @@ class Call:
     def stable_prefix(self) -> StablePrefix:
         """Make the decoder of unfinished attempts, and test whether it can be used."""
         tokenizer = self.pipe.tokenizer
-        with one_at_a_time:
+        with library_lock:
             stable = StablePrefix(tokenizer, self.text_alone)
         clean = self.reading.get("clean_up_tokenization_spaces")
         if clean or (clean is None and getattr(tokenizer, "clean_up_tokenization_spaces", False)):

@@ -122,7 +122,7 @@ class VisionCall(MediaCall):
         return {"generate_kwargs": settings}
 
     @classmethod
-    def gathered(cls, prompts: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def with_named_inputs(cls, prompts: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Put together what the pipeline takes as ``images`` and ``text``; also the other options."""
         names = ("images", "text")
         rest = {name: value for name, value in options.items() if name not in names}

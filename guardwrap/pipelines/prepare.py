@@ -39,7 +39,7 @@ from guardwrap.private import (
     GenerationMode,
     beam_search,
     end_ids,
-    one_at_a_time,
+    library_lock,
     stand_in,
     without_stop_strings,
 )
@@ -154,7 +154,7 @@ def prepare(
             raise UsageError(f"{name} is {type(kwargs[name]).__name__} instead of {wanted.__name__}")
     if any(isinstance(criterion, MaxTimeCriteria) for criterion in kwargs.get("stopping_criteria") or ()):
         raise UsageError("MaxTimeCriteria is not supported: its clock runs for all attempts; pass max_time=...")
-    with one_at_a_time:
+    with library_lock:
         kwargs, count = _translated(known, _one_sequence, model, kwargs, tokenizer)
     kept: dict[str, Any] = {}
 

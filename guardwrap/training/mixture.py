@@ -60,7 +60,7 @@ class Mixture:
             state.policies.pop(name, None)
         for name in new:
             if name.startswith(POLICY):
-                state.policies[name] = self.policy.numbers()
+                state.policies[name] = self.policy.state_dict()
             self._add_law(name)
         for name, each in zip(names, drawn, strict=True):
             place = state.laws.index(name)
@@ -138,9 +138,9 @@ class Mixture:
             return self.task.log_probabilities(self.task.model, samples)
         if law == BRANCHES:
             return self._log_branch(samples, self.state.buffer.log_base)
-        now = self.policy.numbers()
-        self.policy.set(self.state.policies.get(law, now))
+        now = self.policy.state_dict()
+        self.policy.load_state_dict(self.state.policies.get(law, now))
         try:
             return self.task.log_probabilities(self.policy.model, samples)
         finally:
-            self.policy.set(now)
+            self.policy.load_state_dict(now)

@@ -63,11 +63,11 @@ class Policy:
             self.model = attach(base, config, tensors, trainable=True, seed=seed)
         self.parameters = {name: tensor for name, tensor in self.model.named_parameters() if tensor.requires_grad}
 
-    def numbers(self) -> dict[str, torch.Tensor]:
+    def state_dict(self) -> dict[str, torch.Tensor]:
         """Return a copy of what is trained, by name, on the CPU."""
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.parameters.items()}
 
-    def set(self, numbers: Numbers) -> None:
+    def load_state_dict(self, numbers: Numbers) -> None:
         """Put other numbers in."""
         with torch.no_grad():
             for name, tensor in self.parameters.items():

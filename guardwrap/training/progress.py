@@ -16,7 +16,7 @@ from guardwrap.draws import Estimate, estimate_of, plain
 from guardwrap.metrics import effective_sample_size, kl_gold_proposal
 from guardwrap.metrics.intervals import mean_of, sum_of
 
-__all__ = ["Row", "seen", "warnings_of", "write_curve"]
+__all__ = ["Row", "summarise", "warnings_of", "write_curve"]
 
 logger = logging.getLogger("guardwrap")
 
@@ -102,7 +102,7 @@ class Row:
         return ", ".join(parts)
 
 
-def seen(row: Row, log_weights: Sequence[Sequence[float]], attempts: int) -> None:
+def summarise(row: Row, log_weights: Sequence[Sequence[float]], attempts: int) -> None:
     """Fill in what the weights of fresh draws say.
 
     Parameters

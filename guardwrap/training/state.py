@@ -28,7 +28,7 @@ class Fit:
         The round, as it was seen when it had drawn.
     step
         Updates so far.
-    best, best_step, best_numbers
+    best, best_step, best_state
         Lowest held-out KL in nats, when it was seen, and the policy then; of replay.
     bad
         Looks since then.
@@ -42,7 +42,7 @@ class Fit:
     best_step: int = 0
     bad: int = 0
     cooled: bool = False
-    best_numbers: Tensors = field(default_factory=dict)
+    best_state: Tensors = field(default_factory=dict)
 
 
 @dataclass
@@ -119,7 +119,7 @@ def spelled(state: State) -> tuple[Tensors, dict[str, Any]]:
     data |= {"drawn": buffer.drawn, "prompts": buffer.prompts, "curve": [row.to_dict() for row in state.curve]}
     if state.fit is not None:
         fit = state.fit
-        tensors |= placed_under("best", fit.best_numbers)
+        tensors |= placed_under("best", fit.best_state)
         best = None if fit.best == math.inf else fit.best
         data["fit"] = {"step": fit.step, "best": best, "best_step": fit.best_step, "bad": fit.bad, "cooled": fit.cooled}
         data["row"] = fit.row.to_dict()
@@ -146,7 +146,7 @@ def read_state(tensors: Mapping[str, torch.Tensor], data: Mapping[str, Any]) -> 
     if "fit" in data:
         fit = dict(data["fit"])
         fit["best"] = math.inf if fit["best"] is None else fit["best"]
-        state.fit = Fit(Row.from_dict(data["row"]), **fit, best_numbers=under("best", tensors))
+        state.fit = Fit(Row.from_dict(data["row"]), **fit, best_state=under("best", tensors))
     return state
 
 

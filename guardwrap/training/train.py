@@ -32,7 +32,7 @@ from guardwrap.report.charts import png_of
 from guardwrap.settings import known_as
 from guardwrap.training import shards
 from guardwrap.training.drawing import draw
-from guardwrap.training.progress import Row, seen, warnings_of, write_curve
+from guardwrap.training.progress import Row, summarise, warnings_of, write_curve
 from guardwrap.training.report import Result, Trained, Training, charts_of
 from guardwrap.training.samples import Floats
 from guardwrap.training.settings import TrainingSettings
@@ -169,7 +169,7 @@ def _warnings(trainer: Trainer, after: Estimate, log_weights: Sequence[Floats], 
     state = trainer.state
     row = Row(state.done, "final", state.samples, state.tokens, state.seconds, after, accepted)
     row.mixture = next((row.mixture for row in reversed(state.curve) if row.mixture), None)
-    seen(row, [each[each > -math.inf].tolist() for each in log_weights], len(log_weights[0]))
+    summarise(row, [each[each > -math.inf].tolist() for each in log_weights], len(log_weights[0]))
     found = warnings_of(row, None if trainer.gold is None else trainer.gold.acceptance(len(log_weights)))
     if trainer.settings.start is None and not any(each.updates for each in state.curve):
         found = ["nothing was learned: the adapter does nothing"]

@@ -30,7 +30,7 @@ from guardwrap.training.learn import adam, chosen, require_number, spread, updat
 from guardwrap.training.mixture import Mixture
 from guardwrap.training.plan import BASE, POLICY, Round, continued, rounds
 from guardwrap.training.policy import Policy, read_start
-from guardwrap.training.progress import Row, seen, warnings_of, write_curve
+from guardwrap.training.progress import Row, summarise, warnings_of, write_curve
 from guardwrap.training.samples import Buffer, Floats
 from guardwrap.training.settings import TrainingSettings
 from guardwrap.training.state import Fit, State, placed_under, read_state, spelled, under
@@ -125,8 +125,8 @@ class Trainer:
 
     def settle(self) -> None:
         """Take what a round that was cut short has found: the best of replay."""
-        if self.state.fit is not None and self.state.fit.best_numbers:
-            self.policy.set(self.state.fit.best_numbers)
+        if self.state.fit is not None and self.state.fit.best_state:
+            self.policy.load_state_dict(self.state.fit.best_state)
 
     def _begin(self, number: int) -> bool:
         """Draw a round's attempts; return whether the budget left any."""
@@ -141,7 +141,7 @@ class Trainer:
         row, ratios = self._absorb(number, planned, drawn)
         if planned.learn != "dpg" or not state.dpg_steps:
             self._optimizer = adam(self.policy, self.settings.rate)
-        state.fit = Fit(row, best_numbers=self.policy.numbers() if planned.learn == "replay" else {})
+        state.fit = Fit(row, best_state=self.policy.state_dict() if planned.learn == "replay" else {})
         if planned.learn == "dpg":
             self._dpg(drawn[0], ratios)
         return True
@@ -243,7 +243,7 @@ class Trainer:
                 state.partition[sample.prompt] += math.exp(ratio)
             row.mixture = float(np.mean(state.partition)) / state.counted
         which = [sample.prompt for sample in first.samples]
-        seen(
+        summarise(
             row,
             [[r for r, p in zip(ratios, which, strict=True) if p == i] for i in range(self._prompts)],
             first.attempts,
@@ -304,7 +304,7 @@ class Trainer:
             return False
         if fit.cooled:
             return True
-        self.policy.set(fit.best_numbers)
+        self.policy.load_state_dict(fit.best_state)
         self._optimizer = adam(self.policy, self.settings.rate)
         fit.cooled, fit.bad = True, 0
         return False
@@ -316,7 +316,7 @@ class Trainer:
             value = self._held_out_kl(held_out)
             logger.info("update %d: held-out KL %.3f nats", fit.step, value)
         if value < fit.best or not held_out.any():
-            fit.best, fit.best_step, fit.best_numbers, fit.bad = value, fit.step, self.policy.numbers(), 0
+            fit.best, fit.best_step, fit.best_state, fit.bad = value, fit.step, self.policy.state_dict(), 0
         else:
             fit.bad += 1
 
@@ -331,14 +331,14 @@ class Trainer:
 
     def _shrink(self, fit: Fit, held_out: Floats) -> None:
         """Take the round's best, or less of it where the held-out KL is lower: what it knows by heart weighs less."""
-        chosen = fit.best_numbers
+        chosen = fit.best_state
         for strength in STRENGTHS if held_out.any() and fit.best_step else ():
-            numbers = self.policy.towards_base(fit.best_numbers, strength)
-            self.policy.set(numbers)
+            numbers = self.policy.towards_base(fit.best_state, strength)
+            self.policy.load_state_dict(numbers)
             value = self._held_out_kl(held_out)
             if value < fit.best:
                 chosen, fit.best, fit.row.strength = numbers, value, strength
-        self.policy.set(chosen)
+        self.policy.load_state_dict(chosen)
 
     def kl_on_gold(self) -> Estimate | None:
         """Return KL(g‖π) in nats from draws of g, or None without enough of them."""
@@ -356,7 +356,7 @@ class Trainer:
         state, now = self.state, time.monotonic()
         state.seconds, self._began = state.seconds + now - self._began, now
         tensors, data = spelled(state)
-        tensors |= placed_under("policy", self.policy.numbers())
+        tensors |= placed_under("policy", self.policy.state_dict())
         for i, kept in self._optimizer.state_dict()["state"].items():
             tensors |= placed_under(f"adam {i}", kept)
         return write(self.folder / "checkpoints", tensors, {**data, "about": self._about})
@@ -380,7 +380,7 @@ class Trainer:
         if state.asked != settings.samples:
             begun = state.plan[: state.done + (state.fit is not None)]
             state.asked, state.plan = settings.samples, continued(begun, settings)
-        self.policy.set(under("policy", tensors))
+        self.policy.load_state_dict(under("policy", tensors))
         kept = {i: under(f"adam {i}", tensors) for i in range(len(self.policy.parameters))}
         if kept[0]:
             self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": kept})

@@ -233,7 +233,7 @@ def test_threads_share_the_stop_strings_of_a_model(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(prepare, "ExitStack", Open)
     for place in (prepare, private):
-        monkeypatch.setattr(place, "one_at_a_time", nullcontext())
+        monkeypatch.setattr(place, "library_lock", nullcontext())
     alone, other = other_thread_meanwhile()
     assert other != alone
 

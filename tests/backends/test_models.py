@@ -437,7 +437,7 @@ def after(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, gate: Callabl
 
 def unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (prepare, calls, private, session, exhausted):
-        monkeypatch.setattr(module, "one_at_a_time", contextlib.nullcontext())
+        monkeypatch.setattr(module, "library_lock", contextlib.nullcontext())
 
 
 @pytest.mark.parametrize("locked", [True, False])

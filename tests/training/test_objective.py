@@ -75,7 +75,7 @@ def test_the_expected_step_of_dpg_is_the_gradient_of_kl(tmp_path: Path, temperat
     log_policy = task.log_probabilities(policy.model, samples)
     z = sum(law[ids] for ids in gold)
     trainer = Trainer(GuardedGenerator(world.pipeline(), CONSTRAINT), settings(world, method="dpg"), tmp_path)
-    trainer.policy.set(policy.numbers())
+    trainer.policy.load_state_dict(policy.state_dict())
     trainer._optimizer = torch.optim.SGD(trainer.policy.parameters.values(), lr=0.0)
     trainer.state.counted, trainer.state.partition = 1000, [1000 * z]
     # Every text as often as expected: attempts × π(y) times, so its weight P/(π Z attempts) becomes P/Z.
@@ -98,7 +98,7 @@ def test_tokens_that_are_decided_may_count_with_their_expectation() -> None:
     loss = update(policy, still, task, samples, list(gold.values()))
     assert apart(gradient(policy), exact) < CLOSE
     divergence = float(kl(policy, world).detach())
-    policy.set(policy.towards_base(policy.numbers(), 0.0))  # where KL(g‖π) = -log Z
+    policy.load_state_dict(policy.towards_base(policy.state_dict(), 0.0))  # where KL(g‖π) = -log Z
     z = sum(world.law()[ids] for ids in gold)
     assert loss - update(policy, still, task, samples, list(gold.values())) - math.log(z) == pytest.approx(
         divergence, abs=1e-5

@@ -142,14 +142,14 @@ def test_less_of_what_was_learned_is_kept_where_that_is_nearer_to_g(tmp_path: Pa
 
     def shrunk(numbers: dict[str, torch.Tensor]) -> Fit:
         row = replace(trainer.state.curve[-1], strength=1.0)
-        trainer.policy.set(numbers)
-        fit = Fit(row, best=trainer._held_out_kl(held_out), best_step=1, best_numbers=numbers)
+        trainer.policy.load_state_dict(numbers)
+        fit = Fit(row, best=trainer._held_out_kl(held_out), best_step=1, best_state=numbers)
         trainer._shrink(fit, held_out)
         return fit
 
-    good = trainer.policy.numbers()
+    good = trainer.policy.state_dict()
     too_much = {name: 1.4 * tensor if "lora_B" in name else tensor for name, tensor in good.items()}
-    trainer.policy.set(too_much)
+    trainer.policy.load_state_dict(too_much)
     before = kl(trainer, world)
     fit = shrunk(too_much)
     assert fit.row.strength in STRENGTHS
@@ -157,7 +157,7 @@ def test_less_of_what_was_learned_is_kept_where_that_is_nearer_to_g(tmp_path: Pa
     assert fit.best == pytest.approx(trainer._held_out_kl(held_out))
     too_little = trainer.policy.towards_base(good, 0.5)
     assert shrunk(too_little).row.strength == 1.0
-    assert all(torch.equal(tensor, too_little[name]) for name, tensor in trainer.policy.numbers().items())
+    assert all(torch.equal(tensor, too_little[name]) for name, tensor in trainer.policy.state_dict().items())
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -165,13 +165,13 @@ def test_the_way_to_the_policy_begins_at_the_model_and_ends_at_the_policy(tmp_pa
     world = llama_world()
     trainer = trainer_of(tmp_path, world, full=full, samples=200, rounds=1)
     trainer.run()
-    numbers, samples = trainer.policy.numbers(), trainer.state.buffer.samples
+    numbers, samples = trainer.policy.state_dict(), trainer.state.buffer.samples
     base = trainer.task.log_probabilities(trainer.task.model, samples)
     at = {}
     for strength in (0.0, 0.5, 1.0):
-        trainer.policy.set(trainer.policy.towards_base(numbers, strength))
+        trainer.policy.load_state_dict(trainer.policy.towards_base(numbers, strength))
         at[strength] = np.array(trainer.task.log_probabilities(trainer.policy.model, samples))
     assert at[0.0] == pytest.approx(base, abs=1e-6)
-    trainer.policy.set(numbers)
+    trainer.policy.load_state_dict(numbers)
     assert at[1.0] == pytest.approx(trainer.task.log_probabilities(trainer.policy.model, samples), abs=1e-6)
     assert np.abs(at[1.0] - at[0.5]).max() > 0.01

@@ -19,7 +19,7 @@ from guardwrap.testing import goodness_of_fit, llama_world
 from guardwrap.training import drawing, train
 from guardwrap.training.gold import Gold
 from guardwrap.training.learn import adam, update
-from guardwrap.training.progress import Row, seen, warnings_of
+from guardwrap.training.progress import Row, summarise, warnings_of
 from guardwrap.training.samples import Sample
 from guardwrap.training.trainer import Trainer
 from tests.training.small import DOUBLED, guarded_of, kl, settings_of, trainer_of
@@ -261,7 +261,7 @@ def weighed(trainer, samples=400, seed=0):
     base = trainer.task.log_probabilities(trainer.task.model, drawn.samples)
     rate = len(base) / samples
     row = Row(0, "policy", samples, drawn.tokens, 0.0, Estimate(rate, rate, rate), len(base))
-    seen(row, [[a - b for a, b in zip(base, drawn.log_seen, strict=True)]], samples)
+    summarise(row, [[a - b for a, b in zip(base, drawn.log_seen, strict=True)]], samples)
     return row
 
 
@@ -310,13 +310,13 @@ def test_chance_alone_gives_no_warning():
     chance = np.random.default_rng(0)
     for accepted in chance.binomial(2000, 0.002, size=200):
         row = Row(0, "policy", 2000, 0, 0.0, Estimate(0.002, 0.0, 0.01), int(accepted), mixture=0.002)
-        seen(row, [[0.0] * accepted], 2000)
+        summarise(row, [[0.0] * accepted], 2000)
         assert not [warning for warning in warnings_of(row, Estimate(0.002, 0.0018, 0.0022)) if "lost" in warning]
 
 
 def test_a_tiny_effective_sample_size_is_warned_of():
     row = Row(0, "hint", 1000, 0, 0.0, Estimate(0.9, 0.88, 0.92), 900, mixture=0.001)
-    seen(row, [[-9.0] * 899 + [0.5]], 1000)  # one draw carries g
+    summarise(row, [[-9.0] * 899 + [0.5]], 1000)  # one draw carries g
     (warning,) = warnings_of(row, None)
     assert "of 900 satisfying draws only 1.1 count as draws of g" in warning
 
