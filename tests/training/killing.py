@@ -48,6 +48,8 @@ def _watched(function: Callable[..., Any], counts: list[int], name: str, moment:
     def wrapped(*args: Any, **options: Any) -> Any:
         here = moment is not None and (name, len(counts)) == (moment.function, moment.call)
         counts.append(0)
+        if moment is not None and not here:  # only a run that is not killed counts all of them
+            return function(*args, **options)
 
         def count(*_: Any) -> None:
             counts[-1] += 1
