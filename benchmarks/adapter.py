@@ -11,6 +11,7 @@ is LoRA of rank 8 on all linear layers with random numbers, strong enough to mov
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
@@ -133,7 +134,7 @@ def rounding(
 
     def apart(one: str, two: str) -> float:
         squares = [(a - b) ** 2 for a, b in zip(seen[one], seen[two], strict=True)]
-        return round(statistics.fmean(squares) ** 0.5, 5)
+        return round(math.sqrt(statistics.fmean(squares)), 5)
 
     return {"adapter against model": apart("unmerged", "model"), "merged against unmerged": apart("merged", "unmerged")}
 

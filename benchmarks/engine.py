@@ -137,7 +137,8 @@ def in_turn(case: Case, loops: Sequence[str], options: argparse.Namespace) -> Ru
 
 
 def source(case: Case, options: argparse.Namespace) -> str | None:
-    return options.model if case.model == "base" else options.chat
+    name: str | None = options.model if case.model == "base" else options.chat
+    return name
 
 
 def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from guardwrap.constraints import dump, parse
-from guardwrap.constraints.base import judge, run_verdict
+from guardwrap.constraints.judge import judge, run_verdict
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError, first_line
 
@@ -63,13 +63,14 @@ def cases(scale: float = 1.0) -> dict[str, tuple[Make, Make]]:
     def text(made: Make) -> tuple[Make, Make]:
         return made, str
 
-    slow, run = r"^(?:\w|\w\w)+$", lambda: "a" * n(100_000) + "!"
+    slow = r"^(?:\w|\w\w)+$"
+    run: Callable[[], str] = lambda: "a" * n(100_000) + "!"  # noqa: E731
     words = lambda: "word " * n(200_000)  # noqa: E731
     ones = lambda: json.dumps([1] * n(300_000))  # noqa: E731
     mixed = lambda: json.dumps([x for i in range(n(16_000)) for x in (i, str(i), [i], {"a": i})])  # noqa: E731
     keys = lambda: json.dumps({f"k{i}": i for i in range(n(60_000))})  # noqa: E731
     sentences = lambda: "A b. " * n(200_000)  # noqa: E731
-    deep_list = lambda: "[" * n(900) + "]" * n(900)  # noqa: E731
+    deep_list: Callable[[], str] = lambda: "[" * n(900) + "]" * n(900)  # noqa: E731
     same_hash = lambda: json.dumps([i * (2**61 - 1) for i in range(n(40_000))])  # noqa: E731
     a_map = {"a": "b"}
     return {

@@ -75,10 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parser.error(
                 f"at threshold {threshold} all texts have one verdict; draw more with --attempts, or change it"
             )
-        written["known"][str(threshold)] = found = {"acceptance rate": float(verdicts.mean())}
+        found: dict[str, Any] = {"acceptance rate": float(verdicts.mean())}
+        written["known"][str(threshold)] = found
         for name, features in texts.items():
-            found[name] = share = known(features, verdicts, parts)
-            print(f"threshold {threshold}, AR {verdicts.mean():.4f}: {name}: {share}")
+            found[name] = known(features, verdicts, parts)
+            print(f"threshold {threshold}, AR {verdicts.mean():.4f}: {name}: {found[name]}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.with_suffix(".json").write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n")
 
@@ -132,10 +133,10 @@ def fitted(features: torch.Tensor, target: torch.Tensor, penalty: float) -> torc
     def objective() -> torch.Tensor:
         optimizer.zero_grad()
         loss = losses(features, target, weights).mean() + penalty * weights[:-1].square().sum()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
-    optimizer.step(objective)
+    optimizer.step(objective)  # type: ignore[no-untyped-call]
     return weights.detach()
 
 

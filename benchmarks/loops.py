@@ -109,9 +109,12 @@ class Bench:
     def _tokens(self, prompt: Any) -> torch.Tensor:
         """Ids of a prompt, ``[1, length]``."""
         if isinstance(prompt, str):
-            return self.tokenizer(prompt, return_tensors="pt")["input_ids"]
-        given = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
-        return self.tokenizer.apply_chat_template(prompt, **given)["input_ids"]
+            read = self.tokenizer(prompt, return_tensors="pt")
+        else:
+            given = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
+            read = self.tokenizer.apply_chat_template(prompt, **given)
+        ids: torch.Tensor = read["input_ids"]
+        return ids
 
     def warm_up(self) -> None:
         """Have done what is done once a model and wrapper, such as the engine's self-test."""
@@ -208,7 +211,8 @@ class Bench:
         return {"attempts": count, "accepted": count}
 
     def _generate(self, ids: torch.Tensor, **settings: Any) -> torch.Tensor:
-        return self.model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
+        made: torch.Tensor = self.model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
+        return made
 
 
 def _usage(outcomes: list[Any]) -> dict[str, Any]:

@@ -11,13 +11,14 @@ import json
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
 
 from guardwrap import GuardedGenerator, Keyword, Prompt
 
-SETTINGS = {"do_sample": True, "temperature": 1.0, "top_k": 0, "max_new_tokens": 30}
+SETTINGS: dict[str, Any] = {"do_sample": True, "temperature": 1.0, "top_k": 0, "max_new_tokens": 30}
 
 
 def main() -> None:

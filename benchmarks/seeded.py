@@ -39,7 +39,7 @@ from guardwrap.testing import llama_world, table_world
 
 CHAT = [{"role": "user", "content": "Write one sentence about a coffee mug."}]
 STORY = "Once upon a time, there was a"
-OPEN = {"temperature": 1.0, "top_k": 0}
+OPEN: dict[str, Any] = {"temperature": 1.0, "top_k": 0}
 
 
 def outcomes(found: Any) -> Any:
@@ -88,9 +88,9 @@ def cases(story: str, steps: "Steps") -> dict[str, Callable[[], Any]]:
         return [plan.sampler, str(plan).splitlines()[0].split(" s")[0]]
 
     several = ["ab", "a", "cde f. ab", "ab"]
-    short = {"max_new_tokens": 24, "num_return_sequences": 4}
+    short: dict[str, Any] = {"max_new_tokens": 24, "num_return_sequences": 4}
     hint = Prompt("{prompt} Do not use commas.")
-    few = {"max_new_tokens": 6, "num_return_sequences": 5}
+    few: dict[str, Any] = {"max_new_tokens": 6, "num_return_sequences": 5}
     dragon = Adapter("catalogue:dragon", allow_mismatch=True)
     return {
         "chat": lambda: chat(mug, seed=1)(CHAT, max_new_tokens=24, num_return_sequences=2),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         Classifier,
         Constraint,
         Finished,
+        Grammar,
         JSONSchema,
         Keyword,
         Length,
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
     )
     from guardwrap.draws import Budget, Draw, Estimate, Outcome, Report, Usage
     from guardwrap.errors import BudgetExhausted, CheckFailed, GuardwrapError
-    from guardwrap.generator import Fallback, GuardedGenerator
+    from guardwrap.exhausted import Fallback
+    from guardwrap.generator import GuardedGenerator
     from guardwrap.pipelines.local import load_local
     from guardwrap.planning import Forecast, Plan
-    from guardwrap.proposals import Adapter, Prompt
+    from guardwrap.proposals import Adapter, Masked, Prompt
     from guardwrap.samplers import imh, qrs
 
 __version__ = "0.1.0"
@@ -44,6 +46,7 @@ _WHERE = {
     "Classifier": "constraints",
     "Constraint": "constraints",
     "Finished": "constraints",
+    "Grammar": "constraints",
     "JSONSchema": "constraints",
     "Keyword": "constraints",
     "Length": "constraints",
@@ -51,12 +54,13 @@ _WHERE = {
     "Verdict": "constraints",
     "catalogue": "constraints",
     "constraint": "constraints",
-    "Fallback": "generator",
+    "Fallback": "exhausted",
     "GuardedGenerator": "generator",
     "load_local": "pipelines.local",
     "Forecast": "planning",
     "Plan": "planning",
     "Adapter": "proposals",
+    "Masked": "proposals",
     "Prompt": "proposals",
     "imh": "samplers",
     "qrs": "samplers",
@@ -74,11 +78,13 @@ __all__ = [
     "Fallback",
     "Finished",
     "Forecast",
+    "Grammar",
     "GuardedGenerator",
     "GuardwrapError",
     "JSONSchema",
     "Keyword",
     "Length",
+    "Masked",
     "Outcome",
     "Plan",
     "Prompt",

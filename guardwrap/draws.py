@@ -60,6 +60,9 @@ class Budget:
     deadline
         Hard limit in seconds: what is in flight is abandoned. Short texts are favoured, so the report says
         "biased by a deadline".
+    max_computed_tokens
+        Tokens that the model is run for, looked at before attempts are launched, as ``max_seconds`` is: what is on its
+        way still counts. When it ends depends on the batch size, and not on any text.
 
     Raises
     ------
@@ -74,9 +77,10 @@ class Budget:
     max_tokens: int | None = None
     max_seconds: float | None = None
     deadline: float | None = None
+    max_computed_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_attempts", "max_tokens"):
+        for name in ("max_attempts", "max_tokens", "max_computed_tokens"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise UsageError(f"Budget({name}={value!r}): give a whole number of at least 1, or None for no limit")
@@ -112,6 +116,9 @@ class Usage:
         its time.
     surplus_attempts, surplus_tokens
         What was launched alongside and turned out not to be needed.
+    computed_tokens
+        Tokens that the model was run for, surplus included; the prompt's own are not counted. Fewer than were drawn
+        where attempts begin alike, as what was computed once is known. It depends on the batch size, unlike ``tokens``.
     """
 
     attempts: int = 0
@@ -119,6 +126,7 @@ class Usage:
     seconds: float = 0.0
     surplus_attempts: int = 0
     surplus_tokens: int = 0
+    computed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +144,8 @@ class Report:
     requested, accepted
         Texts asked for and texts accepted.
     ended
-        ``"complete"``, or what ended the run: ``"max_attempts"``, ``"max_tokens"``, ``"max_seconds"``,
-        ``"deadline"``, ``"deterministic"``, ``"error"``.
+        ``"complete"``, or what ended the run: ``"max_attempts"``, ``"max_tokens"``,
+        ``"max_computed_tokens"``, ``"max_seconds"``, ``"deadline"``, ``"deterministic"``, ``"error"``.
     usage
         What was spent.
     budget

@@ -2,53 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 from transformers.pipelines import Pipeline
 
-from guardwrap.constraints.base import Constraint, run_check
-from guardwrap.draws import Budget, Draw, Outcome
-from guardwrap.errors import BudgetExhausted, Deterministic, GuardwrapError, UsageError, nearest
-from guardwrap.inputs import is_text
+from guardwrap.constraints.base import Constraint
+from guardwrap.draws import Budget, Outcome
+from guardwrap.errors import GuardwrapError
+from guardwrap.exhausted import Fallback, completed, raise_if_short, require_on_exhausted
+from guardwrap.job import Job
 from guardwrap.pipelines.prepare import PreparedPrompt
+from guardwrap.pipelines.tensors import returned_rows
 from guardwrap.planning import Plan, planned
-from guardwrap.private import one_at_a_time
-from guardwrap.samplers import Attempt, Sampler
-from guardwrap.session import Job, Session, require_whole
+from guardwrap.progress import tracked
+from guardwrap.samplers import Attempt, Sampler, collecting
+from guardwrap.session import Session, require_whole
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
 __all__ = ["Fallback", "GuardedGenerator"]
-
-_ON_EXHAUSTED = ("raise", "none")
-
-
-@dataclass(frozen=True)
-class Fallback:
-    """What to return for a text that the budget did not suffice for. It is checked like any other text.
-
-    Parameters
-    ----------
-    text
-        The text, or a function from the prompt to it.
-
-    Raises
-    ------
-    UsageError
-        If it is neither, or the text has half of a surrogate pair.
-    """
-
-    text: str | Callable[[Any], str]
-
-    def __post_init__(self) -> None:
-        if not callable(self.text):
-            _require_text(self.text)
 
 
 class GuardedGenerator:
@@ -79,8 +54,7 @@ class GuardedGenerator:
     adapter
         A trained adapter that attempts are drawn from: its folder or Hub id, or an ``Adapter``; a full checkpoint with
         the same tokenizer; or one in training: what ``adapters.attach`` returned, or a model, drawn from as it stands.
-        The model is not touched and its weights are not copied, but for those of the adapted layers with rejection,
-        which are merged for speed. Texts are from g' as with ``proposal``; not both.
+        The model is not touched. Texts are from g' as with ``proposal``; not both.
     budget
         What may be spent on one prompt; None for the constraint file's, or ``Budget()``.
     on_exhausted
@@ -127,12 +101,7 @@ class GuardedGenerator:
         seed: int | None = None,
         allow_code: bool = False,
     ) -> None:
-        if not isinstance(on_exhausted, Fallback) and on_exhausted not in _ON_EXHAUSTED:
-            raise UsageError(
-                f"on_exhausted={on_exhausted!r} is not 'raise', 'none' or Fallback('a text or a function')"
-                f"{nearest(on_exhausted, _ON_EXHAUSTED)}"
-            )
-        self._on_exhausted = on_exhausted
+        self._on_exhausted = require_on_exhausted(on_exhausted)
         self._session = Session(
             generator,
             constraints,
@@ -239,7 +208,7 @@ class GuardedGenerator:
         if given.lazy:
             return self._records_lazily(given.prompts, job)
         outcomes, records = self._collect(given.prompts, job, render=True)
-        self._raise_if_short(outcomes)
+        raise_if_short(self._on_exhausted, outcomes, self._session.kind.sampling)
         return records[0] if given.single else records
 
     def run(self, prompts: Any = None, *, progress: bool | None = None, **options: Any) -> list[Outcome]:
@@ -317,17 +286,7 @@ class GuardedGenerator:
     def _pilot(
         self, prompts: Any, count: int, weigh: bool, options: Mapping[str, Any]
     ) -> tuple[list[Outcome], list[list[Attempt]]]:
-        found: list[list[Attempt]] = []
-
-        def init() -> list[Attempt]:
-            found.append([])  # prompts are taken in turn, so the lists are theirs in order
-            return found[-1]
-
-        def step(state: list[Attempt], attempt: Attempt) -> tuple[list[Attempt], None]:
-            state.append(attempt)
-            return state, None
-
-        collector = Sampler("attempts", init, step, lambda state: ("all attempts, judged", {}), weigh)
+        collector, found = collecting(weigh)
         budget = Budget(max_attempts=require_whole("count", count, 1))
         own = {"sampler": collector, "budget": budget, "num_return_sequences": count}
         return self.run(prompts, progress=False, **{**options, **own}), found
@@ -357,97 +316,34 @@ class GuardedGenerator:
         """
         job, prompts, begins = self._session.tensor_job(inputs, options)
         served = list(job.served(map(job.request, prompts)))
-        self._raise_if_short([outcome for _, outcome in served], strict=True)
-        rows = [
-            torch.cat([begins[prompt.number], begins[prompt.number].new_tensor(draw.token_ids)])
-            for prompt, outcome in served
-            for draw in outcome.draws
-        ]
-        law = prompts[0].law
-        sequences = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=law.pad_id)
-        if not law.return_dict:
-            return sequences
-        kind = GenerateDecoderOnlyOutput if self._session.kind.causal else GenerateEncoderDecoderOutput
-        return kind(sequences=sequences)
+        raise_if_short("raise", [outcome for _, outcome in served], self._session.kind.sampling)
+        new = [(prompt, draw.token_ids) for prompt, outcome in served for draw in outcome.draws]
+        return returned_rows(new, begins, two_parts=not self._session.kind.causal)
 
     def _outcomes(
         self, prompts: Iterable[Any], job: Job, *, first: int = 0
     ) -> Iterator[tuple[PreparedPrompt, Outcome]]:
-        served = job.served(job.requests(prompts, first=first))
-        return ((prompt, self._completed(prompt, outcome, job.constraint)) for prompt, outcome in served)
+        for prompt, outcome in job.served(job.requests(prompts, first=first)):
+            yield prompt, completed(self._on_exhausted, outcome, prompt.text, job.constraint, self.tokenizer)
 
     def _collect(
         self, prompts: Any, job: Job, *, progress: bool | None = None, render: bool = False
     ) -> tuple[list[Outcome], list[Any]]:
         """Return all outcomes and, where wanted, records: rendered one by one, so that no image is kept for long."""
-        served = self._outcomes(prompts, job)
-        if progress or (progress is None and len(prompts) > 1):
-            from rich.console import Console
-            from rich.progress import track
-
-            console = Console(stderr=True)
-            if progress or console.is_terminal:
-                served = iter(track(served, "generating", total=len(prompts), console=console, transient=True))
+        served = tracked(self._outcomes(prompts, job), prompts, progress)
         outcomes: list[Outcome] = []
         records: list[Any] = []
         try:
             for prompt, outcome in served:
                 outcomes.append(outcome)  # kept when an error ends the loop
                 if render:
-                    records.append(_records(prompt, outcome, job))
+                    records.append(job.records(prompt, outcome))
         except GuardwrapError as error:
             error.outcomes = (*outcomes, *error.outcomes)
             raise
         return outcomes, records
 
-    def _completed(self, prompt: PreparedPrompt, outcome: Outcome, constraint: Constraint) -> Outcome:
-        """Fill missing texts with the fallback, if it satisfies the constraint."""
-        if outcome.ok or not isinstance(self._on_exhausted, Fallback):
-            return outcome
-        text = self._on_exhausted.text
-        text = text if isinstance(text, str) else _require_text(text(outcome.prompt))
-        with one_at_a_time:
-            ids = tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-        if not run_check(constraint, [Draw(prompt.text, ids, text)])[0]:
-            note = "the fallback violates the constraint and was withheld"
-            report = dataclasses.replace(outcome.report, notes=(*outcome.report.notes, note))
-            return dataclasses.replace(outcome, report=report)
-        missing = outcome.report.requested - len(outcome.texts)
-        report = dataclasses.replace(outcome.report, fallback=True)
-        return dataclasses.replace(outcome, texts=outcome.texts + (text,) * missing, report=report)
-
-    def _raise_if_short(self, outcomes: Sequence[Outcome], *, strict: bool = False) -> None:
-        """Raise where texts are missing and nothing may stand in their place."""
-        if self._on_exhausted == "none" and not strict:
-            return
-        short = [o for o in outcomes if not o.ok and (strict or len(o.texts) < o.report.requested)]
-        if not short:
-            return
-        if any(outcome.report.ended == "deterministic" for outcome in short):
-            raise Deterministic(
-                "greedy or beam search gave a text that violates the constraint, and would give it again; pass "
-                f"{self._session.kind.sampling}",
-                outcomes,
-            )
-        raise BudgetExhausted(outcomes)
-
     def _records_lazily(self, prompts: Iterable[Any], job: Job) -> Iterator[Any]:
         for prompt, outcome in self._outcomes(prompts, job):
-            self._raise_if_short([outcome])
-            yield _records(prompt, outcome, job)
-
-
-def _records(prompt: PreparedPrompt, outcome: Outcome, job: Job) -> Any:
-    """Render an outcome as the pipeline would, with None for texts that are missing."""
-    others = outcome.texts[len(outcome.draws) :]
-    missing = outcome.report.requested - len(outcome.texts)
-    return job.call.records(prompt, [draw.token_ids for draw in outcome.draws], [*others, *[None] * missing])
-
-
-def _require_text(fallback: object) -> str:
-    """Return a fallback that is a text, or raise UsageError."""
-    if not isinstance(fallback, str):
-        raise UsageError(f"the fallback is {type(fallback).__name__} instead of a string")
-    if not is_text(fallback):
-        raise UsageError("the fallback has half of a surrogate pair, which is no character; leave it out")
-    return fallback
+            raise_if_short(self._on_exhausted, [outcome], self._session.kind.sampling)
+            yield job.records(prompt, outcome)

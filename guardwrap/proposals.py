@@ -9,7 +9,7 @@ from typing import Any
 
 from guardwrap.errors import UsageError
 
-__all__ = ["Adapter", "Prompt"]
+__all__ = ["Adapter", "Masked", "Prompt"]
 
 _PLACE = "{prompt}"
 
@@ -103,3 +103,46 @@ class Adapter:
     def __post_init__(self) -> None:
         if not isinstance(self.source, str | Path):
             raise UsageError(f"an adapter is given by its folder or Hub id, not by {type(self.source).__name__}")
+
+
+@dataclass(frozen=True)
+class Masked:
+    """A proposal that never draws a token after which the constraint could not be satisfied any more.
+
+    Each token is drawn from those whose verdict is not VIOLATED, in proportion to their probabilities. That is
+    what engines for structured output do; it is not g, as it does not look at where a token leads. But its weights are
+    known without another pass of the model: log a(y)/a'(y) is the sum of log Z_t over the tokens, Z_t being the
+    share of the probability that was left. With ``"rejection"`` texts are from g' and the report says so; ``"qrs"`` and
+    ``"imh"`` take them back to g.
+
+    Parameters
+    ----------
+    proposal
+        What is masked, if not the model itself: a ``Prompt``, or another model, as ``proposal=`` takes them. An adapter
+        is masked where the call or the wrapper has one beside it.
+    least
+        Tokens of at least this probability are looked at before one is drawn. The others stay, and one of them that
+        violates the constraint ends its attempt. So what is masked is fixed before the draw, and a' has known weights.
+
+    Raises
+    ------
+    UsageError
+        If ``least`` is no probability, or what is masked is masked already.
+
+    Examples
+    --------
+    ::
+
+        GuardedGenerator(pipe, JSONSchema(schema), proposal=Masked(), sampler="qrs")
+    """
+
+    proposal: Any = None
+    least: float = 1e-4
+
+    def __post_init__(self) -> None:
+        if isinstance(self.least, bool) or not isinstance(self.least, int | float) or not 0 <= self.least < 1:
+            raise UsageError(f"Masked(least={self.least!r}): give a probability of at least 0 and below 1")
+        if isinstance(self.proposal, Masked):
+            raise UsageError("what Masked() is given is masked already; leave one of them out")
+        if isinstance(self.proposal, Adapter):
+            raise UsageError("pass the adapter as adapter=, beside proposal=Masked()")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,38 +19,34 @@ import torch
 from transformers import PreTrainedModel
 from transformers.pipelines import Pipeline
 
-from guardwrap.backends.generate import GenerateBackend
 from guardwrap.backends.law import GenerationLaw
-from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.backends.refill.selftest import select_rows, slower_because
 from guardwrap.constraints.base import Constraint, is_count
 from guardwrap.constraints.files import as_constraint_file
-from guardwrap.draws import Budget, Outcome
+from guardwrap.constraints.reading import Reader
+from guardwrap.draws import Budget
 from guardwrap.errors import UsageError
+from guardwrap.job import Job
 from guardwrap.pipelines.calls import CALL_OPTIONS, Call, TensorCall
 from guardwrap.pipelines.loading import as_pipeline
-from guardwrap.pipelines.prefix import StablePrefix, first_violated
+from guardwrap.pipelines.prefix import PrefixWatch, StablePrefix
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.proposed import (
     ProposedCall,
     Weigher,
     require_same_tokens,
-    require_weighable,
     with_own_target,
 )
 from guardwrap.pipelines.tasks import call_kind, call_of
 from guardwrap.pipelines.tensors import prepare_rows
 from guardwrap.private import batch_size_of, one_at_a_time
-from guardwrap.proposals import Adapter, Prompt
+from guardwrap.proposals import Adapter, Masked, Prompt
 from guardwrap.samplers import Sampler, sampler_named
-from guardwrap.scheduling.backend import Backend, Watch
-from guardwrap.scheduling.request import Request, Weigh
-from guardwrap.scheduling.scheduler import WINDOW, Scheduler, in_order
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
-__all__ = ["Job", "Proposal", "Session", "require_whole"]
+__all__ = ["Proposal", "Session", "require_whole"]
 
 BATCH_SIZE = 32
 
@@ -69,115 +65,19 @@ class Proposal:
         It in words.
     adapter
         The adapter, or None.
+    masked
+        How it is masked, or None.
     """
 
     pipe: Pipeline
     prompt: Prompt | None
     described: str
     adapter: Loaded | Checkpoint | None = None
+    masked: Masked | None = None
 
-
-@dataclass(frozen=True)
-class Job:
-    """One call, ready to be served.
-
-    Parameters
-    ----------
-    call
-        Reads its prompts and renders its texts.
-    constraint, sampler, budget, seed
-        As a Request has them, for all of its prompts.
-    batch_size
-        Attempts side by side, at most.
-    model
-        What draws tokens: the model itself, or that of the proposal.
-    watch
-        From token ids, and the law of a model that is fed more than tokens, to the part of the constraint that is
-        violated for good; None where there is no early abort.
-    notes
-        For the reports.
-    proposal
-        In words, what attempts are drawn from; None for the model itself.
-    weigh
-        Computes log-weights, for samplers that ask for them.
-    causal
-        Whether the model continues its prompts, so that our own loop draws from it.
-    """
-
-    call: Call
-    constraint: Constraint
-    sampler: Sampler
-    budget: Budget
-    seed: int
-    batch_size: int
-    model: Any
-    watch: Any = None
-    notes: tuple[str, ...] = ()
-    proposal: str | None = None
-    weigh: Weigh | None = None
-    causal: bool = False
-
-    def requests(self, prompts: Iterable[Any], *, first: int = 0) -> Iterator[Request]:
-        """Prepare prompts, one by one as they are taken, and make requests of them.
-
-        Parameters
-        ----------
-        prompts
-            As ``Call.read_prompts`` returns them.
-        first
-            Number of the first one.
-        """
-        return map(self.request, self.call.prompts(enumerate(prompts, start=first), self.batch_size))
-
-    def request(self, prompt: PreparedPrompt) -> Request:
-        """Make a request of a prompt.
-
-        Raises
-        ------
-        UsageError
-            If its attempts cannot be weighed, and the sampler asks for that.
-        """
-        if self.sampler.weighs:
-            prompt = require_weighable(prompt)
-        watch: Watch | None = self.watch
-        if watch is not None and not self.causal:
-            watch = partial(self.watch, law=prompt.law)
-        return Request(
-            prompt=prompt,
-            constraint=self.constraint,
-            sampler=self.sampler,
-            budget=self.budget,
-            seed=self.seed,
-            draw_of=self.call.draw,
-            watch=watch,
-            notes=self.notes,
-            proposal=self.proposal,
-            weigh=self.weigh,
-        )
-
-    def backend(self) -> Backend:
-        """Make the backend that draws its attempts."""
-        return backend_for(self.model, self.batch_size) if self.causal else GenerateBackend(self.batch_size)
-
-    def served(self, requests: Iterator[Request]) -> Iterator[tuple[PreparedPrompt, Outcome]]:
-        """Serve requests, and yield each prompt with its outcome, in their order."""
-        scheduler = Scheduler(self.backend(), requests, window=WINDOW * self.batch_size)
-        for request, outcome in in_order(scheduler):
-            prompt: Any = request.prompt
-            yield prompt, outcome
-
-
-def backend_for(model: Any, size: int) -> Backend:
-    """Make the backend that draws from a causal model.
-
-    Parameters
-    ----------
-    model
-        The model.
-    size
-        Attempts side by side, at most.
-    """
-    return RefillBackend(partial(select_rows(model), model), size)
+    def only_masks(self, pipe: Pipeline) -> bool:
+        """Whether attempts are drawn from the pipeline's own law, but for a mask."""
+        return self.masked is not None and self.prompt is None and self.adapter is None and self.pipe is pipe
 
 
 class Session:
@@ -242,7 +142,7 @@ class Session:
 
     def use_adapter(self, given: Any, *, allow_mismatch: bool = False) -> None:
         """Draw from an adapter from now on; see ``GuardedGenerator.load_adapter``."""
-        if self.proposal is not None:
+        if self.proposal is not None and not self.proposal.only_masks(self.pipe):
             raise UsageError("the wrapper draws from its proposal; make another one for the adapter")
         loaded = self._adapter_of(given, allow_mismatch)
         loaded.require_constraint(self.constraint)
@@ -263,7 +163,7 @@ class Session:
         own, rest = _split(options)
         call = call_of(self.pipe, rest)
         proposal = self._proposal_in(own)
-        if proposal is not None:
+        if proposal is not None and not proposal.only_masks(self.pipe):
             source = None if proposal.adapter is not None else call
             source = source if proposal.pipe is self.pipe else call_of(proposal.pipe, rest)
             rewrite = None if proposal.prompt is None else proposal.prompt.apply
@@ -290,7 +190,8 @@ class Session:
         if self.kind.media:
             raise UsageError("generate takes tokens only; call the wrapper with what the pipeline takes instead")
         own, rest = _split(options)
-        if self.proposal is not None or own.get("proposal") is not None:
+        proposal = self._proposal_in(own)
+        if proposal is not None and proposal.adapter is None and not proposal.only_masks(self.pipe):
             raise UsageError("generate takes no other prompt or model; with a proposal, call the wrapper or run()")
         prompts, begins = prepare_rows(self.pipe, ids, rest, two_parts=not self.kind.causal)
         call = TensorCall(
@@ -299,8 +200,8 @@ class Session:
             begins=[row.tolist() for row in begins],
             with_prompt=self.kind.causal,
         )
-        job = self._job(own, call, self._proposal_in(own))
-        if job.proposal is not None:
+        job = self._job(own, call, proposal)
+        if proposal is not None and proposal.adapter is not None:
             prompts = [with_own_target(prompt) for prompt in prompts]
         return job, prompts, begins
 
@@ -333,6 +234,8 @@ class Session:
             proposal.adapter.require_constraint(constraint)
             model, notes = proposal.adapter.model(merge=not sampler.weighs)  # where a(y) is never computed
             described = proposal.adapter.described(constraint)
+        masked = None if proposal is None else proposal.masked
+        described = described if masked is None else f"{described}, masked"
         if _has_dropout(self.model) or (model is not self.model and _has_dropout(model)):
             raise UsageError("the model is in training mode, so dropout makes its texts random; call model.eval()")
         stable = self.stable_prefix(call)
@@ -341,6 +244,8 @@ class Session:
             notes += ("the content of the message was judged, as it is parsed from the answer",)
         elif not early:
             notes += ("no early abort: this tokenizer rewrites text that it has already decoded",)
+        if masked is not None and not early:
+            raise UsageError(f"Masked() needs to judge unfinished texts, and there is {notes[-1]}; leave it out")
         causal = self.kind.causal
         if causal:
             select_rows(model)  # the model is tried now, not when prompts have been taken
@@ -354,12 +259,16 @@ class Session:
             seed,
             size,
             model,
-            watch=_watch(constraint, call, stable) if early else None,
+            watches=_watches(constraint, call, stable) if early else None,
             notes=notes,
             proposal=described,
-            weigh=Weigher(self.model, model) if proposal is not None and sampler.weighs else None,
+            masked=masked,
+            weigh=None if proposal is None or proposal.only_masks(self.pipe) else self._weigher(model, sampler),
             causal=causal,
         )
+
+    def _weigher(self, model: Any, sampler: Sampler) -> Weigher | None:
+        return Weigher(self.model, model) if sampler.weighs else None
 
     def _takes_adapter(self, own: Mapping[str, Any]) -> bool:
         given = own.get("adapter")
@@ -367,15 +276,16 @@ class Session:
 
     def _proposal_in(self, own: Mapping[str, Any]) -> Proposal | None:
         """Read what attempts of a call are to be drawn from."""
-        given, proposal = own.get("adapter"), own.get("proposal")
+        given = own.get("adapter")
+        proposal = self.proposal if own.get("proposal") is None else self._proposal_of(own["proposal"])
         if not self._takes_adapter(own):
-            return self.proposal if proposal is None else self._proposal_of(proposal)
-        if proposal is not None or self.proposal is not None:
+            return proposal
+        if proposal is not None and not proposal.only_masks(self.pipe):
             raise UsageError(
                 "attempts come from a proposal or from an adapter, not both; pass adapter=False, or no proposal="
             )
         adapter = self.adapter if given is None else self._adapter_of(given)
-        return Proposal(self.pipe, None, "an adapter", adapter)
+        return Proposal(self.pipe, None, "an adapter", adapter, None if proposal is None else proposal.masked)
 
     def _proposal_of(self, given: Any) -> Proposal | None:
         """Read what attempts are to be drawn from."""
@@ -385,6 +295,9 @@ class Session:
             raise UsageError(
                 "a proposal needs a causal language model, whose texts can be weighed; leave proposal= out"
             )
+        if isinstance(given, Masked):
+            inner = self._proposal_of(given.proposal) or Proposal(self.pipe, None, "the model itself")
+            return dataclasses.replace(inner, masked=given)
         if isinstance(given, Prompt):
             return Proposal(self.pipe, given, str(given))
         own = isinstance(given, str | Path | Pipeline)
@@ -420,13 +333,12 @@ class Session:
         return int.from_bytes(hashlib.blake2b(f"{self._seed}/{call}".encode(), digest_size=7).digest(), "big")
 
 
-def _watch(constraint: Constraint, call: Call, stable: StablePrefix) -> Any:
-    """Return what judges the tokens of running attempts."""
-    slow: set[int] = set()  # parts whose verdicts took too long: not asked again in this call
+def _watches(constraint: Constraint, call: Call, stable: StablePrefix) -> Callable[[GenerationLaw], PrefixWatch]:
+    """Return what makes a prompt's watch. A part whose verdicts took too long is not asked again in this call."""
+    reader = Reader(constraint)
 
-    def watch(ids: Sequence[int], law: GenerationLaw | None = None) -> str | None:
-        decode = None if law is None else partial(call.unparsed, law)
-        return first_violated(constraint, stable(ids, decode), slow)
+    def watch(law: GenerationLaw) -> PrefixWatch:
+        return PrefixWatch(reader, partial(stable, decode=partial(call.unparsed, law)))
 
     return watch
 

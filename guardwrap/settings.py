@@ -29,7 +29,7 @@ class Law(BaseModel):
     prompts: list[str] = Field(min_length=1)
     chat: bool = False
     generation: dict[str, Any] = {}
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
 
     @field_validator("generation")
     @classmethod

@@ -30,7 +30,7 @@ from transformers import (
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from guardwrap.constraints import Constraint, Verdict, dump, parse
-from guardwrap.constraints.base import run_check, run_verdict
+from guardwrap.constraints.judge import run_check, run_verdict
 from guardwrap.draws import Draw
 
 __all__ = [
@@ -250,8 +250,9 @@ def goodness_of_fit(draws: Iterable[Any], law: Mapping[Any, float], *, least: fl
 def check_constraint(constraint: Constraint, texts: Iterable[str]) -> None:
     """Assert the laws that every constraint must obey, on the given texts and all their prefixes.
 
-    Verdicts are sound; checks are repeatable and do not depend on what is judged together; the negation is the
-    opposite; the YAML spelling, where there is one, reads back with the same digest.
+    Verdicts are sound; a monitor comes to the same ones however a text is cut; checks are repeatable and do not depend
+    on what is judged together; the negation is the opposite; the YAML spelling, where there is one, reads back with the
+    same digest.
 
     Parameters
     ----------
@@ -271,8 +272,18 @@ def check_constraint(constraint: Constraint, texts: Iterable[str]) -> None:
     assert together == [run_check(constraint, [draw])[0] for draw in draws], "the judgement depends on the batch"
     assert run_check(~constraint, draws) == [not holds for holds in together], "the negation is not the opposite"
     for text, holds in zip(texts, together, strict=True):
+        first = reading = constraint.monitor()
         for end in range(len(text) + 1):
             verdict = run_verdict(constraint, text[:end])
+            whole, one_more = first.read(text[:end]).verdict, first.read(text[: end // 2]).read(text[end // 2 : end])
+            assert {whole, reading.verdict, one_more.verdict} == {verdict}, (
+                f"the monitor's verdict on {text[:end]!r} depends on how it is cut"
+            )
+            following = [text[end:], text[end : end + 1], ""]
+            assert reading.verdicts(following) == [reading.read(each).verdict for each in following], (
+                f"the monitor's verdicts on what may follow {text[:end]!r} are not those when it is read"
+            )
+            reading = reading.read(text[end : end + 1])
             assert verdict is Verdict.UNDECIDED or (verdict is Verdict.SATISFIED) == holds, (
                 f"the verdict {verdict.name} on {text[:end]!r} is unsound: {text!r} "
                 f"{'satisfies' if holds else 'violates'} the constraint"

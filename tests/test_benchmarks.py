@@ -2,12 +2,13 @@
 
 import json
 import statistics
-import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import adapter
+import engine
+import knowable
 import numpy as np
 import pytest
 import torch
@@ -35,19 +36,17 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-@pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+@pytest.fixture(autouse=True)
+def _loud() -> Iterator[None]:
+    """The scripts are quieter than the tests."""
     verbosity = logging.get_verbosity()
-    yield import_module("engine")
+    yield
     logging.set_verbosity(verbosity)
     logging.enable_progress_bar()
-    for name in ("engine", "cases", "loops", "adapter", "knowable"):
-        sys.modules.pop(name, None)
 
 
 @pytest.fixture
-def run(engine: Any, tiny: str, tmp_path: Path) -> Run:
+def run(tiny: str, tmp_path: Path) -> Run:
     """Run the command with --quick; the JSON that it wrote."""
 
     def command(*arguments: str) -> dict[str, Any]:
@@ -105,7 +104,7 @@ def test_counts_add_up(run: Run, tmp_path: Path) -> None:
     assert "≥ 15" in row
 
 
-def test_a_run_goes_on_where_it_stopped(run: Run, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_goes_on_where_it_stopped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     before = run("--case", TIMED)
     for kind in engine.MEASURE:
         if kind.__name__ != "Busy":
@@ -118,7 +117,7 @@ def test_a_run_goes_on_where_it_stopped(run: Run, engine: Any, monkeypatch: pyte
 
 
 def test_without_a_base_model_its_cases_are_left_out(
-    engine: Any, tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine.main(["--quick", "--chat", tiny, "--case", BUSY, "--out", str(tmp_path / "made")])
     assert "left out" in capsys.readouterr().out
@@ -135,10 +134,10 @@ def test_peak_memory_is_that_of_processes_of_their_own(run: Run) -> None:
     assert case["figures"][0]["median"] == pytest.approx(mine["peak_mb"] / theirs["peak_mb"], abs=1e-4)
 
 
-def test_the_adapter_is_compared_with_the_model(engine: Any, tiny: str, tmp_path: Path) -> None:
+def test_the_adapter_is_compared_with_the_model(tiny: str, tmp_path: Path) -> None:
     for dtype in ("float32", "bfloat16"):
         out = str(tmp_path / "made")
-        import_module("adapter").main(["--quick", "--model", tiny, "--dtype", dtype, "--strength", "0.1", "--out", out])
+        adapter.main(["--quick", "--model", tiny, "--dtype", dtype, "--strength", "0.1", "--out", out])
         written = json.loads((tmp_path / "made.json").read_text())
         for runs in written["runs"].values():
             assert [0 < run["row_steps"] <= BATCH * 63 for run in runs] == [True]  # the first token is the prompt's
@@ -151,8 +150,7 @@ def test_the_adapter_is_compared_with_the_model(engine: Any, tiny: str, tmp_path
         assert (rounding["merged against unmerged"] > 1e-3) == (dtype == "bfloat16")
 
 
-def test_what_can_be_known_of_a_verdict(engine: Any) -> None:
-    knowable = import_module("knowable")
+def test_what_can_be_known_of_a_verdict() -> None:
     chance = np.random.default_rng(0)
     features = torch.from_numpy(chance.normal(size=(4000, 8))).float()
     parts = np.split(chance.permutation(4000), [2800, 3200])
@@ -169,7 +167,7 @@ def test_what_can_be_known_of_a_verdict(engine: Any) -> None:
     assert shares["by chance"]["high"] < 0.02
 
 
-def test_a_classifiers_verdicts_are_probed(engine: Any, tiny: str, tmp_path: Path) -> None:
+def test_a_classifiers_verdicts_are_probed(tiny: str, tmp_path: Path) -> None:
     training = {
         "model": tiny, "prompts": ["ab", "ba"], "generation": {"max_new_tokens": 8, "do_sample": True, "top_k": 0},
         "constraint": {"kind": "classifier", "model": "named", "label": "P", "threshold": 0.5},
@@ -178,8 +176,8 @@ def test_a_classifiers_verdicts_are_probed(engine: Any, tiny: str, tmp_path: Pat
     named = ["--model", tiny, "--classifier", str(classifier(tmp_path / "classifier"))]
     command = [str(tmp_path / "config.yaml"), *named, "--attempts", "100", "--out", str(tmp_path / "k"), "--thresholds"]
     with pytest.raises(SystemExit):
-        import_module("knowable").main([*command, "0.999999"])
-    import_module("knowable").main([*command, "0.004"])
+        knowable.main([*command, "0.999999"])
+    knowable.main([*command, "0.004"])
     written = json.loads((tmp_path / "k.json").read_text())
     assert written["settings"]["texts"] == 200
     found = written["known"]["0.004"]

@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 from peft import LoraConfig
-from tiny import storyteller
 from typer.testing import CliRunner
 
 import guardwrap
@@ -21,6 +20,7 @@ from guardwrap import Keyword, adapters, metrics, samplers, testing, training
 from guardwrap.adapters import attach, describe, save_adapter
 from guardwrap.cli.app import app
 from guardwrap.constraints import ConstraintFile, load, parse
+from tests.tiny import storyteller
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -244,7 +244,9 @@ def test_it_builds_and_the_reference_has_every_public_name(tmp_path: Path) -> No
     for module in (guardwrap, metrics, samplers, training, adapters, testing):
         assert {f"{module.__name__}.{name}" for name in module.__all__} <= documented
     page = (tmp_path / "reference" / "cli.html").read_text()
-    assert all(f'id="guardwrap-{command.callback.__name__}"' in page for command in app.registered_commands)
+    assert all(
+        f'id="guardwrap-{getattr(command.callback, "__name__", None)}"' in page for command in app.registered_commands
+    )
     assert "https://" not in "".join(re.findall(r"<(?:link|script|img)[^>]*>", (tmp_path / "index.html").read_text()))
 
 

@@ -47,7 +47,7 @@ def test_reports_print_and_serialise(world: World) -> None:
 def test_infinite_evidence_is_strict_json(world: World) -> None:
     """An interval may have no upper end, and strict JSON has no word for infinity."""
     (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
-    figures = {"kl": Estimate(0.5, 0.1, math.inf), "beta": math.inf, "steps": 3.0}
+    figures: dict[str, Estimate | float] = {"kl": Estimate(0.5, 0.1, math.inf), "beta": math.inf, "steps": 3.0}
     report = dataclasses.replace(outcome.report, evidence=figures, acceptance=Estimate(0.5, 0.0, math.inf))
     data = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     assert data["evidence"] == {"kl": {"value": 0.5, "low": 0.1, "high": None}, "beta": None, "steps": 3.0}

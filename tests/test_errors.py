@@ -5,6 +5,7 @@ import copy
 import multiprocessing
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,8 +34,13 @@ OUTCOME = Outcome(
     ),
 )
 
+
+def pickled(error: Any, protocol: int) -> Any:
+    return pickle.loads(pickle.dumps(error, protocol))
+
+
 WAYS: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy]
-WAYS += [lambda error, n=n: pickle.loads(pickle.dumps(error, n)) for n in range(pickle.HIGHEST_PROTOCOL + 1)]
+WAYS += [partial(pickled, protocol=n) for n in range(pickle.HIGHEST_PROTOCOL + 1)]
 
 # Those that are not made of one message.
 ARGUMENTS: dict[type[errors.GuardwrapError], tuple[Any, ...]] = {

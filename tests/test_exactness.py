@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
-from guardwrap import Budget, GuardedGenerator, Keyword, Regex, Verdict, constraint, session
-from guardwrap.backends import drawing
+from guardwrap import Budget, Constraint, GuardedGenerator, Keyword, Regex, Verdict, constraint, job
+from guardwrap.backends import drawing, known
 from guardwrap.backends.refill import decode
 from guardwrap.backends.refill.rows import Plain, Rows, Wave
 from guardwrap.backends.refill.slots import Slots
@@ -31,12 +32,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return ticking(monkeypatch, decode.RefillBackend, [account, drawing, backend])
 
 
-def outcomes(world: World, judged: object, *, budget: Budget, batch_size: int, draws: int = DRAWS) -> list[Outcome]:
+def outcomes(world: World, judged: Constraint, *, budget: Budget, batch_size: int, draws: int = DRAWS) -> list[Outcome]:
     guarded = GuardedGenerator(world.pipeline(), judged, budget=budget, batch_size=batch_size, seed=1)
     return guarded.run([world.prompt] * draws, progress=False, **world.settings)
 
 
-def fit(world: World, judged: object, results: list[Outcome]) -> float:
+def fit(world: World, judged: Constraint, results: list[Outcome]) -> float:
     drawn = [outcome.draws[0].token_ids for outcome in results if outcome.ok]
     return goodness_of_fit(drawn, world.gold(judged))
 
@@ -132,7 +133,7 @@ MODES = {Slots: 1, Wave: 2, Plain: 3}  # with seeds, since the same seed gives t
 def test_drawn_from_g_however_rows_are_kept(
     kind: type[Rows], make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "select_rows", lambda model: kind)
+    monkeypatch.setattr(job, "select_rows", lambda model: kind)
     world = make(letters="ab ", temperature=0.8, max_new_tokens=3)
     slow = kind is Plain and make is llama_world  # each token from the whole text
     assert mixed_fit(world, 64, FEW if slow else DRAWS, MODES[kind]) > FITS
@@ -151,15 +152,15 @@ def test_rows_that_are_mixed_up_are_biased(kind: type[Rows], monkeypatch: pytest
 
     monkeypatch.setattr(kind, "keep", mixed_up)
     # Rows that take the place of longer ones would not fit into the tree of prefixes.
-    monkeypatch.setattr(decode.RefillBackend, "_is_shared", lambda self, attempt: False)
-    monkeypatch.setattr(session, "select_rows", lambda model: kind)
+    monkeypatch.setattr(known.Tree, "root", lambda self, launch: None)
+    monkeypatch.setattr(job, "select_rows", lambda model: kind)
     assert mixed_fit(llama_world(letters="ab ", temperature=0.8), 64, FEW // 2, MODES[kind]) < FAILS
 
 
 def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule 1."""
 
-    def whichever_finished_first(waiting: dict, attempt: int) -> object:
+    def whichever_finished_first(waiting: dict[int, Any], attempt: int) -> object:
         return waiting.pop(min(waiting), None) if waiting else None
 
     # As if nothing were on its way: many attempts of a prompt side by side.

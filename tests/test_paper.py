@@ -5,22 +5,24 @@ import math
 import multiprocessing
 import os
 import signal
-import sys
 from collections import defaultdict
-from collections.abc import Iterator
-from importlib import import_module
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import judge
 import numpy as np
 import pytest
+import run
+import steps
 import yaml
+from experiment import Paper
 from tokenizers.processors import TemplateProcessing
 from transformers.utils import logging
 
 from guardwrap import Keyword
 from guardwrap.draws import Estimate
-from guardwrap.errors import SpecError
+from guardwrap.errors import SpecError, UsageError
 from guardwrap.metrics.intervals import combine, mean_interval
 from guardwrap.report.blocks import Curves
 from guardwrap.report.reading import read_page
@@ -30,13 +32,12 @@ from guardwrap.training.samples import Sample
 from tests.training.small import PRELOADED, trainer_of
 
 PAPER = Path(__file__).parents[1] / "examples" / "paper"
-MODULES = ("run", "steps", "experiment", "judge", "keeping", "page", "texts")
 
 pytestmark = pytest.mark.xdist_group("killed")
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(PRELOADED)
 
-TINY = {
+TINY: dict[str, Any] = {
     "title": "Tiny",
     "dtype": "float32",
     "constraint": {"kind": "keyword", "words": ["bb"], "case_sensitive": True, "whole_words": False},
@@ -71,15 +72,12 @@ TINY = {
 
 
 @pytest.fixture(autouse=True)
-def paper(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The script's modules can be imported, as they are where it runs."""
-    monkeypatch.syspath_prepend(str(PAPER))
+def _loud() -> Iterator[None]:
+    """The script is quieter than the tests."""
     verbosity = logging.get_verbosity()
     yield
     logging.set_verbosity(verbosity)
     logging.enable_progress_bar()
-    for name in MODULES:
-        sys.modules.pop(name, None)
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +96,6 @@ def redo(config: str, model: str, out: str, function: str = "", call: int = 0) -
     import torch
 
     torch.set_num_threads(1)
-    sys.path.insert(0, str(PAPER))
-    run, steps = import_module("run"), import_module("steps")
     if function:
         original, calls = getattr(steps, function), iter(range(call + 1))
 
@@ -179,8 +175,7 @@ def test_endings_judged_by_a_classifier(tmp_path: Path, threshold: float) -> Non
         "hints": ["a.{prompt}"],
     }  # fmt: skip
     config.write_text(yaml.safe_dump({name: value for name, value in TINY.items() if name not in others} | changed))
-    arguments = {"model": str(model), "classifier": str(classifier(tmp_path / "classifier"))}
-    run = import_module("run")
+    arguments: dict[str, Any] = {"model": str(model), "classifier": str(classifier(tmp_path / "classifier"))}
     run.main(config, tmp_path / "out", **arguments, only=["gold", "DPG"])
     assert not (tmp_path / "out" / "page.json").exists()
     assert (tmp_path / "out" / "steps" / "DPG-320.json").exists()
@@ -196,8 +191,17 @@ def test_endings_judged_by_a_classifier(tmp_path: Path, threshold: float) -> Non
         run.main(config, tmp_path / "out", **arguments, only=["dpg"])
 
 
+def test_another_classifier_takes_a_place_in_the_file(tmp_path: Path) -> None:
+    others = {"word", "more_words", "caps", "hints"}
+    config = tmp_path / "tiny.yaml"
+    changed = {"constraint": "catalogue:positive-ending", "caps": []}
+    config.write_text(yaml.safe_dump({name: value for name, value in TINY.items() if name not in others} | changed))
+    with pytest.raises(UsageError, match="spell the constraint in this file"):
+        run.main(config, tmp_path / "out", classifier="other")
+
+
 def test_no_training_sees_what_measures(tmp_path: Path, model: Path) -> None:
-    run, found = import_module("run"), []
+    found = []
     for attempts in (200, 400):
         config, out = tmp_path / "tiny.yaml", tmp_path / str(attempts)
         config.write_text(yaml.safe_dump({**TINY, "gold_attempts": attempts}))
@@ -227,7 +231,7 @@ def classifier(folder: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["lexical", "sentiment"])
 def test_the_files_scale(name: str) -> None:
-    settings, _ = read_law(PAPER / f"{name}.yaml", import_module("experiment").Paper)
+    settings, _ = read_law(PAPER / f"{name}.yaml", Paper)
     small = settings.scaled(0.05)
     assert small.budgets == [budget // 20 for budget in settings.budgets]
     assert small.gold_attempts == settings.gold_attempts // 20
@@ -236,6 +240,8 @@ def test_the_files_scale(name: str) -> None:
         for budget in small.budgets:
             training = small.training(method, budget)
             share = settings.methods[method].get("warm_share")
+            assert settings.warm_samples is not None
+            assert training.warm_samples is not None
             assert training.warm_samples == (
                 settings.warm_samples // 20 if share is None else pytest.approx(share * budget, abs=0.5)
             )
@@ -257,7 +263,7 @@ def test_the_files_scale(name: str) -> None:
 def test_methods_are_checked_when_the_file_is_read(tmp_path: Path, methods: Any, named: str) -> None:
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({**TINY, "methods": methods}))
     with pytest.raises(SpecError, match=named):
-        read_law(tmp_path / "tiny.yaml", import_module("experiment").Paper)
+        read_law(tmp_path / "tiny.yaml", Paper)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +278,6 @@ def test_methods_are_checked_when_the_file_is_read(tmp_path: Path, methods: Any,
     ],
 )
 def test_verdicts(ends: list[tuple[float, float]], expected: str) -> None:
-    judge = import_module("judge")
     differences = {str(i): Estimate((low + high) / 2, low, high) for i, (low, high) in enumerate(ends)}
     assert judge.claim("", differences)["verdict"] == expected
     missing = judge.claim("", {**differences, "more": None})["verdict"]
@@ -280,25 +285,25 @@ def test_verdicts(ends: list[tuple[float, float]], expected: str) -> None:
 
 
 def test_differences_are_paired() -> None:
-    judge, chance = import_module("judge"), np.random.default_rng(0)
+    chance = np.random.default_rng(0)
     shared = [chance.normal(-40, 10, size) for size in (60, 80)]  # what is odd about a draw of g
     first = [each - 3 + chance.normal(0, 0.5, len(each)) for each in shared]
     second = [each - 2.5 + chance.normal(0, 0.5, len(each)) for each in shared]
     found = judge.kl_difference(first, second)
+    assert found is not None
     assert found.low < 0.5 < found.high
     assert judge.verdict({"": found}) == "holds"
     apart = [combine((1, mean_interval(-a)), (-1, mean_interval(-b))) for a, b in zip(first, second, strict=True)]
     assert judge.verdict({str(i): each for i, each in enumerate(apart)}) == "cannot be told"  # not paired, it drowns
     costs = Estimate(1.0, 0.9, 1.1), Estimate(2.0, 1.9, 2.1)
     guarded = judge.guarded_difference(first, second, *costs)
+    assert guarded is not None
     assert guarded.value == pytest.approx(found.value - 1 + 2)
     assert judge.guarded_difference(first, second, None, costs[0]) is None
     assert judge.kl_difference([first[0], np.zeros(0)], [second[0], np.zeros(0)]) is None
 
 
 def test_qrs_is_held_against_imh_at_equal_cost() -> None:
-    judge = import_module("judge")
-
     def point(sampler: str, cost: float, kl: float) -> dict[str, Any]:
         ends = {"value": kl, "low": kl - 0.01, "high": kl + 0.01}
         return {"sampler": sampler, "relative_cost": cost, "projected_kl": ends}
@@ -312,13 +317,13 @@ def test_qrs_is_held_against_imh_at_equal_cost() -> None:
 
 @pytest.mark.parametrize("word", ["b", "bb"])
 def test_the_sampler_that_forces_a_word(tmp_path: Path, word: str) -> None:
-    judge, world = import_module("judge"), llama_world(max_new_tokens=5)
+    world = llama_world(max_new_tokens=5)
     constraint = Keyword(word, whole_words=False)
     trainer, gold, law = trainer_of(tmp_path, world, constraint), world.gold(constraint), world.law()
     size, last = len(word), 5 - len(word)
     assert judge.usual_tokens(list(gold), word, lambda ids: world.draw(ids).text) == (2,) * size
 
-    def log_base(texts: list[tuple[int, ...]]) -> list[float]:
+    def log_base(texts: Sequence[tuple[int, ...]]) -> list[float]:
         return trainer.task.log_probabilities(trainer.task.model, [Sample(0, ids, len(ids)) for ids in texts])
 
     def ratios(forced: tuple[int, ...], longest: int = 5) -> Any:
@@ -353,5 +358,8 @@ def test_the_sampler_that_forces_a_word(tmp_path: Path, word: str) -> None:
 
     picked = np.random.default_rng(0).choice(len(gold), 2000, p=np.array(list(gold.values())) / sum(gold.values()))
     estimated = judge.kl_gold_forcing(found[picked], (2000, round(2000 / z)))
-    assert estimated["kl"].low < exact < estimated["kl"].high
-    assert estimated["impossible"].low <= 1 - share <= estimated["impossible"].high
+    kl, impossible = estimated["kl"], estimated["impossible"]
+    assert kl is not None
+    assert impossible is not None
+    assert kl.low < exact < kl.high
+    assert impossible.low <= 1 - share <= impossible.high

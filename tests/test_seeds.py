@@ -95,6 +95,7 @@ def test_negative_control_a_stream_shared_by_the_batch_depends_on_it(
 
 def overhead(world: World, monkeypatch: pytest.MonkeyPatch, *, shared: bool = False) -> tuple[float, list[Any]]:
     """Row-steps over one for each token but the first of the attempts that were needed; and the texts."""
+    from guardwrap.backends import known
     from guardwrap.backends.refill import decode
 
     decoders = []
@@ -106,11 +107,11 @@ def overhead(world: World, monkeypatch: pytest.MonkeyPatch, *, shared: bool = Fa
 
     monkeypatch.setattr(decode.RefillBackend, "__init__", kept)
     if not shared:
-        monkeypatch.setattr(decode.RefillBackend, "_is_shared", lambda self, attempt: False)
+        monkeypatch.setattr(known.Tree, "root", lambda self, launch: None)
     guarded = GuardedGenerator(world.pipeline(), ~Regex("c"), batch_size=32, budget=Budget(max_attempts=None))
     tokens, texts = 0, []
     for seed in range(6):
-        options = {"num_return_sequences": 32, "max_new_tokens": 40, "temperature": 2.0, "seed": seed}
+        options: dict[str, Any] = {"num_return_sequences": 32, "max_new_tokens": 40, "temperature": 2.0, "seed": seed}
         (outcome,) = guarded.run("ab", **options)
         assert outcome.report.usage.attempts > 40
         tokens += outcome.report.usage.tokens - outcome.report.usage.attempts

@@ -51,10 +51,10 @@ class Paper(Training):
     caps: list[str]
     word: str | None = None
     more_words: dict[str, str] = Field(default_factory=dict)
-    attempts: int = Field(4000, ge=2)
-    more_attempts: int = Field(10_000, ge=2)
-    texts: int = Field(1000, ge=1)
-    steps: list[int] = Field(list(STEPS), min_length=1)
+    attempts: int = Field(default=4000, ge=2)
+    more_attempts: int = Field(default=10_000, ge=2)
+    texts: int = Field(default=1000, ge=1)
+    steps: list[int] = Field(default=list(STEPS), min_length=1)
     paper: dict[str, dict[str, float]] = Field(default_factory=dict)
 
     @model_validator(mode="after")

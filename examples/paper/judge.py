@@ -49,9 +49,9 @@ def claims(results: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     def nearer(name: str) -> Estimate | None:
         """By how much the prompt's KL(g‖g') is above a trained proposal's."""
-        logs = [by_prompt(proposals[each]["log_policy"]) for each in (cap, name)]
+        first, second = (by_prompt(proposals[each]["log_policy"]) for each in (cap, name))
         costs = [proposals[each]["cost"] and estimate_of(proposals[each]["cost"]) for each in (cap, name)]
-        return guarded_difference(*logs, *costs)
+        return guarded_difference(first, second, *costs)
 
     found = []
     for budget in map(str, results["settings"]["budgets"]):

@@ -82,6 +82,7 @@ def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]])
 
 def _about(results: Results) -> list[Block]:
     settings, gold = results["settings"], results["gold"]
+    methods: list[list[Cell]] = [[f"method {name}", _listed(how)] for name, how in settings["methods"].items()]
     rows: list[list[Cell]] = [
         ["model", settings["name"]],
         ["computes in", settings["dtype"] or "the dtype that is stored"],
@@ -91,7 +92,7 @@ def _about(results: Results) -> list[Block]:
         ["seed", settings["seed"]],
         ["samples of each training", ", ".join(map(str, settings["budgets"]))],
         ["of these the warm start, unless the method says otherwise", settings["warm_samples"] or "a quarter"],
-        *([f"method {name}", _listed(changes)] for name, changes in settings["methods"].items()),
+        *methods,
         ["draws of g", f"{len(gold['prompts'])} of {gold['attempts']} attempts of the model itself"],
         ["attempts of each proposal", settings["attempts"]],
         ["embeddings", f"mean last hidden state of {results['embedder']}"],

@@ -46,8 +46,10 @@ def main(
     if classifier is not None:
         if not isinstance(constraint, Classifier):
             raise UsageError("--classifier is for a constraint of the kind classifier; leave it out")
+        if not isinstance(settings.constraint, dict):
+            raise UsageError("--classifier: spell the constraint in this file, for another model to take its place")
         constraint = dataclasses.replace(constraint, model=classifier)
-        changes["constraint"] = {**dict(settings.constraint), "model": known_as(classifier)}
+        changes["constraint"] = {**settings.constraint, "model": known_as(classifier)}
     settings = settings.model_copy(update=changes).scaled(budget)
     guarded = load_generator(settings.model, constraint, dtype=settings.dtype, batch_size=settings.draw_batch_size)
     run = Run(settings, guarded, out, embedder or settings.model)

@@ -25,8 +25,9 @@ from guardwrap.metrics import acceptance_rate, kl_gold_base, kl_gold_guarded_fro
 from guardwrap.metrics.intervals import mean_of
 from guardwrap.samplers import Attempt
 from guardwrap.training import Row, Settings, train
+from guardwrap.training.gold import Gold
 from guardwrap.training.samples import Sample
-from guardwrap.training.trainer import Gold, Trainer
+from guardwrap.training.trainer import Trainer
 
 _VERSIONS = ("torch", "transformers", "numpy", "peft")
 
@@ -84,7 +85,8 @@ class Run:
     def trained(self, name: str) -> dict[int, Any]:
         """Train with one method on each budget in turn, each going on from a copy of the one before, or anew."""
         found: dict[int, Any] = {}
-        before, about = None, []
+        before: Path | None = None
+        about: list[Any] = []
         for budget in self.settings.budgets:
             if self.settings.anew(name):
                 before, about = None, []
@@ -218,7 +220,7 @@ class Run:
         if not isinstance(self.constraint, Keyword):
             return {}
         accepted = [sample.token_ids for sample in self.gold.drawn.samples]
-        (word,) = self.constraint.words
+        (word,) = tuple(self.constraint.words)
         found = {word: self._keyword(self.constraint, self.groups, accepted, self.gold.drawn.attempts)}
         for word, template in self.settings.more_words.items():
             own = replace(self.constraint, words=(word,))
@@ -228,8 +230,9 @@ class Run:
 
     def _more(self, own: Keyword, guarded: GuardedGenerator, template: str) -> Any:
         """Train for another keyword, on the least budget, and compare g, ours and one constraint-aware prompt."""
-        (word,) = own.words
-        spelled = {**dict(self.settings.constraint), "words": [word]}
+        (word,) = tuple(own.words)
+        given: Any = self.settings.constraint  # a mapping where there are more words
+        spelled = {**given, "words": [word]}
         settings = self.settings.training(OURS, self.settings.budgets[0]).model_copy(
             update={"constraint": spelled, "gold_attempts": self.settings.more_attempts}
         )
@@ -272,8 +275,8 @@ class Run:
     @cached_property
     def samplers(self) -> Any:
         """QRS and IMH over the attempts of our adapter, compared by where the keyword stands (App. G)."""
-        settings, drawn = self.settings, self.gold.drawn
-        if not isinstance(self.constraint, Keyword):
+        settings, drawn, what = self.settings, self.gold.drawn, self.constraint
+        if not isinstance(what, Keyword):
             return None
         task, rejected = self.shared.task, Attempt(Draw("", (), ""), False, -math.inf)
         base = [Attempt(Draw("", s.token_ids, task.text_of(s)), True, 0.0) for s in drawn.samples]
@@ -287,7 +290,7 @@ class Run:
                 "",
                 base,
                 {OURS: attempts},
-                place=self.constraint,
+                place=what,
                 steps=settings.steps,
                 texts=settings.texts,
                 seed=settings.seed,

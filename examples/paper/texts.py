@@ -52,7 +52,7 @@ def keyword(
         "means": {name: mean_interval(each) for name, each in places.items()},
         "texts": {name: len(each) for name, each in places.items()},
     }
-    (word,) = what.words
+    (word,) = tuple(what.words)
     if forced := usual_tokens(gold, word, decode):
         ratios = log_ratios_to_forcing(gold, word, forced, longest, decode, log_base)
         found["forcing"] = {"tokens": len(forced), **kl_gold_forcing(ratios, (len(gold), attempts))}

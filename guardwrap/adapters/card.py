@@ -157,8 +157,8 @@ class Card(_Frozen):
     hyperparameters: dict[str, Any] = {}
     seed: int
     samples: int = Field(ge=0)
-    tokens: int | None = Field(None, ge=0)
-    seconds: float | None = Field(None, ge=0)
+    tokens: int | None = Field(default=None, ge=0)
+    seconds: float | None = Field(default=None, ge=0)
     figures: Figures = Figures()
     versions: dict[str, str] = {}
     files: dict[str, str] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -9,12 +10,13 @@ from typing import Any
 
 import torch
 
+from guardwrap.backends.known import learn, next_token, step, token_laws
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.tokens import argmax, inverse_cdf, warped
 from guardwrap.scheduling.backend import Decoded, Launch, grouped
 from guardwrap.scheduling.randomness import uniforms
 
-__all__ = ["begun", "choose_tokens", "draw", "note"]
+__all__ = ["begun", "choose_tokens", "draw", "note", "walk"]
 
 
 def begun(launch: Launch) -> Decoded:
@@ -41,14 +43,63 @@ def draw(logits: torch.Tensor, attempts: Sequence[Decoded]) -> torch.Tensor:
     groups = grouped(range(len(attempts)), lambda row: _law(attempts[row]).group)
     draw_together = _drawn if len(groups) == 1 else partial(_drawn_apart, groups)
     tokens = draw_together(logits, attempts, chance)
-    _settle([attempt for attempt in attempts if attempt.error is None])
+    _settle([attempt for attempt in attempts if attempt.error is None and not step(attempt)])
     return tokens
+
+
+def walk(attempt: Decoded) -> None:
+    """Draw an attempt's next tokens as far as their laws are known. It may be over then."""
+    while attempt.status == "running" and next_token(attempt):
+        if not step(attempt):
+            _settle([attempt])
+
+
+def _masked(scores: torch.Tensor, candidates: torch.Tensor | None, attempts: Sequence[Decoded]) -> list[float]:
+    """Exclude the tokens that attempts' masks leave out; return log Z of each row, and add it to its attempt's.
+
+    Where a mask would leave nothing, nothing is excluded: the attempt ends with whatever it draws.
+    """
+    logs = []
+    shares = scores.double().softmax(-1)
+    for row, attempt in enumerate(attempts):
+        mask = attempt.launch.mask
+        if mask is None:
+            logs.append(0.0)
+            continue
+        looked_at = torch.nonzero(shares[row] >= max(mask.least, torch.finfo(torch.float64).tiny)).flatten()
+        tokens = looked_at if candidates is None else candidates[row, looked_at]
+        dead = torch.tensor(mask.dead(attempt.token_ids, tokens.tolist()), device=scores.device)
+        left = float(shares[row].index_fill(0, looked_at[dead], 0.0).sum())
+        logs.append(0.0)
+        if left > 0 and bool(dead.any()):
+            scores[row, looked_at[dead]] = -math.inf
+            logs[-1] = math.log(left)
+            attempt.log_left += logs[-1]
+    return logs
+
+
+def _keep_laws(
+    scores: torch.Tensor,
+    candidates: torch.Tensor | None,
+    attempts: Sequence[Decoded],
+    left: Sequence[float] | None = None,
+) -> None:
+    """Keep the laws of next tokens at places that others are likely to come by."""
+    places = {attempt.place: row for row, attempt in enumerate(attempts) if attempt.place is not None}
+    rows = [row for place, row in places.items() if place.law is None]
+    if rows:
+        some = None if candidates is None else candidates[rows]
+        for row, law in zip(rows, token_laws(scores[rows], some), strict=True):
+            law.log_left = 0.0 if left is None else left[row]
+            attempts[row].place.law = law
 
 
 def _drawn(logits: torch.Tensor, attempts: Sequence[Decoded], chance: Sequence[float]) -> torch.Tensor:
     """Draw for attempts of one mode and equal warpers; where that raises, request by request."""
     try:
         scores, candidates = warped(_process(logits, attempts), _law(attempts[0]).warpers)
+        left = _masked(scores, candidates, attempts) if any(each.launch.mask for each in attempts) else None
+        _keep_laws(scores, candidates, attempts, left)
         return choose_tokens(scores, attempts, chance, candidates)
     except torch.OutOfMemoryError:
         raise
@@ -167,6 +218,7 @@ def _settle(attempts: Sequence[Decoded]) -> None:
             law = _law(attempt)
             ends = id(attempt) in stopped or attempt.token_ids[-1] in law.end_ids
             note(attempt, ends, _at_limit(attempt, now), now)
+        learn(attempt)
 
 
 def _stopped(law: GenerationLaw, attempts: Sequence[Decoded], ids: torch.Tensor) -> set[int]:

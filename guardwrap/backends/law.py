@@ -13,7 +13,7 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 __all__ = ["GenerationLaw"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GenerationLaw:
     """One prompt and everything that defines a(y) for it.
 
@@ -72,6 +72,33 @@ class GenerationLaw:
         return tuple(self.prompt_ids.tolist())
 
     @cached_property
+    def repeats(self) -> bool:
+        """Whether equal prefixes have equal laws, and end alike: functions of the user's own may keep a state."""
+        functions = {type(each).__name__ for each in (*self.processors, *self.criteria)}
+        return self.mode == "sample" and self.max_time is None and functions <= _FUNCTIONS_OF_THE_TEXT
+
+    @cached_property
     def group(self) -> Hashable:
         """Equal for laws whose rows may be warped and drawn together: the same mode, warpers and their settings."""
         return (self.mode, *((type(warper), repr(sorted(vars(warper).items()))) for warper in self.warpers))
+
+
+_FUNCTIONS_OF_THE_TEXT = {
+    "EncoderNoRepeatNGramLogitsProcessor",
+    "EncoderRepetitionPenaltyLogitsProcessor",
+    "ExponentialDecayLengthPenalty",
+    "ForcedBOSTokenLogitsProcessor",
+    "ForcedEOSTokenLogitsProcessor",
+    "InfNanRemoveLogitsProcessor",
+    "LogitNormalization",
+    "MinLengthLogitsProcessor",
+    "MinNewTokensLengthLogitsProcessor",
+    "NoBadWordsLogitsProcessor",
+    "NoRepeatNGramLogitsProcessor",
+    "RepetitionPenaltyLogitsProcessor",
+    "SequenceBiasLogitsProcessor",
+    "StopStringCriteria",
+    "SuppressTokensAtBeginLogitsProcessor",
+    "SuppressTokensLogitsProcessor",
+}
+"""Of transformers: what they do to a row depends on its tokens alone."""

@@ -8,9 +8,10 @@ from transformers.generation import TemperatureLogitsWarper, TopKLogitsWarper
 
 from guardwrap.errors import ModelError
 
-__all__ = ["applied", "argmax", "inverse_cdf", "warped"]
+__all__ = ["BLOCK", "applied", "argmax", "inverse_cdf", "warped"]
 
-_BLOCK = 256
+BLOCK = 256
+"""Tokens whose weights are summed together first."""
 
 
 def inverse_cdf(scores: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,14 +46,14 @@ def inverse_cdf(scores: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tens
     top = scores.amax(-1, keepdim=True)
     if not bool(torch.isfinite(top).all()):
         raise ModelError("the model gave NaN or excluded every token; try float32, or look at the logits processors")
-    weights = torch.nn.functional.pad((scores - top).exp_(), (0, -size % _BLOCK)).view(rows, -1, _BLOCK)
+    weights = torch.nn.functional.pad((scores - top).exp_(), (0, -size % BLOCK)).view(rows, -1, BLOCK)
     blocks = weights.sum(-1, dtype=torch.float64).cumsum(-1)
     total = blocks[:, -1:]
     target = uniform[:, None] * total
     block = _first_above(blocks, target)
     before = torch.where(block > 0, blocks.gather(1, (block - 1).clamp(min=0)), 0.0)
     inside = weights[torch.arange(rows, device=scores.device), block.squeeze(1)].double().cumsum(-1)
-    token = (block * _BLOCK + _first_above(inside, target - before)).squeeze(1)
+    token = (block * BLOCK + _first_above(inside, target - before)).squeeze(1)
     chosen = scores.gather(1, token[:, None]).double()
     return token, (chosen - top.double() - total.log()).squeeze(1)
 

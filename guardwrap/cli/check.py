@@ -11,8 +11,9 @@ import typer
 
 from guardwrap.cli.common import AllowCode, in_one_line, quieten_transformers, read_constraints
 from guardwrap.cli.prompts import lines
-from guardwrap.constraints.base import Constraint, run_check, walk
+from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.classifier import Classifier
+from guardwrap.constraints.judge import run_check
 from guardwrap.constraints.limits import judging
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.draws import Draw

@@ -1,9 +1,11 @@
 """How a text is judged: constraints, their algebra, and constraint files."""
 
-from guardwrap.constraints.base import All, AnyOf, Constraint, Not, Verdict
+from guardwrap.constraints.algebra import All, AnyOf, Not
+from guardwrap.constraints.base import Constraint, Verdict
 from guardwrap.constraints.callables import Python, constraint
 from guardwrap.constraints.classifier import Classifier
 from guardwrap.constraints.files import catalogue
+from guardwrap.constraints.grammar import Grammar, csv
 from guardwrap.constraints.json_schema import JSONSchema
 from guardwrap.constraints.keywords import Keyword
 from guardwrap.constraints.spec import ConstraintFile, dump, json_schema, load, parse
@@ -17,6 +19,7 @@ __all__ = [
     "Constraint",
     "ConstraintFile",
     "Finished",
+    "Grammar",
     "JSONSchema",
     "Keyword",
     "Length",
@@ -28,6 +31,7 @@ __all__ = [
     "View",
     "catalogue",
     "constraint",
+    "csv",
     "dump",
     "json_schema",
     "load",

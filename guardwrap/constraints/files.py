@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from guardwrap.constraints.base import All, Constraint
+from guardwrap.constraints.algebra import All
+from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.spec import ConstraintFile, load
 from guardwrap.content import PREFIX, content
 from guardwrap.errors import ConstraintError, UnknownName

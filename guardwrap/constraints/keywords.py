@@ -57,7 +57,7 @@ class Keyword(TextConstraint):
     True
     """
 
-    words: str | tuple[str, ...]
+    words: str | Sequence[str]
     match: Literal["any", "all", "none"] = field(default="any", kw_only=True)
     case_sensitive: bool = field(default=False, kw_only=True)
     whole_words: bool = field(default=True, kw_only=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import entry_points
 
-from guardwrap.constraints.base import All, AnyOf, Constraint, Not
+from guardwrap.constraints.algebra import All, AnyOf, Not
+from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.callables import Python
 from guardwrap.constraints.classifier import Classifier
+from guardwrap.constraints.grammar import Grammar
 from guardwrap.constraints.json_schema import JSONSchema
 from guardwrap.constraints.keywords import Keyword
 from guardwrap.constraints.text import Finished, Length, Regex
@@ -19,6 +21,7 @@ COMPOSITES: dict[str, type[Constraint]] = {"all": All, "any": AnyOf, "not": Not}
 _LEAVES: dict[str, type[Constraint]] = {
     "classifier": Classifier,
     "finished": Finished,
+    "grammar": Grammar,
     "json_schema": JSONSchema,
     "keyword": Keyword,
     "length": Length,

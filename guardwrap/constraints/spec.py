@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from guardwrap.constraints.base import All, AnyOf, Constraint, Not, walk
+from guardwrap.constraints.algebra import All, AnyOf, Not
+from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.callables import Python
 from guardwrap.constraints.limits import MAX_BYTES
 from guardwrap.constraints.registry import COMPOSITES, kinds

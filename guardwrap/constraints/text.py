@@ -135,7 +135,7 @@ class Regex(TextConstraint):
 
     pattern: str
     match: Literal["search", "fullmatch"] = field(default="search", kw_only=True)
-    flags: tuple[Flag, ...] = field(default=(), kw_only=True)
+    flags: Sequence[Flag] = field(default=(), kw_only=True)
     checksum: Literal["luhn"] | None = field(default=None, kw_only=True)
     timeout: float = field(default=1.0, kw_only=True)
     on: View = field(default="completion", kw_only=True)

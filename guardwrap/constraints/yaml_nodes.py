@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +29,28 @@ from guardwrap.constraints.limits import (
 from guardwrap.errors import SpecError
 from guardwrap.inputs import irregular
 
-__all__ = ["Reader", "compose", "one_line", "read_text", "reading", "short"]
+__all__ = ["Reader", "beside", "compose", "one_line", "read_text", "reading", "short"]
+
+
+_being_read: ContextVar[str] = ContextVar("_being_read", default="")
 
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
     """Read a file, within the limits of one."""
+    outer = _being_read.set(path)
     try:
         with loading():
             yield
     except TimeLimit as limit:
         raise SpecError(f"{path}: takes more than {limit.seconds:g} s to read; make it smaller") from None
+    finally:
+        _being_read.reset(outer)
+
+
+def beside(name: str) -> Path:
+    """Return the path of a file that stands beside the one that is being read; where none is, that of the name."""
+    return Path(_being_read.get()).parent / name
 
 
 def read_text(path: str | Path) -> str:

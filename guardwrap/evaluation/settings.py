@@ -69,13 +69,13 @@ class Settings(Law):
     ours = ("adapter", "count", "num_return_sequences", "prompts", "proposal", "seed")
 
     proposals: dict[str, str | dict[str, str]] = Field(min_length=1)
-    attempts: int = Field(10_000, ge=2)
-    base_attempts: int | None = Field(None, ge=2)
-    batch_size: int | None = Field(None, ge=1)
-    betas: list[float] | None = Field(None, min_length=1)
-    steps: list[int] = Field(list(STEPS), min_length=1)
-    texts: int = Field(1000, ge=1)
-    position: str | None = Field(None, min_length=1)
+    attempts: int = Field(default=10_000, ge=2)
+    base_attempts: int | None = Field(default=None, ge=2)
+    batch_size: int | None = Field(default=None, ge=1)
+    betas: list[float] | None = Field(default=None, min_length=1)
+    steps: list[int] = Field(default=list(STEPS), min_length=1)
+    texts: int = Field(default=1000, ge=1)
+    position: str | None = Field(default=None, min_length=1)
 
     @field_validator("proposals")
     @classmethod

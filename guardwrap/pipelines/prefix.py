@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from guardwrap.constraints.base import Constraint, Verdict, run_verdict
-from guardwrap.constraints.limits import VERDICT_SECONDS, now, time_limit
+from guardwrap.constraints.reading import Reader, Reading
 
-__all__ = ["StablePrefix", "first_violated"]
+__all__ = ["PrefixWatch", "StablePrefix"]
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -94,31 +94,49 @@ def _acts_on_tokens(tokenizer: Any) -> bool:
     return True
 
 
-def first_violated(constraint: Constraint, prefix: str, slow: set[int] | None = None) -> str | None:
-    """Return the title of the first part that no continuation of the prefix can satisfy, or None.
+class PrefixWatch:
+    """Judges the tokens of running attempts of one prompt: what a request has as its watch.
 
     Parameters
     ----------
-    constraint
-        The constraint; its parts are asked in order, and have the time of one verdict together.
-    prefix
-        Text that every continuation begins with.
-    slow
-        Numbers of the parts that are not asked. Where the time ends, the one that took most of it is added.
+    reader
+        Reads for the constraint.
+    decode
+        From the tokens so far to text that every continuation begins with.
+    kept
+        How many prefixes it remembers how far they were read; those used last. One that it has forgotten is read again
+        from its beginning.
     """
-    slow = set() if slow is None else slow
-    took: dict[int, float] = {}
-    with time_limit(VERDICT_SECONDS) as clock:
-        for number, part in enumerate(constraint.parts):
-            if number in slow:
-                continue
-            left = clock.end - now()
-            verdict = run_verdict(part, prefix)
-            took[number] = left - (clock.end - now())
-            if verdict is Verdict.VIOLATED:
-                return part.title
-            if clock.late:
-                break
-    if clock.late:
-        slow.add(max(took, key=took.__getitem__))
-    return None
+
+    def __init__(self, reader: Reader, decode: Decode, kept: int = 4096) -> None:
+        self._reader = reader
+        self._decode = decode
+        self._kept = kept
+        self._readings: OrderedDict[tuple[int, ...], Reading] = OrderedDict()
+
+    def __call__(self, token_ids: Sequence[int]) -> str | None:
+        """Return the title of the first part that no continuation of the tokens can satisfy, or None."""
+        ids = tuple(token_ids)
+        reading = self._reader.read(self._before(ids), self._decode(ids))
+        if reading.blame is None:
+            self._readings[ids] = reading
+            if len(self._readings) > self._kept:
+                self._readings.popitem(last=False)
+        return reading.blame
+
+    def violated(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
+        """Say for each candidate of the next token whether no continuation could satisfy the constraint after it."""
+        ids = tuple(token_ids)
+        if ids and ids not in self._readings:
+            self(ids)
+        before = self._readings.get(ids, self._reader.start)
+        texts = [self._decode([*ids, token]) for token in candidates]
+        # A token that shows nothing yet, such as half a character, is not judged yet.
+        grown = [text[len(before.text) :] if text.startswith(before.text) else "" for text in texts]
+        return self._reader.violated(before, grown)
+
+    def _before(self, ids: tuple[int, ...]) -> Reading:
+        if ids[:-1] not in self._readings:
+            return self._reader.start
+        self._readings.move_to_end(ids[:-1])
+        return self._readings[ids[:-1]]

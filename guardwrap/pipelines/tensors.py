@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 from transformers.pipelines import Pipeline
 
 from guardwrap.errors import UsageError
@@ -13,7 +14,7 @@ from guardwrap.pipelines.calls import CALL_OPTIONS
 from guardwrap.pipelines.prepare import PreparedPrompt, prepare, require_context, resolved
 from guardwrap.pipelines.prompts import unpadded
 
-__all__ = ["prepare_rows"]
+__all__ = ["prepare_rows", "returned_rows"]
 
 
 def prepare_rows(
@@ -68,6 +69,34 @@ def prepare_rows(
         text = pipe.tokenizer.decode(row, skip_special_tokens=True)
         prompts.append(PreparedPrompt(number, row.tolist(), text, law))
     return prompts, [prompt.law.prompt_ids.to(ids) if two_parts else ids[prompt.number] for prompt in prompts]
+
+
+def returned_rows(
+    new: Sequence[tuple[PreparedPrompt, Sequence[int]]], begins: Sequence[torch.Tensor], *, two_parts: bool
+) -> Any:
+    """Put rows together as ``generate`` returns them.
+
+    Parameters
+    ----------
+    new
+        Prompts, and the new tokens of a text for each; at least one.
+    begins
+        As ``prepare_rows`` returns them.
+    two_parts
+        Whether the model has an encoder.
+
+    Returns
+    -------
+    torch.Tensor or ModelOutput
+        ``[rows, length]``, padded on the right; in an output where the user asked for one.
+    """
+    rows = [torch.cat([begins[prompt.number], begins[prompt.number].new_tensor(ids)]) for prompt, ids in new]
+    law = new[0][0].law
+    sequences = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=law.pad_id)
+    if not law.return_dict:
+        return sequences
+    kind = GenerateEncoderDecoderOutput if two_parts else GenerateDecoderOnlyOutput
+    return kind(sequences=sequences)
 
 
 def _require_ids(ids: torch.Tensor, size: int | None) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from guardwrap.constraints.base import Judgement
+from guardwrap.constraints.judge import Judgement
 from guardwrap.draws import Draw, Estimate, Outcome, Report, Usage
 from guardwrap.metrics import acceptance_rate
 from guardwrap.samplers import Attempt
@@ -57,6 +57,7 @@ class Account:
     satisfied: int = 0
     tokens: int = 0
     surplus: list[int] = field(default_factory=list)
+    computed: int = 0
     began: float | None = None
     seconds: float = 0.0
     ended: str | None = None
@@ -90,9 +91,11 @@ class Account:
         self.began = now if self.began is None else self.began
         late = budget.deadline is not None and now - self.began >= budget.deadline
         slow = budget.max_seconds is not None and now - self.began >= budget.max_seconds
-        if self.launched and (late or slow):
+        much = budget.max_computed_tokens is not None and self.computed >= budget.max_computed_tokens
+        if self.launched and (late or slow or much):
             # What is on its way still counts, if it is in time.
-            self.ended = None if self.under_way else "deadline" if late else "max_seconds"
+            why = "deadline" if late else "max_seconds" if slow else "max_computed_tokens"
+            self.ended = None if self.under_way else why
             return []
         # A sampler may take only some of the attempts that satisfy the constraint: so far this share of them.
         share = (len(self.accepted) + 1) / (self.satisfied + 1)
@@ -116,7 +119,14 @@ class Account:
         limit = request.budget.deadline
         deadline = None if limit is None or self.began is None else self.began + limit
         return Launch(
-            request.prompt.law, request.seed, request.prompt.number, attempt, deadline, request.watch, request
+            request.prompt.law,
+            request.seed,
+            request.prompt.number,
+            attempt,
+            deadline,
+            request.watch,
+            request,
+            request.mask,
         )
 
     def found(self) -> list[Decoded]:
@@ -126,10 +136,16 @@ class Account:
             made.append(Decoded(self.launch(number), list(ids), status="finished" if finished else "cut"))
         return made
 
+    def discard(self, decoded: Decoded) -> None:
+        """Book an attempt that was stopped because it is not needed any more."""
+        self.surplus.append(len(decoded.token_ids))
+        self.computed += decoded.computed
+
     def commit(self, judged: Sequence[Judged]) -> None:
         """Take what was judged, and decide about attempts one after the other, in launch order."""
         for item in judged:
             self.waiting[item.decoded.launch.attempt] = item
+            self.computed += item.decoded.computed
             if not item.judgement.satisfied:
                 insort(self.rejected_at, len(item.draw.token_ids))
         while self.ended is None and (next_ := next_in_turn(self.waiting, self.attempts)) is not None:
@@ -174,7 +190,7 @@ class Account:
     def outcome(self) -> Outcome:
         """Return what the request got."""
         request, law = self.request, self.request.prompt.law
-        usage = Usage(self.attempts, self.tokens, self.seconds, len(self.surplus), sum(self.surplus))
+        usage = Usage(self.attempts, self.tokens, self.seconds, len(self.surplus), sum(self.surplus), self.computed)
         rate = None
         if law.mode == "sample" and self.attempts:
             complete = self.ended == "complete"

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-__all__ = ["Backend", "Capabilities", "Decoded", "Launch", "Law", "Scorer", "Watch", "draw_all", "grouped"]
+__all__ = ["Backend", "Capabilities", "Decoded", "Launch", "Law", "Mask", "Scorer", "Watch", "draw_all", "grouped"]
 
 Watch = Callable[[Sequence[int]], "str | None"]
 """From the token ids so far to the part of the constraint that no continuation can satisfy, or None."""
+
+
+class Mask(Protocol):
+    """Finds tokens that are not to be drawn; see ``pipelines.masking``."""
+
+    @property
+    def least(self) -> float:
+        """Probability from which on a candidate is looked at."""
+
+    def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
+        """Say for each candidate of the next token whether it is left out."""
 
 
 class Law(Protocol):
@@ -49,6 +60,8 @@ class Launch:
         Judges its tokens as it grows; a title aborts it. None judges nothing.
     request
         Whose attempt it is.
+    mask
+        Which next tokens are left out of the law; None leaves all in.
     """
 
     law: Any
@@ -58,6 +71,7 @@ class Launch:
     deadline: float | None = None
     watch: Watch | None = None
     request: Any = None
+    mask: Mask | None = None
 
 
 @dataclass(slots=True)
@@ -72,6 +86,8 @@ class Decoded:
         The new tokens, the end-of-sequence token included.
     log_probability
         log a' of ``token_ids`` in nats, summed in float64.
+    log_left
+        With a mask: the sum of log Z_t in nats, Z_t being the share of the law that the mask has left.
     status
         ``"running"``, ``"finished"`` (ended by itself), ``"cut"`` (token limit, or ``max_time``), ``"aborted"``
         (verdict VIOLATED), ``"abandoned"`` (deadline), ``"cancelled"`` (not needed any more) or ``"failed"``.
@@ -83,16 +99,26 @@ class Decoded:
         Its uniforms.
     began
         ``time.monotonic()`` of its launch.
+    computed
+        Tokens that the model was run for, on its behalf; those of prompts are not counted.
+    place
+        Where it stands in what the backend knows already; the backend's own affair.
+    memo
+        What judging texts has found out about this very one, from an attempt before; None where nothing is kept.
     """
 
     launch: Launch
     token_ids: list[int] = field(default_factory=list)
     log_probability: float = 0.0
+    log_left: float = 0.0
     status: str = "running"
     blame: str | None = None
     error: Exception | None = None
-    stream: Iterator[float] = field(default_factory=lambda: iter(()), repr=False)
+    stream: Any = field(default=(), repr=False)
     began: float = field(default_factory=lambda: time.monotonic())
+    computed: int = 0
+    place: Any = field(default=None, repr=False)
+    memo: dict[str, Any] | None = field(default=None, repr=False)
 
     @property
     def whole(self) -> bool:
@@ -124,15 +150,11 @@ class Capabilities:
 
 
 class Backend(Protocol):
-    """Draws attempts side by side, for any number of requests. It decides nothing about them.
+    """Draws attempts side by side, for any number of requests. It decides nothing about them."""
 
-    Attributes
-    ----------
-    can : Capabilities
-        What it can do.
-    """
-
-    can: Capabilities
+    @property
+    def can(self) -> Capabilities:
+        """What it can do."""
 
     @property
     def mode(self) -> str:

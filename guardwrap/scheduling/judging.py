@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from guardwrap.constraints.base import Judgement, judge
+from guardwrap.constraints.judge import Judgement, judge
 from guardwrap.draws import Draw
 from guardwrap.scheduling.account import Judged
 from guardwrap.scheduling.backend import Decoded, grouped
@@ -20,7 +20,8 @@ Failures = dict[Request, Exception]
 def judged(ended: Sequence[Decoded]) -> tuple[list[Judged], Failures]:
     """Decode attempts, judge those that are whole, and weigh those that satisfy their constraint.
 
-    A checker that raises ends the requests whose attempts it raises for, and no other.
+    A checker that raises ends the requests whose attempts it raises for, and no other. A text that has been judged
+    before, as the backend remembers, is not judged again.
 
     Parameters
     ----------
@@ -29,8 +30,12 @@ def judged(ended: Sequence[Decoded]) -> tuple[list[Judged], Failures]:
     """
     failures: Failures = {}
     draws: dict[int, Draw] = {}
+    before: list[Judged] = []
     for i, attempt in enumerate(ended):
         request: Any = attempt.launch.request
+        if attempt.memo and "judged" in attempt.memo:
+            before.append(Judged(attempt, *attempt.memo["judged"]))
+            continue
         try:
             finished = attempt.status == "finished"
             draws[i] = request.draw_of(request.prompt, attempt.token_ids, finished, attempt.log_probability)
@@ -45,7 +50,11 @@ def judged(ended: Sequence[Decoded]) -> tuple[list[Judged], Failures]:
     for places in grouped(heavy, lambda i: id(_request(ended[i]).weigh)):
         weights |= _each(ended, places, failures, lambda part: _weigh(ended, draws, part))
     kept = [i for i in draws if _request(ended[i]) not in failures]
-    return [Judged(ended[i], draws[i], judgements[i], weights.get(i, 0.0)) for i in kept], failures
+    found = [Judged(ended[i], draws[i], judgements[i], weights.get(i, ended[i].log_left)) for i in kept]
+    for item in found:
+        if item.decoded.memo is not None:
+            item.decoded.memo["judged"] = (item.draw, item.judgement, item.log_weight)
+    return [*before, *found], failures
 
 
 def _request(attempt: Decoded) -> Request:

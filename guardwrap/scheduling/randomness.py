@@ -34,6 +34,10 @@ class uniforms:  # noqa: N801  # an iterator that reads as a function
             self._block = self._generator.random(_BLOCK)[::-1].tolist()
         return self._block.pop()
 
+    def give_back(self, uniform: float) -> None:
+        """Let this one, which was the last, be the next again."""
+        self._block.append(uniform)
+
 
 def decision(seed: int, prompt: int, attempt: int) -> float:
     """Return a uniform of an attempt's that none of its tokens uses: for a sampler that accepts at random."""

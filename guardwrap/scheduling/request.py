@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from guardwrap.constraints.base import Constraint
 from guardwrap.draws import Budget, Draw
 from guardwrap.samplers import Sampler
-from guardwrap.scheduling.backend import Law, Watch
+from guardwrap.scheduling.backend import Law, Mask, Watch
 
 __all__ = ["DrawOf", "Prepared", "Request", "Weigh"]
 
@@ -65,6 +65,8 @@ class Request:
         Decodes new tokens as the user gets them.
     watch
         Judges the tokens of a running attempt; None where there is no early abort.
+    mask
+        Leaves out next tokens that no text which satisfies the constraint begins with; None draws from the law itself.
     notes
         For the report.
     proposal
@@ -81,6 +83,7 @@ class Request:
     seed: int
     draw_of: DrawOf
     watch: Watch | None = None
+    mask: Mask | None = None
     notes: tuple[str, ...] = ()
     proposal: str | None = None
     weigh: Weigh | None = None

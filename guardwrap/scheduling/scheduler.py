@@ -228,7 +228,7 @@ class Scheduler:
         over = {of for of, account in self._active.items() if account.ended is not None or of in failed}
         if over:
             for decoded in self.backend.cancel(lambda launch: launch.request in over):
-                self._active[decoded.launch.request].surplus.append(len(decoded.token_ids))
+                self._active[decoded.launch.request].discard(decoded)
             self._unjudged = [attempt for attempt in self._unjudged if attempt.launch.request not in over]
         return [self._close(request, failed.get(request)) for request in list(self._active) if request in over]
 

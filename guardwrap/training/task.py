@@ -12,16 +12,17 @@ import torch
 from guardwrap.adapters.lora import require_plain
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.score import Continuation, log_probabilities
-from guardwrap.constraints.base import Verdict, run_check, run_verdict
+from guardwrap.constraints.base import Verdict
+from guardwrap.constraints.judge import run_check, run_verdict
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
+from guardwrap.job import backend_for
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.proposed import ProposedCall, require_weighable
 from guardwrap.pipelines.tasks import call_of
 from guardwrap.proposals import Prompt as Hint
 from guardwrap.samplers import Attempt
 from guardwrap.scheduling.backend import Decoded, Launch, draw_all
-from guardwrap.session import backend_for
 from guardwrap.training import shards
 from guardwrap.training.samples import Sample
 

@@ -9,35 +9,34 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from guardwrap.adapters.fingerprints import fingerprint
-from guardwrap.backends.score import is_exact
 from guardwrap.draws import Estimate
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
-from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
-from guardwrap.metrics.intervals import mean_of
+from guardwrap.metrics import acceptance_rate
 from guardwrap.metrics.weights import kong
 from guardwrap.proposals import Prompt
 from guardwrap.training import shards
-from guardwrap.training.branches import branches, pivots, reserved
+from guardwrap.training.branches import reserved
 from guardwrap.training.checkpoint import newest, write
 from guardwrap.training.drawing import Drawn, draw
+from guardwrap.training.gold import Gold
 from guardwrap.training.learn import adam, chosen, require_number, spread, update
-from guardwrap.training.plan import BASE, BRANCHES, POLICY, Round, continued, rounds
+from guardwrap.training.mixture import Mixture
+from guardwrap.training.plan import BASE, POLICY, Round, continued, rounds
 from guardwrap.training.policy import Policy, read_start
 from guardwrap.training.progress import Row, seen, warnings_of, write_curve
-from guardwrap.training.samples import Buffer, Floats, Sample
+from guardwrap.training.samples import Buffer, Floats
 from guardwrap.training.settings import Settings
 from guardwrap.training.state import Fit, State, placed_under, read_state, spelled, under
 from guardwrap.training.task import Task
 
-__all__ = ["Gold", "Trainer"]
+__all__ = ["Trainer"]
 
 logger = logging.getLogger("guardwrap")
 
@@ -60,51 +59,7 @@ OFTEN = 100
 learned by heart: 100 updates of 64 with 13 texts of a classifier's constraint, worth 6 draws of g, raised KL(g‖a') from
 5.56 to 6.21, while the KL of the 6 held-out texts fell. The best policies of words learned theirs up to 75 times."""
 
-REMEMBERED = 3
-"""Laws whose samples replay keeps, the model itself and its branches not counted. Each more is one more pass over every
-sample, and the first ones give little: 10 000 attempts under a hint were worth 35 draws of g ("dragon")."""
-
 _MEASURED = 400  # held-out samples, of which those with much weight are chosen again and again
-
-
-@dataclass(frozen=True)
-class Gold:
-    """Draws of g to measure on: attempts of the model itself that satisfy the constraint.
-
-    Parameters
-    ----------
-    drawn
-        The attempts.
-    log_base
-        log a(y) of those that satisfy it, in nats.
-    """
-
-    drawn: Drawn
-    log_base: Sequence[float]
-
-    @staticmethod
-    def draw(task: Task, count: int, folder: Path, seed: int = 0, digest: str = BASE) -> Gold:
-        """Draw attempts, ``count`` for each prompt; those kept in the folder are not drawn again."""
-        drawn = draw(task, None, count, seed=(seed, "gold"), digest=digest, folder=folder)
-        return Gold(drawn, task.log_probabilities(task.model, drawn.samples))
-
-    def kl(self, log_policy: Sequence[float], prompts: int) -> Estimate | None:
-        """Return KL(g‖π), a mean over prompts, or None if a prompt has fewer than 2 draws of g."""
-        if min(self.drawn.accepted(prompts)) < 2:
-            return None
-        return mean_of([kl_gold_proposal_from_gold(*each) for each in self.log_ratios(log_policy, prompts)])
-
-    def log_ratios(self, log_policy: Sequence[float], prompts: int) -> list[tuple[Floats, tuple[int, int]]]:
-        """Return log a/π of each prompt's draws of g, in nats, and how many there are of how many attempts."""
-        ratios = np.array(self.log_base) - np.array(log_policy)
-        which = np.array([sample.prompt for sample in self.drawn.samples])
-        accepted = self.drawn.accepted(prompts)
-        return [(ratios[which == i], (accepted[i], self.drawn.attempts)) for i in range(prompts)]
-
-    def acceptance(self, prompts: int) -> Estimate:
-        """Return the model's own acceptance rate over all prompts."""
-        accepted = sum(self.drawn.accepted(prompts))
-        return acceptance_rate(accepted, self.drawn.attempts * prompts, stopped_on_acceptance=False)
 
 
 class Trainer:
@@ -142,12 +97,12 @@ class Trainer:
         start = None if settings.start is None else read_start(guarded.model, settings.start)
         self.policy = Policy(guarded.model, None if settings.full else settings.rank, settings.seed, start)
         self._optimizer = adam(self.policy, settings.rate)
-        self._hinted = {template: self.task.hinted(template) for template in settings.hints}
         self.state = State(Buffer(self._prompts), partition=[0.0] * self._prompts)
         self.gold: Gold | None = None
         self._about = self._what_this_is()
         self._began = time.monotonic()
         self._resume()
+        self._mixture = Mixture(self.task, self.policy, self.state, settings)
 
     def find_gold(self) -> None:
         """Draw the attempts of the model itself that KL(g‖a') is measured on, where they are asked for."""
@@ -277,11 +232,11 @@ class Trainer:
             return row, []
         log_base = [self.task.log_probabilities(self.task.model, each.samples) for each in drawn]
         if planned.learn == "replay":
-            self._extend(number, planned, drawn, log_base)
-            self._branch(number, planned, drawn)
+            self._mixture.extend(number, planned, drawn, log_base)
+            self._mixture.branch(number, planned, drawn)
             row.samples, row.tokens = state.samples, state.tokens
             row.mixture = float(state.buffer.partition().mean())
-        ratios = [a - b for a, b in zip(log_base[0], self._log_law(law, first), strict=True)]
+        ratios = [a - b for a, b in zip(log_base[0], self._mixture.log_law(law, first), strict=True)]
         if planned.learn == "dpg":
             state.counted += first.attempts
             for sample, ratio in zip(first.samples, ratios, strict=True):
@@ -294,103 +249,6 @@ class Trainer:
             first.attempts,
         )
         return row, ratios
-
-    def _extend(self, number: int, planned: Round, drawn: Sequence[Drawn], log_base: Sequence[Sequence[float]]) -> None:
-        """Put samples into the buffer; each law says what it thinks of each sample, old and new."""
-        state, buffer = self.state, self.state.buffer
-        names = [f"{POLICY} {number}" if law == POLICY else law for law, _ in planned.draws]
-        new = [name for name in names if name not in state.laws]
-        others = [name for name in state.laws if name not in (BASE, BRANCHES, *names)]
-        for name in others[: max(0, len(others) + len({*names} - {BASE}) - REMEMBERED)]:
-            buffer.forget(state.laws.index(name))
-            state.laws.remove(name)
-            state.policies.pop(name, None)
-        for name in new:
-            if name.startswith(POLICY):
-                state.policies[name] = self.policy.numbers()
-            self._add_law(name)
-        for name, each in zip(names, drawn, strict=True):
-            place = state.laws.index(name)
-            buffer.drawn[place] = [count + each.attempts for count in buffer.drawn[place]]
-        for name, each, base in zip(names, drawn, log_base, strict=True):
-            columns = {
-                BASE: list(base),
-                BRANCHES: self._log_branch(each.samples, base),
-                name: self._log_law(name, each),
-            }
-            rest = {law: self._log_under(law, each.samples) for law in state.laws if law not in columns}
-            laws = [(columns | rest)[law] for law in state.laws]
-            buffer.extend(each.samples, state.laws.index(name), base, laws)
-
-    def _add_law(self, name: str) -> None:
-        state = self.state
-        state.laws.append(name)
-        state.buffer.log_laws.append(self._log_under(name, state.buffer.samples))
-        state.buffer.drawn.append([0] * self._prompts)
-
-    def _branch(self, number: int, planned: Round, drawn: Sequence[Drawn]) -> None:
-        """Let this round's attempts of the model itself branch at pivots, where there are such tokens."""
-        state, buffer, laws = self.state, self.state.buffer, [law for law, _ in planned.draws]
-        if BASE not in laws or not buffer.samples:
-            return
-        base = drawn[laws.index(BASE)]
-        texts = [base.texts(prompt) for prompt in range(self._prompts)]
-        if not state.pivots:
-            weights = np.exp(buffer.log_weights())
-            every = [ids for each in texts for ids in each]
-            z = float(buffer.partition().mean())
-            state.pivots = pivots(buffer.samples, weights / weights.sum(), z, every, self.task.prompts[0].law.end_ids)
-            logger.info("pivots: %s", state.pivots)
-        if not state.pivots:
-            return
-        count = reserved(planned.draws[laws.index(BASE)][1])
-        begun = branches(self.task, texts, state.pivots, count, self.settings.seed, number)
-        starts = [(prompt, ids) for prompt, each in enumerate(begun) for ids in each.token_ids]
-        parents = [parent for each in begun for parent in each.parents]
-        numbered = [(i, *start) for i, start in enumerate(starts)]
-        seed = int(np.random.SeedSequence((self.settings.seed, number)).generate_state(1)[0])
-        found = shards.mapped(lambda part: self.task.continued(part, seed), numbered)
-        samples = [sample for sample, _ in found if sample is not None]
-        parents = [parent for parent, (sample, _) in zip(parents, found, strict=True) if sample is not None]
-        state.samples += len(starts)
-        state.tokens += sum(tokens for _, tokens in found)
-        if BRANCHES not in state.laws:
-            self._add_law(BRANCHES)
-        place = state.laws.index(BRANCHES)
-        buffer.drawn[place] = [count + each.attempts for count, each in zip(buffer.drawn[place], begun, strict=True)]
-        log_base = self.task.log_probabilities(self.task.model, samples)
-        known = {BASE: log_base, BRANCHES: self._log_branch(samples, log_base)}
-        columns = [known[law] if law in known else self._log_under(law, samples) for law in state.laws]
-        # Branches of one attempt begin alike, so they are held out together.
-        buffer.extend(samples, place, log_base, columns, parents)
-
-    def _log_branch(self, samples: Sequence[Sample], log_base: Sequence[float]) -> list[float]:
-        """Return log a(y) where there is a pivot: what branches are drawn from, up to a factor that counts attempts."""
-        tokens = {*self.state.pivots}
-        return [
-            a if tokens.intersection(sample.token_ids) else -math.inf
-            for sample, a in zip(samples, log_base, strict=True)
-        ]
-
-    def _log_law(self, law: str, drawn: Drawn) -> list[float]:
-        """Return the samples' log-probabilities under what they were drawn from."""
-        if is_exact(self.policy.model if law.startswith(POLICY) else self.task.model):
-            return drawn.log_seen
-        return self._log_under(law, drawn.samples)
-
-    def _log_under(self, law: str, samples: Sequence[Any]) -> list[float]:
-        if law in self._hinted:
-            return self.task.log_probabilities(self.task.model, samples, self._hinted[law])
-        if law == BASE:
-            return self.task.log_probabilities(self.task.model, samples)
-        if law == BRANCHES:
-            return self._log_branch(samples, self.state.buffer.log_base)
-        now = self.policy.numbers()
-        self.policy.set(self.state.policies.get(law, now))
-        try:
-            return self.task.log_probabilities(self.policy.model, samples)
-        finally:
-            self.policy.set(now)
 
     # Learning
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from guardwrap.constraints import All, AnyOf, Constraint, Finished, JSONSchema, Keyword, Length, Not, Python, Regex
-from guardwrap.constraints.base import Verdict, run_check, run_verdict
+from guardwrap.constraints.base import Verdict
+from guardwrap.constraints.judge import run_check, run_verdict
 from guardwrap.constraints.views import VIEWS
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError, Unsatisfiable
@@ -344,7 +345,7 @@ THEMES = {
 }
 
 FLAGS = THEMES["everything"].flags
-views = st.sampled_from(["completion"] * 4 + list(VIEWS))
+views: st.SearchStrategy[Any] = st.sampled_from([*("completion",) * 4, *VIEWS])
 
 
 def attempt(kind: type[Constraint], *args: object, **fields: object) -> Constraint:
@@ -404,7 +405,7 @@ TYPES = ["object", "array", "string", "number", "integer", "boolean", "null"]
 @st.composite
 def json_schemas(draw: st.DrawFn) -> Constraint:
     """Draw a JSONSchema."""
-    schema = draw(
+    schema: Any = draw(
         st.sampled_from([True, False, {}, {"const": 1}, {"required": ["a"]}, {"pattern": "a$"}, {"enum": [None, "a"]}])
         | st.sampled_from(TYPES).map(lambda name: {"type": name})
         | st.lists(st.sampled_from(TYPES), min_size=1, max_size=3, unique=True).map(lambda names: {"type": names})

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import operator
+from typing import Any
 
 import pytest
 from hypothesis import given
-from strategies import lengths, nameable_trees, profile, texts, trees
 
 from guardwrap.constraints import All, AnyOf, Constraint, Finished, JSONSchema, Keyword, Length, Not, Regex, Verdict
-from guardwrap.constraints.base import judge, run_check
+from guardwrap.constraints.judge import judge, run_check
+from guardwrap.constraints.text import Flag
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError, GuardwrapError, Unsatisfiable
+from tests.constraints.strategies import lengths, nameable_trees, profile, texts, trees
 
 
 def conjunction(a, b):
@@ -69,10 +72,15 @@ def test_immutable(constraint):
 
 
 def test_lists_given_by_the_caller_are_copied():
-    words, flags, parts, schema = ["a"], ["multiline"], [Length(max=1)], {"type": "object"}
+    words, schema = ["a"], {"type": "object"}
+    flags: list[Flag] = ["multiline"]
+    parts: list[Constraint] = [Length(max=1)]
     made = [Keyword(words), Regex("a", flags=flags), All(parts), JSONSchema(schema)]
     before = [repr(constraint) for constraint in made]
-    words.append("b"), flags.append("dotall"), parts.append(Finished()), schema.update(type="array")
+    words.append("b")
+    flags.append("dotall")
+    parts.append(Finished())
+    schema.update(type="array")
     assert [repr(constraint) for constraint in made] == before
 
 
@@ -86,16 +94,21 @@ def test_equal_means_same_digest(a, b):
 
 
 def test_only_constraints_combine():
-    for wrong in (lambda: Finished() & "a", lambda: Finished() | None, lambda: True & Finished()):
-        with pytest.raises(TypeError):
-            wrong()
-    for wrong in (All, AnyOf):
-        for parts in ([], (), Finished(), [Finished(), "a"], None, 5, "ab"):
+    others: tuple[Any, ...] = ("a", None, True)
+    for other in others:
+        for combine in (operator.and_, operator.or_):
+            for pair in ((Finished(), other), (other, Finished())):
+                with pytest.raises(TypeError):
+                    combine(*pair)
+    wrong: tuple[Any, ...] = ([], (), Finished(), [Finished(), "a"], None, 5, "ab")
+    for composite in (All, AnyOf):
+        for parts in wrong:
             with pytest.raises(ConstraintError):
-                wrong(parts)
-        assert len(wrong(part for part in (Finished(), Length(max=1))).of) == 2
+                composite(parts)
+        once: Any = (part for part in (Finished(), Length(max=1)))
+        assert len(composite(once).of) == 2
     with pytest.raises(ConstraintError):
-        Not([Finished()])
+        Not([Finished()])  # type: ignore[arg-type]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -104,11 +117,11 @@ class Counted(Constraint):
 
     answer: str
     price: int = 0
-    seen: list = dataclasses.field(default_factory=list)
+    seen: list[Any] = dataclasses.field(default_factory=list)
     kind: str = "counted"
 
     @property
-    def cost(self):
+    def cost(self):  # type: ignore[override]
         return self.price
 
     @property

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from guardwrap.constraints import All, Constraint, Keyword, Python, TextConstraint, Verdict, constraint
-from guardwrap.constraints.base import judge, run_check, run_verdict
 from guardwrap.constraints.files import as_constraint_file
+from guardwrap.constraints.judge import judge, run_check, run_verdict
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError
 

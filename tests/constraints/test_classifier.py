@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers")
 from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E402
 
 from guardwrap.constraints import All, Classifier, Keyword, Verdict, dump, parse  # noqa: E402
-from guardwrap.constraints.base import run_check  # noqa: E402
+from guardwrap.constraints.judge import run_check  # noqa: E402
 from guardwrap.constraints.views import VIEWS, view  # noqa: E402
 from guardwrap.draws import Draw  # noqa: E402
 from guardwrap.errors import CheckFailed, ConstraintError, ModelError  # noqa: E402

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import json_texts, mutated, profile
 
 from guardwrap.constraints import JSONSchema, limits
-from guardwrap.constraints.base import run_check, run_verdict
 from guardwrap.constraints.json_schema import begins_json
+from guardwrap.constraints.judge import run_check, run_verdict
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError
+from tests.constraints.strategies import json_texts, mutated, profile
 
 
 def refuse(name):
@@ -206,12 +207,13 @@ def test_not_fenced(text):
 def test_catastrophic_patterns_end(monkeypatch):
     monkeypatch.setattr(limits, "CHECK_SECONDS", 0.05)
     bad, key = r"^(?:\w|\w\w)+$", "a" * 5000 + "!"
-    for schema, value in [
+    cases: list[tuple[dict[str, Any], Any]] = [
         ({"pattern": bad}, key),
         ({"patternProperties": {bad: {}}}, {key: 1}),
         ({"patternProperties": {bad: {}}, "additionalProperties": False}, {key: 1}),
         ({"propertyNames": {"pattern": bad}}, {key: 1}),
-    ]:
+    ]
+    for schema, value in cases:
         constraint = JSONSchema(schema)
         draw = Draw("", (), json.dumps(value))
         with pytest.raises(CheckFailed, match="were over") as caught:
@@ -259,9 +261,9 @@ def test_a_number_beyond_all_printing():
 
 def test_bad_fields():
     with pytest.raises(ConstraintError, match="did you mean 'fenced'"):
-        JSONSchema({}, where="fence")
+        JSONSchema({}, where="fence")  # type: ignore[arg-type]
     with pytest.raises(ConstraintError, match="did you mean 'lines'"):
-        JSONSchema({}, on="line")
+        JSONSchema({}, on="line")  # type: ignore[arg-type]
 
 
 def test_a_schema_that_contains_itself_forever():

@@ -12,11 +12,11 @@ import pytest
 import referencing
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import TYPES, profile
 
 from guardwrap.constraints import JSONSchema
 from guardwrap.constraints.schemas import canonical, read_schema
 from guardwrap.errors import ConstraintError
+from tests.constraints.strategies import TYPES, profile
 
 scalars = st.sampled_from([None, True, False, 0, 1, 1.0, -1, 2, 1.5, 0.1, 10**20, 1e20, "", "a", "b", "ab", "1"])
 names = st.sampled_from(["a", "b", "ab", "x"])
@@ -178,7 +178,7 @@ def test_what_is_well_formed_is_so_to_jsonschema(key, value):
     except ConstraintError as error:
         problem = str(error)
     try:
-        jsonschema.Draft202012Validator.check_schema(schema, format_checker=None)
+        jsonschema.Draft202012Validator.check_schema(schema, format_checker=None)  # type: ignore[arg-type]  # the stubs have no None
     except jsonschema.SchemaError:
         assert problem.startswith("invalid JSON Schema at items/")
     else:

@@ -12,7 +12,6 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import AWKWARD_PATTERNS, PIECES, patterns, profile
 
 import guardwrap.constraints
 from guardwrap.constraints import Keyword, Length, Regex, Verdict
@@ -20,6 +19,7 @@ from guardwrap.constraints.patterns import _items
 from guardwrap.constraints.text import luhn
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError, Unsatisfiable
+from tests.constraints.strategies import AWKWARD_PATTERNS, PIECES, patterns, profile
 
 MODULES = [module.name for module in pkgutil.iter_modules(guardwrap.constraints.__path__, "guardwrap.constraints.")]
 

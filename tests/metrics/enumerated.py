@@ -104,8 +104,8 @@ def make_world(seed: int, distance: float, letters: int = 4, longest: int = 5) -
                 grow((*text, letter), so_far + [step[last, letter] for step in steps])
 
     grow((), np.zeros(2))
-    *columns, b = (np.array(column) for column in zip(*rows, strict=True))
-    return World(*columns, b)
+    log_a, log_proposal, end_a, end_proposal, b = (np.array(column) for column in zip(*rows, strict=True))
+    return World(log_a, log_proposal, end_a, end_proposal, b)
 
 
 def covered(estimates: list[Estimate], truth: float) -> float:

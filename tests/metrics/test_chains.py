@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from enumerated import covered, repeat
 
 from guardwrap.draws import Estimate
 from guardwrap.errors import UsageError
 from guardwrap.metrics import autocorrelation, r_hat
+from tests.metrics.enumerated import covered, repeat
 
 
 def autoregressive(rng: np.random.Generator, chains: int, steps: int, rho: float) -> np.ndarray:

@@ -3,18 +3,20 @@
 import json
 import math
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from enumerated import covered, repeat
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics.bleu import BLEU
 from transformers import BertConfig, BertModel
 
 from guardwrap.draws import Estimate
 from guardwrap.errors import ModelError, UsageError
 from guardwrap.metrics import diversity, self_bleu, semantic_similarity
 from guardwrap.testing import character_tokenizer
+from tests.metrics.enumerated import covered, repeat
 
 WORDS = ["the", "dragon", "saw", "a", "mug,", "and", "It's", "sang.", "loud", "-"]
 
@@ -84,7 +86,7 @@ def test_self_bleu_errors(monkeypatch: pytest.MonkeyPatch) -> None:
 SPREAD = 1.2
 
 
-def directions(rng: np.random.Generator):
+def directions(rng: np.random.Generator) -> Callable[[list[str]], np.ndarray]:
     """Embed texts in random directions of the plane, whose angles are normal: E cos(α - β) = exp(-SPREAD²)."""
 
     def embed(texts: list[str]) -> np.ndarray:
@@ -186,6 +188,6 @@ def test_an_encoder_by_its_path(encoder: str) -> None:
     assert -1 <= semantic_similarity(texts, encoder, pairs=None).value <= 1
 
 
-def test_an_encoder_that_is_none(tmp_path) -> None:
+def test_an_encoder_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot load the encoder"):
         semantic_similarity(["a", "b"], str(tmp_path / "nowhere"))

@@ -3,15 +3,16 @@
 import math
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
-from enumerated import covered, repeat
 
 from guardwrap import Keyword, Regex
 from guardwrap.draws import Estimate
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError
 from guardwrap.metrics import position_bins, position_histogram, positivity_by_sentence, relative_position, spans
+from tests.metrics.enumerated import covered, repeat
 
 
 def test_relative_position() -> None:
@@ -50,7 +51,7 @@ def test_bins() -> None:
 
 @pytest.mark.parametrize("figure", [position_bins, position_histogram])
 @pytest.mark.parametrize("positions", [[], [1.2], [-0.1]])
-def test_positions_that_are_none(figure, positions: list[float]) -> None:
+def test_positions_that_are_none(figure: Any, positions: list[float]) -> None:
     with pytest.raises(UsageError, match="positions"):
         figure(positions)
 

@@ -1,14 +1,15 @@
 """KL of binned samples."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
-from enumerated import covered, kl, repeat
 
 from guardwrap.draws import Estimate
 from guardwrap.errors import UsageError
 from guardwrap.metrics import projected, projected_kl
+from tests.metrics.enumerated import covered, kl, repeat
 
 P = np.array([0.05, 0.2, 0.15, 0.1, 0.1, 0.1, 0.1, 0.08, 0.07, 0.05])
 
@@ -69,7 +70,7 @@ def test_an_empty_bin_gives_a_number() -> None:
 
 
 @pytest.mark.parametrize("sample", [[], [0.5], [-1], [10], [[1]], ["a"]])
-def test_errors(sample: list[object]) -> None:
+def test_errors(sample: list[Any]) -> None:
     with pytest.raises(UsageError, match="q_bins"):
         projected_kl([1, 2], sample)
     with pytest.raises(UsageError, match="p_bins"):

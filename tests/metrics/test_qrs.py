@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_a_tvd_that_cannot_be_met(log_weights: np.ndarray, target: float) -> Non
 
 @pytest.mark.parametrize("log_beta", [math.nan, math.inf])
 @pytest.mark.parametrize("figure", [metrics.qrs_acceptance, metrics.qrs_tvd, metrics.qrs_kl])
-def test_a_beta_that_is_none(log_weights: np.ndarray, figure, log_beta: float) -> None:
+def test_a_beta_that_is_none(log_weights: np.ndarray, figure: Any, log_beta: float) -> None:
     with pytest.raises(UsageError, match="log_beta"):
         figure(log_weights, log_beta)
 

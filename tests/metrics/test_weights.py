@@ -1,6 +1,8 @@
 """Weights as they should not be, and figures that can be worked out by hand."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from guardwrap.draws import Estimate
 from guardwrap.errors import NoAcceptance, UsageError
 from guardwrap.metrics.intervals import combine, jackknife, mean_interval
 
-OF_WEIGHTS = {
+OF_WEIGHTS: dict[str, Callable[[Any], Any]] = {
     "partition": metrics.partition,
     "kl_gold_proposal": metrics.kl_gold_proposal,
     "kl_gold_guarded": metrics.kl_gold_guarded,
@@ -158,7 +160,7 @@ def test_from_gold_takes_counts_or_rates() -> None:
         ([0.0], (9, 7), UsageError, "base: 9 accepted of 7"),
     ],
 )
-def test_errors_from_gold(log_ratios: list[float], base: object, error: type[Exception], says: str) -> None:
+def test_errors_from_gold(log_ratios: list[float], base: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         metrics.kl_gold_proposal_from_gold(log_ratios, base)
     with pytest.raises(error, match=says):

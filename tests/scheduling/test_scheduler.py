@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from guardwrap import Budget, CheckFailed, Constraint, Keyword, Length, Regex, Verdict, constraint
-from guardwrap.constraints.base import run_check
+from guardwrap.constraints.judge import run_check
 from guardwrap.draws import Draw, Outcome
 from guardwrap.errors import ModelError
 from guardwrap.samplers import Attempt, Sampler, rejection
 from guardwrap.scheduling import account
 from guardwrap.scheduling import backend as seam
 from guardwrap.scheduling.backend import Decoded, Launch, draw_all
+from guardwrap.scheduling.randomness import uniforms
 from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.scheduler import Scheduler, Served, in_order
 from guardwrap.testing import goodness_of_fit
@@ -149,7 +150,7 @@ def test_a_request_gets_the_same_whatever_else_is_served() -> None:
 def test_negative_control_noise_that_belongs_to_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.scheduling import table
 
-    shared = table.uniforms(0, 0, 0)
+    shared = uniforms(0, 0, 0)
     monkeypatch.setattr(table, "uniforms", lambda *_: shared)
     assert [facts(o) for o in served(everything(3), 64)] != [facts(o) for o in served(everything(3), 5)]
 
@@ -241,7 +242,7 @@ def test_a_backend_that_breaks_ends_whom_it_drew_for(monkeypatch: pytest.MonkeyP
     for i in range(4):
         scheduler.submit(request_of(i, random_law(0), Length(min=2)))
     advance = TableBackend.advance
-    calls = []
+    calls: list[None] = []
 
     def once(self: TableBackend) -> list[Decoded]:
         calls.append(None)

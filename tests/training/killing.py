@@ -1,6 +1,7 @@
 """A small training in a process of its own that kills itself at a given moment, or forgets something on purpose."""
 
 import json
+import math
 import os
 import signal
 import sys
@@ -38,7 +39,8 @@ def run(folder: str, method: str, moment: Moment | None = None, forget: str | No
     for name in WATCHED:
         setattr(trainer, name, _watched(getattr(trainer, name), counts[name], name, moment))
     if forget:
-        trainer.write = _forgetful(trainer.write, forget)
+        module: Any = trainer
+        module.write = _forgetful(module.write, forget)
     world = llama_world()
     train(guarded_of(world), settings_of(world, **METHODS[method]), folder)
     (Path(folder) / "counts.json").write_text(json.dumps(counts))
@@ -47,13 +49,14 @@ def run(folder: str, method: str, moment: Moment | None = None, forget: str | No
 def _watched(function: Callable[..., Any], counts: list[int], name: str, moment: Moment | None) -> Callable[..., Any]:
     def wrapped(*args: Any, **options: Any) -> Any:
         here = moment is not None and (name, len(counts)) == (moment.function, moment.call)
+        last = moment.event if moment is not None and here else math.inf
         counts.append(0)
         if moment is not None and not here:  # only a run that is not killed counts all of them
             return function(*args, **options)
 
         def count(*_: Any) -> None:
             counts[-1] += 1
-            if here and counts[-1] > moment.event:
+            if counts[-1] > last:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         sys.setprofile(count)

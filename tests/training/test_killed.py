@@ -19,7 +19,7 @@ FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(PRELOADED)
 
 
-def trained(folder: Path, *options: Any) -> int:
+def trained(folder: Path, *options: Any) -> int | None:
     process = FORKED.Process(target=run, args=(str(folder), *options))
     process.start()
     process.join()

@@ -156,11 +156,12 @@ def best() -> float:
     optimizer = torch.optim.Adam(policy.parameters.values(), lr=2e-2)
     for step in range(steps):
         optimizer.zero_grad()
-        loss = sum(
+        terms = [
             -shares[i] * of_tokens(scores, texts[i][1]).sum()
             for part in scored(policy.model, texts)
             for i, scores in part
-        )
+        ]
+        loss = torch.stack(terms).sum()
         loss.backward()
         optimizer.step()
         optimizer.param_groups[0]["lr"] = 2e-2 * (1 - step / steps)

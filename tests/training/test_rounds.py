@@ -13,9 +13,10 @@ from guardwrap.testing import llama_world
 from guardwrap.training import Settings
 from guardwrap.training.branches import Begun, branches
 from guardwrap.training.learn import update
+from guardwrap.training.mixture import REMEMBERED
 from guardwrap.training.samples import Buffer
 from guardwrap.training.state import Fit
-from guardwrap.training.trainer import OFTEN, REMEMBERED, STRENGTHS, Trainer
+from guardwrap.training.trainer import OFTEN, STRENGTHS, Trainer
 from tests.training.small import kl, trainer_of
 
 
@@ -114,9 +115,10 @@ def test_branches_of_one_attempt_are_held_out_together(tmp_path: Path, monkeypat
         begun.extend(branches(*given))
         return begun
 
-    monkeypatch.setattr("guardwrap.training.trainer.branches", recorded)
+    monkeypatch.setattr("guardwrap.training.mixture.branches", recorded)
     # Some of the attempts branch, and hardly more than two of them say "b" at all.
-    monkeypatch.setattr("guardwrap.training.trainer.reserved", lambda attempts: attempts * 3 // 4)
+    for module in ("trainer", "mixture"):
+        monkeypatch.setattr(f"guardwrap.training.{module}.reserved", lambda attempts: attempts * 3 // 4)
     trainer = trainer_of(tmp_path, samples=400, warm_samples=400, updates=2, look=2)  # one round, of the model itself
     trainer.run()
     (branched,) = begun

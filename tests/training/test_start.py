@@ -9,6 +9,7 @@ from guardwrap.adapters import Card
 from guardwrap.errors import AdapterMismatch, UsageError
 from guardwrap.testing import llama_world
 from guardwrap.training import read_settings, train
+from guardwrap.training.mixture import Mixture
 from guardwrap.training.plan import BASE, POLICY
 from guardwrap.training.trainer import Trainer
 from tests.training.small import guarded_of, kl, settings_of, trainer_of
@@ -46,11 +47,11 @@ def test_negative_control_of_z_draws_taken_for_those_of_a_new_adapter(
 ) -> None:
     world = llama_world()
     z = sum(p for ids, p in world.law().items() if ids in world.gold(STRICT))
-    log_law = Trainer._log_law
+    log_law = Mixture.log_law
     monkeypatch.setattr(
-        Trainer, "_log_law", lambda self, law, drawn: log_law(self, BASE if law.startswith(POLICY) else law, drawn)
+        Mixture, "log_law", lambda self, law, drawn: log_law(self, BASE if law.startswith(POLICY) else law, drawn)
     )
-    monkeypatch.setattr("guardwrap.training.trainer.is_exact", lambda model: False)
+    monkeypatch.setattr("guardwrap.training.mixture.is_exact", lambda model: False)
     assert started(tmp_path, weak).state.buffer.partition()[0] > 1.2 * z
 
 

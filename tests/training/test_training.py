@@ -17,10 +17,11 @@ from guardwrap.adapters.folder import CARD, WEIGHTS
 from guardwrap.draws import Estimate
 from guardwrap.testing import goodness_of_fit, llama_world
 from guardwrap.training import drawing, train
+from guardwrap.training.gold import Gold
 from guardwrap.training.learn import adam, update
 from guardwrap.training.progress import Row, seen, warnings_of
 from guardwrap.training.samples import Sample
-from guardwrap.training.trainer import Gold, Trainer
+from guardwrap.training.trainer import Trainer
 from tests.training.small import DOUBLED, guarded_of, kl, settings_of, trainer_of
 
 
@@ -167,7 +168,7 @@ def test_others_generate_while_it_trains(tmp_path, small):
 
     thread = threading.Thread(target=training)
     thread.start()
-    texts = []
+    texts: list[tuple[int, ...]] = []
     guarded = GuardedGenerator(pipe, DOUBLED, batch_size=64, budget=Budget(max_attempts=None), seed=3)
     while thread.is_alive() or len(texts) < 2000:
         outcome = guarded.run(small.prompt, num_return_sequences=200, **small.settings)[0]
@@ -252,6 +253,7 @@ def test_gold_kl_is_of_the_policy(tmp_path, small):
     trainer.find_gold()
     trainer.run()
     estimate = trainer.kl_on_gold()
+    assert estimate is not None
     assert estimate.low < kl(trainer, small) < estimate.high
 
 

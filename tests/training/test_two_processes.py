@@ -22,7 +22,7 @@ FORKED.set_forkserver_preload(PRELOADED)
 ROOT = Path(__file__).parents[2]
 
 
-def trained(folder: Path, processes: int, *options: Any) -> list[int]:
+def trained(folder: Path, processes: int, *options: Any) -> list[int | None]:
     """Exit codes of a training's processes."""
     with socket.socket() as found:
         found.bind(("localhost", 0))

@@ -3,14 +3,17 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from accelerate import PartialState
 
 from guardwrap.testing import llama_world
-from guardwrap.training import drawing, shards, train, trainer
+from guardwrap.training import checkpoint, drawing, shards, train, trainer
+from guardwrap.training.task import Task
 from tests.training.small import guarded_of, kl, settings_of
 
 
@@ -39,7 +42,9 @@ def run(folder: str, others: dict[str, Any] | None = None, die_at: int | None = 
     drawn: list[int] = []
     made: list[trainer.Trainer] = []
     written: list[int] = []
-    draw, write, begin = drawing.Task.draw, trainer.write, trainer.Trainer.__init__
+    draw: Callable[..., Any] = Task.draw
+    write: Callable[..., bool] = checkpoint.write
+    begin: Callable[..., None] = trainer.Trainer.__init__
 
     def counted(task: Any, count: int, *options: Any) -> Any:
         drawn.append(count)
@@ -55,9 +60,12 @@ def run(folder: str, others: dict[str, Any] | None = None, die_at: int | None = 
         made.append(self)
         begin(self, *options)
 
-    drawing.Task.draw, trainer.write, trainer.Trainer.__init__ = counted, dying, seen
+    patch = pytest.MonkeyPatch()  # for good: the process ends with the training
+    patch.setattr(Task, "draw", counted)
+    patch.setattr(trainer, "write", dying)
+    patch.setattr(trainer.Trainer, "__init__", seen)
     if broken:
-        shards.summed = lambda tensors: None
+        patch.setattr(shards, "summed", lambda tensors: None)
     world = llama_world()
     trackers = ["tensorboard"]
     train(guarded_of(world), settings_of(world, **{"trackers": trackers, **(others or {})}), folder)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
-from guardwrap.backends.drawing import begun, draw
+from guardwrap.backends.drawing import begun, draw, walk
+from guardwrap.backends.known import Tree
 from guardwrap.backends.memory import halved
 from guardwrap.backends.refill.rows import Ids, Rows
 from guardwrap.scheduling.backend import Capabilities, Decoded, Launch
@@ -16,15 +16,12 @@ from guardwrap.scheduling.backend import Capabilities, Decoded, Launch
 __all__ = ["RefillBackend", "prefix_of"]
 
 
-SHARED = math.log(128)
-"""Prefixes of at least this probability, 1 in 128, are kept for attempts to come."""
-
-
 class RefillBackend:
     """Draws attempts side by side.
 
-    Attempts with the same tokens so far are one row: one of them computes what comes next, the others wait for it. What
-    was computed for likely prefixes is kept, and attempts launched later begin where it ends.
+    What was computed is not computed again: an attempt first walks along what is known of its request's texts (see
+    ``known``), and gets a row where that ends. Of attempts with the same tokens one computes what comes next, and the
+    others wait for it.
 
     Parameters
     ----------
@@ -48,7 +45,8 @@ class RefillBackend:
         self._size = size
         self._again: list[Launch] = []  # to begin again, after memory ran out
         self._running: list[Decoded] = []  # one a row
-        self._waiting: list[Decoded] = []  # for a row that has the same tokens
+        self._waiting: list[Decoded] = []  # for a row that stands where they stand
+        self._tree = Tree()
         self._tokens = torch.empty(0)  # the newest of each running attempt
         self.row_steps = 0
 
@@ -92,7 +90,7 @@ class RefillBackend:
             Those that ended with them.
         """
         with self._emptied_by_errors():
-            return self._begin([begun(launch) for launch in launches])
+            return self._begin([self._begun(launch) for launch in launches])
 
     @torch.no_grad()
     def advance(self) -> list[Decoded]:
@@ -105,7 +103,7 @@ class RefillBackend:
             count = self._size - len(self._running) - len(self._waiting)
             again, self._again = self._again[:count], self._again[count:]
             if again:
-                return self._begin([begun(launch) for launch in again])
+                return self._begin([self._begun(launch) for launch in again])
         try:
             self._seat_orphans()
             logits = self._rows.forward(self._tokens, self._memorable())
@@ -113,6 +111,8 @@ class RefillBackend:
             self._halve((), error)
             return []
         self.row_steps += len(self._running)
+        for attempt in self._running:
+            attempt.computed += 1
         self._tokens = draw(logits, self._running)
         ended = self._take_ended()
         waiting, self._waiting = self._waiting, []
@@ -128,37 +128,59 @@ class RefillBackend:
         self._waiting = [attempt for attempt in self._waiting if attempt.status == "running"]
         return self._take_ended() + gone
 
-    def _begin(self, attempts: Sequence[Decoded]) -> list[Decoded]:
-        """Draw for attempts without a row while what comes next is known; return those that ended.
+    def _begun(self, launch: Launch) -> Decoded:
+        attempt = begun(launch)
+        attempt.place = self._tree.root(launch)
+        return attempt
 
-        The others get a row, or wait for the one that has the same tokens.
-        """
+    def _begin(self, attempts: Sequence[Decoded]) -> list[Decoded]:
+        """Let attempts go as far as is known; return those that ended. The others get a row, or wait for one."""
         ended: list[Decoded] = []
-        computed = set(self._memorable().values())
         while attempts:
+            alive = self._walked(attempts, ended)
+            new = [attempt for attempt in alive if not attempt.token_ids]
             try:
-                logits = self._rows.add([prefix_of(attempt) for attempt in attempts])
+                for attempt in alive:
+                    if attempt.token_ids:
+                        self._join(attempt)
+                logits = self._rows.add([prefix_of(attempt) for attempt in new]) if new else None
             except torch.OutOfMemoryError as error:
-                self._halve(attempts, error)
+                self._halve(alive, error)
                 return ended
+            if logits is None:
+                break
             first = len(self._running)
-            tokens = draw(logits, attempts)
-            further, seated = [], list(range(first))
-            for row, attempt in enumerate(attempts, start=first):
-                if attempt.status != "running":
-                    ended.append(attempt)
-                elif not self._is_shared(attempt):
-                    seated.append(row)
-                elif self._rows.knows(prefix := prefix_of(attempt)):
-                    further.append(attempt)
-                elif prefix in computed:
-                    self._waiting.append(attempt)
-                else:
-                    computed.add(prefix)
-                    seated.append(row)
-            self._seat([*self._running, *attempts], torch.cat([self._tokens.to(tokens), tokens]), seated)
-            attempts = further
+            tokens = draw(logits, new)
+            ended += [attempt for attempt in new if attempt.status != "running"]
+            # Where rows can begin anywhere, these may be on known ground again.
+            attempts = [each for each in new if each.status == "running" and each.place and self._rows.shares]
+            seated = [row for row, each in enumerate(new, first) if each.status == "running" and each not in attempts]
+            self._seat([*self._running, *new], torch.cat([self._tokens.to(tokens), tokens]), [*range(first), *seated])
         return ended
+
+    def _walked(self, attempts: Sequence[Decoded], ended: list[Decoded]) -> list[Decoded]:
+        """Let attempts draw tokens whose laws are known; return those that are not over."""
+        alive = []
+        for attempt in attempts:
+            walk(attempt)
+            if attempt.status != "running":
+                ended.append(attempt)
+            elif attempt.token_ids and not self._rows.shares:
+                alive.append(self._begun(attempt.launch))  # its row begins with its prompt all the same
+            else:
+                alive.append(attempt)
+        return alive
+
+    def _join(self, attempt: Decoded) -> None:
+        """Give a row to an attempt whose newest token is to be computed, unless one with the same tokens has one."""
+        place = attempt.place
+        if place is not None and place.law is None and any(other.place is place for other in self._running):
+            self._waiting.append(attempt)
+            return
+        attempt.computed += self._rows.join(prefix_of(attempt)[:-1], len(attempt.launch.law.ids))
+        self._running.append(attempt)
+        newest = torch.tensor(attempt.token_ids[-1:], device=self._tokens.device)
+        self._tokens = torch.cat([self._tokens, newest.to(self._tokens.dtype)])
 
     def _seat(self, attempts: Sequence[Decoded], tokens: torch.Tensor, rows: Sequence[int]) -> None:
         """Keep these rows only."""
@@ -173,28 +195,17 @@ class RefillBackend:
             self._seat(self._running, self._tokens, keep)
         return ended
 
-    def _is_shared(self, attempt: Decoded) -> bool:
-        """Whether others are likely to have the same tokens."""
-        # Asked of every attempt at every token: what is cheap and mostly says no comes first.
-        likely = attempt.log_probability >= -SHARED
-        return likely and self._rows.shares and (attempt.launch.attempt > 0 or attempt.launch.law.count > 1)
-
     def _memorable(self) -> dict[int, Ids]:
-        """Rows from which others begin, or may begin."""
-        return {row: prefix_of(attempt) for row, attempt in enumerate(self._running) if self._is_shared(attempt)}
+        """Rows that stand where others may begin."""
+        if not self._rows.shares:
+            return {}
+        return {row: prefix_of(each) for row, each in enumerate(self._running) if each.place is not None}
 
     def _seat_orphans(self) -> None:
         """Give a row to those that wait for one that is gone: its attempt was stopped."""
-        if not self._waiting:
-            return
-        computed = set(self._memorable().values())
-        for attempt in list(self._waiting):
-            if prefix_of(attempt) not in computed:
-                self._rows.add([prefix_of(attempt)[:-1]])
-                computed.add(prefix_of(attempt))
-                self._waiting.remove(attempt)
-                self._running.append(attempt)
-                self._tokens = torch.cat([self._tokens, self._tokens.new_tensor([attempt.token_ids[-1]])])
+        waiting, self._waiting = self._waiting, []
+        for attempt in waiting:
+            self._join(attempt)
 
     def _halve(self, attempts: Sequence[Decoded], error: torch.OutOfMemoryError) -> None:
         """Go on with half as many attempts at once; those on their way begin again."""

@@ -42,11 +42,14 @@ class Rows(Protocol):
     def shares(self) -> bool:
         """Whether rows can begin where others have been: ``remember`` is heeded."""
 
-    def knows(self, ids: Ids) -> bool:
-        """Whether a row can begin with these ids at no cost."""
+    def add(self, prompts: Sequence[Ids]) -> torch.Tensor:
+        """Append a row for each prompt; logits of the next token, ``[prompts, vocabulary]``."""
 
-    def add(self, prefixes: Sequence[Ids]) -> torch.Tensor:
-        """Append a row for each prefix, that is prompt, and tokens; logits of the next, ``[prefixes, vocabulary]``."""
+    def join(self, prefix: Ids, prompt: int) -> int:
+        """Append a row that begins with more than a prompt, which is so many of its ids; only where ``shares``.
+
+        Returns how many tokens the model had to be run for. That of prompts is not counted.
+        """
 
     def keep(self, rows: Sequence[int]) -> list[int]:
         """Drop all rows but these, given in ascending order; returns the old numbers of the rows as they now stand."""
@@ -103,9 +106,9 @@ class Plain:
         self._model = model
         self._texts: list[torch.Tensor] = []
 
-    def knows(self, ids: Ids) -> bool:
+    def join(self, prefix: Ids, prompt: int) -> int:
         """See Rows."""
-        return False
+        raise NotImplementedError
 
     def add(self, prefixes: Sequence[Ids]) -> torch.Tensor:
         """See Rows."""
@@ -148,9 +151,9 @@ class Wave:
         self._mask = torch.empty(0)
         self._past: DynamicCache | None = None
 
-    def knows(self, ids: Ids) -> bool:
+    def join(self, prefix: Ids, prompt: int) -> int:
         """See Rows."""
-        return False
+        raise NotImplementedError
 
     def add(self, prefixes: Sequence[Ids]) -> torch.Tensor:
         """See Rows."""

@@ -206,25 +206,30 @@ def _difference(kind: type[Rows], model: Any) -> float:
 
     worst = 0.0
     texts: list[Ids] = []
-    script: list[Any] = ["add", 1, 1, [0, 2], 1, "more", 1, [1, 3], 1, 1]
+    prompts: list[int] = []  # how many ids of each text are its prompt
+    script: list[Any] = ["add", 1, 1, [0, 2], 1, "join", "add", 1, [1, 3], 1, 1]
     if not rows.refills:
         script = ["add", 1, 1, [0, 2], 1, 1]
     for action in script:
         if isinstance(action, list):
             order = plain.keep(rows.keep(action))
-            texts = [texts[row] for row in order]
-            continue
-        if isinstance(action, str):
-            # Prompts of different lengths, one of them twice; later one of them where another row has been.
-            new = [tokens(5), tokens(3)] if action == "add" else [tokens(9), texts[-1]]
-            new += new[:1]
-            mine, reference = rows.add(new), plain.add(new)
-            texts += new
-        else:
+            texts, prompts = [texts[row] for row in order], [prompts[row] for row in order]
+        elif action == "join" and rows.shares:
+            # Where another row has been, and further on than any has been.
+            for new in (texts[-1], (*texts[-1], *tokens(2))):
+                rows.join(new, prompts[-1])
+                plain.add([new])
+                texts, prompts = [*texts, new], [*prompts, prompts[-1]]
+        elif action == "add":
+            # Prompts of different lengths, one of them twice.
+            these = [tokens(5), tokens(3)]
+            these += these[:1]
+            worst = max(worst, _apart(rows.add(these), plain.add(these)))
+            texts, prompts = texts + these, prompts + [len(each) for each in these]
+        elif action == 1:
             next_tokens = tokens(len(texts))
             texts = [(*text, token) for text, token in zip(texts, next_tokens, strict=True)]
             step = torch.tensor(next_tokens, device=model.device)
             mine = rows.forward(step, dict(enumerate(texts)) if rows.shares else None)
-            reference = plain.forward(step)
-        worst = max(worst, _apart(mine, reference))
+            worst = max(worst, _apart(mine, plain.forward(step)))
     return worst

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -153,15 +154,23 @@ class Slots:
         some = next(iter(self._prompts.values()), None)
         return some is not None and not any(isinstance(layer, LinearAttentionLayer) for layer in some.layers)
 
-    def knows(self, ids: Ids) -> bool:
+    def add(self, prompts: Sequence[Ids]) -> torch.Tensor:
         """See Rows."""
-        return ids in self._prefixes or ids in self._prompts
-
-    def add(self, prefixes: Sequence[Ids]) -> torch.Tensor:
-        """See Rows."""
-        new = [self._prefix(ids) for ids in prefixes]
+        new = [self._prompt(ids) for ids in prompts]
         self._new += new
-        return torch.cat([prefix.logits for prefix in new])
+        return torch.cat([prompt.logits for prompt in new if prompt.logits is not None])
+
+    def join(self, prefix: Ids, prompt: int) -> int:
+        """See Rows."""
+        known = len(prefix)
+        while known > prompt and prefix[:known] not in self._prefixes:
+            known -= 1
+        found = self._prompt(prefix[:prompt]) if known == prompt else self._prefixes.take(prefix[:known])
+        assert found is not None
+        if known < len(prefix):
+            found = self._extended(found, prefix)
+        self._new.append(found)
+        return len(prefix) - known
 
     def keep(self, rows: Sequence[int]) -> list[int]:
         """See Rows."""
@@ -183,12 +192,12 @@ class Slots:
         starts = torch.tensor(self._starts, device=tokens.device)[:, None]
         mask = (torch.arange(c.first, c.end + 1, device=tokens.device) >= starts).long()
         logits = run(self._model, tokens[:, None], mask, c.end - starts, self._past)
-        self._remember(remember or {}, logits)
+        self._remember(remember or {})
         c.end += 1
         return logits
 
-    def _remember(self, rows: Mapping[int, Ids], logits: torch.Tensor) -> None:
-        """Keep what the newest column and these logits add to the prefixes at which the rows stood."""
+    def _remember(self, rows: Mapping[int, Ids]) -> None:
+        """Keep what the newest column adds to the prefixes at which the rows stood."""
         known = {row: ids for row, ids in rows.items() if self._stands[row] is not None}
         stands: list[_Prefix | None] = [None] * len(self._stands)
         if known:
@@ -199,20 +208,41 @@ class Slots:
             ]
             for i, (row, ids) in enumerate(known.items()):
                 states = [None if layer is None else (layer[0][i], layer[1][i]) for layer in layers]
-                prefix = _Prefix(logits[row, None].clone(), len(ids), states, self._stands[row])
-                self._prefixes.put(ids, prefix)
-                stands[row] = prefix
+                stands[row] = self._kept(ids, _Prefix(len(ids), states, self._stands[row]))
         self._stands = stands
 
-    def _prefix(self, ids: Ids) -> _Prefix:
-        found = self._prefixes.take(ids) or self._prompts.take(ids)
+    def _kept(self, ids: Ids, prefix: _Prefix) -> _Prefix:
+        self._prefixes.put(ids, prefix)
+        return prefix
+
+    def _prompt(self, ids: Ids) -> _Prefix:
+        found = self._prompts.take(ids)
         if found is None:
             row = torch.tensor([ids], device=self._model.device)
             mask = torch.ones_like(row)
             past = fresh_cache(self._model)
             logits = run(self._model, row, mask, mask.cumsum(-1) - 1, past)
-            found = _Prefix(logits, len(ids), past.layers)
+            found = _Prefix(len(ids), past.layers, logits=logits)
             self._prompts.put(ids, found)
+        return found
+
+    def _extended(self, found: _Prefix, ids: Ids) -> _Prefix:
+        """Compute the rest of a prefix in one pass, and keep what each of its tokens adds."""
+        past = fresh_cache(self._model)
+        past.layers = [found.layer(number) for number in range(len(found.root.layers))]
+        rest = torch.tensor([ids[found.length :]], device=self._model.device)
+        mask = torch.ones(1, len(ids), dtype=torch.long, device=rest.device)
+        run(self._model, rest, mask, torch.arange(found.length, len(ids), device=rest.device)[None], past)
+        if any(layer.is_initialized and layer.keys.shape[2] < rest.shape[1] for layer in past.layers):
+            return _Prefix(len(ids), past.layers)  # more than a sliding window keeps
+        for end in range(found.length + 1, len(ids) + 1):
+            states = [
+                (layer.keys[0, :, end - len(ids) - 1].clone(), layer.values[0, :, end - len(ids) - 1].clone())
+                if layer.is_initialized
+                else None
+                for layer in past.layers
+            ]
+            found = self._kept(ids[:end], _Prefix(end, states, found))
         return found
 
     def _place_new(self) -> None:
@@ -285,8 +315,6 @@ class _Prefix:
 
     Parameters
     ----------
-    logits
-        Of the token that follows; ``[1, vocabulary]``.
     length
         In tokens.
     layers
@@ -294,12 +322,14 @@ class _Prefix:
         ``[heads, size]``, or None.
     parent
         What the token was added to.
+    logits
+        Of the token that follows a prompt; ``[1, vocabulary]``.
     """
 
-    logits: torch.Tensor
     length: int
     layers: Sequence[Any]
     parent: _Prefix | None = None
+    logits: torch.Tensor | None = None
 
     @property
     def root(self) -> _Prefix:
@@ -309,18 +339,31 @@ class _Prefix:
             found = found.parent
         return found
 
-    def states(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def states(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values of a layer, ``[1, heads, length, size]``."""
+        whole, new = self.root.layers[number], self._new(number)
+        if new is None:
+            return whole.keys, whole.values
+        return torch.cat([whole.keys, new[0]], dim=2), torch.cat([whole.values, new[1]], dim=2)
+
+    def layer(self, number: int) -> Any:
+        """Return a layer of the library's with these states, which the library may write on."""
+        made, new = copy.copy(self.root.layers[number]), self._new(number)
+        if new is not None:
+            made.update(*new)
+        return made
+
+    def _new(self, number: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return what tokens have added to the prompt's keys and values of a layer, if anything."""
         columns = []
         found = self
         while found.parent is not None:
-            columns.append(found.layers[layer])
+            columns.append(found.layers[number])
             found = found.parent
-        whole = found.layers[layer]
-        if not columns:
-            return whole.keys, whole.values
+        if not columns or columns[0] is None:
+            return None
         keys, values = (torch.stack(part[::-1], dim=1)[None] for part in zip(*columns, strict=True))
-        return torch.cat([whole.keys, keys], dim=2), torch.cat([whole.values, values], dim=2)
+        return keys, values
 
 
 class _Recent(OrderedDict[Ids, _Prefix]):

@@ -1,0 +1,103 @@
+"""Monitors for constraints that have none of their own, and for those that are made of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from guardwrap.constraints.base import Constraint, Monitor, Verdict
+from guardwrap.constraints.judge import run_verdict
+from guardwrap.constraints.limits import look
+
+__all__ = ["Combined", "Negated", "Rereading"]
+
+
+@dataclass(frozen=True)
+class Rereading(Monitor):
+    """Judges the whole prefix anew for each piece.
+
+    Parameters
+    ----------
+    constraint
+        Whose verdicts it gives.
+    prefix
+        What it has read.
+    """
+
+    constraint: Constraint
+    prefix: str = ""
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """That of the prefix."""
+        return run_verdict(self.constraint, self.prefix)
+
+    def read(self, text: str, /) -> Monitor:
+        """Return one of a longer prefix."""
+        decided = self.prefix and self.verdict is not Verdict.UNDECIDED
+        return self if decided else Rereading(self.constraint, self.prefix + text)
+
+
+@dataclass(frozen=True)
+class Combined(Monitor):
+    """Monitors side by side: Kleene's conjunction or disjunction of their verdicts.
+
+    Parameters
+    ----------
+    choose
+        ``min`` for a conjunction, ``max`` for a disjunction.
+    parts
+        The monitors.
+    """
+
+    choose: Callable[[Iterable[Verdict]], Verdict]
+    parts: Sequence[Monitor]
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The least, or the greatest, of the parts' verdicts."""
+        return self.choose(part.verdict for part in self.parts)
+
+    def read(self, text: str, /) -> Monitor:
+        """Hand the text to each part."""
+        if self.verdict is not Verdict.UNDECIDED:
+            return self
+        read = []
+        for part in self.parts:
+            look()
+            read.append(part.read(text))
+        return Combined(self.choose, tuple(read))
+
+    def verdicts(self, texts: Sequence[str], /) -> list[Verdict]:
+        """Ask each part about all candidates at once."""
+        if self.verdict is not Verdict.UNDECIDED:
+            return [self.verdict] * len(texts)
+        each = [part.verdicts(texts) for part in self.parts]
+        return [self.choose(column) for column in zip(*each, strict=True)]
+
+
+@dataclass(frozen=True)
+class Negated(Monitor):
+    """The other way round.
+
+    Parameters
+    ----------
+    part
+        The monitor of what must not hold.
+    """
+
+    part: Monitor
+
+    @property
+    def verdict(self) -> Verdict:
+        """That of the part, negated."""
+        return Verdict(-self.part.verdict)
+
+    def read(self, text: str, /) -> Monitor:
+        """Hand the text on."""
+        return Negated(self.part.read(text))
+
+    def verdicts(self, texts: Sequence[str], /) -> list[Verdict]:
+        """Ask the part about all candidates at once."""
+        return [Verdict(-verdict) for verdict in self.part.verdicts(texts)]

@@ -1,0 +1,59 @@
+"""Draws of g, to measure a policy on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from guardwrap.draws import Estimate
+from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
+from guardwrap.metrics.intervals import mean_of
+from guardwrap.training.drawing import Drawn, draw
+from guardwrap.training.plan import BASE
+from guardwrap.training.samples import Floats
+from guardwrap.training.task import Task
+
+__all__ = ["Gold"]
+
+
+@dataclass(frozen=True)
+class Gold:
+    """Draws of g to measure on: attempts of the model itself that satisfy the constraint.
+
+    Parameters
+    ----------
+    drawn
+        The attempts.
+    log_base
+        log a(y) of those that satisfy it, in nats.
+    """
+
+    drawn: Drawn
+    log_base: Sequence[float]
+
+    @staticmethod
+    def draw(task: Task, count: int, folder: Path, seed: int = 0, digest: str = BASE) -> Gold:
+        """Draw attempts, ``count`` for each prompt; those kept in the folder are not drawn again."""
+        drawn = draw(task, None, count, seed=(seed, "gold"), digest=digest, folder=folder)
+        return Gold(drawn, task.log_probabilities(task.model, drawn.samples))
+
+    def kl(self, log_policy: Sequence[float], prompts: int) -> Estimate | None:
+        """Return KL(g‖π), a mean over prompts, or None if a prompt has fewer than 2 draws of g."""
+        if min(self.drawn.accepted(prompts)) < 2:
+            return None
+        return mean_of([kl_gold_proposal_from_gold(*each) for each in self.log_ratios(log_policy, prompts)])
+
+    def log_ratios(self, log_policy: Sequence[float], prompts: int) -> list[tuple[Floats, tuple[int, int]]]:
+        """Return log a/π of each prompt's draws of g, in nats, and how many there are of how many attempts."""
+        ratios = np.array(self.log_base) - np.array(log_policy)
+        which = np.array([sample.prompt for sample in self.drawn.samples])
+        accepted = self.drawn.accepted(prompts)
+        return [(ratios[which == i], (accepted[i], self.drawn.attempts)) for i in range(prompts)]
+
+    def acceptance(self, prompts: int) -> Estimate:
+        """Return the model's own acceptance rate over all prompts."""
+        accepted = sum(self.drawn.accepted(prompts))
+        return acceptance_rate(accepted, self.drawn.attempts * prompts, stopped_on_acceptance=False)

@@ -1,0 +1,55 @@
+"""Commands run in this process, or in another one, and what is said of what they print."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from guardwrap.cli import app
+
+ROOT = Path(__file__).parents[2]
+HAS_A = "guardwrap: 1\nconstraint: {kind: regex, name: has an a, pattern: a}\n"
+NEVER = "guardwrap: 1\nconstraint: {kind: regex, name: has a digit, pattern: '[0-9]'}\n"
+TWO_PARTS = """\
+guardwrap: 1
+name: two-parts
+constraint:
+  kind: all
+  of:
+    - {kind: regex, name: has an a, pattern: a}
+    - {kind: length, name: short, max: 5, unit: characters}
+examples:
+  accepts: [abc, a]
+  rejects: [xyz, aaaaaaaaaaa]
+"""
+
+
+def run(*args, stdin=None):
+    return CliRunner().invoke(app, [str(arg) for arg in args], input=stdin)
+
+
+def generate(model, *args, stdin=None):
+    return run("generate", "--model", model, "--max-new-tokens", 8, *args, stdin=stdin)
+
+
+def records(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def assert_one_line(result, *parts, code=2):
+    """Assert an exit code and exactly one line on stderr that has all the parts, and nothing on stdout."""
+    assert result.exit_code == code, result.output
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    assert result.stderr.startswith("guardwrap: ")
+    for part in parts:
+        assert part in result.stderr
+    assert not result.stdout
+
+
+def python(code, *args, **options):
+    """Start another Python that imports this checkout."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, args)], env=environment, text=True, **options)

@@ -1,0 +1,70 @@
+"""``guardwrap check``: examples, texts, exit codes."""
+
+import json
+
+import pytest
+
+from tests.cli.commands import TWO_PARTS, assert_one_line, run
+
+pytestmark = pytest.mark.usefixtures("command_line")
+
+
+def test_check_runs_the_examples(tmp_path):
+    (tmp_path / "two.yaml").write_text(TWO_PARTS)
+    result = run("check", "two.yaml")
+    assert result.exit_code == 0, result.output
+    assert "two.yaml: valid, 2 parts" in result.stdout
+    assert "4 of 4 examples as expected" in result.stdout
+
+
+def test_check_names_all_failing_parts(tmp_path):
+    (tmp_path / "two.yaml").write_text(TWO_PARTS)
+    result = run("check", "two.yaml", "zzzzzzzzz", "abc", "xyz")
+    assert result.exit_code == 1
+    first, second, third = result.stdout.splitlines()[-3:]
+    assert first == "text 1 rejected by 'has an a', 'short': 'zzzzzzzzz'"
+    assert second == "text 2 accepted: 'abc'"
+    assert third == "text 3 rejected by 'has an a': 'xyz'"
+    (tmp_path / "texts.txt").write_text("abc\n\n")
+    result = run("check", "two.yaml", "--file", "texts.txt")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1] == "text 2 rejected by 'has an a': ''"
+    assert run("check", "two.yaml", "abc", "--file", "-", stdin="ba\n").exit_code == 0
+
+
+def test_check_lists_examples_that_are_wrong(tmp_path):
+    wrong = TWO_PARTS.replace("[abc, a]", "[abc, zzzzzzz]").replace("[xyz, ", "[xyz, ab, ")
+    (tmp_path / "two.yaml").write_text(wrong)
+    result = run("check", "two.yaml")
+    assert result.exit_code == 1
+    assert "3 of 5 examples as expected" in result.stdout
+    assert "listed under accepts, but rejected by 'has an a', 'short': 'zzzzzzz'" in result.stdout
+    assert "listed under rejects, but is accepted by every part: 'ab'" in result.stdout
+
+
+def test_check_as_json(tmp_path):
+    (tmp_path / "two.yaml").write_text(TWO_PARTS)
+    result = run("check", "two.yaml", "--json", "zzzzzzzzz")
+    assert result.exit_code == 1
+    data = json.loads(result.stdout)
+    assert data["ok"] is False
+    assert data["parts"] == ["has an a", "short"]
+    assert data["examples"][2] == {"text": "xyz", "expected": False, "failed": ["has an a"], "accepted": False}
+    assert data["texts"] == [{"text": "zzzzzzzzz", "accepted": False, "failed": ["has an a", "short"]}]
+    assert run("check", "two.yaml", "--digest").stdout == data["digest"] + "\n"
+
+
+def test_check_bad_files(tmp_path):
+    (tmp_path / "bad.yaml").write_text("guardwrap: 1\nconstraint: {kind: regx, pattern: a}\n")
+    assert_one_line(run("check", "bad.yaml"), "bad.yaml:2", "did you mean 'regex'")
+    assert_one_line(run("check", "missing.yaml"), "missing.yaml")
+    assert_one_line(run("check", "catalogue:no-url"), "did you mean 'no-urls'")
+    assert_one_line(run("check", "bad.yaml", "--json"), "bad.yaml:2")
+
+
+def test_check_says_when_a_checker_crashes_without_quoting_the_text(tmp_path):
+    (tmp_path / "cli_crash.py").write_text("def bad(text):\n    raise ValueError(text)\n")
+    (tmp_path / "code.yaml").write_text("guardwrap: 1\nconstraint: {kind: python, function: 'cli_crash:bad'}\n")
+    result = run("check", "code.yaml", "--allow-code", "secret")
+    assert_one_line(result, "cli_crash:bad", "ValueError")
+    assert "secret" not in result.output

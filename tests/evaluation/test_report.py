@@ -1,0 +1,217 @@
+"""What an evaluation writes: recordings, JSON, plots and the page; and its command."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from guardwrap import Regex
+from guardwrap.cli import app
+from guardwrap.errors import UsageError
+from guardwrap.evaluation import tradeoff
+from guardwrap.evaluation.report import page_of, read_evaluation
+from guardwrap.evaluation.run import evaluate
+from guardwrap.evaluation.settings import Settings
+from guardwrap.report.html import html_report
+from tests.evaluation.placed import Source, placed
+from tests.report.pages import Page
+
+ROOT = Path(__file__).parents[2]
+HOSTILE = "<script>alert('1')</script> & \" $x$ _"
+SECRET = "eeeeeeeeee"  # a text without an a
+SETTINGS = Settings(
+    constraint="x", prompts=["Tell me."], proposals={"cap": "Use an a. {prompt}"}, attempts=250, steps=[1, 3], texts=60
+)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(tradeoff, "diversity", lambda texts: {})
+    monkeypatch.setattr("guardwrap.evaluation.figures.diversity", lambda texts: {})
+
+
+def run(folder, source=None, **changes):
+    return evaluate(source or Source(placed()), SETTINGS.model_copy(update=changes), Regex("a"), folder)
+
+
+def test_files(tmp_path):
+    found = run(tmp_path / "out")
+    data = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    cap = data["prompts"][0]["proposals"]["cap"]
+    estimate = found.prompts[0].proposals["cap"].figures["kl_gold_guarded"]
+    assert cap["figures"]["kl_gold_guarded"] == {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+    assert (data["settings"]["attempts"], data["settings"]["seed"]) == (250, 0)
+    assert data["digest"] == Regex("a").digest
+    assert data["versions"].keys() == {"guardwrap", "torch", "transformers", "numpy"}
+    assert any(point["resampled"] for point in cap["samplers"])
+    assert "with replacement" in data["how"]["resampled"]
+    assert SECRET not in json.dumps(data)
+    for name in ("cost", "positions", "tradeoff"):
+        png = (tmp_path / "out" / f"{name}.png").read_bytes()
+        assert png.startswith(b"\x89PNG\r\n")
+        assert int.from_bytes(png[16:20], "big") > 500, "width"
+        assert len(png) > 10_000
+
+
+@pytest.mark.parametrize("world", [placed(), replace(placed(), texts=["z" * 10 for _ in placed().texts])])
+def test_what_was_written_gives_the_same_page_again(tmp_path, world):
+    run(tmp_path, Source(world), prompts=["Tell me.", ""])
+    again = html_report([page_of(read_evaluation(tmp_path / "evaluation.json"))])
+    assert again == (tmp_path / "report.html").read_text()
+
+
+def test_the_page(tmp_path):
+    world = placed()
+    hostile = replace(world, texts=[text.replace("d", "<script>") for text in world.texts])
+    other = f"cap {HOSTILE}"
+    names = {HOSTILE: "{prompt}", other: HOSTILE + "{prompt}"}
+    found = run(tmp_path, Source(hostile), prompts=[HOSTILE, "Second."], proposals=names)
+    assert any("<script>" in text for text in found.prompts[0].base.samples)
+    html = (tmp_path / "report.html").read_text()
+    page = Page(html)
+    tags = {tag for tag, _ in page.seen}
+    assert not tags & {"script", "img", "link", "iframe", "object", "image"}
+    assert "http" not in html, "nothing from elsewhere"
+    assert not re.search(r"url\((?!#)|@import|\son\w+=", html)
+    assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in page.seen
+    assert "prefers-color-scheme: dark" in html
+    plots = [attributes for tag, attributes in page.seen if attributes.get("role") == "img"]
+    assert len(plots) == sum(tag == "svg" for tag, _ in page.seen) == 8
+    for attributes, start in zip(
+        plots, 2 * ["Cost against distance", "Where in the text", *2 * ["What samplers cost"]], strict=True
+    ):
+        label = attributes["aria-label"] or ""
+        assert label.startswith(start)
+        assert HOSTILE in label, "unescaped once, it is what was given"
+    ids = [attributes["id"] for _, attributes in page.seen if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    used = re.findall(r'(?:url\(|href=")#([^")]*)', html)
+    assert set(used) <= set(ids)
+    assert used
+    text = "".join(page.text)
+    assert HOSTILE in text
+    estimate = found.prompts[1].proposals[other].figures["acceptance_rate"]
+    for word in (
+        "relative position in the text",
+        "Mean over 2 prompts",
+        "IMH, 3 steps",
+        str(estimate),
+        "seed",
+        "numpy",
+    ):
+        assert word in text
+    for name in ("cost-2", "positions-2", "tradeoff-2", "tradeoff-of-2-2"):
+        assert (tmp_path / f"{name}.png").exists()
+    assert SECRET not in html
+
+
+def test_negative_control_a_page_that_escapes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("guardwrap.report.html.escape", lambda text: text)
+    run(tmp_path, prompts=["<script>alert(1)</script>"])
+    assert "script" in {tag for tag, _ in Page((tmp_path / "report.html").read_text()).seen}
+
+
+def test_nothing_satisfies_the_constraint(tmp_path):
+    world = placed()
+    run(tmp_path, Source(replace(world, texts=["z" * 10 for _ in world.texts])))
+    html = (tmp_path / "report.html").read_text()
+    Page(html)
+    assert "<svg" not in html
+    assert "no more is known" in html
+
+
+def test_without_matplotlib(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    source = Source(placed())
+    with pytest.raises(UsageError, match=r"^plots need matplotlib: pip install 'guardwrap\[plots\]'$"):
+        run(tmp_path, source)
+    assert source.calls == []
+
+
+def test_matplotlib_stays_as_it_was(tmp_path):
+    import matplotlib as mpl
+
+    def state():  # reading the backend would choose one
+        settings = {name: mpl.rcParams[name] for name in mpl.rcParams if name != "backend"}
+        return settings, mpl.get_backend(auto_select=False), "matplotlib.pyplot" in sys.modules
+
+    before = state()
+    run(tmp_path)
+    assert state() == before
+
+
+def test_torch_is_not_needed():
+    code = "import sys, guardwrap.evaluation.report, guardwrap.report.html; assert 'torch' not in sys.modules"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """A file, and a generator in the place of a model."""
+    made = []
+
+    def load(model, constraint, **options):
+        made.append((model, constraint, options))
+        return Source(placed())
+
+    monkeypatch.setattr(sys.modules["guardwrap.cli.evaluate"], "load_generator", load)
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "constraint: {kind: regex, pattern: a}\nprompts: [Tell me.]\nsteps: [1]\nproposals: {cap: 'An a. {prompt}'}\n"
+    )
+    return path, made
+
+
+def test_the_command(config, tmp_path):
+    path, made = config
+    arguments = ["evaluate", path, "--out", tmp_path / "out", "--attempts", 200, "--model", "m", "--batch-size", 8]
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    assert made == [("m", Regex("a"), {"dtype": None, "batch_size": 8})]
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("base: acceptance rate AR 0.")
+    assert lines[1].startswith("cap: acceptance rate AR 0.")
+    assert lines[-1] == str(tmp_path / "out" / "report.html")
+    assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["settings"]["attempts"] == 200
+
+
+def test_a_model_as_a_proposal(config, tmp_path, monkeypatch):
+    path, made = config
+    monkeypatch.setattr(Source, "pipeline", "a pipeline", raising=False)
+    path.write_text(path.read_text().replace("cap: 'An a. {prompt}'", "other: {model: n}") + "dtype: float32\n")
+    result = CliRunner().invoke(app, ["evaluate", str(path), "--out", str(tmp_path / "out"), "--attempts", "200"])
+    assert result.exit_code == 0, result.output
+    assert [(model, options["dtype"]) for model, _, options in made] == [("local", "float32"), ("n", "float32")]
+    assert result.stdout.splitlines()[1].startswith("other: acceptance rate AR 0.")
+
+
+def test_errors_of_the_command(config, tmp_path, monkeypatch):
+    path, made = config
+    (tmp_path / "file").write_text("")
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(path.read_text() + "bets: [1]\n")
+    for arguments, message in (
+        ([path, "--out", tmp_path / "file"], "it is no folder"),
+        ([wrong, "--out", tmp_path / "out"], "wrong.yaml:5: bets: unknown field 'bets' (did you mean 'betas'?)"),
+        ([tmp_path / "none.yaml", "--out", tmp_path / "out"], "cannot read"),
+    ):
+        result = CliRunner().invoke(app, ["evaluate", *map(str, arguments)])
+        assert result.exit_code == 2
+        assert len(result.stderr.splitlines()) == 1
+        assert message in result.stderr
+    assert made == []
+
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Source, "attempts", interrupt)
+    result = CliRunner().invoke(app, ["evaluate", str(path), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 130
+    assert "continue with the same command" in result.stderr
