@@ -58,7 +58,8 @@ class Pair:
             for number, uniform in zip(
                 chance.choice(len(texts), size, p=p).tolist(), chance.random(size).tolist(), strict=True
             ):
-                yield Attempt(*known[number], uniform=uniform)
+                draw, satisfied, log = known[number]
+                yield Attempt(draw, satisfied, log, uniform)
 
 
 def pair(top_k: int = 0) -> Pair:
