@@ -1,4 +1,4 @@
-"""What verdicts on prefixes of JSON are worth on MaskBench: real schemas, with instances that are known to be valid or not.
+"""What verdicts on prefixes of JSON are worth on MaskBench: real schemas, with instances known to be valid or not.
 
     python benchmarks/maskbench.py --data maskbench [--only NAME ...] [--out maskbench.json]
 

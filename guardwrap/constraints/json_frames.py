@@ -18,11 +18,28 @@ from guardwrap.constraints.schemas import canonical
 __all__ = ["Dead", "Frame", "closed", "ended", "named", "naming", "promised", "raised"]
 
 _NO_KEYS: HashTrieSet[str] = HashTrieSet()
+_NO_ITEMS: HashTrieSet[_Own] = HashTrieSet()
 _NOTHING = Children((), (), (), ())
 
 
 class Dead(Exception):
     """No text that begins like this satisfies the schema."""
+
+
+class _Own:
+    """An item in canonical form. ``rpds`` wants a plain bool of each comparison, and 1 == "a" has none at first."""
+
+    __slots__ = ("form", "hash")
+
+    def __init__(self, form: Any) -> None:
+        self.form = form
+        self.hash = hash(form)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Own) and bool(self.form == other.form)
 
 
 class Frame:
@@ -40,23 +57,6 @@ class Frame:
         Whether its value is needed once it is finished.
     """
 
-    __slots__ = (
-        "above",
-        "child",
-        "count",
-        "hits",
-        "is_object",
-        "items",
-        "keeps",
-        "key",
-        "local",
-        "plan",
-        "seen",
-        "total",
-        "unique",
-        "unsure",
-    )
-
     def __init__(self, above: Frame | None, plan: Plan, *, is_object: bool, keeps: bool) -> None:
         self.above = above
         self.plan = plan
@@ -71,15 +71,12 @@ class Frame:
         self.child = _NOTHING  # what is asked of the value that is read
         self.hits = ((0, 0),) * len(plan.counting)  # items that surely, and that perhaps satisfy ``contains``
         self.items: Any = None  # what it has so far: (the others, the last) or (the others, (key, the last))
-        self.unique: HashTrieSet[Any] = _NO_KEYS
+        self.unique: HashTrieSet[_Own] = _NO_ITEMS
 
     def but(self, **changes: Any) -> Frame:
         """Return one that differs in this."""
         made = Frame.__new__(Frame)
-        for name in Frame.__slots__:
-            setattr(made, name, getattr(self, name))
-        for name, changed in changes.items():
-            setattr(made, name, changed)
+        made.__dict__.update(self.__dict__, **changes)
         return made
 
 
@@ -112,16 +109,27 @@ def raised(frame: Frame | None, plan: Plan, before: Verdicts | None, total: Verd
     return decided(frame, {i: VIOLATED for root in failed for i in frame.child.asked[root]})
 
 
-def decided(frame: Frame, changes: dict[int, int]) -> Frame:
-    """Return a frame some of whose subschemas have a local verdict now; what follows of it rises as far as it goes."""
+def decided(frame: Frame, changes: dict[int, int], *, again: bool = False) -> Frame:
+    """Return a frame some of whose subschemas have a local verdict now; what follows of it rises as far as it goes.
+
+    Parameters
+    ----------
+    frame
+        The frame so far.
+    changes
+        The verdicts, by place.
+    again
+        Whether something else may follow even where there are no changes.
+    """
     path: list[tuple[Frame, Verdicts, Verdicts]] = []
     while True:
         look()
         local = tuple(
             changes.get(i, verdict) if verdict == UNDECIDED else verdict for i, verdict in enumerate(frame.local)
         )
-        if local == frame.local:
+        if local == frame.local and not again:
             break
+        again = False
         plan, total = frame.plan, frame.plan.totals(local, frame.seen, finished=False)
         path.append((frame, local, total))
         failed = [
@@ -191,7 +199,10 @@ def named(frame: Frame, plan: Plan, before: Verdicts, total: Verdicts, key: str)
         for i, rules in frame.plan.objects
         if rules.most < float("inf") and frame.count + sum(needed not in seen for needed in rules.required) > rules.most
     ]
-    return _never(frame.but(seen=seen, key=key, child=child), (*child.never, *places))
+    changes = dict.fromkeys((*child.never, *places), VIOLATED)
+    again = key in frame.plan.dependent
+    frame = frame.but(seen=seen, key=key, child=child)
+    return decided(frame, changes, again=again) if changes or again else frame
 
 
 def ended(frame: Frame | None, plan: Plan, before: Verdicts | None, total: Verdicts, value: Any) -> Frame | None:
@@ -246,7 +257,7 @@ def _kept(frame: Frame, value: Any) -> Frame:
         frame = frame.but(items=(frame.items, (frame.key, value) if frame.is_object else value))
     if not frame.plan.wants_items:
         return frame
-    own = canonical(value)
+    own = _Own(canonical(value))
     if own in frame.unique:
         return _never(frame, [i for i, rules in frame.plan.arrays if rules.unique])
     return frame.but(unique=frame.unique.insert(own))

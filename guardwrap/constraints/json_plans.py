@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from guardwrap.constraints.base import Verdict
-from guardwrap.constraints.json_scalars import Pattern, Words
-from guardwrap.constraints.json_subschemas import InPlace, Kind, Objects, Subschema
+from guardwrap.constraints.json_scalars import Limits, Pattern, Words
+from guardwrap.constraints.json_subschemas import Arrays, InPlace, Kind, Objects, Strings, Subschema
 from guardwrap.constraints.limits import look
 
 __all__ = ["LITERALS", "SATISFIED", "UNDECIDED", "VIOLATED", "Children", "Plan"]
@@ -80,14 +80,21 @@ class Plan:
         self.roots = tuple(places[root] for root in roots)
         logic = [inner and _placed(inner, own, places) for own, inner in enumerate(parts)]
         self._logic = logic if any(logic) else None
+        self.dependent = {key for inner in parts if inner for key, _ in inner.dependent}
+        """Keys on which something depends that is applied to the whole."""
         self.local = tuple(_at_start(node, kind) for node in self.nodes)
         self.total = self.totals(self.local, (), finished=kind in LITERALS)
         self.pending = tuple((i, self.nodes[i]) for i, verdict in enumerate(self.local) if verdict == UNDECIDED)
         """Those that have not said all about this kind of value, with their places."""
-        self.strings = tuple((i, rules) for i, node in self.pending if kind == "string" and (rules := node.strings))
-        self.numbers = tuple((i, rules) for i, node in self.pending if kind == "number" and (rules := node.limits))
-        self.objects = tuple((i, rules) for i, node in self.pending if kind == "object" and (rules := node.objects))
-        self.arrays = tuple((i, rules) for i, node in self.pending if kind == "array" and (rules := node.arrays))
+        of_kind: dict[Kind, list[tuple[int, Any]]] = {"string": [], "number": [], "object": [], "array": []}
+        for i, node in self.pending:
+            rules = {"string": node.strings, "number": node.limits, "object": node.objects, "array": node.arrays}[kind]
+            if rules is not None:
+                of_kind[kind].append((i, rules))
+        self.strings: list[tuple[int, Strings]] = of_kind["string"]
+        self.numbers: list[tuple[int, Limits]] = of_kind["number"]
+        self.objects: list[tuple[int, Objects]] = of_kind["object"]
+        self.arrays: list[tuple[int, Arrays]] = of_kind["array"]
         self.wants_value = any(node.asked for _, node in self.pending)
         self.wants_text = self.wants_value or any(
             rules.words or rules.pattern or rules.asked for _, rules in self.strings
@@ -97,11 +104,15 @@ class Plan:
         self.closed = tuple((i, closed) for i, rules in self.objects if (closed := _closed(rules)))
         self.names = _children([(rules.names, i) for i, rules in self.objects])
         # With so many items or properties there are no more; checked where a comma promises one.
-        self.most = tuple((i, rules.most) for i, rules in (*self.objects, *self.arrays) if rules.most < float("inf"))
-        # Said early only where someone else may want to know.
-        wanted = self._logic is not None
+        sized: list[tuple[int, Any]] = of_kind["object"] + of_kind["array"]
+        self.most = tuple((i, rules.most) for i, rules in sized if rules.most < float("inf"))
+        # Said early only where someone else may want to know, and where nothing else is to be said.
         self.settled_by = tuple(
-            (i, rules.settled_by) for i, rules in self.objects if wanted and rules.settled_by is not None
+            (i, rules.settled_by)
+            for i, rules in self.objects
+            if self._logic is not None
+            and rules.settled_by is not None
+            and not (self.nodes[i].asked or self.nodes[i].opaque)
         )
         self._named = {key for _, rules in self.objects for key in rules.properties}
         self._all_named = not any(rules.patterns for _, rules in self.objects)
@@ -242,15 +253,17 @@ def _placed(inner: InPlace, own: int, places: dict[Subschema, int]) -> _Logic:
     def place(node: Subschema) -> int:
         return places[node] if places[node] < own else -1  # it comes later: they go in a circle
 
+    condition = None
     if inner.condition:
         met, then, otherwise = inner.condition
-        condition = (place(met), then and place(then), otherwise and place(otherwise))
+        if_met, if_not = (None if each is None else place(each) for each in (then, otherwise))
+        condition = (place(met), if_met, if_not)
     return _Logic(
         every=tuple(map(place, inner.every)),
         some=tuple(tuple(map(place, group)) for group in inner.some),
         one=tuple(map(place, inner.one)),
         none=None if inner.none is None else place(inner.none),
-        condition=condition if inner.condition else None,
+        condition=condition,
         dependent=tuple((key, place(each)) for key, each in inner.dependent),
     )
 

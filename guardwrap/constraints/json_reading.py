@@ -77,23 +77,7 @@ class Reading(Monitor):
         Whether there may be no white space but single spaces after colons and commas.
     """
 
-    __slots__ = (
-        "_after_gap",
-        "_compact",
-        "_frame",
-        "_length",
-        "_local",
-        "_plan",
-        "_plans",
-        "_rest",
-        "_text",
-        "_total",
-        "_wants_text",
-        "_want",
-        "verdict",
-    )
-
-    verdict: Verdict
+    verdict: Verdict = Verdict.UNDECIDED
 
     def __init__(self, plans: Plans, *, compact: bool) -> None:
         self._plans = plans
@@ -109,7 +93,6 @@ class Reading(Monitor):
         self._wants_text = False
         self._length = 0  # characters of the string
         self._rest = ""  # of a string: an escape that is not whole; of a word: what must follow
-        self.verdict = Verdict.UNDECIDED
 
     def read(self, text: str, /) -> Monitor:
         """Return the monitor that has read this too."""
@@ -121,12 +104,15 @@ class Reading(Monitor):
 
     def verdicts(self, texts: Sequence[str], /) -> list[Verdict]:
         """Return for each text the verdict if it came next."""
-        return [self.read(text).verdict for text in texts]
+        try:
+            with time_limit(VERDICT_SECONDS):
+                return [self._read(text).verdict for text in texts]
+        except (TimeLimit, RecursionError):  # for one of them, perhaps
+            return super().verdicts(texts)
 
     def _copy(self) -> Self:
         made = object.__new__(type(self))
-        for name in Reading.__slots__:
-            setattr(made, name, getattr(self, name))
+        made.__dict__.update(self.__dict__)
         return made
 
     def _over(self, verdict: Verdict) -> Reading:

@@ -131,8 +131,8 @@ class Limits(NamedTuple):
     def may_hold(self, digits: str) -> bool:
         """Whether they may hold of a number that is spelled like this so far.
 
-        An exponent makes any number small, so all that is sure is the sign, and what the first digits are: -0 and -1e-999
-        are 0.
+        An exponent makes any number small, so all that is sure is the sign, and what the first digits are. -0 is 0, and
+        so is -1e-999.
         """
         if digits[0] == "-":
             possible = self.least <= 0 and (self.above is None or self.above < 0)

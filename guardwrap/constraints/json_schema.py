@@ -50,8 +50,12 @@ class JSONSchema(TextConstraint):
     -----
     NaN and infinities are refused, as in RFC 8259, and so are numbers beyond the range of a double, such as 1e400:
     they are not JSON that can be read. So are objects that have a key twice, of which RFC 8259 leaves open what they
-    mean: else no property would be settled before the end. Expressions in the schema are those of the ``regex`` module. ``format`` and
-    ``$schema`` are not looked at: a schema is one of draft 2020-12. References begin with ``#``.
+    mean: else no property would be settled before the end. Expressions in the schema are those of the ``regex``
+    module. ``format`` and ``$schema`` are not looked at: a schema is one of draft 2020-12. References begin with ``#``.
+
+    Where the whole text is judged as JSON, verdicts on prefixes look at the whole schema: an attempt ends where a type,
+    a key, a word of an enum, a number that is finished … leaves no way on. ``unevaluatedItems`` and
+    ``unevaluatedProperties`` are looked at when the bracket closes.
 
     Every step into a schema or a text takes some of Python's stack. Where that ends, the check raises CheckFailed: with
     Python's usual limit at 100 to 200 levels of a text whose schema refers to itself.
@@ -125,7 +129,8 @@ class JSONSchema(TextConstraint):
 
     @cached_property
     def _reading(self) -> Reading:
-        dynamic = '"$dynamicRef"' in json.dumps(self.schema)
+        spelling = json.dumps(self.schema)  # in one resource each anchor stands once
+        dynamic = '"$dynamicRef"' in spelling and '"$id"' in spelling
         return Reading(Plans(Schema(self.validator, dynamic=dynamic)), compact=self.whitespace == "compact")
 
 

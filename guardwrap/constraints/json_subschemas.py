@@ -21,7 +21,8 @@ Kind = str  # "object", "array", "string", "number", "true", "false" or "null"
 
 _KINDS = {"boolean": ("true", "false"), "integer": ("number",)}
 _EVERYWHERE = {"type", "enum", "const"}
-_IN_PLACE = {"$ref", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas"}
+_REFERENCES = {"$ref", "$dynamicRef"}
+_IN_PLACE = _REFERENCES | {"allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas"}
 _OF_OBJECTS = {"properties", "patternProperties", "additionalProperties", "propertyNames", "required"}
 _OF_OBJECTS |= {"minProperties", "maxProperties", "dependentRequired"}
 _OF_ARRAYS = {"prefixItems", "items", "contains", "minItems", "maxItems", "uniqueItems"}
@@ -133,6 +134,11 @@ class Subschema:
         schema = {} if isinstance(self.schema, bool) else self.schema
         types = schema.get("type")
         names = [types] if isinstance(types, str) else types
+        self.asked: tuple[str, ...] = tuple((self.whole.keywords - _KNOWN) & schema.keys())
+        # Where a $dynamicRef leads may depend on the way that led to it.
+        self.opaque = self.whole.dynamic and ("$dynamicRef" in schema or bool(self.asked))
+        if self.opaque:
+            self.asked = ()
         self.kinds: frozenset[Kind] | None = None
         if self.never:
             self.kinds = frozenset()
@@ -148,11 +154,6 @@ class Subschema:
         self.limits: Limits | None = limits_of(schema, [found.numbers for found in kept], integer)
         self.objects = self._objects(schema) if _OF_OBJECTS & schema.keys() else None
         self.arrays = self._arrays(schema) if _OF_ARRAYS & schema.keys() else None
-        self.asked: tuple[str, ...] = tuple((self.whole.keywords - _KNOWN) & schema.keys())
-        # Where a $dynamicRef leads is known to those who come from outside only.
-        self.opaque = "$dynamicRef" in schema or (bool(self.asked) and self.whole.dynamic)
-        if self.opaque:
-            self.asked = ()
         self.in_place = self._in_place(schema)
 
     def _strings(self, schema: dict[str, Any], words: tuple[Words, ...]) -> Strings | None:
@@ -199,8 +200,8 @@ class Subschema:
         if not _IN_PLACE & schema.keys():
             return None
         every = [self.within(inner) for inner in schema.get("allOf", ())]
-        if "$ref" in schema:
-            found = self.whole.referred(schema["$ref"], self.resolver)
+        for keyword in _REFERENCES & schema.keys() if not self.opaque else ():
+            found = self.whole.referred(schema[keyword], self.resolver)
             if found is None:
                 self.opaque = True
             else:
@@ -290,7 +291,7 @@ class Schema:
     validator
         What judges whole values by it.
     dynamic
-        Whether there is a ``$dynamicRef`` in it.
+        Whether there are ``$dynamicRef`` in it that may lead to one place or another.
     """
 
     def __init__(self, validator: Any, *, dynamic: bool) -> None:

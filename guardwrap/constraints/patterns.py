@@ -143,7 +143,7 @@ def extent(pattern: str, flags: Sequence[str]) -> Extent:
     only_consumes = all(code in _CONSUMING for code, _, _ in operations)
     # What is true at the beginning of a text stays so. At its end, what asks for the end fails only where it fails in
     # every text that goes on, but it must have the last word: a group that cannot be entered again would rely on it.
-    plain = all(code in _CONSUMING or code is op.AT and argument in _OUTER for code, argument, _ in operations)
+    plain = all(code in _CONSUMING or (code is op.AT and argument in _OUTER) for code, argument, _ in operations)
     dies = plain and sum(code is op.AT and argument in _ENDS for code, argument, _ in operations) == _last_words(parsed)
     try:
         reaches = (_reach(code, argument, active) for code, argument, active in operations)
@@ -154,9 +154,11 @@ def extent(pattern: str, flags: Sequence[str]) -> Extent:
 
 def _last_words(parsed: Any) -> int:
     """How often the expression asks for the end of the text in its last place."""
-    code, argument = parsed[-1] if len(parsed) else (None, None)
+    if not len(parsed):
+        return 0
+    code, argument = parsed[-1]
     if code is op.BRANCH:
-        return sum(_last_words(branch) for branch in argument[1])
+        return sum(map(_last_words, argument[1]))
     if code is op.SUBPATTERN:
         return _last_words(argument[3])
     return int(code is op.AT and argument in _ENDS)
