@@ -305,6 +305,7 @@ class Schema:
         """Return the one of this JSON, the same each time."""
         key = (id(schema), resolver._base_uri)
         if key not in self._made:
+            look()
             self._made[key] = Subschema(self, schema, resolver)  # which keeps the JSON, and so its id
         return self._made[key]
 
@@ -319,6 +320,7 @@ class Schema:
     def pattern(self, spelling: str) -> Pattern:
         """Return an expression of the schema."""
         if spelling not in self._patterns:
+            look()
             compiled = getattr(spelling, "compiled", None) or compile_pattern(spelling)
             self._patterns[spelling] = Pattern(compiled, extent(spelling, ()).dies)
         return self._patterns[spelling]
