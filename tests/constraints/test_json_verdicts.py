@@ -144,10 +144,10 @@ def test_awkward_patterns_are_sound():
 
 def test_negative_control_the_end_has_the_last_word():
     """``$`` is true at the end of the prefix, and an atomic group cannot be entered again where it is not."""
-    hasty = Pattern(regex.compile(r"(?>$|\n)b"), dies=True)
+    hasty = Pattern(regex.compile(r"^(?>$|\n)b"), dies=True)
     assert not hasty.may_be_found("\n", -1)
     assert hasty.found_in("\nb")
-    assert not extent(r"(?>$|\n)b", ()).dies
+    assert not extent(r"^(?>$|\n)b", ()).dies
     assert extent(r"^(?:a$|b)$|c$", ()).dies is False
     assert extent(r"^(a|b$)|c$", ()).dies
 
