@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
-import regex
 from referencing.exceptions import Unresolvable
 
-from guardwrap.constraints.base import Verdict, require
+from guardwrap.constraints import json_text
+from guardwrap.constraints.base import Monitor, Verdict, require
+from guardwrap.constraints.json_reading import Plans, Reading
+from guardwrap.constraints.json_subschemas import Schema
 from guardwrap.constraints.limits import look
 from guardwrap.constraints.schemas import read_schema
 from guardwrap.constraints.text import TextConstraint, require_choice
@@ -34,6 +35,9 @@ class JSONSchema(TextConstraint):
         backticks, with or without ``json``), and that is JSON.
     on
         The view of the text that is judged.
+    whitespace
+        ``"any"``: as JSON allows; ``"compact"``: none outside strings but a single space after a colon or comma, so
+        that a text cannot spend its tokens on white space. What ``json.dumps`` writes without ``indent`` is compact.
     name
         What reports call it.
 
@@ -45,8 +49,13 @@ class JSONSchema(TextConstraint):
     Notes
     -----
     NaN and infinities are refused, as in RFC 8259, and so are numbers beyond the range of a double, such as 1e400:
-    they are not JSON that can be read. Expressions in the schema are those of the ``regex`` module. ``format`` and
-    ``$schema`` are not looked at: a schema is one of draft 2020-12. References begin with ``#``.
+    they are not JSON that can be read. So are objects that have a key twice, of which RFC 8259 leaves open what they
+    mean: else no property would be settled before the end. Expressions in the schema are those of the ``regex``
+    module. ``format`` and ``$schema`` are not looked at: a schema is one of draft 2020-12. References begin with ``#``.
+
+    Where the whole text is judged as JSON, verdicts on prefixes look at the whole schema: an attempt ends where a type,
+    a key, a word of an enum, a number that is finished … leaves no way on. ``unevaluatedItems`` and
+    ``unevaluatedProperties`` are looked at when the bracket closes.
 
     Every step into a schema or a text takes some of Python's stack. Where that ends, the check raises CheckFailed: with
     Python's usual limit at 100 to 200 levels of a text whose schema refers to itself.
@@ -60,6 +69,7 @@ class JSONSchema(TextConstraint):
     schema: dict[str, Any] | bool
     where: Literal["text", "fenced"] = field(default="text", kw_only=True)
     on: View = field(default="completion", kw_only=True)
+    whitespace: Literal["any", "compact"] = field(default="any", kw_only=True)
     name: str | None = field(default=None, kw_only=True)
     kind: Literal["json_schema"] = field(default="json_schema", kw_only=True)
 
@@ -67,12 +77,13 @@ class JSONSchema(TextConstraint):
         require(isinstance(self.schema, dict | bool), "schema must be a mapping or a bool")
         try:
             # A private copy, and proof that the schema is JSON.
-            object.__setattr__(self, "schema", _read(json.dumps(self.schema, allow_nan=False)))
+            object.__setattr__(self, "schema", json_text.load(json.dumps(self.schema, allow_nan=False)))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ConstraintError(f"schema is not JSON: {type(error).__name__}") from None
         self.validator  # noqa: B018  # what is wrong with the schema is reported here, not at the first text
         require_choice(self.where, ("text", "fenced"), "where")
         require_choice(self.on, VIEWS, "on")
+        require_choice(self.whitespace, ("any", "compact"), "whitespace")
 
     @cached_property
     def validator(self) -> Any:
@@ -81,7 +92,7 @@ class JSONSchema(TextConstraint):
 
     def __getstate__(self) -> dict[str, Any]:
         # The validator is not to be pickled; a copy makes its own.
-        return {key: value for key, value in self.__dict__.items() if key != "validator"}
+        return {key: value for key, value in self.__dict__.items() if key not in ("validator", "_reading")}
 
     def holds(self, text: str) -> bool:
         """Parse and validate one string."""
@@ -92,12 +103,14 @@ class JSONSchema(TextConstraint):
             text = blocks[0]
         look()
         try:
-            value = _read(text)
+            value = json_text.load(text)
         except (
             ValueError,
             OverflowError,
             RecursionError,
         ):  # not JSON, or beyond reading: digits, depth
+            return False
+        if self.whitespace == "compact" and not json_text.is_compact(text):
             return False
         try:
             return bool(self.validator.is_valid(value))
@@ -107,54 +120,18 @@ class JSONSchema(TextConstraint):
             raise CheckFailed(self.title, "has a reference that cannot be followed from everywhere") from None
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """VIOLATED where no JSON text, or none of the schema's top-level types, begins like this."""
-        if self.where == "fenced":
-            return Verdict.UNDECIDED
-        start = prefix.lstrip(" \t\n\r")[:1]
-        if start and self.starts is not None and start not in self.starts:
-            return Verdict.VIOLATED
-        return Verdict.UNDECIDED if begins_json(prefix) else Verdict.VIOLATED
+        """VIOLATED where no JSON text that satisfies the schema begins like this, as far as that can be known."""
+        return Verdict.UNDECIDED if self.where == "fenced" else self._reading.read(prefix).verdict
+
+    def monitor(self) -> Monitor:
+        """Return one whose verdicts cost what is new, where the whole text is JSON."""
+        return self._reading if self.where == "text" and self.on == "completion" else super().monitor()
 
     @cached_property
-    def starts(self) -> str | None:
-        """First characters of the types that the schema's top level allows; None where it does not say."""
-        types = self.schema.get("type") if isinstance(self.schema, dict) else None
-        if types is None:
-            return None
-        return "".join(_STARTS[name] for name in ([types] if isinstance(types, str) else types))
-
-
-_STARTS = {
-    "object": "{",
-    "array": "[",
-    "string": '"',
-    "number": "-0123456789",
-    "integer": "-0123456789",
-    "boolean": "tf",
-    "null": "n",
-}
-
-
-def _read(text: str) -> Any:
-    return json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    if math.isinf(number):
-        raise ValueError("beyond the range of a double")
-    return number
-
-
-def _whole(digits: str) -> int:
-    number = int(digits)
-    if len(digits) > 300:
-        float(number)  # OverflowError
-    return number
+    def _reading(self) -> Reading:
+        spelling = json.dumps(self.schema)  # in one resource each anchor stands once
+        dynamic = '"$dynamicRef"' in spelling and '"$id"' in spelling
+        return Reading(Plans(Schema(self.validator, dynamic=dynamic)), compact=self.whitespace == "compact")
 
 
 def fenced(text: str) -> list[str]:
@@ -170,84 +147,3 @@ def fenced(text: str) -> list[str]:
         elif first is None and bare in ("```", "```json"):
             first = number + 1
     return blocks
-
-
-# One value or a part of one, in the states below. Whole words and numbers are matched by what may follow.
-_NUMBER = regex.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_STRING = regex.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+"')
-_SPACE = " \t\n\r"
-
-
-def begins_json(prefix: str) -> bool:
-    """Whether some JSON text begins with this prefix: a pushdown recogniser for RFC 8259.
-
-    Parameters
-    ----------
-    prefix
-        Any string.
-
-    Returns
-    -------
-    bool
-        False only where no JSON text can begin like this.
-    """
-    stack: list[str] = []
-    want = "value"  # value | key | colon | comma | first (value or ]) | first_key (key or }) | end
-    i = 0
-    while i < len(prefix):
-        look()
-        char = prefix[i]
-        if char in _SPACE:
-            i += 1
-            continue
-        if want == "comma":
-            if char == "," and stack:
-                want = "key" if stack[-1] == "{" else "value"
-            elif stack and char == {"{": "}", "[": "]"}[stack[-1]]:
-                stack.pop()
-            else:
-                return False
-            i += 1
-            continue
-        if want == "colon":
-            if char != ":":
-                return False
-            want, i = "value", i + 1
-            continue
-        if (want == "first" and char == "]") or (want == "first_key" and char == "}"):
-            stack.pop()
-            want, i = "comma", i + 1
-            continue
-        if want in ("key", "first_key"):
-            if char != '"':
-                return False
-        elif char in "{[":
-            stack.append(char)
-            want, i = ("first_key" if char == "{" else "first"), i + 1
-            continue
-        end = _scalar(prefix, i)
-        if end is None:
-            return False
-        if end > len(prefix):
-            return True
-        want = "colon" if want in ("key", "first_key") else "comma"
-        i = end
-    return True
-
-
-def _scalar(text: str, start: int) -> int | None:
-    """Where the string, number or word at ``start`` ends; beyond the text if it may go on; None if it is none."""
-    char = text[start]
-    if char == '"' or char in "-0123456789":
-        kind = _STRING if char == '"' else _NUMBER
-        # A full match is tried first: "1." would be the number 1 and a stray point, though it may become 1.5.
-        if char != '"' and kind.fullmatch(text, start, partial=True):
-            return len(text) + 1
-        found = kind.match(text, start, partial=True)
-        if found is None:
-            return None
-        return len(text) + 1 if found.partial else int(found.end())
-    for word in ("true", "false", "null"):
-        if word.startswith(text[start : start + len(word)]):
-            return start + len(word)
-    return None
