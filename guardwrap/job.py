@@ -94,7 +94,7 @@ class Job:
         watch = None if self.watches is None else self.watches(prompt.law)
         mask = None
         if self.masked is not None and watch is not None:
-            mask = Mask(watch, prompt.law, self.constraint, partial(self.call.draw, prompt), self.masked.least)
+            mask = Mask(watch, prompt.law, self.constraint, partial(self.call.draw, prompt), self.masked.unseen)
         return Request(
             prompt=prompt,
             constraint=self.constraint,

@@ -120,14 +120,15 @@ class Masked:
     proposal
         What is masked, if not the model itself: a ``Prompt``, or another model, as ``proposal=`` takes them. An adapter
         is masked where the call or the wrapper has one beside it.
-    least
-        Tokens of at least this probability are looked at before one is drawn. The others stay, and one of them that
-        violates the constraint ends its attempt. So what is masked is fixed before the draw, and a' has known weights.
+    unseen
+        Tokens are looked at from the likeliest down, until those that are not looked at have at most this share of what
+        is left (or 1024 were). One of them that violates the constraint ends its attempt. What is looked at follows
+        from the law alone and not from what is drawn, so a' is a law with known weights.
 
     Raises
     ------
     UsageError
-        If ``least`` is no probability, or what is masked is masked already.
+        If ``unseen`` is no share, or what is masked is masked already.
 
     Examples
     --------
@@ -137,11 +138,11 @@ class Masked:
     """
 
     proposal: Any = None
-    least: float = 1e-4
+    unseen: float = 1e-3
 
     def __post_init__(self) -> None:
-        if isinstance(self.least, bool) or not isinstance(self.least, int | float) or not 0 <= self.least < 1:
-            raise UsageError(f"Masked(least={self.least!r}): give a probability of at least 0 and below 1")
+        if isinstance(self.unseen, bool) or not isinstance(self.unseen, int | float) or not 0 <= self.unseen < 1:
+            raise UsageError(f"Masked(unseen={self.unseen!r}): give a share of at least 0 and below 1")
         if isinstance(self.proposal, Masked):
             raise UsageError("what Masked() is given is masked already; leave one of them out")
         if isinstance(self.proposal, Adapter):

@@ -18,6 +18,11 @@ from guardwrap.scheduling.randomness import uniforms
 
 __all__ = ["begun", "choose_tokens", "draw", "note", "walk"]
 
+LOOKED_AT = 32
+"""Candidates of a next token that are judged at once."""
+
+MOST_LOOKED_AT = 1024
+
 
 def begun(launch: Launch) -> Decoded:
     """Return an attempt before its first token."""
@@ -62,20 +67,37 @@ def _masked(scores: torch.Tensor, candidates: torch.Tensor | None, attempts: Seq
     logs = []
     shares = scores.double().softmax(-1)
     for row, attempt in enumerate(attempts):
-        mask = attempt.launch.mask
-        if mask is None:
-            logs.append(0.0)
-            continue
-        looked_at = torch.nonzero(shares[row] >= max(mask.least, torch.finfo(torch.float64).tiny)).flatten()
-        tokens = looked_at if candidates is None else candidates[row, looked_at]
-        dead = torch.tensor(mask.dead(attempt.token_ids, tokens.tolist()), device=scores.device)
-        left = float(shares[row].index_fill(0, looked_at[dead], 0.0).sum())
         logs.append(0.0)
-        if left > 0 and bool(dead.any()):
-            scores[row, looked_at[dead]] = -math.inf
-            logs[-1] = math.log(left)
-            attempt.log_left += logs[-1]
+        if attempt.launch.mask is not None:
+            dead = _dead(shares[row], None if candidates is None else candidates[row], attempt)
+            left = float(shares[row].index_fill(0, dead, 0.0).sum())
+            if left > 0 and len(dead):
+                scores[row, dead] = -math.inf
+                logs[-1] = math.log(left)
+                attempt.log_left += logs[-1]
     return logs
+
+
+def _dead(shares: torch.Tensor, candidates: torch.Tensor | None, attempt: Decoded) -> torch.Tensor:
+    """Return the columns that an attempt's mask leaves out: ``[columns]`` to at most as many.
+
+    They are looked at from the likeliest down, until the others have hardly any share of what is left. When that is
+    depends on the law alone.
+    """
+    mask: Any = attempt.launch.mask
+    values, columns = shares.sort(descending=True, stable=True)
+    most = min(MOST_LOOKED_AT, int((values > 0).sum()))
+    rest = (values.sum() - values.cumsum(0)).clamp(min=0).tolist()
+    places, probable = columns[:most], values[:most].tolist()
+    tokens = (places if candidates is None else candidates[places]).tolist()
+    dead: list[bool] = []
+    left = 0.0
+    while len(dead) < most and (not dead or rest[len(dead) - 1] > mask.unseen * left):
+        some = slice(len(dead), min(len(dead) + LOOKED_AT, most))
+        found = mask.dead(attempt.token_ids, tokens[some])
+        left += sum(value for value, gone in zip(probable[some], found, strict=True) if not gone)
+        dead += found
+    return places[: len(dead)][torch.tensor(dead, device=places.device)]
 
 
 def _keep_laws(

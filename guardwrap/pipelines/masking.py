@@ -31,15 +31,15 @@ class Mask:
         b.
     draw
         From new tokens and whether they ended by themselves to the text as the user gets it.
-    least
-        Probability from which on a candidate is looked at.
+    unseen
+        Of what is left, the share that tokens which were not looked at may have.
     """
 
     watch: PrefixWatch
     law: GenerationLaw
     constraint: Constraint
     draw: Callable[[Sequence[int], bool], Draw]
-    least: float
+    unseen: float
 
     def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
         """Say for each candidate whether no text that begins with these tokens and it satisfies the constraint.

@@ -17,8 +17,8 @@ class Mask(Protocol):
     """Finds tokens that are not to be drawn; see ``pipelines.masking``."""
 
     @property
-    def least(self) -> float:
-        """Probability from which on a candidate is looked at."""
+    def unseen(self) -> float:
+        """Of what is left, the share that tokens which were not looked at may have."""
 
     def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
         """Say for each candidate of the next token whether it is left out."""

@@ -25,7 +25,7 @@ DRAWS = 4_000
 Texts = dict[tuple[int, ...], float]
 
 
-def masked_law(world: World, least: float = 0.0) -> tuple[Texts, Texts]:
+def masked_law(world: World, unseen: float = 0.0, at_once: int = 1000) -> tuple[Texts, Texts]:
     """Enumerate a' and log Z of each text, token by token, from a and the constraint's own verdicts."""
     a, end = world.law(), world.tokenizer.eos_token_id
     reach: Texts = {}
@@ -38,6 +38,17 @@ def masked_law(world: World, least: float = 0.0) -> tuple[Texts, Texts]:
             return not RULE.check([world.draw(ids)])[0]
         return run_verdict(RULE, world.draw(ids).text) is Verdict.VIOLATED
 
+    def left_out(steps: Texts) -> set[tuple[int, ...]]:
+        """The likeliest first, some at once, until hardly anything is unseen."""
+        order = sorted(steps, key=lambda ids: -steps[ids])
+        seen: list[tuple[int, ...]] = []
+        while len(seen) < len(order):
+            left = sum(steps[ids] for ids in seen if not dead(ids))
+            if seen and sum(steps[ids] for ids in order[len(seen) :]) <= unseen * left:
+                break
+            seen += order[len(seen) : len(seen) + at_once]
+        return {ids for ids in seen if dead(ids)}
+
     law: Texts = {(): 1.0}
     left: Texts = {(): 0.0}
     done: Texts = {}
@@ -47,13 +58,13 @@ def masked_law(world: World, least: float = 0.0) -> tuple[Texts, Texts]:
             steps = {
                 ids: reach[ids] / reach[prefix] for ids in reach if len(ids) == len(prefix) + 1 and ids[:-1] == prefix
             }
-            z = sum(step for ids, step in steps.items() if step < least or not dead(ids))
-            for ids, step in steps.items():
-                share = step if z == 0 else 0.0 if step >= least and dead(ids) else step / z
-                if share:
-                    over = ids[-1] == end or len(ids) == world.max_new_tokens
-                    (done if over else grown)[ids] = p * share
-                    left[ids] = left[prefix] + (math.log(z) if z else 0.0)
+            out = left_out(steps)
+            out = set() if len(out) == len(steps) else out
+            z = sum(step for ids, step in steps.items() if ids not in out)
+            for ids in steps.keys() - out:
+                over = ids[-1] == end or len(ids) == world.max_new_tokens
+                (done if over else grown)[ids] = p * steps[ids] / z
+                left[ids] = left[prefix] + math.log(z)
         law = grown
     return done, {ids: left[ids] for ids in done}
 
@@ -63,7 +74,7 @@ def world_of(**more: Any) -> World:
 
 
 def drawn(world: World, sampler: str | Sampler, count: int, *, masked: Any = None, **options: Any) -> Any:
-    proposal = Masked(least=0.0) if masked is None else masked
+    proposal = Masked(unseen=0.0) if masked is None else masked
     budget = Budget(max_attempts=None)
     guarded = GuardedGenerator(world.pipeline(), RULE, sampler=sampler, proposal=proposal, budget=budget, seed=3)
     return guarded.run(world.prompt, num_return_sequences=count, **world.settings, **options)[0]
@@ -88,18 +99,22 @@ def test_masks_leave_out_what_is_dead_and_nothing_else() -> None:
 
 
 def weighed(world: World, count: int = 3_000, **options: Any) -> list[Attempt]:
-    guarded = GuardedGenerator(world.pipeline(), RULE, seed=7, **{"proposal": Masked(least=0.0), **options})
+    guarded = GuardedGenerator(world.pipeline(), RULE, seed=7, **{"proposal": Masked(unseen=0.0), **options})
     return guarded.attempts(world.prompt, count, **world.settings)[0]
 
 
-@pytest.mark.parametrize("least", [0.0, 0.15])
+@pytest.mark.parametrize("unseen", [0.0, 0.4])
 @pytest.mark.parametrize("make", [table_world, llama_world])
-def test_weights_are_those_of_the_law(make: Callable[..., World], least: float) -> None:
+def test_weights_are_those_of_the_law(
+    make: Callable[..., World], unseen: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """log P/a' where the text satisfies the constraint: the sum of log Z, and log a' is that of what was sampled."""
     world = make(letters="abc", max_new_tokens=4, temperature=0.8)
-    a, (law, left) = world.law(), masked_law(world, least)
+    monkeypatch.setattr(drawing, "LOOKED_AT", 1)
+    a, (law, left) = world.law(), masked_law(world, unseen, at_once=1)
+    assert (law.keys() == masked_law(world)[0].keys()) == (unseen == 0)
     met = set()
-    for attempt in weighed(world, proposal=Masked(least=least)):
+    for attempt in weighed(world, proposal=Masked(unseen=unseen)):
         ids = attempt.draw.token_ids
         if attempt.satisfied:
             assert attempt.log_weight == pytest.approx(left[ids], abs=1e-5)
@@ -167,7 +182,7 @@ def test_another_prompt_masked_is_weighed_with_the_model() -> None:
     world = llama_world(letters="abc", max_new_tokens=4, temperature=0.8)
     told = dataclasses.replace(world, prompt="bc" + world.prompt)
     a, (law, _) = world.law(), masked_law(told)
-    masked = Masked(Prompt("bc{prompt}"), least=0.0)
+    masked = Masked(Prompt("bc{prompt}"), unseen=0.0)
     found = [each for each in weighed(world, 1_500, proposal=masked) if each.satisfied]
     assert len(found) > 500
     for attempt in found:
@@ -188,7 +203,7 @@ def test_an_adapter_masked_is_weighed_with_the_model() -> None:
 
 def test_generate_takes_it_too() -> None:
     world = world_of()
-    guarded = GuardedGenerator(world.pipeline(), ~Regex("b"), proposal=Masked(least=0.0), seed=1)
+    guarded = GuardedGenerator(world.pipeline(), ~Regex("b"), proposal=Masked(unseen=0.0), seed=1)
     ids = world.tokenizer(world.prompt, return_tensors="pt")["input_ids"]
     rows = guarded.generate(ids, num_return_sequences=50, **world.settings)
     assert rows.shape[0] == 50
@@ -204,7 +219,7 @@ def test_what_cannot_be_judged_ahead_ends_its_attempt() -> None:
 
     world = world_of()
     guarded = GuardedGenerator(
-        world.pipeline(), odd & ~Regex("b"), proposal=Masked(least=0.0), sampler=qrs(1.0), seed=2
+        world.pipeline(), odd & ~Regex("b"), proposal=Masked(unseen=0.0), sampler=qrs(1.0), seed=2
     )
     (outcome,) = guarded.run(
         world.prompt, num_return_sequences=DRAWS, budget=Budget(max_attempts=None), **world.settings
@@ -219,8 +234,8 @@ def wrapped(**options: Any) -> GuardedGenerator:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (partial(Masked, least=1.0), "give a probability"),
-        (partial(Masked, least=True), "give a probability"),
+        (partial(Masked, unseen=1.0), "give a share"),
+        (partial(Masked, unseen=True), "give a share"),
         (lambda: Masked(Masked()), "masked already"),
         (lambda: wrapped(proposal=Masked("no such model")), "no such model"),
     ],

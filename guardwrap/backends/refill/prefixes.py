@@ -73,20 +73,24 @@ class Prefix:
 
 
 class Recent(OrderedDict[Ids, Prefix]):
-    """The prefixes used last, so many of them."""
+    """The prefixes used last, ``capacity`` of them. What one stands on counts as used after it, so leaves go first."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
-        self._capacity = capacity
+        self.capacity = capacity
 
     def take(self, ids: Ids) -> Prefix | None:
         """Return a prefix and note that it was used."""
-        if ids in self:
-            self.move_to_end(ids)
+        found = self.get(ids)
+        while found is not None:
+            if ids[: found.length] in self:
+                self.move_to_end(ids[: found.length])
+            found = found.parent
         return self.get(ids)
 
     def put(self, ids: Ids, prefix: Prefix) -> None:
         """Add one; the one not used for longest goes."""
         self[ids] = prefix
-        if len(self) > self._capacity:
+        self.take(ids)
+        if len(self) > self.capacity:
             self.popitem(last=False)

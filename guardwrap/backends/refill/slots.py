@@ -21,6 +21,10 @@ from guardwrap.private import (
 __all__ = ["Slots"]
 
 
+LEAST = 256
+"""Tokens whose states are kept, however large they are."""
+
+
 class _Columns:
     """Which columns of the rectangles are live; one object for all layers.
 
@@ -128,17 +132,18 @@ class Slots:
         The model.
     prompts
         How many prompts' states are kept for further rows.
-    prefixes
-        How many tokens' states are kept beside them.
+    states
+        How much memory the states of other tokens may take, in bytes; those of ``LEAST`` tokens are kept in any case.
     """
 
     name = "refill"
     refills = True
 
-    def __init__(self, model: Any, prompts: int = 64, prefixes: int = 256) -> None:
+    def __init__(self, model: Any, prompts: int = 64, states: int = 2**27) -> None:
         self._model = model
         self._prompts = Recent(prompts)
-        self._prefixes = Recent(prefixes)
+        self._prefixes = Recent(LEAST)
+        self._memory = states
         self._columns = _Columns()
         self._size = (0, 0)  # rows and columns of the rectangles
         self._starts: list[int] = []
@@ -163,10 +168,11 @@ class Slots:
         known = len(prefix)
         while known > prompt and prefix[:known] not in self._prefixes:
             known -= 1
-        found = self._prompt(prefix[:prompt]) if known == prompt else self._prefixes.take(prefix[:known])
-        assert found is not None
+        found = self._prompt(prefix[:prompt]) if known == prompt else self._prefixes[prefix[:known]]
         if known < len(prefix):
             found = self._extended(found, prefix)
+        else:
+            self._prefixes.take(prefix)
         self._new.append(found)
         return len(prefix) - known
 
@@ -210,6 +216,9 @@ class Slots:
         self._stands = stands
 
     def _kept(self, ids: Ids, prefix: Prefix) -> Prefix:
+        if not self._prefixes:
+            each = sum(part.nbytes for states in prefix.layers if states is not None for part in states)
+            self._prefixes.capacity = max(LEAST, self._memory // max(each, 1))
         self._prefixes.put(ids, prefix)
         return prefix
 
