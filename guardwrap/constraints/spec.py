@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
 from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.documents import Document, read_document, validated
 from guardwrap.constraints.limits import MAX_BYTES
+from guardwrap.constraints.schema_files import with_schemas
 from guardwrap.constraints.yaml_nodes import read_text, reading, to_yaml
 from guardwrap.draws import Budget
 from guardwrap.errors import ConstraintError, SpecError
@@ -140,6 +141,8 @@ def parse(text: str, *, path: str = "<string>", allow_code: bool = False) -> Con
     kind = _a_file()  # before the clock runs
     with reading(path):
         source = read_document(text, path, "a constraint file is a mapping that begins with 'guardwrap: 1'")
+        if "constraint" in source.data:
+            source.data["constraint"] = with_schemas(source.data["constraint"], path)
         file = source.read(kind, allow_code=allow_code)
     return ConstraintFile(
         file.constraint,
@@ -184,7 +187,7 @@ def dump(constraint: Constraint | ConstraintFile) -> str:
         if part.in_memory:
             raise ConstraintError(
                 f"{part.title} was made of an object in memory; a constraint file needs a name for it "
-                "('module:function', a Hub id or a path)"
+                "('module:function', a Hub id, a path; of a type its schema)"
             )
     data: dict[str, Any] = {"guardwrap": 1}
     for key in ("name", "description"):
