@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+import os
 from typing import Any
 
 from guardwrap.constraints.limits import MAX_DEPTH, MAX_VALUES, look
@@ -42,15 +42,15 @@ def with_schemas(constraint: Any, path: str) -> Any:
         raise SpecError(f"{path}: a json_schema has both a schema and a file, {short(name)}; leave one out")
     if not isinstance(name, str) or not name:
         raise SpecError(f"{path}: the file of a json_schema is {short(name)}; give the path of a schema")
-    beside = Path(path).parent / name
+    beside = os.path.join(os.path.dirname(path), name)
     rest = {key: value for key, value in constraint.items() if key != "file"}
-    return {**rest, "schema": _read(beside if beside.exists() else Path(name))}
+    return {**rest, "schema": _read(beside if os.path.exists(beside) else name)}
 
 
-def _read(path: Path) -> Any:
+def _read(path: str) -> Any:
     text = read_text(path)
-    if path.suffix != ".json":
-        return Reader(str(path)).read(compose(text, str(path), "a schema is a mapping or a bool"))
+    if not path.endswith(".json"):
+        return Reader(path).read(compose(text, path, "a schema is a mapping or a bool"))
     try:
         found = json.loads(text, object_pairs_hook=_without_repeats)
     except json.JSONDecodeError as error:
@@ -72,7 +72,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _require_small(found: Any, path: Path) -> None:
+def _require_small(found: Any, path: str) -> None:
     """Hold JSON to the limits of YAML."""
     level, values = [found], 0
     for _ in range(MAX_DEPTH + 1):
