@@ -169,8 +169,11 @@ _POINTER = "(?:/(?:[^~/]|~[01])*+)*+"
 _ESCAPES = r"(?s)(?:[^\\]|\\(?:[^A-Za-z]|[bBcdDfknpPrsStuvwWx]))*+"  # those of ECMA-262
 
 
+_LONGEST_EXPRESSION = 20_000  # compiling one is not interrupted, and takes up to 8 µs for each character
+
+
 def _regex(text: str) -> bool:
-    if not _matches(_ESCAPES, text):
+    if len(text) > _LONGEST_EXPRESSION or not _matches(_ESCAPES, text):
         return False
     try:
         compile_pattern(text)

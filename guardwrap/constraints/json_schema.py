@@ -76,9 +76,10 @@ class JSONSchema(TextConstraint):
     Notes
     -----
     NaN and infinities are refused, as in RFC 8259, and so are numbers beyond the range of a double, such as 1e400:
-    they are not JSON that can be read. Expressions in the schema are those of the ``regex`` module. A schema is one of
-    draft 2020-12, even if ``$schema`` names another draft; one of a dialect of its own is refused. References lead to
-    what is in the schema, by pointer, anchor or ``$id``, or to the draft's own meta-schema; nothing is fetched.
+    they are not JSON that can be read. Expressions in the schema are those of the ``regex`` module; ``format: regex``
+    takes no more than 20 000 characters. A schema is one of draft 2020-12, even if ``$schema`` names another draft; one
+    of a dialect of its own is refused. References lead to what is in the schema, by pointer, anchor or ``$id``, or to
+    the draft's own meta-schema; nothing is fetched.
 
     A type's schema is pydantic's for validation: the JSON, keys by alias, that ``validate_json`` takes. It does not say
     all: it takes any string for a Decimal, and knows nothing of validators in Python. So a text satisfies the

@@ -218,14 +218,19 @@ class References:
         for step in fragment[1:].split("/"):
             look()
             key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(schema, list) and key in map(str, range(len(schema))):
-                schema = schema[int(key)]
-            elif isinstance(schema, dict) and key in schema:
-                schema = schema[key]
-            else:
+            try:
+                schema = _item(schema, key) if isinstance(schema, list) else schema[key]
+            except (LookupError, TypeError):  # TypeError of what has no parts
                 return None
             base = self.bases.get(id(schema), base)
         return Place(schema, base)
+
+
+def _item(items: list[Any], key: str) -> Any:
+    """Return the item that a step of a pointer leads to; LookupError for none: 01 is no place, and neither is ١."""
+    if not (key.isascii() and key.isdigit() and len(key) < 10 and (key == "0" or key[0] != "0")):
+        raise LookupError(key)
+    return items[int(key)]
 
 
 def joined(base: str, reference: str) -> str:
