@@ -116,7 +116,7 @@ class Even(RootModel[int]):
             raise ValueError("odd")
 
 
-NUMBERS = {"num_return_sequences": 6, "max_new_tokens": 3, "do_sample": True, "top_k": 0}
+NUMBERS: dict[str, Any] = {"num_return_sequences": 6, "max_new_tokens": 3, "do_sample": True, "top_k": 0}
 
 
 def test_values_are_what_the_texts_say() -> None:

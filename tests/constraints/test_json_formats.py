@@ -146,7 +146,7 @@ def test_the_digest_says_whether_formats_hold_and_is_the_old_one_where_there_are
         assert parse(dump(constraint)).constraint == constraint
         assert parse(dump(constraint)).constraint.accepts('{"a": "b"}') is constraint.accepts('{"a": "b"}')
     with pytest.raises(ConstraintError, match="formats must be"):
-        JSONSchema({}, formats="no")
+        JSONSchema({}, formats="no")  # type: ignore[arg-type]
 
 
 def test_what_names_a_format() -> None:

@@ -14,7 +14,7 @@ import pytest
 import typing_extensions
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, field_validator
 
-from guardwrap.constraints import JSONSchema, Length, dump, parse
+from guardwrap.constraints import All, Constraint, JSONSchema, Length, dump, parse
 from guardwrap.constraints.parsing import parser_of
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError
 from guardwrap.testing import check_constraint
@@ -166,15 +166,12 @@ def test_parse() -> None:
 
 def test_which_part_parses() -> None:
     one, other, short = JSONSchema(Even), JSONSchema({}), Length(max=9)
-    for constraint in (
-        one,
-        one & short,
-        short & (one & short),
-        (one & short).__class__([one, short], name="a") & short,
-    ):
+    holding: list[Constraint] = [one, one & short, short & (one & short), All([one, short], name="a") & short]
+    for constraint in holding:
         parse_ = parser_of(constraint)
         assert parse_ is not None
         assert parse_('{"n": 2}') == Even(n=2)
     assert parser_of(one & one) is not None
-    for constraint in (short, one & other, one | other, ~one, JSONSchema({}, on="lines"), (one | short) & short):
+    lines = JSONSchema({}, on="lines")
+    for constraint in (short, one & other, one | other, ~one, lines, (one | short) & short):
         assert parser_of(constraint) is None
