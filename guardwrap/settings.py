@@ -12,7 +12,6 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.documents import Invalid, document_of, validated
 from guardwrap.constraints.files import as_constraint_file
 from guardwrap.constraints.registry import kinds
-from guardwrap.constraints.schema_files import with_schemas
 from guardwrap.constraints.spec import read_constraint
 from guardwrap.constraints.yaml_nodes import reading
 from guardwrap.content import PREFIX
@@ -88,7 +87,7 @@ def read_task_settings(
         settings = source.read(fields)
         try:
             settings = validated({**source.data, **changes}, fields) if changes else settings
-            constraint = _spelt(with_schemas(settings.constraint, str(path)), allow_code)
+            constraint = _spelt(settings.constraint, allow_code)
         except Invalid as invalid:
             in_file = invalid.location[:1] == ("constraint",) and "constraint" not in changes
             raise source.error(invalid.location, invalid.problem) if in_file else UsageError(str(invalid)) from None

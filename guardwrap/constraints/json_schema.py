@@ -6,9 +6,9 @@ import json
 import math
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import regex
 from pydantic import GetPydanticSchema, TypeAdapter, ValidationError
@@ -18,6 +18,7 @@ from guardwrap.constraints.base import Verdict, require
 from guardwrap.constraints.callables import importable, qualified
 from guardwrap.constraints.formats import names_format
 from guardwrap.constraints.limits import look, uncounted
+from guardwrap.constraints.schema_files import read_schema_file
 from guardwrap.constraints.schemas import read_schema
 from guardwrap.constraints.text import TextConstraint, require_choice
 from guardwrap.constraints.typed import adapter_of, is_type, schema_of
@@ -34,13 +35,6 @@ def _in_files(kind: Any, check: Callable[[Any], Any] = lambda given: given) -> G
     )
 
 
-def _file_too(spelling: dict[str, Any]) -> None:
-    """Tell editors of ``file``."""
-    spelling["properties"]["file"] = {"type": "string", "title": "File"}
-    spelling["required"].remove("schema")
-    spelling["oneOf"] = [{"required": ["schema"]}, {"required": ["file"]}]
-
-
 def _no_type(given: Any) -> None:
     if given is not None:
         raise ValueError("a file cannot name a Python type; give its schema, and leave type out")
@@ -54,8 +48,9 @@ class JSONSchema(TextConstraint):
     ----------
     schema
         The schema; ``{}`` or True accepts any JSON. Or a type that pydantic makes values of (a model, a dataclass, a
-        TypedDict, ``list[int]`` …, or a TypeAdapter): its schema, and ``type``. In a constraint file ``file: NAME``
-        takes the place of ``schema: ...``, and names a file of JSON or YAML beside it.
+        TypedDict, ``list[int]`` …, or a TypeAdapter): its schema, and ``type``.
+    file
+        A file of the schema instead, JSON (``.json``) or YAML; one that a constraint file names stands beside it.
     where
         ``"text"``: the whole text is JSON; ``"fenced"``: the text holds exactly one fenced block (three
         backticks, with or without ``json``), and that is JSON.
@@ -96,7 +91,8 @@ class JSONSchema(TextConstraint):
     True
     """
 
-    schema: Annotated[Any, _in_files(dict[str, Any] | bool)]
+    schema: Annotated[Any, _in_files(dict[str, Any] | bool)] = None
+    file: InitVar[str | None] = field(default=None, kw_only=True)
     where: Literal["text", "fenced"] = field(default="text", kw_only=True)
     formats: bool = field(default=True, kw_only=True)
     type: Annotated[Any, _in_files(None, _no_type)] = field(default=None, kw_only=True)
@@ -104,16 +100,19 @@ class JSONSchema(TextConstraint):
     name: str | None = field(default=None, kw_only=True)
     kind: Literal["json_schema"] = field(default="json_schema", kw_only=True)
 
-    __pydantic_config__: ClassVar[Any] = {**TextConstraint.__pydantic_config__, "json_schema_extra": _file_too}
-
-    def __post_init__(self) -> None:
+    def __post_init__(self, file: str | None) -> None:
+        needed = "JSONSchema needs a schema (a mapping or a bool, or a type), or a file with it"
+        require((self.schema is None) is not (file is None), needed)
+        require(file is None or isinstance(file, str), f"file must be a path, not {type(file).__name__}")
+        if file is not None:  # the spelling is that of what stands in it
+            object.__setattr__(self, "schema", read_schema_file(file))
         require(self.type is None or is_type(self.type), "type must be a type, such as a pydantic model")
         require(isinstance(self.formats, bool), "formats must be true or false")
         if is_type(self.schema):
             require(self.type is None, "give a type as schema or as type, not both")
             object.__setattr__(self, "type", self.schema)
             object.__setattr__(self, "schema", schema_of(adapter_of(self.schema)))
-        require(isinstance(self.schema, dict | bool), "schema must be a mapping or a bool, or a type")
+        require(isinstance(self.schema, dict | bool), "a schema must be a mapping or a bool, or a type")
         try:
             # A private copy, and proof that the schema is JSON.
             object.__setattr__(self, "schema", _read(json.dumps(self.schema, allow_nan=False)))

@@ -1,53 +1,31 @@
-"""Schemas in files of their own: ``file: NAME`` in a constraint file stands for what the file holds."""
+"""Schemas in files of their own."""
 
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 from guardwrap.constraints.limits import MAX_DEPTH, MAX_VALUES, look
-from guardwrap.constraints.yaml_nodes import Reader, compose, one_line, read_text, short
+from guardwrap.constraints.yaml_nodes import Reader, beside, compose, one_line, read_text, short
 from guardwrap.errors import SpecError
 
-__all__ = ["with_schemas"]
+__all__ = ["read_schema_file"]
 
 
-def with_schemas(constraint: Any, path: str) -> Any:
-    """Return the spelling of a constraint with each schema that it names in the place of the name.
+def read_schema_file(name: str) -> Any:
+    """Return what a file of JSON (``.json``) or YAML says, as plain JSON types.
 
     Parameters
     ----------
-    constraint
-        Plain JSON types, not validated yet.
-    path
-        The file that holds it. A schema is looked for beside it first, as whatever files name.
+    name
+        Its path; one that a constraint file names stands beside it.
 
     Raises
     ------
     SpecError
-        If a file cannot be read, or a part has both.
+        If it cannot be read, or is too large.
     """
-    look()
-    if isinstance(constraint, list):
-        return [with_schemas(part, path) for part in constraint]
-    if not isinstance(constraint, dict):
-        return constraint
-    if constraint.get("kind") != "json_schema":
-        return {key: with_schemas(part, path) for key, part in constraint.items()}
-    if "file" not in constraint:
-        return constraint
-    name = constraint["file"]
-    if "schema" in constraint:
-        raise SpecError(f"{path}: a json_schema has both a schema and a file, {short(name)}; leave one out")
-    if not isinstance(name, str) or not name:
-        raise SpecError(f"{path}: the file of a json_schema is {short(name)}; give the path of a schema")
-    beside = os.path.join(os.path.dirname(path), name)
-    rest = {key: value for key, value in constraint.items() if key != "file"}
-    return {**rest, "schema": _read(beside if os.path.exists(beside) else name)}
-
-
-def _read(path: str) -> Any:
+    path = str(beside(name))
     text = read_text(path)
     if not path.endswith(".json"):
         return Reader(path).read(compose(text, path, "a schema is a mapping or a bool"))

@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
 from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.documents import Document, read_document, validated
 from guardwrap.constraints.limits import MAX_BYTES
-from guardwrap.constraints.schema_files import with_schemas
 from guardwrap.constraints.yaml_nodes import read_text, reading, to_yaml
 from guardwrap.draws import Budget
 from guardwrap.errors import ConstraintError, SpecError
@@ -141,8 +140,6 @@ def parse(text: str, *, path: str = "<string>", allow_code: bool = False) -> Con
     kind = _a_file()  # before the clock runs
     with reading(path):
         source = read_document(text, path, "a constraint file is a mapping that begins with 'guardwrap: 1'")
-        if "constraint" in source.data:
-            source.data["constraint"] = with_schemas(source.data["constraint"], path)
         file = source.read(kind, allow_code=allow_code)
     return ConstraintFile(
         file.constraint,

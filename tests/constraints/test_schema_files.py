@@ -53,6 +53,7 @@ constraint:
     monkeypatch.chdir(tmp_path)
     assert load(path).constraint.spec()["of"][1]["of"] == {"kind": "json_schema", "where": "fenced", "schema": True}
     assert parse(rules % "s.json").constraint.spec()["of"][1]["of"]["schema"] is False
+    assert JSONSchema(file="s.json") == JSONSchema(False)
 
 
 def test_a_schema_may_speak_of_files(tmp_path: Path) -> None:
@@ -97,14 +98,15 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     os.mkfifo(tmp_path / "pipe.json")
     for spelt, message in (
-        ("none.json", "cannot read 'none.json'"),
+        ("none.json", "cannot read '.*none.json'"),
         ("pipe.json", "it is a named pipe, and a file is needed"),
         (".", "cannot read"),
         ("a" * 5000, "cannot read .*: File name too long"),
         ('"\\0"', "cannot read"),
-        ("''", "give the path of a schema"),
-        ("[a]", "give the path of a schema"),
-        ("s.json, schema: {}", "both a schema and a file"),
+        ("''", "cannot read"),
+        ("[a]", "constraint.file: must be a string"),
+        ("s.json, schema: {}", "needs a schema .*, or a file with it"),
+        ("null", "needs a schema .*, or a file with it"),
     ):
         path.write_text(RULES % spelt)
         with pytest.raises(SpecError, match=message):
@@ -119,6 +121,5 @@ def test_editors_know_of_it() -> None:
 
     assert valid(file="a.json")
     assert valid(schema={}, formats=False)
-    assert not valid()
-    assert not valid(file="a.json", schema={})
     assert not valid(schema={}, type="a:B")
+    assert not valid(file={})
