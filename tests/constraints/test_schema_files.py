@@ -101,7 +101,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         ("none.json", "cannot read '.*none.json'"),
         ("pipe.json", "it is a named pipe, and a file is needed"),
         (".", "cannot read"),
-        ("a" * 5000, "cannot read .*: File name too long"),
+        ("a" * 5000, "cannot read"),
         ('"\\0"', "cannot read"),
         ("''", "cannot read"),
         ("[a]", "constraint.file: must be a string"),
