@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scipy.stats import betabinom
-
 from guardwrap.draws import Budget, Estimate, Outcome, plain
 from guardwrap.metrics import acceptance_rate, log_beta_for_tvd, qrs_acceptance, tvd_gold_guarded
 from guardwrap.samplers import Attempt
@@ -211,6 +209,8 @@ def _reached(texts: int, attempts: float, accepted: float, pilot: int) -> float:
     """Probability of so many acceptances among the attempts to come."""
     if attempts == math.inf:
         return 1.0
+    from scipy.stats import betabinom  # a third of a second to import
+
     return float(betabinom.sf(texts - 1, int(attempts), accepted + 0.5, pilot - accepted + 0.5))
 
 

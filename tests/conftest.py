@@ -3,12 +3,14 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
 from transformers.utils import logging as transformers_logging
 
+from guardwrap.pipelines.local import load_local
 from guardwrap.testing import World, llama_world
 
 torch.set_num_threads(1)
@@ -23,6 +25,12 @@ def world() -> World:
     world = llama_world(letters="abcdef .\n", max_new_tokens=6)
     world.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}.{% endfor %}"
     return world
+
+
+@pytest.fixture(scope="session")
+def local() -> tuple[Any, Any]:
+    """The embedded model and its tokenizer, for the tests of the group "local": each model is tried first, for 3 s."""
+    return load_local()
 
 
 @pytest.fixture

@@ -47,7 +47,15 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def loaded(local: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What loads the embedded model is given the one of all tests."""
+    for place in ("guardwrap", "guardwrap.pipelines.local", "guardwrap.pipelines.loading"):
+        monkeypatch.setattr(f"{place}.load_local", lambda: local)
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.usefixtures("loaded")
 def test_example(
     path: Path, classifier: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,6 +83,7 @@ def blocks(document: str, language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.usefixtures("loaded")
 def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = blocks(document, "python")
     assert found

@@ -29,13 +29,13 @@ from guardwrap.report.reading import read_page
 from guardwrap.settings import read_task_settings
 from guardwrap.testing import World, character_tokenizer, llama_world
 from guardwrap.training.samples import Sample
-from tests.training.small import trainer_of
+from tests.training.small import PRELOADED, trainer_of
 
 PAPER = Path(__file__).parents[1] / "examples" / "paper"
 
 pytestmark = pytest.mark.xdist_group("killed")
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["guardwrap.training"])
+FORKED.set_forkserver_preload(PRELOADED)
 
 TINY: dict[str, Any] = {
     "title": "Tiny",

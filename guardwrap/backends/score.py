@@ -17,6 +17,7 @@ import torch
 from guardwrap.backends.float32 import in_float32
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.refill.rows import taken_by
+from guardwrap.backends.tokens import applied
 
 __all__ = ["Continuation", "is_exact", "log_probabilities", "of_tokens", "scored"]
 
@@ -120,6 +121,4 @@ def _processed(scores: torch.Tensor, law: GenerationLaw, new: Sequence[int]) -> 
         before = len(law.ids)
         steps = [law.processors(ids[:, : before + t], scores[t : t + 1]) for t in range(len(new))]
         scores = torch.cat(steps)
-    if law.warpers:
-        scores = law.warpers(tokens.new_empty(len(new), 0), scores)
-    return scores
+    return applied(law.warpers, tokens.new_empty(len(new), 0), scores)

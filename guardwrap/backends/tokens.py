@@ -8,7 +8,7 @@ from transformers.generation import TemperatureLogitsWarper, TopKLogitsWarper
 
 from guardwrap.errors import ModelError
 
-__all__ = ["BLOCK", "argmax", "inverse_cdf", "warped"]
+__all__ = ["BLOCK", "applied", "argmax", "inverse_cdf", "warped"]
 
 BLOCK = 256
 """Tokens whose weights are summed together first."""
@@ -96,12 +96,19 @@ def warped(scores: torch.Tensor, warpers: LogitsProcessorList) -> tuple[torch.Te
         size = warpers[first].top_k + _TIES
         if size < scores.shape[1]:
             few, candidates = scores.topk(size)
-            few = warpers(ids, few)
+            few = applied(warpers, ids, few)
             # The last one still in: there may be more of them, tied with the k-th.
             if not bool(torch.isfinite(few[:, -1]).any()):
                 candidates, order = candidates.sort(-1)
                 return few.gather(1, order), candidates
-    return (warpers(ids, scores) if warpers else scores), None
+    return applied(warpers, ids, scores), None
+
+
+def applied(warpers: LogitsProcessorList, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """Apply warpers one by one: the list itself reads the signature of each at every call, which takes longer."""
+    for warper in warpers:
+        scores = warper(ids, scores)
+    return scores
 
 
 def argmax(scores: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

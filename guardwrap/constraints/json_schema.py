@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
 import secrets
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
-import regex
 from pydantic import GetPydanticSchema, TypeAdapter, ValidationError
 from pydantic_core import core_schema
 
-from guardwrap.constraints.base import Verdict, require
+from guardwrap.constraints import json_text
+from guardwrap.constraints.base import Monitor, Verdict, require
 from guardwrap.constraints.callables import importable, qualified
 from guardwrap.constraints.formats import names_format
+from guardwrap.constraints.json_reading import Plans, Reading
+from guardwrap.constraints.json_subschemas import Schema
 from guardwrap.constraints.limits import look, uncounted
 from guardwrap.constraints.schema_files import read_schema_file
 from guardwrap.constraints.schemas import read_schema
@@ -60,6 +61,9 @@ class JSONSchema(TextConstraint):
         A Python type. Then pydantic must make a value of the text, too, and ``parse`` returns it.
     on
         The view of the text that is judged.
+    whitespace
+        ``"any"``: as JSON allows; ``"compact"``: none outside strings but a single space after a colon or comma, so
+        that a text cannot spend its tokens on white space. What ``json.dumps`` writes without ``indent`` is compact.
     name
         What reports call it.
 
@@ -71,10 +75,15 @@ class JSONSchema(TextConstraint):
     Notes
     -----
     NaN and infinities are refused, as in RFC 8259, and so are numbers beyond the range of a double, such as 1e400:
-    they are not JSON that can be read. Expressions in the schema are those of the ``regex`` module; ``format: regex``
-    takes no more than 20 000 characters. A schema is one of draft 2020-12, even if ``$schema`` names another draft; one
-    of a dialect of its own is refused. References lead to what is in the schema, by pointer, anchor or ``$id``, or to
-    the draft's own meta-schema; nothing is fetched.
+    they are not JSON that can be read. So are objects that have a key twice, of which RFC 8259 leaves open what they
+    mean: else no property would be settled before the end. Expressions in the schema are those of the ``regex`` module;
+    ``format: regex`` takes no more than 20 000 characters. A schema is one of draft 2020-12, even if ``$schema`` names
+    another draft; one of a dialect of its own is refused. References lead to what is in the schema, by pointer, anchor
+    or ``$id``, or to the draft's own meta-schema; nothing is fetched.
+
+    Where the whole text is judged as JSON, verdicts on prefixes look at the whole schema: an attempt ends where a type,
+    a key, a word of an enum, a number that is finished … leaves no way on. ``unevaluatedItems`` and
+    ``unevaluatedProperties`` are looked at when the bracket closes, and what a type asks beyond its schema at the end.
 
     A type's schema is pydantic's for validation: the JSON, keys by alias, that ``validate_json`` takes. It does not say
     all: it takes any string for a Decimal, and knows nothing of validators in Python. So a text satisfies the
@@ -97,6 +106,7 @@ class JSONSchema(TextConstraint):
     formats: bool = field(default=True, kw_only=True)
     type: Annotated[Any, _in_files(None, _no_type)] = field(default=None, kw_only=True)
     on: View = field(default="completion", kw_only=True)
+    whitespace: Literal["any", "compact"] = field(default="any", kw_only=True)
     name: str | None = field(default=None, kw_only=True)
     kind: Literal["json_schema"] = field(default="json_schema", kw_only=True)
 
@@ -115,13 +125,14 @@ class JSONSchema(TextConstraint):
         require(isinstance(self.schema, dict | bool), "a schema must be a mapping or a bool, or a type")
         try:
             # A private copy, and proof that the schema is JSON.
-            object.__setattr__(self, "schema", _read(json.dumps(self.schema, allow_nan=False)))
+            object.__setattr__(self, "schema", json_text.load(json.dumps(self.schema, allow_nan=False)))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ConstraintError(f"schema is not JSON: {type(error).__name__}") from None
         # What is wrong is reported here, not at the first text; and a copy has the name of this one's type.
         self.validator, self.adapter, self._type_name  # noqa: B018
         require_choice(self.where, ("text", "fenced"), "where")
         require_choice(self.on, VIEWS, "on")
+        require_choice(self.whitespace, ("any", "compact"), "whitespace")
 
     @cached_property
     def validator(self) -> Any:
@@ -135,7 +146,7 @@ class JSONSchema(TextConstraint):
 
     def __getstate__(self) -> dict[str, Any]:
         # These are not to be pickled; a copy makes its own.
-        return {key: value for key, value in self.__dict__.items() if key not in ("validator", "adapter")}
+        return {key: value for key, value in self.__dict__.items() if key not in ("validator", "adapter", "_reading")}
 
     def spec(self) -> dict[str, Any]:
         """Spell ``formats`` where it says something: schemas without formats keep the digest that they had before."""
@@ -173,7 +184,7 @@ class JSONSchema(TextConstraint):
         if not self.accepts(text):
             raise UsageError(f"{self.title} does not hold for this text, so it is not parsed")
         text = fenced(text)[0] if self.where == "fenced" else text
-        return _read(text) if self.adapter is None else self.adapter.validate_json(text)
+        return json_text.load(text) if self.adapter is None else self.adapter.validate_json(text)
 
     def holds(self, text: str) -> bool:
         """Parse and validate one string."""
@@ -184,12 +195,14 @@ class JSONSchema(TextConstraint):
             text = blocks[0]
         look()
         try:
-            value = _read(text)
+            value = json_text.load(text)
         except (
             ValueError,
             OverflowError,
             RecursionError,
         ):  # not JSON, or beyond reading: digits, depth
+            return False
+        if self.whitespace == "compact" and not json_text.is_compact(text):
             return False
         try:
             return bool(self.validator.is_valid(value)) and self._makes_value(text)
@@ -206,54 +219,17 @@ class JSONSchema(TextConstraint):
         return True
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """VIOLATED where no JSON text, or none of the schema's top-level types, begins like this."""
-        if self.where == "fenced":
-            return Verdict.UNDECIDED
-        start = prefix.lstrip(" \t\n\r")[:1]
-        if start and self.starts is not None and start not in self.starts:
-            return Verdict.VIOLATED
-        return Verdict.UNDECIDED if begins_json(prefix) else Verdict.VIOLATED
+        """VIOLATED where no JSON text that satisfies the schema begins like this, as far as that can be known."""
+        return Verdict.UNDECIDED if self.where == "fenced" else self._reading.read(prefix).verdict
+
+    def monitor(self) -> Monitor:
+        """Return one whose verdicts cost what is new, where the whole text is JSON."""
+        return self._reading if self.where == "text" and self.on == "completion" else super().monitor()
 
     @cached_property
-    def starts(self) -> str | None:
-        """First characters of the types that the schema's top level allows; None where it does not say."""
-        types = self.schema.get("type") if isinstance(self.schema, dict) else None
-        if types is None:
-            return None
-        return "".join(_STARTS[name] for name in ([types] if isinstance(types, str) else types))
-
-
-_STARTS = {
-    "object": "{",
-    "array": "[",
-    "string": '"',
-    "number": "-0123456789",
-    "integer": "-0123456789",
-    "boolean": "tf",
-    "null": "n",
-}
-
-
-def _read(text: str) -> Any:
-    return json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    if math.isinf(number):
-        raise ValueError("beyond the range of a double")
-    return number
-
-
-def _whole(digits: str) -> int:
-    number = int(digits)
-    if len(digits) > 300:
-        float(number)  # OverflowError
-    return number
+    def _reading(self) -> Reading:
+        dynamic = self.validator._resolver.references.ambiguous
+        return Reading(Plans(Schema(self.validator, dynamic=dynamic)), compact=self.whitespace == "compact")
 
 
 def fenced(text: str) -> list[str]:
@@ -269,84 +245,3 @@ def fenced(text: str) -> list[str]:
         elif first is None and bare in ("```", "```json"):
             first = number + 1
     return blocks
-
-
-# One value or a part of one, in the states below. Whole words and numbers are matched by what may follow.
-_NUMBER = regex.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_STRING = regex.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+"')
-_SPACE = " \t\n\r"
-
-
-def begins_json(prefix: str) -> bool:
-    """Whether some JSON text begins with this prefix: a pushdown recogniser for RFC 8259.
-
-    Parameters
-    ----------
-    prefix
-        Any string.
-
-    Returns
-    -------
-    bool
-        False only where no JSON text can begin like this.
-    """
-    stack: list[str] = []
-    want = "value"  # value | key | colon | comma | first (value or ]) | first_key (key or }) | end
-    i = 0
-    while i < len(prefix):
-        look()
-        char = prefix[i]
-        if char in _SPACE:
-            i += 1
-            continue
-        if want == "comma":
-            if char == "," and stack:
-                want = "key" if stack[-1] == "{" else "value"
-            elif stack and char == {"{": "}", "[": "]"}[stack[-1]]:
-                stack.pop()
-            else:
-                return False
-            i += 1
-            continue
-        if want == "colon":
-            if char != ":":
-                return False
-            want, i = "value", i + 1
-            continue
-        if (want == "first" and char == "]") or (want == "first_key" and char == "}"):
-            stack.pop()
-            want, i = "comma", i + 1
-            continue
-        if want in ("key", "first_key"):
-            if char != '"':
-                return False
-        elif char in "{[":
-            stack.append(char)
-            want, i = ("first_key" if char == "{" else "first"), i + 1
-            continue
-        end = _scalar(prefix, i)
-        if end is None:
-            return False
-        if end > len(prefix):
-            return True
-        want = "colon" if want in ("key", "first_key") else "comma"
-        i = end
-    return True
-
-
-def _scalar(text: str, start: int) -> int | None:
-    """Where the string, number or word at ``start`` ends; beyond the text if it may go on; None if it is none."""
-    char = text[start]
-    if char == '"' or char in "-0123456789":
-        kind = _STRING if char == '"' else _NUMBER
-        # A full match is tried first: "1." would be the number 1 and a stray point, though it may become 1.5.
-        if char != '"' and kind.fullmatch(text, start, partial=True):
-            return len(text) + 1
-        found = kind.match(text, start, partial=True)
-        if found is None:
-            return None
-        return len(text) + 1 if found.partial else int(found.end())
-    for word in ("true", "false", "null"):
-        if word.startswith(text[start : start + len(word)]):
-            return start + len(word)
-    return None

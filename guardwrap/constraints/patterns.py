@@ -12,8 +12,8 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from re import _constants as op  # type: ignore[attr-defined]  # the parser that `re` itself uses
-from re import _parser as parser  # type: ignore[attr-defined]
+from re import _constants as op  # type: ignore[attr-defined, unused-ignore]  # the parser that `re` itself uses
+from re import _parser as parser  # type: ignore[attr-defined, unused-ignore]
 from typing import Any, Literal, NamedTuple
 
 import regex
@@ -24,6 +24,9 @@ from guardwrap.errors import ConstraintError
 __all__ = ["Extent", "compile_pattern", "extent", "filtered_warnings"]
 
 _CONSUMING = {op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY}
+_BEGINNINGS = {op.AT_BEGINNING, op.AT_BEGINNING_STRING}
+_ENDS = {op.AT_END, op.AT_END_STRING}
+_OUTER = _BEGINNINGS | _ENDS
 _REPEATS = {op.MAX_REPEAT, op.MIN_REPEAT}
 # `regex` reads {e<=1} as fuzzy matching and [[ ... ]] or [:alpha:] in its own way; `re` sees literals.
 _FOREIGN = re.compile(r"\{(?!\d*,?\d*\})|\[\[|\[:|&&|\|\||--|~~")
@@ -119,11 +122,14 @@ class Extent(NamedTuple):
         The most characters that a match can have; None where there is no limit, or none that is known.
     only_consumes
         Whether the expression has no zero-width assertion, so that a failed partial match means a dead prefix.
+    dies
+        Whether a failed partial search means that no text that begins with the prefix has a match.
     """
 
     lookahead: int | None = None
     widest: int | None = None
     only_consumes: bool = False
+    dies: bool = False
 
 
 def extent(pattern: str, flags: Sequence[str]) -> Extent:
@@ -135,11 +141,27 @@ def extent(pattern: str, flags: Sequence[str]) -> Extent:
     widest = width if width < MAX_ITEMS else None
     operations = list(_flatten(parsed, parsed.state.flags))
     only_consumes = all(code in _CONSUMING for code, _, _ in operations)
+    # What is true at the beginning of a text stays so. At its end, what asks for the end fails only where it fails in
+    # every text that goes on, but it must have the last word: a group that cannot be entered again would rely on it.
+    plain = all(code in _CONSUMING or (code is op.AT and argument in _OUTER) for code, argument, _ in operations)
+    dies = plain and sum(code is op.AT and argument in _ENDS for code, argument, _ in operations) == _last_words(parsed)
     try:
         reaches = (_reach(code, argument, active) for code, argument, active in operations)
-        return Extent(max(reaches, default=0), widest, only_consumes)
+        return Extent(max(reaches, default=0), widest, only_consumes, dies)
     except _Unknown:
-        return Extent(None, widest, only_consumes)
+        return Extent(None, widest, only_consumes, dies)
+
+
+def _last_words(parsed: Any) -> int:
+    """How often the expression asks for the end of the text in its last place."""
+    if not len(parsed):
+        return 0
+    code, argument = parsed[-1]
+    if code is op.BRANCH:
+        return sum(map(_last_words, argument[1]))
+    if code is op.SUBPATTERN:
+        return _last_words(argument[3])
+    return int(code is op.AT and argument in _ENDS)
 
 
 def _parse(pattern: str, flags: Sequence[str]) -> Any:
@@ -177,7 +199,7 @@ def _reach(code: Any, argument: Any, flags: int) -> int:
     if code in _CONSUMING or code is op.GROUPREF:
         return 0
     if code is op.AT:
-        if argument in (op.AT_BEGINNING, op.AT_BEGINNING_STRING):
+        if argument in _BEGINNINGS:
             return 0
         if argument in (op.AT_BOUNDARY, op.AT_NON_BOUNDARY):
             return 1

@@ -130,6 +130,11 @@ class References:
     found: dict[tuple[str, str], Place] = field(default_factory=dict)
     unread: list[Any] = field(default_factory=list)
 
+    @property
+    def ambiguous(self) -> bool:
+        """Whether some ``$dynamicRef`` may lead to one place or another, by the way that leads to it."""
+        return len({name for _, name in self.dynamic}) < len(self.dynamic)
+
     def add_document(self, schema: Any) -> Scope:
         """Take in a schema of JSON, and return the scope at its top."""
         named = isinstance(schema, dict) and "$id" in schema

@@ -276,9 +276,12 @@ def _looking(judge: Callable[..., Any]) -> Callable[..., Any]:
 def _evolve(self: Any, **changes: Any) -> Any:
     """Make a validator of a subschema. It is of this class, whatever the subschema's ``$schema`` says."""
     look()
-    changes.setdefault("schema", self.schema)
+    schema = changes.setdefault("schema", self.schema)
     changes.setdefault("format_checker", self.format_checker)
-    changes.setdefault("_resolver", self._resolver)
+    if "_resolver" not in changes:  # the library forgets it in not and if, whose schemas may have an $id, too
+        inner = schema is not self.schema
+        resource = DRAFT202012.create_resource(schema)
+        changes["_resolver"] = self._resolver.in_subresource(resource) if inner else self._resolver
     return _Validator(**changes)
 
 

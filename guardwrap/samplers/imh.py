@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from guardwrap.draws import Draw, Estimate
 from guardwrap.errors import UsageError
@@ -15,8 +14,7 @@ from guardwrap.samplers.base import Attempt, Sampler, Trace, checked_weight
 __all__ = ["imh"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Chain:
+class _Chain(NamedTuple):
     """Where a chain stands."""
 
     draw: Draw | None = None
@@ -25,8 +23,7 @@ class _Chain:
     trace: Trace | None = None  # log-weights after each move
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
+class _State(NamedTuple):
     """Chains side by side, whose turn it is, and what has been seen."""
 
     chains: tuple[_Chain, ...]
@@ -86,19 +83,16 @@ def imh(
         if not attempt.satisfied and (begins or move == "accepted"):
             return state, None
         moves = begins or (weight > -math.inf and math.log1p(-attempt.uniform) <= weight - chain.log_weight)
-        if moves:
-            chain = replace(chain, draw=attempt.draw, log_weight=weight)
-        if not begins:
-            chain = replace(chain, moves=chain.moves + 1)
-            state = replace(state, moves=state.moves + 1, moved=state.moved + moves)
-        chain = replace(chain, trace=Trace(chain.log_weight, chain.trace))
-        due = chain.moves - steps
-        text = chain.draw if due == 0 or (thinning is not None and due > 0 and due % thinning == 0) else None
+        draw, weight = (attempt.draw, weight) if moves else (chain.draw, chain.log_weight)
+        chain = _Chain(draw, weight, chain.moves + (not begins), Trace(weight, chain.trace))
+        due, ended = chain.moves - steps, state.ended
+        text = draw if due == 0 or (thinning is not None and due > 0 and due % thinning == 0) else None
         if text is not None and thinning is None:
-            state = replace(state, ended=(chain.trace, state.ended))
+            ended = (chain.trace, ended)
             chain = _Chain()
         now = (*state.chains[: state.turn], chain, *state.chains[state.turn + 1 :])
-        return replace(state, chains=now, turn=(state.turn + 1) % count), text
+        turn = (state.turn + 1) % count
+        return _State(now, turn, ended, state.moves + (not begins), state.moved + (moves and not begins)), text
 
     def report(state: _State) -> tuple[str, Mapping[str, Estimate | float]]:
         if state.ended is None and state.chains[0].draw is None:

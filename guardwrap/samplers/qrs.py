@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from guardwrap.draws import Draw, Estimate
 from guardwrap.errors import UsageError
@@ -24,8 +24,7 @@ NEAR = 0.05
 """Total variation distance to g that is near enough, where nothing else is said."""
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
+class _State(NamedTuple):
     """log β, or None during the pilot; the log-weights of all attempts; how many of them satisfied the constraint."""
 
     log_beta: float | None
@@ -91,10 +90,10 @@ def qrs(
 
     def step(state: _State, attempt: Attempt) -> tuple[_State, Draw | None]:
         weight = checked_weight(attempt)
-        after = replace(state, seen=Trace(weight, state.seen), satisfied=state.satisfied + attempt.satisfied)
+        after = _State(state.log_beta, Trace(weight, state.seen), state.satisfied + attempt.satisfied)
         if state.log_beta is None:
             if after.satisfied >= pilot:
-                after = replace(after, log_beta=chosen(Trace.values(after.seen)))
+                after = after._replace(log_beta=chosen(Trace.values(after.seen)))
             return after, None
         accepted = weight > -math.inf and (
             weight >= state.log_beta or attempt.uniform < math.exp(weight - state.log_beta)

@@ -12,7 +12,6 @@ from guardwrap.adapters.card import readme
 from guardwrap.adapters.folder import fetched
 from guardwrap.content import content
 from guardwrap.errors import AdapterMismatch, UnknownName
-from guardwrap.pipelines.local import load_local
 
 FOLDERS = sorted(path.parent for path in content("adapters").glob("*/card.yaml"))
 NAMES = [folder.name for folder in FOLDERS]
@@ -48,11 +47,6 @@ def test_a_name_finds_the_folder_and_a_wrong_one_is_told_the_nearest() -> None:
     assert fetched("catalogue:dragon") == content("adapters") / "dragon"
     with pytest.raises(UnknownName, match="dragon"):
         fetched("catalogue:dragons")
-
-
-@pytest.fixture(scope="module")
-def local() -> tuple[Any, Any]:
-    return load_local()
 
 
 def test_an_adapter_for_another_model_is_refused(local: tuple[Any, Any]) -> None:

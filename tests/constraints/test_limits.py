@@ -371,7 +371,9 @@ def test_numbers_beyond_a_double_are_not_json(text):
         made = JSONSchema(schema)
         assert made.accepts(text) is False
         assert (~made).accepts(text) is True
-        assert all(made.verdict(text[:end]) is Verdict.UNDECIDED for end in range(1, len(text) + 1))
+        for end in range(1, len(text) + 1):  # it may go on with e-400 until something else follows
+            finished = end > len(text.rstrip("}]"))
+            assert made.verdict(text[:end]) is (Verdict.VIOLATED if finished else Verdict.UNDECIDED)
     assert JSONSchema({"multipleOf": 0.1}).accepts("1e300")
 
 

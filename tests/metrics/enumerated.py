@@ -115,4 +115,9 @@ def covered(estimates: list[Estimate], truth: float) -> float:
 
 def repeat(estimate: Callable[[np.random.Generator], Estimate], seed: int = 0) -> list[Estimate]:
     """Estimate as often as coverage is judged by."""
-    return [estimate(rng) for rng in np.random.default_rng(seed).spawn(REPETITIONS)]
+    return [estimate(rng) for rng in generators(seed)]
+
+
+def generators(seed: int = 0) -> list[np.random.Generator]:
+    """Return the randomness of each repetition."""
+    return np.random.default_rng(seed).spawn(REPETITIONS)

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -49,21 +50,16 @@ class Pair:
     def attempts(self, seed: int) -> Iterator[Attempt]:
         """Draw from the proposal for ever."""
         texts, p = list(self.proposal), np.array(list(self.proposal.values()))
-        draws = [
-            Attempt(
-                Draw("", text, ""),
-                self.satisfied(text),
-                math.log(self.weight(text)) if self.weight(text) else -math.inf,
-            )
-            for text in texts
-        ]
+        logs = [math.log(self.weight(text)) if self.weight(text) else -math.inf for text in texts]
+        known = [(Draw("", text, ""), self.satisfied(text), log) for text, log in zip(texts, logs, strict=True)]
         chance = np.random.default_rng(seed)
         while True:
             size = 50_000
             for number, uniform in zip(
                 chance.choice(len(texts), size, p=p).tolist(), chance.random(size).tolist(), strict=True
             ):
-                yield replace(draws[number], uniform=uniform)
+                draw, satisfied, log = known[number]
+                yield Attempt(draw, satisfied, log, uniform)
 
 
 def pair(top_k: int = 0) -> Pair:
@@ -157,12 +153,16 @@ def test_texts_of_a_thinned_chain(chains: int) -> None:
 def without_end(world: Pair) -> Callable[[Attempt], Attempt]:
     """As where the end-of-sequence token is the padding and its log-probability is dropped from a."""
 
+    @cache
+    def dropped(text: Text) -> float:
+        """log a of the end after these tokens."""
+        return math.log(world.a[text] / sum(p for other, p in world.a.items() if other[: len(text) - 1] == text[:-1]))
+
     def broken(attempt: Attempt) -> Attempt:
         text = attempt.draw.token_ids
         if text[-1] != world.end or attempt.log_weight in (None, -math.inf):
             return attempt
-        longer = sum(p for other, p in world.a.items() if other[: len(text) - 1] == text[:-1])
-        return replace(attempt, log_weight=attempt.log_weight - math.log(world.a[text] / longer))
+        return replace(attempt, log_weight=attempt.log_weight - dropped(text))
 
     return broken
 

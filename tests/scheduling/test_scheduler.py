@@ -86,18 +86,27 @@ BUDGETS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 7, 64])
-@pytest.mark.parametrize("kind", BUDGETS)
+@pytest.mark.parametrize(
+    ("kind", "size"), [("attempts", 7), ("tokens", 64), ("seconds", 1), ("seconds", 7), ("seconds", 64)]
+)
 def test_drawn_from_g_whatever_the_budget_and_the_batch(kind: str, size: int, clock: Clock) -> None:
     budget, ended = BUDGETS[kind]
     law = random_law(0)
     # A budget binds, so more requests than draws are needed: those that end in time.
-    outcomes = served([request_of(i, law, FAST, budget=budget) for i in range(DRAWS * 3 // 2)], size)
+    outcomes = served([request_of(i, law, FAST, budget=budget) for i in range(DRAWS * 4 // 3)], size)
     short = [outcome for outcome in outcomes if not outcome.ok]
     assert {outcome.report.ended for outcome in short} == {ended}, "the budget did not bind"
     drawn = [outcome.draws[0].token_ids for outcome in outcomes if outcome.ok]
     assert len(drawn) >= DRAWS
     assert goodness_of_fit(drawn, gold(law, FAST)) > FITS
+
+
+@pytest.mark.parametrize("kind", ["attempts", "tokens"])
+def test_what_is_counted_gives_the_same_whatever_the_batch(kind: str) -> None:
+    """So one size is enough above: what can be seen in 20 000 draws of another law changes some of these requests."""
+    requests = [request_of(i, random_law(0), FAST, budget=BUDGETS[kind][0]) for i in range(FEW // 2)]
+    one, several, many = ([facts(outcome) for outcome in served(requests, size)] for size in (1, 7, 64))
+    assert one == several == many
 
 
 @pytest.mark.slow

@@ -11,6 +11,8 @@ from guardwrap.training.samples import Sample
 from guardwrap.training.trainer import Trainer
 
 DOUBLED = Regex("aa|bb")
+PRELOADED = ["guardwrap.training", "matplotlib.backends.backend_agg", "torch.utils.tensorboard"]
+"""What processes that train import; forked from one that has done so, they need not."""
 
 
 def settings_of(world: World, **others: Any) -> Settings:

@@ -35,9 +35,10 @@ def folders(place):
     return sorted(place.glob("*-*.safetensors"))
 
 
-@pytest.fixture
-def killed(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def killed_once(tmp_path_factory):
     """The folder of a training that was killed in its second round, when it had four checkpoints."""
+    folder = tmp_path_factory.mktemp("killed") / "run"
     count = 0
 
     def counted(*args):
@@ -47,12 +48,18 @@ def killed(tmp_path, monkeypatch):
             raise Killed
         return write(*args)
 
-    trainer = trainer_of(tmp_path / "run", updates=10)
-    with monkeypatch.context() as patched:
+    trainer = trainer_of(folder, updates=10)
+    with pytest.MonkeyPatch.context() as patched:
         patched.setattr("guardwrap.training.trainer.write", counted)
         with pytest.raises(Killed):
             trainer.run()
-    return tmp_path / "run"
+    return folder
+
+
+@pytest.fixture
+def killed(tmp_path, killed_once):
+    """A copy of that folder."""
+    return shutil.copytree(killed_once, tmp_path / "run")
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,14 @@ def small():
     return llama_world()
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a training that nothing interrupted."""
+    folder, world = tmp_path_factory.mktemp("whole"), llama_world()
+    train(guarded_of(world), settings_of(world), folder)
+    return folder
+
+
 def card_in(folder):
     return Card.read(folder / "adapter" / CARD)
 
@@ -92,7 +100,7 @@ def test_what_is_drawn_to_measure_is_apart_from_the_budget(tmp_path, small):
 
 
 @pytest.mark.parametrize("moment", ["drawing", "learning", "measuring"])
-def test_an_interruption_saves_too(tmp_path, small, monkeypatch, moment):
+def test_an_interruption_saves_too(tmp_path, small, whole, monkeypatch, moment):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
@@ -118,9 +126,8 @@ def test_an_interruption_saves_too(tmp_path, small, monkeypatch, moment):
     assert card.samples == {"drawing": 86, "learning": 100, "measuring": 400}[moment]
     assert usable(small, tmp_path)
     trained = train(guarded_of(small), settings_of(small), tmp_path)
-    train(guarded_of(small), settings_of(small), tmp_path / "whole")
     assert trained.samples == 400
-    weights = [(folder / "adapter" / WEIGHTS).read_bytes() for folder in (tmp_path, tmp_path / "whole")]
+    weights = [(folder / "adapter" / WEIGHTS).read_bytes() for folder in (tmp_path, whole)]
     assert weights[0] == weights[1]
 
 

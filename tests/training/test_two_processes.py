@@ -13,11 +13,12 @@ import pytest
 
 from guardwrap.adapters import Card
 from guardwrap.adapters.folder import CARD
+from tests.training.small import PRELOADED
 from tests.training.two import start
 
 pytestmark = pytest.mark.xdist_group("two")
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["guardwrap.training"])
+FORKED.set_forkserver_preload(PRELOADED)
 ROOT = Path(__file__).parents[2]
 
 
