@@ -237,6 +237,29 @@ def cases(scale: float = 1.0) -> dict[str, tuple[Make, Make]]:
         ),
         "dynamic references": (lambda: schema({"$dynamicAnchor": "n", "items": {"$dynamicRef": "#n"}}), deep_list),
         "ids": (lambda: schema({"allOf": [{"$id": f"a{i}", "$ref": "#"} for i in range(n(5_000))]}), lambda: "1"),
+        "references to ids": (
+            lambda: schema(
+                {
+                    "$id": "http://a/b",
+                    "$defs": {f"d{i}": {"$id": f"d{i}", "$dynamicAnchor": "n", "items": True} for i in range(n(2_000))},
+                    "items": {"anyOf": [{"$ref": f"d{i}#n"} for i in range(n(2_000))]},
+                    "contains": {"$dynamicRef": "d0#n"},
+                }
+            ),
+            ones,
+        ),
+        "references to the meta-schema": (
+            lambda: schema({"items": {"$ref": "https://json-schema.org/draft/2020-12/schema"}}),
+            lambda: json.dumps([{"items": {"not": {"type": "null"}}}] * n(20_000)),
+        ),
+        "formats": (
+            lambda: schema({"items": {"format": "iri"}}),
+            lambda: json.dumps(["http://a/" + "é" * n(9_000)] * 90),
+        ),
+        "formats of expressions": (
+            lambda: schema({"items": {"format": "regex"}}),
+            lambda: json.dumps(["(a)*b" * n(4_000)] * 45),
+        ),
         "properties": (lambda: schema({"properties": {f"k{i}": {"type": "integer"} for i in range(n(6_000))}}), keys),
         "an enum": (lambda: schema({"items": {"enum": [f"k{i}" for i in range(n(19_000))]}}), ones),
         "required": (lambda: schema({"required": [f"k{i}" for i in range(n(19_000))]}), keys),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -241,12 +241,28 @@ class Outcome:
         The attempts behind ``texts``. A fallback text has none.
     report
         Cost and provenance.
+    parse
+        What reads a text as JSON: the JSONSchema's own; None where the constraint has none, or several.
     """
 
     prompt: Any
     texts: tuple[str, ...]
     draws: tuple[Draw, ...] = field(repr=False)
     report: Report
+    parse: Callable[[str], Any] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """What each of ``texts`` says, fallbacks too: plain JSON types, or values of the JSONSchema's type.
+
+        Raises
+        ------
+        UsageError
+            If not exactly one JSONSchema must hold of the completion, by itself or joined to others by ``&``.
+        """
+        if self.parse is None:
+            raise UsageError("values need one JSONSchema of the completion in the constraint; parse the texts yourself")
+        return tuple(self.parse(text) for text in self.texts)
 
     @property
     def ok(self) -> bool:

@@ -11,6 +11,7 @@ import engine
 import knowable
 import numpy as np
 import pytest
+import schema_suite
 import torch
 import yaml
 from transformers.utils import logging
@@ -184,3 +185,27 @@ def test_a_classifiers_verdicts_are_probed(tiny: str, tmp_path: Path) -> None:
     assert 0 < found["acceptance rate"] < 1
     assert found["last hidden state"]["value"] <= 1
     assert found["tokens of the view"]["value"] <= 1
+
+
+def test_the_official_suite_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / schema_suite.DRAFT
+    (folder / "optional" / "format").mkdir(parents=True)
+
+    def group(schema: Any, *cases: tuple[Any, bool]) -> dict[str, Any]:
+        tests = [{"description": str(data), "data": data, "valid": valid} for data, valid in cases]
+        return {"description": "a group", "schema": schema, "tests": tests}
+
+    day = group({"format": "date"}, ("2024-01-32", True))
+    (folder / "a.json").write_text(json.dumps([group({"minimum": 1}, (1, True), (0, False)), day]))
+    (folder / "b.json").write_text(json.dumps([group({"$ref": "http://a/b"}, (1, True), (2, True))]))
+    (folder / "optional" / "format" / "date.json").write_text(json.dumps([group({"format": "date"}, ("a", False))]))
+    assert schema_suite.main(["--suite", str(tmp_path), "--verbose"]) == 0
+    printed = capsys.readouterr().out
+    assert "required: 3 agreed, 2 refused, 0 wrong\n" in printed
+    assert "formats: 1 agreed, 0 refused, 0 wrong\n" in printed
+    assert "b.json: a group: 1: refused: schema refers to 'http://a/b', another document" in printed
+    (folder / "c.json").write_text(json.dumps([group({"minimum": 1}, (1, False))]))
+    assert schema_suite.main(["--suite", str(tmp_path)]) == 1
+    assert "c.json: a group: 1: wrong\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        schema_suite.main(["--suite", str(folder)])

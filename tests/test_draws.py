@@ -1,16 +1,19 @@
 """Budgets, reports and outcomes."""
 
+import copy
 import dataclasses
 import json
 import math
+import pickle
 from typing import Any
 
 import pytest
+from pydantic import RootModel
 
-from guardwrap import Budget, GuardedGenerator, Keyword, Length, Regex
+from guardwrap import Budget, Fallback, GuardedGenerator, JSONSchema, Keyword, Length, Regex
 from guardwrap.draws import Estimate
 from guardwrap.errors import UsageError
-from guardwrap.testing import World
+from guardwrap.testing import World, llama_world
 
 
 @pytest.mark.parametrize(
@@ -99,3 +102,61 @@ def test_a_constraint_file_chooses_budget_and_sampler(world: World, tmp_path: An
     assert guarded.run("ab", max_new_tokens=2, budget=Budget(max_attempts=2))[0].report.usage.attempts == 2
     plain = GuardedGenerator(world.pipeline(), Regex("zzz"), budget=Budget(max_attempts=3))
     assert plain.run("ab", max_new_tokens=2, constraints=str(path))[0].report.usage.attempts == 5
+
+
+class Digits(RootModel[int]):
+    """One whole number."""
+
+
+class Even(RootModel[int]):
+    """An even number."""
+
+    def model_post_init(self, context: Any) -> None:
+        if self.root % 2:
+            raise ValueError("odd")
+
+
+NUMBERS: dict[str, Any] = {"num_return_sequences": 6, "max_new_tokens": 3, "do_sample": True, "top_k": 0}
+
+
+def test_values_are_what_the_texts_say() -> None:
+    pipe = llama_world(letters="0123").pipeline()
+    for judged, kind in ((JSONSchema({"type": "integer"}), int), (JSONSchema(Digits) & Length(min=2), Digits)):
+        (outcome,) = GuardedGenerator(pipe, judged, seed=3).run("12", **NUMBERS)
+        assert len(outcome.values) == len(outcome.texts) == 6
+        assert [type(value) for value in outcome.values] == [kind] * 6
+        numbers = [value.root if isinstance(value, Digits) else value for value in outcome.values]
+        assert numbers == [int(text) for text in outcome.texts]
+        assert "values" not in outcome.to_dict()
+        assert copy.copy(outcome).values == outcome.values
+        assert pickle.loads(pickle.dumps(outcome)).values == outcome.values
+
+
+def test_a_text_that_the_type_refuses_is_not_returned() -> None:
+    """Its schema is that of any whole number."""
+    pipe = llama_world(letters="0123").pipeline()
+    seen = {
+        judged: GuardedGenerator(pipe, JSONSchema(judged), seed=3).run("12", **{**NUMBERS, "num_return_sequences": 40})
+        for judged in (Even, Digits)
+    }
+    odd = {kind: [value for value in outcome[0].values if value.root % 2] for kind, outcome in seen.items()}
+    assert not odd[Even]
+    assert odd[Digits], "without the type's own rule there are odd numbers"
+
+
+def test_values_of_fallbacks_and_of_missing_texts() -> None:
+    pipe, judged = llama_world(letters="0123").pipeline(), JSONSchema(Digits) & Length(min=99)
+    options: dict[str, Any] = {"budget": Budget(max_attempts=4), "seed": 1}
+    fallback = Fallback("7" * 99)
+    (outcome,) = GuardedGenerator(pipe, judged, on_exhausted=fallback, **options).run("12", **NUMBERS)
+    assert outcome.values == (Digits(int("7" * 99)),) * 6
+    (outcome,) = GuardedGenerator(pipe, judged, on_exhausted="none", **options).run("12", **NUMBERS)
+    assert outcome.values == ()
+
+
+def test_values_without_exactly_one_schema(world: World) -> None:
+    number = JSONSchema({"type": "integer"})
+    for judged in (Length(min=1), number | Length(min=1), JSONSchema({}, on="lines") | Length(min=1)):
+        (outcome,) = GuardedGenerator(world.pipeline(), judged, seed=3).run("ab", max_new_tokens=2)
+        with pytest.raises(UsageError, match="values need one JSONSchema"):
+            _ = outcome.values

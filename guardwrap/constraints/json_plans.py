@@ -88,7 +88,8 @@ class Plan:
         """Those that have not said all about this kind of value, with their places."""
         of_kind: dict[Kind, list[tuple[int, Any]]] = {"string": [], "number": [], "object": [], "array": []}
         for i, node in self.pending:
-            rules = {"string": node.strings, "number": node.limits, "object": node.objects, "array": node.arrays}[kind]
+            said = {"string": node.strings, "number": node.limits, "object": node.objects, "array": node.arrays}
+            rules = said.get(kind)  # of null, true and false there is nothing to say but by a reference not followed
             if rules is not None:
                 of_kind[kind].append((i, rules))
         self.strings: list[tuple[int, Strings]] = of_kind["string"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from guardwrap.constraints.json_scalars import Limits, Pattern, Words, limits_of
@@ -208,12 +207,12 @@ class Subschema:
         condition = None
         if "if" in schema and schema.keys() & {"then", "else"}:
             then, otherwise = (self.within(schema[key]) if key in schema else None for key in ("then", "else"))
-            condition = (self._as_it_stands(schema["if"]), then, otherwise)
+            condition = (self.within(schema["if"]), then, otherwise)
         return InPlace(
             every=tuple(inner for inner in every if not inner.trivial),
             some=(tuple(self.within(inner) for inner in schema["anyOf"]),) if "anyOf" in schema else (),
             one=tuple(self.within(inner) for inner in schema.get("oneOf", ())),
-            none=self._as_it_stands(schema["not"]) if "not" in schema else None,
+            none=self.within(schema["not"]) if "not" in schema else None,
             condition=condition,
             dependent=tuple((key, self.within(inner)) for key, inner in schema.get("dependentSchemas", {}).items()),
         )
@@ -224,10 +223,6 @@ class Subschema:
         if isinstance(schema, dict) and "$id" in schema:
             resolver = resolver.in_subresource(DRAFT202012.create_resource(schema))
         return self.whole.subschema(schema, resolver)
-
-    def _as_it_stands(self, schema: Any) -> Subschema:
-        # The library does not look at the $id of these themselves.
-        return self.whole.subschema(schema, self.resolver)
 
     def _synthetic(self, schema: dict[str, Any]) -> Subschema:
         return Subschema(self.whole, schema, self.resolver)
@@ -247,7 +242,7 @@ class Subschema:
         try:
             errors = judge(validator, self.schema[keyword], value, self.schema) or ()
             return next(iter(errors), None) is None
-        except (RecursionError, Unresolvable):
+        except RecursionError:
             return None
 
 
@@ -313,7 +308,7 @@ class Schema:
         """Return where a reference leads; None where that is not known from here."""
         try:
             found = resolver.lookup(reference)
-        except (RecursionError, Unresolvable):
+        except RecursionError:
             return None
         return self.subschema(found.contents, found.resolver)
 

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import cache, partial
 from typing import Any
 
 import jsonschema
-import referencing
 from referencing.jsonschema import DRAFT202012
 
+from guardwrap.constraints.formats import FORMATS
 from guardwrap.constraints.limits import look, within
 from guardwrap.constraints.patterns import compile_pattern
+from guardwrap.constraints.references import META_SCHEMA, References
 from guardwrap.errors import ConstraintError
 
 __all__ = ["canonical", "fits", "read_schema"]
 
-_HERE = "urn:guardwrap:schema"  # unless the schema has an $id
 _REFERENCES = ("$ref", "$dynamicRef")
-_FRAMES = 30  # twice what a look-up of a reference takes
 
 
 class _Expression(str):
@@ -32,13 +31,15 @@ class _Expression(str):
     compiled: Any
 
 
-def read_schema(schema: Any) -> Any:
+def read_schema(schema: Any, *, formats: bool = False) -> Any:
     """Check a schema and everything that it refers to.
 
     Parameters
     ----------
     schema
         Of JSON.
+    formats
+        Whether ``format`` must hold.
 
     Returns
     -------
@@ -53,49 +54,41 @@ def read_schema(schema: Any) -> Any:
     try:
         _require_well_formed(schema)
         schema = json.loads(json.dumps(schema))  # a copy, for expressions in it are replaced
-        resource = DRAFT202012.create_resource(schema)
-        here = resource.id() or _HERE
-        # Crawled once and kept: else the library crawls it again at every reference.
-        registry = _of_ids(referencing.Registry().with_resource(here, resource).crawl)
-        _prepare(schema, registry.resolver(here))
+        return _validator_of(schema, formats=formats)
     except RecursionError:
         raise ConstraintError("schema is nested too deep") from None
-    return _Validator({"$ref": here}, registry=registry)
 
 
-def _require_well_formed(schema: Any, place: tuple[str, ...] = ()) -> None:
-    error = next(_well_formed.iter_errors(schema), None)
-    if error is not None:
-        path = "/".join(map(str, (*place, *error.absolute_path)))[:200] or "the top"
-        raise ConstraintError(f"invalid JSON Schema at {path}: {error.message[:200]}")
-
-
-def _prepare(schema: Any, resolver: Any) -> None:
-    """Compile the expressions of a schema and look up its references."""
-    todo: list[tuple[Any, Any]] = [(schema, resolver)]
-    referred: list[tuple[str, Any]] = []
-    seen: set[int] = set()
-    while todo or referred:
+def _validator_of(schema: Any, *, formats: bool = False) -> Any:
+    """Compile the expressions of a schema and all that it refers to, and find what that is."""
+    references = References()
+    scope = references.add_document(schema)
+    while references.unread:
         look()
-        if not todo:
-            reference, found = referred.pop()
-            if id(found.contents) not in seen:
-                # It stands where no schema is expected: under a keyword that nobody knows, or in an enum.
-                _require_well_formed(found.contents, (reference,))
-                todo.append((found.contents, found.resolver))
-            continue
-        inner, resolver = todo.pop()
-        if isinstance(inner, bool) or id(inner) in seen:
-            continue
-        seen.add(id(inner))
+        inner = references.unread.pop()
         if "pattern" in inner:
             inner["pattern"] = _expression(inner["pattern"])
         if "patternProperties" in inner:
             inner["patternProperties"] = {_expression(key): value for key, value in inner["patternProperties"].items()}
-        resolver = _of_ids(resolver.in_subresource, DRAFT202012.create_resource(inner))
-        references = [inner[keyword] for keyword in _REFERENCES if keyword in inner]
-        referred += [(reference, _look_up(reference, resolver)) for reference in references]
-        todo += [(child, resolver) for child in DRAFT202012.subresources_of(inner)]
+        for reference in (inner[keyword] for keyword in _REFERENCES if keyword in inner):
+            place = references.follow(reference, references.bases[id(inner)])
+            if id(place.contents) not in references.bases:
+                # It stands where no schema is expected: under a keyword that nobody knows, or in an enum.
+                _require_well_formed(place.contents, (reference,))
+                references.add(place, names=False)
+    return _Validator(schema, format_checker=FORMATS if formats else None, _resolver=scope)
+
+
+@cache
+def _well_formed() -> Any:
+    return _validator_of({"$ref": META_SCHEMA})
+
+
+def _require_well_formed(schema: Any, place: tuple[str, ...] = ()) -> None:
+    error = next(_well_formed().iter_errors(schema), None)
+    if error is not None:
+        path = "/".join(map(str, (*place, *error.absolute_path)))[:200] or "the top"
+        raise ConstraintError(f"invalid JSON Schema at {path}: {error.message[:200]}")
 
 
 def _expression(spelling: str) -> _Expression:
@@ -104,34 +97,13 @@ def _expression(spelling: str) -> _Expression:
     return made
 
 
-def _look_up(reference: str, resolver: Any) -> Any:
-    if not reference.startswith("#"):
-        raise ConstraintError(f"schema refers to {reference[:80]!r}; only references inside it (#/...) work")
-    try:
-        return resolver.lookup(reference)
-    except RecursionError:
-        raise
-    except Exception:  # Unresolvable, but also ValueError, TypeError … from within pointers
-        raise ConstraintError(f"schema refers to {reference[:80]!r}, which is not in it") from None
-
-
-def _of_ids(read: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return read(*arguments)
-    except (ValueError, AttributeError, TypeError) as error:  # an $id or $schema that the library cannot read
-        raise ConstraintError(f"invalid JSON Schema: an $id or $schema in it: {str(error)[:100]}") from None
-
-
 # ------------------------------------------------------------------------------------------------------- the keywords
 
 _Errors = Iterator[jsonschema.ValidationError]
-_of_any_place = lru_cache(maxsize=64)(compile_pattern)
 
 
-def _search(expression: str, text: str) -> bool:
-    # A plain string is one that the library reached in a way of its own, by a mistake in its reading of $id.
-    compiled = expression.compiled if isinstance(expression, _Expression) else _of_any_place(str(expression))
-    return within(compiled.search, text) is not None
+def _search(expression: _Expression, text: str) -> bool:
+    return within(expression.compiled.search, text) is not None
 
 
 def fits(validator: Any, value: Any, schema: Any) -> bool:
@@ -140,12 +112,28 @@ def fits(validator: Any, value: Any, schema: Any) -> bool:
     return next(validator.descend(value, schema), None) is None
 
 
-def _pattern(validator: Any, expression: str, value: Any, schema: Any) -> _Errors:
+def _followed(validator: Any, keyword: str, reference: str) -> Any:
+    scope = validator._resolver
+    return (scope.lookup if keyword == "$ref" else scope.lookup_dynamic)(reference)
+
+
+def _reference(keyword: str, validator: Any, reference: str, value: Any, schema: Any) -> _Errors:
+    found = _followed(validator, keyword, reference)
+    yield from validator.descend(value, found.contents, resolver=found.resolver)
+
+
+def _pattern(validator: Any, expression: _Expression, value: Any, schema: Any) -> _Errors:
     if isinstance(value, str) and not _search(expression, value):
         yield jsonschema.ValidationError(f"{value!r} does not match {str(expression)!r}")
 
 
-def _pattern_properties(validator: Any, properties: dict[str, Any], value: Any, schema: Any) -> _Errors:
+def _format(validator: Any, name: str, value: Any, schema: Any) -> _Errors:
+    check = (validator.format_checker or {}).get(name)
+    if check is not None and isinstance(value, str) and not check(value):
+        yield jsonschema.ValidationError(f"{value!r} is not a {name!r}")
+
+
+def _pattern_properties(validator: Any, properties: dict[_Expression, Any], value: Any, schema: Any) -> _Errors:
     for expression, inner in properties.items() if isinstance(value, dict) else ():
         for key, item in value.items():
             if _search(expression, key):
@@ -154,7 +142,7 @@ def _pattern_properties(validator: Any, properties: dict[str, Any], value: Any, 
 
 def _named_in(schema: Any, key: str) -> bool:
     """Whether a schema's ``properties`` or ``patternProperties`` speak of a property."""
-    expressions = schema.get("patternProperties", ())
+    expressions: dict[_Expression, Any] = schema.get("patternProperties", {})
     return key in schema.get("properties", ()) or any(_search(expression, key) for expression in expressions)
 
 
@@ -259,8 +247,7 @@ def _in_place(validator: Any, schema: Any, value: Any) -> Iterator[tuple[Any, An
     """Yield the schemas that a schema applies to the value itself, each with a validator that stands in it."""
     for keyword in _REFERENCES:
         if keyword in schema:
-            _require_room()
-            found = validator._resolver.lookup(schema[keyword])
+            found = _followed(validator, keyword, schema[keyword])
             yield validator.evolve(schema=found.contents, _resolver=found.resolver), found.contents
     inner = [branch for keyword in ("allOf", "anyOf", "oneOf") for branch in schema.get(keyword, ())]
     inner = [branch for branch in inner if fits(validator, value, branch)]
@@ -278,40 +265,33 @@ def _in_place(validator: Any, schema: Any, value: Any) -> Iterator[tuple[Any, An
 # ------------------------------------------------------------------------------------------------------ the validator
 
 
-def _require_room(frames: int = _FRAMES) -> None:
-    """Raise RecursionError here where the stack is nearly full.
-
-    References are kept in ``rpds``, whose Rust panics where it meets the limit itself.
-    """
-    if frames:
-        _require_room(frames - 1)
-
-
-def _looking(keyword: str, judge: Callable[..., Any]) -> Callable[..., Any]:
+def _looking(judge: Callable[..., Any]) -> Callable[..., Any]:
     def judge_in_time(validator: Any, argument: Any, value: Any, schema: Any) -> Any:
         look()
         return judge(validator, argument, value, schema)
 
-    def refer_in_time(validator: Any, argument: Any, value: Any, schema: Any) -> Iterator[Any]:
-        look()
-        _require_room()
-        yield from judge(validator, argument, value, schema)
-
-    return refer_in_time if keyword in _REFERENCES else judge_in_time
+    return judge_in_time
 
 
 def _evolve(self: Any, **changes: Any) -> Any:
     """Make a validator of a subschema. It is of this class, whatever the subschema's ``$schema`` says."""
     look()
-    changes.setdefault("schema", self.schema)
-    changes.setdefault("_resolver", self._resolver)
-    return _Validator(registry=self._registry, **changes)
+    schema = changes.setdefault("schema", self.schema)
+    changes.setdefault("format_checker", self.format_checker)
+    if "_resolver" not in changes:  # the library forgets it in not and if, whose schemas may have an $id, too
+        inner = schema is not self.schema
+        resource = DRAFT202012.create_resource(schema)
+        changes["_resolver"] = self._resolver.in_subresource(resource) if inner else self._resolver
+    return _Validator(**changes)
 
 
 _OWN: dict[str, Callable[..., Any]] = {
+    "$dynamicRef": partial(_reference, "$dynamicRef"),
+    "$ref": partial(_reference, "$ref"),
     "additionalProperties": _additional_properties,
     "anyOf": _any_of,
     "contains": _contains,
+    "format": _format,
     "oneOf": _one_of,
     "pattern": _pattern,
     "patternProperties": _pattern_properties,
@@ -323,7 +303,6 @@ _OWN: dict[str, Callable[..., Any]] = {
 _Library: Any = jsonschema.Draft202012Validator
 _Validator: Any = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
     _Library,
-    {keyword: _looking(keyword, judge) for keyword, judge in {**_Library.VALIDATORS, **_OWN}.items()},
+    {keyword: _looking(judge) for keyword, judge in {**_Library.VALIDATORS, **_OWN}.items()},
 )
 _Validator.evolve = _evolve
-_well_formed: Any = _Validator({"$ref": _Library.META_SCHEMA["$id"]}, registry=referencing.Registry())

@@ -184,7 +184,7 @@ def dump(constraint: Constraint | ConstraintFile) -> str:
         if part.in_memory:
             raise ConstraintError(
                 f"{part.title} was made of an object in memory; a constraint file needs a name for it "
-                "('module:function', a Hub id or a path)"
+                "('module:function', a Hub id, a path; of a type its schema)"
             )
     data: dict[str, Any] = {"guardwrap": 1}
     for key in ("name", "description"):

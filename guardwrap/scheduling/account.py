@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from guardwrap.constraints.judge import Judgement
+from guardwrap.constraints.parsing import parser_of
 from guardwrap.draws import Draw, Estimate, Outcome, Report, Usage
 from guardwrap.metrics import acceptance_rate
 from guardwrap.samplers import Attempt
@@ -216,7 +217,8 @@ class Account:
             proposal=request.proposal,
         )
         draws = tuple(self.accepted)
-        return Outcome(request.prompt.given, tuple(draw.text for draw in draws), draws, report)
+        texts = tuple(draw.text for draw in draws)
+        return Outcome(request.prompt.given, texts, draws, report, parser_of(request.constraint))
 
     def _drawn_from(self) -> tuple[str, Mapping[str, Estimate | float]]:
         """In words, what the texts were drawn from, and figures that say how well."""

@@ -16,7 +16,6 @@ from typing import Any
 
 import hostile
 import pytest
-import referencing
 import regex
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +25,7 @@ from guardwrap.constraints import All, AnyOf, JSONSchema, Keyword, Not, Python, 
 from guardwrap.constraints.json_schema import fenced
 from guardwrap.constraints.judge import judge, run_check, run_verdict
 from guardwrap.constraints.reading import PATIENCE, Reader
+from guardwrap.constraints.references import References
 from guardwrap.constraints.text import TextConstraint
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError, SpecError, Unsatisfiable
@@ -261,13 +261,14 @@ def test_a_call_gives_up_a_slow_part():
 
 
 def test_a_schema_with_many_anchors_is_crawled_once(monkeypatch):
-    crawled, crawl = [], referencing.Registry.crawl
+    crawled, crawl = [], References.add
 
-    def counting(registry: Any) -> Any:
-        crawled.append(registry)
-        return crawl(registry)
+    def counting(self: References, *arguments: Any, **options: Any) -> None:
+        crawled.append(arguments)
+        crawl(self, *arguments, **options)
 
-    monkeypatch.setattr(referencing.Registry, "crawl", counting)
+    JSONSchema({})  # reads the meta-schema, where no one did so far
+    monkeypatch.setattr(References, "add", counting)
     count = 300
     schema = {
         "$defs": {f"d{i}": {"$anchor": f"a{i}", "minimum": i} for i in range(count)},

@@ -222,6 +222,7 @@ def test_unique_items_are_those_of_jsonschema(items):
         ({"multipleOf": 0.1}, ["1e300", "0.2"], ["0.25"]),
         ({"multipleOf": 5e-324}, ["1e300", "0"], []),
         ({"allOf": [{"$dynamicRef": "#/$defs/b"}, {"$id": "a:b"}], "$defs": {"b": {"type": "null"}}}, ["null"], ["1"]),
+        ({"items": {"$schema": "http://json-schema.org/draft-04/schema#", "id": 5, "minimum": 1}}, ["[1]"], ["[0]"]),
     ],
     ids=lambda value: repr(value)[:60],
 )
@@ -244,8 +245,8 @@ def test_references_and_corners(schema, accepted, rejected):
         ({"multipleOf": 10**330}, "not JSON"),
         ({"$ref": "#/title", "title": {"$ref": "#/none"}}, "is not of type|not in it"),
         ({"unheard": {"$ref": "#/none"}, "$ref": "#/unheard"}, "not in it"),
-        ({"items": {"$id": "http://["}}, "an .id or .schema in it"),
-        ({"items": {"$schema": "http://json-schema.org/draft-04/schema#", "id": 5}}, "an .id or .schema in it"),
+        ({"items": {"$id": "http://["}}, r"an \$id or a reference in it, 'http://\['"),
+        ({"$ref": "http://[#a"}, r"an \$id or a reference in it, 'http://\[#a'"),
     ],
     ids=lambda value: repr(value)[:60],
 )
