@@ -29,7 +29,7 @@ JUDGED_TOGETHER = 16
 
 LAUNCH_ROUNDS = 32
 """Rounds of launches in a row before the attempts that run are advanced by a token. Where most attempts are over before
-the model is run, 4 rounds took 98 passes for a constraint that one attempt in 2 000 satisfies, and 32 rounds take 33."""
+the model is run, 4 rounds took 98 passes for a constraint that one attempt in 2 000 satisfies; 32 rounds take 33."""
 
 
 @dataclass(frozen=True, slots=True)
