@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from guardwrap.exhausted import Fallback, completed, raise_if_short, require_on_
 from guardwrap.job import Job
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.tensors import returned_rows
-from guardwrap.planning import Plan, planned
+from guardwrap.planning import Plan, cheapest, planned, way_of
 from guardwrap.progress import tracked
 from guardwrap.samplers import Attempt, Sampler
 from guardwrap.session import Session, require_whole
@@ -185,8 +186,7 @@ class GuardedGenerator:
             list of such, a generator or a dataset. An image and a text may also be given as ``images=`` and ``text=``.
         **options
             ``constraints``, ``sampler``, ``proposal``, ``adapter``, ``budget``, ``seed`` and ``batch_size`` replace the
-            wrapper's own for this call (``adapter=False``: none, draw from the model itself); the rest goes to the
-            pipeline.
+            wrapper's own for this call (``proposal=False``, ``adapter=False``: none); the rest goes to the pipeline.
 
         Returns
         -------
@@ -275,13 +275,21 @@ class GuardedGenerator:
         -------
         Plan
             For each prompt the acceptance rate, the attempts, tokens and seconds expected, and how probably the budget
-            suffices; and which sampler and budget it would choose.
+            suffices; the sampler and budget to choose; and what the model itself, and masked, would cost instead.
         """
         wanted = require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
         other = self._session.draws_elsewhere(options)
         outcomes, attempts = self._session.pilot(prompts, pilot, weigh=other, **options)
         budget = options.get("budget") or self._session.budget
-        return planned(outcomes, attempts, texts=wanted, budget=budget, proposal=other)
+        made = planned(outcomes, attempts, texts=wanted, budget=budget, proposal=other)
+        if not attempts or outcomes[0].report.acceptance is None:  # greedy search has but one text
+            return made
+        ways = [way_of(outcomes, attempts, weighed=other)]
+        for weighed, rest in self._session.other_ways(options):
+            ways.append(way_of(*self._session.pilot(prompts, pilot, weigh=weighed, **rest), weighed=weighed))
+        hint = cheapest(ways)
+        advice = made.advice if hint is None else f"{made.advice}; {hint}"
+        return dataclasses.replace(made, ways=tuple(ways), advice=advice)
 
     def generate(self, inputs: torch.Tensor | None = None, **options: Any) -> Any:
         """Generate, in the format of ``model.generate``.

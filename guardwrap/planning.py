@@ -12,7 +12,7 @@ from guardwrap.metrics import acceptance_rate, log_beta_for_tvd, qrs_acceptance,
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.qrs import NEAR
 
-__all__ = ["Forecast", "Plan", "planned"]
+__all__ = ["Forecast", "Plan", "Way", "cheapest", "planned", "way_of"]
 
 _SURE = 0.99
 """Probability with which a suggested budget suffices."""
@@ -60,6 +60,29 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """One way to draw the texts, as the pilot saw it.
+
+    Parameters
+    ----------
+    source
+        What attempts are drawn from, in words.
+    sampler
+        Which sampler brings its texts near g, in words.
+    acceptance
+        Share of attempts that give a text with it, over all prompts.
+    tokens
+        That the model is run for, a text; infinite without an acceptance. What was computed for one attempt is known
+        to the next, so a longer run costs no more than this, and often less.
+    """
+
+    source: str
+    sampler: str
+    acceptance: float
+    tokens: float
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a call will cost, and what to do about it.
 
@@ -73,12 +96,15 @@ class Plan:
         Attempts a prompt that it would allow; None where more are needed than it would ever allow.
     advice
         One sentence.
+    ways
+        What the call would draw from, and what it might: the model itself, and masked, where that is possible.
     """
 
     forecasts: tuple[Forecast, ...]
     sampler: str
     budget: Budget | None
     advice: str
+    ways: tuple[Way, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain JSON types; infinite figures are None."""
@@ -88,6 +114,7 @@ class Plan:
             "sampler": self.sampler,
             "max_attempts": budget,
             "advice": self.advice,
+            "ways": plain(self.ways),
         }
 
     def __str__(self) -> str:
@@ -105,7 +132,48 @@ class Plan:
             if worst is not None:
                 lines.append(f"  rejected by  {worst[0]}: {worst[1]}, more than any other part")
         budget = "" if self.budget is None else f", Budget(max_attempts={self.budget.max_attempts})"
+        lines += [
+            f"from {way.source}, {way.sampler}: acceptance {way.acceptance:.3g}, {way.tokens:.3g} tokens a text"
+            for way in self.ways
+        ]
         return "\n".join([*lines, f"choose sampler={self.sampler!r}{budget}", self.advice])
+
+
+def cheapest(ways: Sequence[Way]) -> str | None:
+    """Say which way is cheaper than the first, if one is by a fifth at least."""
+    best = min(ways, key=lambda way: way.tokens)
+    if not best.tokens < 0.8 * ways[0].tokens:
+        return None
+    ratio = ways[0].tokens / best.tokens
+    much = f"costs 1/{ratio:.2g} of the tokens" if math.isfinite(ratio) else "gives texts where this one gave none"
+    return f"from {best.source} with sampler={best.sampler!r} it {much}"
+
+
+def way_of(outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *, weighed: bool) -> Way:
+    """Say what a pilot has seen of one way to draw texts.
+
+    Parameters
+    ----------
+    outcomes, attempts
+        Of the pilot, one for each prompt.
+    weighed
+        Whether attempts have weights: whether they come from something else than the model itself.
+    """
+    kind = _sampler(attempts) if weighed else "rejection"
+    given = sum(_given(drawn, kind) for drawn in attempts)
+    usage = [outcome.report.usage for outcome in outcomes]
+    spent = sum(each.computed_tokens for each in usage)
+    source = outcomes[0].report.proposal or "the model itself"
+    return Way(source, kind, given / max(1, sum(map(len, attempts))), spent / given if given else math.inf)
+
+
+def _given(drawn: Sequence[Attempt], kind: str) -> float:
+    """Return how many texts a pilot's attempts would have given, or are expected to give."""
+    accepted = sum(attempt.satisfied for attempt in drawn)
+    if kind == "qrs" and accepted > 1:
+        weights = _weights(drawn)
+        return qrs_acceptance(weights, log_beta_for_tvd(weights, NEAR)).value * len(drawn)
+    return accepted
 
 
 def _short(prompt: Any) -> str:
@@ -141,10 +209,7 @@ def planned(
     kind = _sampler(attempts) if proposal else "rejection"
     forecasts = []
     for outcome, drawn in zip(outcomes, attempts, strict=True):
-        accepted: float = sum(attempt.satisfied for attempt in drawn)
-        if kind == "qrs" and accepted > 1:
-            weights = _weights(drawn)
-            accepted = qrs_acceptance(weights, log_beta_for_tvd(weights, NEAR)).value * len(drawn)
+        accepted = _given(drawn, kind)
         forecasts.append(_forecast(outcome, texts=texts, accepted=accepted, budget=budget, seconds=seconds))
     budgets = [each.budget for each in forecasts]
     enough = None if None in budgets or not budgets else Budget(max_attempts=max(n for n in budgets if n is not None))

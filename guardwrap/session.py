@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,15 +28,10 @@ from guardwrap.draws import Budget, Outcome
 from guardwrap.errors import UsageError
 from guardwrap.job import Job
 from guardwrap.pipelines.calls import CALL_OPTIONS, Call, TensorCall
-from guardwrap.pipelines.loading import as_pipeline
+from guardwrap.pipelines.loading import as_pipeline, has_dropout
 from guardwrap.pipelines.prefix import PrefixWatch, StablePrefix
 from guardwrap.pipelines.prepare import PreparedPrompt
-from guardwrap.pipelines.proposed import (
-    ProposedCall,
-    Weigher,
-    require_same_tokens,
-    with_own_target,
-)
+from guardwrap.pipelines.proposed import ProposedCall, Weigher, require_same_tokens, with_own_target
 from guardwrap.pipelines.tasks import call_kind, call_of
 from guardwrap.pipelines.tensors import prepare_rows
 from guardwrap.private import batch_size_of, library_lock
@@ -151,7 +146,26 @@ class Session:
 
     def draws_elsewhere(self, options: Mapping[str, Any]) -> bool:
         """Whether attempts of a call come from something else than the model under the user's prompts."""
-        return options.get("proposal") is not None or self.proposal is not None or self._takes_adapter(options)
+        given = options.get("proposal")
+        proposal = self.proposal is not None if given is None else given is not False
+        return proposal or self._takes_adapter(options)
+
+    def other_ways(self, options: Mapping[str, Any]) -> Iterator[tuple[bool, dict[str, Any]]]:
+        """Yield options of the same call from the model itself, and masked, where they are others and possible.
+
+        Each with whether its attempts have weights.
+        """
+        itself = {**options, "proposal": False, "adapter": False}
+        if self.draws_elsewhere(options):
+            yield False, itself
+        masked = {**itself, "proposal": Masked()}
+        try:
+            asked = self._proposal_in(_split(options)[0])
+            self.job({**masked, "seed": 0})
+        except UsageError:  # a tokenizer that rewrites text; a model that is fed more than tokens
+            return
+        if asked is None or not asked.only_masks(self.pipe):
+            yield True, masked
 
     def job(self, options: Mapping[str, Any]) -> Job:
         """Read the options of a call.
@@ -260,7 +274,7 @@ class Session:
             described = proposal.adapter.described(constraint)
         masked = None if proposal is None else proposal.masked
         described = described if masked is None else f"{described}, masked"
-        if _has_dropout(self.model) or (model is not self.model and _has_dropout(model)):
+        if has_dropout(self.model) or (model is not self.model and has_dropout(model)):
             raise UsageError("the model is in training mode, so dropout makes its texts random; call model.eval()")
         stable = self.stable_prefix(call)
         early = stable.works and not call.parses
@@ -301,7 +315,8 @@ class Session:
     def _proposal_in(self, own: Mapping[str, Any]) -> Proposal | None:
         """Read what attempts of a call are to be drawn from."""
         given = own.get("adapter")
-        proposal = self.proposal if own.get("proposal") is None else self._proposal_of(own["proposal"])
+        asked = own.get("proposal")
+        proposal = self.proposal if asked is None else self._proposal_of(None if asked is False else asked)
         if not self._takes_adapter(own):
             return proposal
         if proposal is not None and not proposal.only_masks(self.pipe):
@@ -380,14 +395,3 @@ def require_whole(name: str, value: int, least: int) -> int:
     if not is_count(value) or value < least:
         raise UsageError(f"{name}={value!r}: give a whole number of at least {least}")
     return value
-
-
-def _has_dropout(model: Any) -> bool:
-    """Whether the model draws random numbers of its own."""
-    if any(module.training and module.p > 0 for module in model.modules() if isinstance(module, torch.nn.Dropout)):
-        return True
-    config = model.config.get_text_config()  # of those that drop without a module
-    return model.training and any(getattr(config, name, 0) for name in _DROPOUTS)
-
-
-_DROPOUTS = ("attention_dropout", "dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")

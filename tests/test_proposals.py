@@ -13,6 +13,7 @@ from guardwrap import Budget, BudgetExhausted, GuardedGenerator, Keyword, Length
 from guardwrap.backends import score
 from guardwrap.draws import Estimate
 from guardwrap.errors import ModelError, UsageError
+from guardwrap.planning import Way, cheapest
 from guardwrap.samplers import Sampler
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from tests.laws import Law, by_text, imh_law, normal, qrs_law
@@ -306,3 +307,36 @@ def test_a_weight_that_is_no_number_ends_the_call(sampler: str | None) -> None:
     draw = partial(guarded.attempts, count=20) if sampler is None else partial(guarded.run, sampler=sampler)
     with pytest.raises(ModelError, match="a log-weight is nan"):
         draw(world.prompt, **world.settings)
+
+
+def test_a_plan_says_what_other_ways_would_cost() -> None:
+    world, other = other_model()
+    rule = ~Regex("b")
+    guarded = GuardedGenerator(world.pipeline(), rule, budget=Budget(max_attempts=None))
+    plan = guarded.plan(world.prompt, pilot=300, seed=0, **world.settings)
+    assert (plan.ways[0].source, plan.ways[0].sampler) == ("the model itself", "rejection")
+    assert [way.source for way in plan.ways] == ["the model itself", "the model itself, masked"]
+    z = sum(p for ids, p in world.law().items() if ids in world.gold(rule))
+    assert plan.ways[0].acceptance == pytest.approx(z, abs=0.1)
+    assert plan.ways[1].acceptance > z
+    assert plan.to_dict()["ways"][1]["source"] == "the model itself, masked"
+    assert "the model itself, masked, " in str(plan)
+    told = guarded.plan(world.prompt, pilot=50, seed=0, proposal=other.pipeline(), **world.settings)
+    assert [way.source for way in told.ways][1:] == ["the model itself", "the model itself, masked"]
+    assert told.ways[0].source.startswith("the model ")
+
+
+def test_a_plan_names_the_cheaper_way() -> None:
+    ways = [Way("the model itself", "rejection", 0.01, 400.0), Way("the model itself, masked", "qrs", 0.5, 40.0)]
+    assert cheapest(ways) == "from the model itself, masked with sampler='qrs' it costs 1/10 of the tokens"
+    assert cheapest(ways[::-1]) is None
+    never = Way("the model itself", "rejection", 0.0, math.inf)
+    assert cheapest([never, never]) is None
+    assert (cheapest([never, ways[1]]) or "").endswith("it gives texts where this one gave none")
+
+
+def test_a_call_may_leave_the_wrappers_proposal_out() -> None:
+    world, other = other_model()
+    guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, proposal=other.pipeline())
+    (outcome,) = guarded.run(world.prompt, proposal=False, **world.settings)
+    assert outcome.report.proposal is None

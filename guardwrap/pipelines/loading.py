@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import (
     AutomaticSpeechRecognitionPipeline,
     AutoModelForSeq2SeqLM,
@@ -22,7 +23,7 @@ from guardwrap.errors import ModelError, UsageError
 from guardwrap.pipelines.local import load_local
 from guardwrap.pipelines.prompts import with_kind
 
-__all__ = ["TextToTextPipeline", "as_pipeline"]
+__all__ = ["TextToTextPipeline", "as_pipeline", "has_dropout"]
 
 
 class TextToTextPipeline(TextGenerationPipeline):
@@ -123,3 +124,14 @@ def _require_task(pipe: Pipeline) -> None:
             "the text-generation pipeline cuts the beginning off an encoder-decoder model's texts; "
             "give the model itself: GuardedGenerator(model, constraints, tokenizer=tokenizer)"
         )
+
+
+def has_dropout(model: Any) -> bool:
+    """Whether the model draws random numbers of its own."""
+    if any(module.training and module.p > 0 for module in model.modules() if isinstance(module, torch.nn.Dropout)):
+        return True
+    config = model.config.get_text_config()  # of those that drop without a module
+    return model.training and any(getattr(config, name, 0) for name in _DROPOUTS)
+
+
+_DROPOUTS = ("attention_dropout", "dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
