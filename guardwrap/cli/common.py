@@ -110,6 +110,14 @@ Adapter = Annotated[
     typer.Option(metavar="FOLDER", help="Draw attempts from this adapter: its folder, Hub id, or catalogue:NAME."),
 ]
 
+Masked = Annotated[
+    bool,
+    typer.Option(
+        "--masked",
+        help="Never draw a token that the constraint rules out; --sampler qrs takes it back to the model's law.",
+    ),
+]
+
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", show_default=False, help="For what is written.")]
 OtherModel = Annotated[
     str | None, typer.Option("--model", "-m", help="A Hub id, a folder, or 'local'; if left out as in the file.")

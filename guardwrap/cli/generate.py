@@ -13,6 +13,7 @@ from guardwrap.cli.common import (
     Adapter,
     AllowCode,
     Constraints,
+    Masked,
     Model,
     Prompts,
     Proposal,
@@ -32,6 +33,7 @@ from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.draws import Budget, plain
 from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.proposals import Adapter as AdapterGiven
+from guardwrap.proposals import Masked as MaskedGiven
 from guardwrap.proposals import Prompt
 
 __all__ = ["generate"]
@@ -68,6 +70,7 @@ def generate(
     ] = None,
     proposal: Proposal = None,
     adapter: Adapter = None,
+    masked: Masked = False,
     count: Annotated[
         int, typer.Option("-n", "--num-return-sequences", min=1, rich_help_panel=_SETTINGS, help="Texts a prompt.")
     ] = 1,
@@ -132,6 +135,7 @@ def generate(
     limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_seconds": max_seconds}
     budget = dataclasses.replace(given.budget or Budget(), **known(limits))
     told = None if proposal is None else Prompt(proposal)
+    proposed = MaskedGiven(told) if masked else told
     source = source_of(prompts or [], file, jsonl)
     if resume and output is None:
         raise UsageError("--resume needs --output, the file to go on with")
@@ -150,6 +154,8 @@ def generate(
                 from guardwrap.adapters.loaded import in_words
 
             drawn_from = in_words(AdapterGiven(adapter), given.constraint)
+        if masked:
+            drawn_from = f"{drawn_from or 'the model itself'}, masked"
         same = {
             "constraint": given.constraint.digest,
             "sampler": chosen.name,
@@ -165,7 +171,13 @@ def generate(
     options = {"num_return_sequences": count, **law, "seed": secrets.randbits(32) if seed is None else seed}
     run = Run(items, total, done, settings, output=output)
     if total != run.done:
-        wrapper = {"sampler": chosen, "proposal": told, "adapter": adapter, "budget": budget, "batch_size": batch_size}
+        wrapper = {
+            "sampler": chosen,
+            "proposal": proposed,
+            "adapter": adapter,
+            "budget": budget,
+            "batch_size": batch_size,
+        }
         _generate(run, model, given, wrapper, options)
     if run.done == 0:
         raise UsageError(f"no prompts in {source.name}")

@@ -61,7 +61,8 @@ def plan(
     """Say what generating will cost: a small pilot, and what follows from it.
 
     For each prompt the acceptance rate, the attempts, tokens and seconds expected, how probably the budget suffices,
-    and which part of the constraint rejects most; then the sampler and the budget that it would choose.
+    and which part of the constraint rejects most; then the sampler and the budget that it would choose, and what
+    drawing from the model itself, and masked (generate --masked), would cost.
     """
     given = read_constraints(constraints, allow_code=allow_code)
     budget = dataclasses.replace(given.budget or Budget(), **known({"max_attempts": max_attempts}))

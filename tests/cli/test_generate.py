@@ -589,3 +589,16 @@ def test_ctrl_c_leaves_complete_lines_and_says_how_to_go_on(model, has_a, tmp_pa
     (tmp_path / "few.txt").write_text("some prompt\n" * done)
     result = generate(model, "-f", "few.txt", "-c", has_a, "--seed", 3, "--batch-size", 4)
     assert without_time(result.stdout) == without_time(written)
+
+
+def test_masked(model, has_a, tmp_path):
+    out = ("-n", 3, "-o", "out.jsonl", "--masked", "--sampler", "imh", "--seed", 1)
+    assert generate(model, "ab", "-c", has_a, *out).exit_code == 0
+    (record,) = records((tmp_path / "out.jsonl").read_text())
+    assert record["report"]["proposal"] == "the model itself, masked"
+    assert record["report"]["sampler"] == "imh"
+    assert all("a" in text for text in record["texts"])
+    again = generate(model, "ab", "b", "-c", has_a, *out, "--resume")
+    assert again.exit_code == 0, again.output
+    other = generate(model, "ab", "b", "-c", has_a, "-n", 3, "-o", "out.jsonl", "--sampler", "imh", "--resume")
+    assert_one_line(other, "proposal")
