@@ -121,8 +121,9 @@ def _drawn(logits: torch.Tensor, attempts: Sequence[Decoded], chance: Sequence[f
     try:
         scores, candidates = warped(_process(logits, attempts), _law(attempts[0]).warpers)
         left = _masked(scores, candidates, attempts) if any(each.launch.mask for each in attempts) else None
+        tokens = choose_tokens(scores, attempts, chance, candidates)  # which looks for NaN first
         _keep_laws(scores, candidates, attempts, left)
-        return choose_tokens(scores, attempts, chance, candidates)
+        return tokens
     except torch.OutOfMemoryError:
         raise
     except Exception as error:

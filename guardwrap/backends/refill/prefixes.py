@@ -88,9 +88,13 @@ class Recent(OrderedDict[Ids, Prefix]):
             found = found.parent
         return self.get(ids)
 
-    def put(self, ids: Ids, prefix: Prefix) -> None:
-        """Add one; the one not used for longest goes."""
+    def put(self, ids: Ids, prefix: Prefix) -> Ids | None:
+        """Add one; the one not used for longest goes, and its ids are returned."""
         self[ids] = prefix
         self.take(ids)
-        if len(self) > self.capacity:
-            self.popitem(last=False)
+        return self.popitem(last=False)[0] if len(self) > self.capacity else None
+
+    def drop(self, prompt: Ids) -> None:
+        """Forget everything that begins with a prompt which is gone."""
+        for ids in [ids for ids in self if ids[: len(prompt)] == prompt]:
+            del self[ids]

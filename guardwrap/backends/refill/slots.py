@@ -21,8 +21,8 @@ from guardwrap.private import (
 __all__ = ["Slots"]
 
 
-LEAST = 256
-"""Tokens whose states are kept, however large they are."""
+LEAST, MOST = 256, 4096
+"""Tokens whose states are kept, however large and however small they are."""
 
 
 class _Columns:
@@ -218,7 +218,7 @@ class Slots:
     def _kept(self, ids: Ids, prefix: Prefix) -> Prefix:
         if not self._prefixes:
             each = sum(part.nbytes for states in prefix.layers if states is not None for part in states)
-            self._prefixes.capacity = max(LEAST, self._memory // max(each, 1))
+            self._prefixes.capacity = min(max(LEAST, self._memory // max(each, 1)), MOST)
         self._prefixes.put(ids, prefix)
         return prefix
 
@@ -230,7 +230,8 @@ class Slots:
             past = fresh_cache(self._model)
             logits = run(self._model, row, mask, mask.cumsum(-1) - 1, past)
             found = Prefix(len(ids), past.layers, logits=logits)
-            self._prompts.put(ids, found)
+            if (gone := self._prompts.put(ids, found)) is not None:
+                self._prefixes.drop(gone)
         return found
 
     def _extended(self, found: Prefix, ids: Ids) -> Prefix:
