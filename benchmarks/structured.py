@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,8 @@ def measure(bench: Bench, task: Task, engines: dict[str, Compile], options: argp
         gold = bench.draw(task.chat, task.constraint, options.gold, GOLD_SEED)
         for name, make in makes.items():
             found["distance"][name] = engine_distance(bench, task, gold, options.drawn, make)
+    for name, seconds in found["compile_s"].items():
+        print(f"{task.name:14} {name:24} reading the grammar: {seconds:.2f} CPU s")
     for name, figures in found["distance"].items():
         told = ", ".join(f"{key} {figure:.3g}" if isinstance(figure, float) else f"{key} {figure}"
                          for key, figure in figures.items())  # fmt: skip
@@ -294,16 +297,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     bench = Bench()
     engines = {name: ENGINES[name](bench.model, bench.tokenizer) for name in options.engines}
     print(f"{'':39}{'valid':>10}{'tokens':>10}{'length':>10}{'passes':>10}{'CPU s':>10}{'attempts':>11}  a valid text")
-    tasks = {
-        task.name: measure(bench, task, engines, options)
-        for task in TASKS
-        if task.name in (options.only or [task.name])
-    }
-    if options.out:
-        versions = {package.__name__: package.__version__ for package in (torch, transformers)}
-        settings = {**SETTINGS, "seeds": options.seeds, "gold": options.gold, "drawn": options.drawn}
-        written = {"settings": settings, "versions": versions, "tasks": plain(tasks)}
-        options.out.write_text(json.dumps(written, indent=1) + "\n")
+    settings = {**SETTINGS, "seeds": options.seeds, "gold": options.gold, "drawn": options.drawn}
+    found: dict[str, Any] = {"settings": settings, "versions": versions(options.engines), "tasks": {}}
+    for task in TASKS:
+        if task.name in (options.only or [task.name]):
+            found["tasks"][task.name] = measure(bench, task, engines, options)
+            if options.out:
+                options.out.write_text(json.dumps(plain(found), indent=1) + "\n")
+
+
+def versions(engines: Sequence[str]) -> dict[str, str]:
+    return {name: version(name) for name in ("torch", "transformers", *map(str.lower, engines))}
 
 
 if __name__ == "__main__":
