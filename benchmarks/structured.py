@@ -120,7 +120,8 @@ class Bench:
         self.pipe = transformers.pipeline("text-generation", model=self.model, tokenizer=self.tokenizer)
         self.passes = 0
         self.model.register_forward_pre_hook(self._count)
-        self.draw(TASKS[-1].chat, Length(min=0), 2, 0)  # finds out how to keep rows
+        self.guarded = GuardedGenerator(self.pipe, Length(min=0), budget=BUDGET, on_exhausted="none")
+        self.draw(TASKS[-1], 2, 0, constraints=Length(min=0))  # finds out how to keep rows, and how tokens decode
 
     def _count(self, *_: Any) -> None:
         self.passes += 1
@@ -133,9 +134,9 @@ class Bench:
         yield figures
         figures |= {"passes": self.passes - before, "cpu_s": time.process_time() - begin}
 
-    def draw(self, chat: Any, constraint: Constraint, texts: int, seed: int, **how: Any) -> Outcome:
-        guarded = GuardedGenerator(self.pipe, constraint, budget=BUDGET, on_exhausted="none", **how)
-        (outcome,) = guarded.run([chat], num_return_sequences=texts, seed=seed, **SETTINGS)
+    def draw(self, task: Task, texts: int, seed: int, **how: Any) -> Outcome:
+        given = {"constraints": task.constraint, **how, **SETTINGS}
+        (outcome,) = self.guarded.run([task.chat], num_return_sequences=texts, seed=seed, **given)
         return outcome
 
     def ids(self, task: Task) -> Any:
@@ -146,7 +147,7 @@ class Bench:
 
 def ours(bench: Bench, task: Task, texts: int, seed: int, how: dict[str, Any]) -> dict[str, Any]:
     with bench.measured() as figures:
-        outcome = bench.draw(task.chat, task.constraint, texts, seed, **how)
+        outcome = bench.draw(task, texts, seed, **how)
     use = outcome.report.usage
     return {
         **figures,
@@ -200,8 +201,8 @@ def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def masked_distance(bench: Bench, task: Task, attempts: int) -> dict[str, Any]:
-    guarded = GuardedGenerator(bench.pipe, task.constraint, proposal=Masked())
-    (found,) = guarded.attempts([task.chat], attempts, seed=MASKED_SEED, **SETTINGS)
+    given = {"constraints": task.constraint, "proposal": Masked(), **SETTINGS}
+    (found,) = bench.guarded.attempts([task.chat], attempts, seed=MASKED_SEED, **given)
     weights = np.array([attempt.log_weight for attempt in found], dtype=float)
     return {
         "acceptance": acceptance_rate(int(np.isfinite(weights).sum()), attempts, stopped_on_acceptance=False),
@@ -263,7 +264,7 @@ def measure(bench: Bench, task: Task, engines: dict[str, Compile], options: argp
             show(task, f"{name}, {texts}", summary(found["runs"][f"{name}, {texts}"]))
     found["distance"]["Masked"] = masked_distance(bench, task, options.attempts)
     if makes:
-        gold = bench.draw(task.chat, task.constraint, options.gold, GOLD_SEED)
+        gold = bench.draw(task, options.gold, GOLD_SEED)
         for name, make in makes.items():
             found["distance"][name] = engine_distance(bench, task, gold, options.drawn, make)
     for name, seconds in found["compile_s"].items():
@@ -287,9 +288,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=[task.name for task in TASKS], help="tasks")
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=[], help="to compare with")
-    parser.add_argument("--gold", type=int, default=100, help="draws of g that engines are held against")
-    parser.add_argument("--drawn", type=int, default=64, help="texts of each engine, for its distance to g")
-    parser.add_argument("--attempts", type=int, default=500, help="of Masked(), for its distance to g")
+    parser.add_argument("--gold", type=int, default=50, help="draws of g that engines are held against")
+    parser.add_argument("--drawn", type=int, default=32, help="texts of each engine, for its distance to g")
+    parser.add_argument("--attempts", type=int, default=300, help="of Masked(), for its distance to g")
     parser.add_argument("--out", type=Path, help="JSON file for all figures")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
