@@ -51,7 +51,8 @@ def xgrammar(model: Any, tokenizer: Any) -> Compile:
 
 
 def llguidance(model: Any, tokenizer: Any) -> Compile:
-    package, hf, masks = (import_module(f"llguidance{part}") for part in ("", ".hf", ".torch"))
+    # Its functions for torch compile a kernel first, which takes a second of CPU and gains nothing here.
+    package, hf, masks = (import_module(f"llguidance{part}") for part in ("", ".hf", ".numpy"))
     tokens = hf.from_tokenizer(tokenizer, n_vocab=model.config.vocab_size)
 
     def compiled(rule: Rule) -> Callable[[], Processor]:
@@ -66,13 +67,12 @@ def llguidance(model: Any, tokenizer: Any) -> Compile:
                     matchers.extend(begin.deep_copy() for _ in ids)
                 else:
                     for matcher, row in zip(matchers, ids, strict=True):
-                        if not matcher.is_stopped():
+                        if not matcher.is_stopped():  # where nothing but the end may follow, or followed
                             matcher.consume_token(int(row[-1]))
                 mask = masks.allocate_token_bitmask(len(ids), scores.shape[1])
                 for number, matcher in enumerate(matchers):
-                    if not matcher.is_stopped():  # else the row has ended, and is given padding
-                        masks.fill_next_token_bitmask(matcher, mask, number)
-                masks.apply_token_bitmask_inplace(scores, mask)
+                    masks.fill_next_token_bitmask(matcher, mask, number)
+                masks.apply_token_bitmask_inplace(scores.numpy(), mask)
                 return scores
 
             return processor
