@@ -9,9 +9,11 @@ from typing import Any
 import adapter
 import engine
 import knowable
+import masks
 import numpy as np
 import pytest
 import schema_suite
+import structured
 import torch
 import yaml
 from transformers.utils import logging
@@ -209,3 +211,68 @@ def test_the_official_suite_is_counted(tmp_path: Path, capsys: pytest.CaptureFix
     assert "c.json: a group: 1: wrong\n" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         schema_suite.main(["--suite", str(folder)])
+
+
+@pytest.fixture
+def bench(local: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> structured.Bench:
+    """With the embedded model of all tests."""
+    monkeypatch.setattr(structured, "load_local", lambda: local)
+    return structured.Bench()
+
+
+@pytest.mark.xdist_group("local")
+def test_structured_output_is_measured(
+    bench: structured.Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(structured, "Bench", lambda: bench)
+    out = tmp_path / "structured.json"
+    few = ["--seeds", "1", "--gold", "5", "--drawn", "16", "--attempts", "40", "--out", str(out)]
+    structured.main(["--only", "yes or no", "--engines", "llguidance", *few])
+    written = json.loads(out.read_text())
+    (task,) = written["tasks"].values()
+    assert set(task["runs"]) == {
+        f"{name}, {texts}" for name in [*structured.WAYS, "llguidance"] for texts in (structured.EIGHT, 1)
+    }
+    for name, (run,) in task["runs"].items():
+        assert run["texts"] == int(name.rsplit(", ")[-1])
+        assert run["valid"] == run["texts"]
+        assert 1 < run["length"] / run["texts"] < 5
+        if "llguidance" in name:
+            assert run["computed_tokens"] == (run["passes"] - 1) * run["texts"]
+        else:
+            assert run["attempts"] >= run["texts"]
+            assert 0 < run["computed_tokens"] < 4 * run["attempts"]
+    exact, other = task["distance"]["Masked"], task["distance"]["llguidance"]
+    assert exact["kl"]["low"] < other["kl"]["high"]
+    assert other["masks of g"]["low"] == other["masks of g"]["value"] == 0
+    assert other["tvd"]["value"] < 0.3
+
+
+def tokenised(text: str, vocabulary: dict[str, int]) -> Iterator[tuple[int, ...]]:
+    """In every way."""
+    if not text:
+        yield ()
+    for size in range(1, len(text) + 1):
+        if text[:size] in vocabulary:
+            for rest in tokenised(text[size:], vocabulary):
+                yield (vocabulary[text[:size]], *rest)
+
+
+@pytest.mark.xdist_group("local")
+def test_what_engines_are_scored_with_is_a_law(bench: structured.Bench) -> None:
+    """Over all texts, in whatever tokens, the probabilities under a mask add up to 1; a's do not."""
+    task = next(task for task in structured.TASKS if task.name == "yes or no")
+    make = masks.llguidance(bench.model, bench.tokenizer)(task.rule)
+    prompt, end = bench.ids(task)["input_ids"], bench.tokenizer.eos_token_id
+    texts = [
+        (*tokens, end)
+        for word in ("yes", "no", "Yes", "No")
+        for stop in ("", ".")
+        for tokens in tokenised(word + stop, bench.tokenizer.get_vocab())
+    ]
+    scored = [masks.log_probabilities(bench.model, prompt, text, structured.SETTINGS, make()) for text in texts]
+    of_model, masked = np.exp(scored).sum(axis=0)
+    assert masked == pytest.approx(1, abs=1e-4)
+    assert of_model < 0.6
+    forbidden = (*bench.tokenizer("maybe")["input_ids"], end)
+    assert masks.log_probabilities(bench.model, prompt, forbidden, structured.SETTINGS, make())[1] == -np.inf

@@ -82,7 +82,7 @@ def blocks(document: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / document).read_text(), re.M | re.S)
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/structured.md"])
 @pytest.mark.usefixtures("loaded")
 def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = blocks(document, "python")
@@ -94,6 +94,14 @@ def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str]) ->
         assert namespace["outcome"].ok
         assert all("mug" in text.lower() for text in namespace["outcome"].texts)
         assert isinstance(json.loads(namespace["answer"].texts[0]), dict)
+    if document == "docs/structured.md":
+        assert [type(person) for person in namespace["outcome"].values] == [namespace["Person"]] * 2
+        assert namespace["outcome"].report.usage.computed_tokens < namespace["outcome"].report.usage.tokens
+        assert namespace["exact"].report.drawn_from == "exactly g"
+        assert namespace["masked"].report.drawn_from.startswith("g' of")
+        assert all("select" in text.lower() for each in ("exact", "masked") for text in namespace[each].texts)
+        compact, texts = namespace["compact"], ['{"name": "Ada", "age": 36}', '{\n  "name": "Ada",\n  "age": 36\n}']
+        assert [compact.accepts(text) for text in texts] == [True, False]
 
 
 def test_yaml_blocks_are_constraint_files() -> None:

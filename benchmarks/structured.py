@@ -1,0 +1,315 @@
+"""What structured output costs, exactly and masked, beside engines that mask; and how far masks are from g.
+
+    python benchmarks/structured.py [--only NAME ...] [--seeds 3] [--out structured.json]
+    python benchmarks/structured.py --engines Outlines XGrammar llguidance
+
+The embedded model, one thread, temperature 0.7, top_k 50, at most 64 tokens; eight texts a prompt, and one. Tokens are
+those that the model was run for, each row of a pass one, without the prompt's. CPU seconds are of a call with its
+prompt; models, tokenizers' tables and grammars are read before.
+
+How far: KL(g‖g') in nats and TVD, g' being the law of the texts that are valid, from weights a(y) / a'(y). Attempts of
+``Masked()`` have theirs; texts of an engine are scored with its mask and without (``masks.log_probabilities``). Weights
+do not see texts that an engine masks though g has them: draws of g say what share that is. Above 0, the KL is infinite
+and what is printed is that of the rest.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from masks import ENGINES, Compile, Rule, log_probabilities
+
+from guardwrap import (
+    Budget,
+    Constraint,
+    GuardedGenerator,
+    JSONSchema,
+    Length,
+    Masked,
+    Outcome,
+    Regex,
+    load_local,
+    qrs,
+)
+from guardwrap.draws import Estimate, plain
+from guardwrap.metrics import (
+    acceptance_rate,
+    effective_sample_size,
+    kl_gold_guarded,
+    tvd_gold_guarded,
+)
+from guardwrap.metrics.divergence import kl_to_sampler, tvd_to_sampler
+
+SETTINGS: dict[str, Any] = {"do_sample": True, "temperature": 0.7, "top_k": 50, "max_new_tokens": 64}
+BUDGET = Budget(max_attempts=None, max_computed_tokens=100_000)
+EIGHT = 8
+GOLD_SEED, MASKED_SEED = 100, 101  # of the draws for distances
+
+PERSON = {
+    "type": "object",
+    "required": ["name", "age"],
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+}
+SENTIMENT = {
+    "type": "object",
+    "required": ["sentiment", "score"],
+    "properties": {"sentiment": {"enum": ["positive", "negative"]}, "score": {"type": "number"}},
+    "additionalProperties": False,
+}
+COLOURS = {"type": "array", "items": {"type": "string"}, "minItems": 3, "maxItems": 3}
+DATE, WORD = r"\d{4}-\d\d-\d\d", r"(yes|no|Yes|No)\.?"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A prompt with what its texts must satisfy, for us and for engines; and the tokens a text may cost."""
+
+    name: str
+    prompt: str
+    constraint: Constraint
+    rule: Rule
+    target: float
+
+    @property
+    def chat(self) -> list[dict[str, str]]:
+        return [{"role": "user", "content": self.prompt}]
+
+
+TASKS = (
+    Task("name, age", "Give me a name and an age as JSON.", JSONSchema(PERSON), PERSON, 40),
+    Task(
+        "enum, number",
+        'Classify the sentiment of: "I loved it". Answer with JSON {"sentiment": "positive"|"negative", '
+        '"score": number}.',
+        JSONSchema(SENTIMENT),
+        SENTIMENT,
+        22,
+    ),
+    Task("three strings", "List three colours as a JSON array of strings.", JSONSchema(COLOURS), COLOURS, 400),
+    Task(
+        "date",
+        "When did World War II end? Answer with a date like 1999-12-31 only.",
+        Regex(DATE, match="fullmatch"),
+        DATE,
+        15,
+    ),
+    Task("yes or no", "Is the sky blue? Answer yes or no.", Regex(WORD, match="fullmatch"), WORD, 3),
+    Task("no comma", "Describe the sea in two sentences.", ~Regex(","), "[^,]*", 70),
+)
+WAYS: dict[str, dict[str, Any]] = {
+    "rejection, exactly g": {},
+    "Masked, qrs(0.05)": {"proposal": Masked(), "sampler": qrs(target_tvd=0.05)},
+}
+
+
+class Bench:
+    """The model with what counts its passes."""
+
+    def __init__(self) -> None:
+        self.model, self.tokenizer = load_local()
+        self.pipe = transformers.pipeline("text-generation", model=self.model, tokenizer=self.tokenizer)
+        self.passes = 0
+        self.model.register_forward_pre_hook(self._count)
+        self.guarded = GuardedGenerator(self.pipe, Length(min=0), budget=BUDGET, on_exhausted="none")
+        self.draw(TASKS[-1], 2, 0, constraints=Length(min=0))  # finds out how to keep rows, and how tokens decode
+
+    def _count(self, *_: Any) -> None:
+        self.passes += 1
+
+    @contextmanager
+    def measured(self) -> Iterator[dict[str, float]]:
+        """Yield figures that are filled in at the end."""
+        figures: dict[str, float] = {}
+        before, begin = self.passes, time.process_time()
+        yield figures
+        figures |= {"passes": self.passes - before, "cpu_s": time.process_time() - begin}
+
+    def draw(self, task: Task, texts: int, seed: int, **how: Any) -> Outcome:
+        given = {"constraints": task.constraint, **how, **SETTINGS}
+        (outcome,) = self.guarded.run([task.chat], num_return_sequences=texts, seed=seed, **given)
+        return outcome
+
+    def ids(self, task: Task) -> Any:
+        return self.tokenizer.apply_chat_template(
+            task.chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+
+
+def ours(bench: Bench, task: Task, texts: int, seed: int, how: dict[str, Any]) -> dict[str, Any]:
+    with bench.measured() as figures:
+        outcome = bench.draw(task, texts, seed, **how)
+    use = outcome.report.usage
+    return {
+        **figures,
+        "texts": len(outcome.texts),
+        "valid": sum(map(task.constraint.accepts, outcome.texts)),
+        "attempts": use.attempts,
+        "acceptance": plain(outcome.report.acceptance),
+        "computed_tokens": use.computed_tokens,
+        "length": sum(len(draw.token_ids) for draw in outcome.draws),
+    }
+
+
+def written(bench: Bench, task: Task, texts: int, seed: int, make: Any) -> list[tuple[tuple[int, ...], str]]:
+    """Return an engine's texts, with their tokens."""
+    torch.manual_seed(seed)
+    inputs, pad = bench.ids(task), 0
+    rows = bench.model.generate(
+        **inputs, **SETTINGS, num_return_sequences=texts, logits_processor=[make()], pad_token_id=pad
+    )
+    tokens = [row[row != pad].tolist() for row in rows[:, inputs["input_ids"].shape[1] :]]
+    return [(tuple(row), bench.tokenizer.decode(row, skip_special_tokens=True)) for row in tokens]
+
+
+def theirs(bench: Bench, task: Task, texts: int, seed: int, make: Any) -> dict[str, Any]:
+    with bench.measured() as figures:
+        found = written(bench, task, texts, seed, make)
+    return {
+        **figures,
+        "texts": texts,
+        "valid": sum(task.constraint.accepts(text) for _, text in found),
+        "computed_tokens": (figures["passes"] - 1) * texts,  # rows that have ended run along
+        "length": sum(len(tokens) for tokens, _ in found),
+    }
+
+
+def total(runs: Sequence[dict[str, Any]], name: str) -> float:
+    return float(sum(run[name] for run in runs))
+
+
+def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return figures for a valid text, over all seeds."""
+    valid = total(runs, "valid")
+    found = {
+        "valid": valid / max(total(runs, "texts"), 1),
+        "computed_tokens": total(runs, "computed_tokens") / valid if valid else math.inf,
+        "length": total(runs, "length") / max(total(runs, "texts"), 1),
+        "passes": total(runs, "passes") / valid if valid else math.inf,
+        "cpu_s": total(runs, "cpu_s") / valid if valid else math.inf,
+    }
+    return found | ({"attempts": total(runs, "attempts") / valid} if valid and "attempts" in runs[0] else {})
+
+
+def masked_distance(bench: Bench, task: Task, attempts: int) -> dict[str, Any]:
+    given = {"constraints": task.constraint, "proposal": Masked(), **SETTINGS}
+    (found,) = bench.guarded.attempts([task.chat], attempts, seed=MASKED_SEED, **given)
+    weights = np.array([attempt.log_weight for attempt in found], dtype=float)
+    return {
+        "acceptance": acceptance_rate(int(np.isfinite(weights).sum()), attempts, stopped_on_acceptance=False),
+        "effective_sample_size": effective_sample_size(weights),
+        "kl": kl_gold_guarded(weights),
+        "tvd": tvd_gold_guarded(weights),
+    }
+
+
+def engine_distance(bench: Bench, task: Task, gold: Outcome, texts: int, make: Any) -> dict[str, Any]:
+    """From weights of the engine's own texts; and the share of g that it does not mask."""
+    prompt = bench.ids(task)["input_ids"]
+
+    def both(tokens: tuple[int, ...]) -> tuple[float, float]:
+        if tokens not in known:
+            known[tokens] = log_probabilities(bench.model, prompt, tokens, SETTINGS, make())
+        return known[tokens]
+
+    known: dict[tuple[int, ...], tuple[float, float]] = {}
+    weights, accepted = np.full(texts, -np.inf), np.full(texts, -np.inf)
+    for number, (tokens, text) in enumerate(written(bench, task, texts, MASKED_SEED, make)):
+        if task.constraint.accepts(text):
+            log_a, log_masked = both(tokens)
+            weights[number], accepted[number] = log_a - log_masked, 0.0
+    reached = 0
+    for draw in gold.draws:
+        log_a, log_masked = both(draw.token_ids)
+        assert draw.log_proposal is not None
+        assert abs(log_a - draw.log_proposal) < 1e-2, "what is scored is not what was drawn"
+        reached += log_masked > -math.inf
+    return {
+        "masks of g": opposite(acceptance_rate(reached, len(gold.draws), stopped_on_acceptance=False)),
+        "effective_sample_size": effective_sample_size(weights),
+        "kl": kl_to_sampler(weights, accepted),
+        "tvd": tvd_to_sampler(weights, accepted),
+    }
+
+
+def opposite(share: Estimate) -> Estimate:
+    return Estimate(1 - share.value, 1 - share.high, 1 - share.low)
+
+
+def measure(bench: Bench, task: Task, engines: dict[str, Compile], options: argparse.Namespace) -> dict[str, Any]:
+    """Measure a task in every way, and print a line for each."""
+    found: dict[str, Any] = {"target": task.target, "runs": {}, "compile_s": {}, "distance": {}}
+    makes = {}
+    for name, compiled in engines.items():
+        begin = time.process_time()
+        makes[name] = compiled(task.rule)
+        found["compile_s"][name] = time.process_time() - begin
+    for texts in (EIGHT, 1):
+        for name in [*WAYS, *makes]:
+            for seed in range(options.seeds):
+                if name in WAYS:
+                    run = ours(bench, task, texts, seed, WAYS[name])
+                else:
+                    run = theirs(bench, task, texts, seed, makes[name])
+                found["runs"].setdefault(f"{name}, {texts}", []).append(run)
+            show(task, f"{name}, {texts}", summary(found["runs"][f"{name}, {texts}"]))
+    found["distance"]["Masked"] = masked_distance(bench, task, options.attempts)
+    if makes:
+        gold = bench.draw(task, options.gold, GOLD_SEED)
+        for name, make in makes.items():
+            found["distance"][name] = engine_distance(bench, task, gold, options.drawn, make)
+    for name, seconds in found["compile_s"].items():
+        print(f"{task.name:14} {name:24} reading the grammar: {seconds:.2f} CPU s")
+    for name, figures in found["distance"].items():
+        told = ", ".join(f"{key} {figure:.3g}" if isinstance(figure, float) else f"{key} {figure}"
+                         for key, figure in figures.items())  # fmt: skip
+        print(f"{task.name:14} {name:24} {told}", flush=True)
+    found["summary"] = {name: summary(runs) for name, runs in found["runs"].items()}
+    return found
+
+
+def show(task: Task, name: str, figures: dict[str, Any]) -> None:
+    values = (figures[key] for key in ("valid", "computed_tokens", "length", "passes", "cpu_s"))
+    attempts = f"{figures['attempts']:11.1f}" if "attempts" in figures else ""
+    print(f"{task.name:14} {name:24}" + "".join(f"{value:10.2f}" for value in values) + attempts, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=[task.name for task in TASKS], help="tasks")
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=[], help="to compare with")
+    parser.add_argument("--gold", type=int, default=50, help="draws of g that engines are held against")
+    parser.add_argument("--drawn", type=int, default=32, help="texts of each engine, for its distance to g")
+    parser.add_argument("--attempts", type=int, default=300, help="of Masked(), for its distance to g")
+    parser.add_argument("--out", type=Path, help="JSON file for all figures")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    bench = Bench()
+    engines = {name: ENGINES[name](bench.model, bench.tokenizer) for name in options.engines}
+    print(f"{'':39}{'valid':>10}{'tokens':>10}{'length':>10}{'passes':>10}{'CPU s':>10}{'attempts':>11}  a valid text")
+    settings = {**SETTINGS, "seeds": options.seeds, "gold": options.gold, "drawn": options.drawn}
+    found: dict[str, Any] = {"settings": settings, "versions": versions(options.engines), "tasks": {}}
+    for task in TASKS:
+        if task.name in (options.only or [task.name]):
+            found["tasks"][task.name] = measure(bench, task, engines, options)
+            if options.out:
+                options.out.write_text(json.dumps(plain(found), indent=1) + "\n")
+
+
+def versions(engines: Sequence[str]) -> dict[str, str]:
+    return {name: version(name) for name in ("torch", "transformers", *map(str.lower, engines))}
+
+
+if __name__ == "__main__":
+    main()
