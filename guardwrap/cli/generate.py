@@ -99,6 +99,10 @@ def generate(
         typer.Option(rich_help_panel=_BUDGET, help="Attempts; if left out the constraint file's limit, or 1000."),
     ] = None,
     max_tokens: Annotated[int | None, typer.Option(rich_help_panel=_BUDGET, help="Tokens over all attempts.")] = None,
+    max_computed_tokens: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=_BUDGET, help="Tokens that the model is run for; what is known is free."),
+    ] = None,
     max_seconds: Annotated[
         float | None, typer.Option(rich_help_panel=_BUDGET, help="Seconds; attempts under way run to their end.")
     ] = None,
@@ -132,7 +136,12 @@ def generate(
     given = read_constraints(constraints, allow_code=allow_code)
     named = given.sampler if sampler is None else read_option(sampler, "--sampler")
     chosen = sampler_named("rejection" if named is None else named, given.source if sampler is None else None)
-    limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_seconds": max_seconds}
+    limits = {
+        "max_attempts": max_attempts,
+        "max_tokens": max_tokens,
+        "max_computed_tokens": max_computed_tokens,
+        "max_seconds": max_seconds,
+    }
     budget = dataclasses.replace(given.budget or Budget(), **known(limits))
     told = None if proposal is None else Prompt(proposal)
     proposed = MaskedGiven(told) if masked else told

@@ -602,3 +602,11 @@ def test_masked(model, has_a, tmp_path):
     assert again.exit_code == 0, again.output
     other = generate(model, "ab", "b", "-c", has_a, "-n", 3, "-o", "out.jsonl", "--sampler", "imh", "--resume")
     assert_one_line(other, "proposal")
+
+
+def test_a_budget_of_computed_tokens(model, tmp_path):
+    (tmp_path / "c.yaml").write_text(NEVER)
+    options = ("--max-attempts", 100_000, "--max-computed-tokens", 5)
+    result = generate(model, "ab", "-c", "c.yaml", *options)
+    (record,) = records(result.stdout)
+    assert record["report"]["ended"] == "max_computed_tokens"
