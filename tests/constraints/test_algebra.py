@@ -34,6 +34,7 @@ def outcome(constraint, text):
         return None
 
 
+@pytest.mark.slow
 @profile(250)
 @given(trees, trees, texts)
 def test_kleene_laws(a, b, text):

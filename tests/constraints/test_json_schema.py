@@ -41,6 +41,7 @@ def begins_json(prefix):
     return ANY.monitor().read(prefix).verdict is not Verdict.VIOLATED
 
 
+@pytest.mark.slow
 @profile(600)
 @given(json_texts())
 def test_every_prefix_of_json_begins_json(text):
@@ -61,6 +62,7 @@ soup = st.lists(st.sampled_from(JSON_PIECES), max_size=10).map("".join)
 continuations = st.lists(soup | json_texts(), min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @profile(1200)
 @given(mutated(json_texts()) | soup, continuations)
 def test_a_dead_prefix_has_no_continuation(text, rests):
@@ -117,6 +119,7 @@ def completion(prefix):
     return None
 
 
+@pytest.mark.slow
 @profile(600)
 @given(mutated(json_texts()) | soup)
 def test_a_live_prefix_has_a_continuation(text):
@@ -127,6 +130,7 @@ def test_a_live_prefix_has_a_continuation(text):
         assert completion(text[:end]) is not None, text[:end]
 
 
+@pytest.mark.slow
 def test_deep_nesting_is_linear(monkeypatch):
     monkeypatch.setattr(json_reading, "VERDICT_SECONDS", 60)
 

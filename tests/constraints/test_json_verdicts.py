@@ -90,6 +90,7 @@ def test_corners_are_sound(schema, text, where):
     assert in_pieces(constraint, text, where) is constraint.verdict(text)
 
 
+@pytest.mark.slow
 @profile(300)
 @given(whole_schemas(), texts)
 def test_what_is_finished_and_wrong_is_violated(schema, text):

@@ -39,6 +39,7 @@ def test_there_are_examples_in_docstrings():
 # --------------------------------------------------------------------------------------------------------------- Regex
 
 
+@pytest.mark.slow
 @profile(1000)
 @given(
     st.text(max_size=12)
