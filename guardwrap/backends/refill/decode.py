@@ -104,11 +104,12 @@ class RefillBackend:
             again, self._again = self._again[:count], self._again[count:]
             if again:
                 return self._begin([self._begun(launch) for launch in again])
+        waiting = self._waiting
         try:
             self._seat_orphans()
             logits = self._rows.forward(self._tokens, self._memorable())
         except torch.OutOfMemoryError as error:
-            self._halve((), error)
+            self._halve(waiting, error)
             return []
         self.row_steps += len(self._running)
         for attempt in self._running:
@@ -208,9 +209,9 @@ class RefillBackend:
             self._join(attempt)
 
     def _halve(self, attempts: Sequence[Decoded], error: torch.OutOfMemoryError) -> None:
-        """Go on with half as many attempts at once; those on their way begin again."""
+        """Go on with half as many at once; those on their way begin again, and so do these, seated already or not."""
         self._size = halved(self._size, error)
-        begun = [attempt.launch for attempt in (*self._running, *self._waiting, *attempts)]
+        begun = {id(each.launch): each.launch for each in (*self._running, *self._waiting, *attempts)}.values()
         self._again = sorted([*begun, *self._again], key=lambda launch: (launch.prompt, launch.attempt))
         self._empty()
 

@@ -124,7 +124,7 @@ class Slots:
 
     A distinct prompt is computed once and copied into the rows that need it, aligned on the right; the mask hides
     what stands to its left. Rows stay at the front of the rectangles: the last ones move into the gaps. Where other
-    rows have been, a row can begin too: their states and logits are kept as a tree of prefixes.
+    rows have been, a row can begin too: their states are kept as a tree of prefixes.
 
     Parameters
     ----------

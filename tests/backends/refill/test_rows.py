@@ -10,10 +10,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from guardwrap import GuardedGenerator, Keyword, Length, Prompt
 from guardwrap.backends.refill import rows, selftest, slots
+from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.backends.refill.rows import Plain, Wave
 from guardwrap.backends.refill.selftest import select_rows
 from guardwrap.backends.refill.slots import Slots
 from guardwrap.errors import ModelError
+from guardwrap.pipelines.tasks import call_of
+from guardwrap.scheduling.backend import Launch
 from guardwrap.testing import World, character_tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
@@ -293,6 +296,63 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
     assert run() == usual
     assert 3 <= max(most) <= 5
     assert "out of memory: going on with 4 attempts" in caplog.text
+
+
+@pytest.mark.parametrize("time", range(1, 8))
+def test_out_of_memory_when_a_row_is_taken_loses_nothing_and_doubles_nothing(
+    world: World, time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it runs out: some of the attempts that want a row have got one by then."""
+    join, launched = Slots.join, []
+
+    def full(self: Slots, prefix: Any, prompt: int) -> int:
+        launched.append(prefix)
+        if len(launched) == time:
+            raise torch.OutOfMemoryError("out of memory")
+        return join(self, prefix, prompt)
+
+    def attempts() -> list[Any]:
+        guarded = GuardedGenerator(world.pipeline(), Keyword("b", whole_words=False), batch_size=16, seed=3)
+        found = guarded.attempts(["ab", "a"], 20, max_new_tokens=6, temperature=0.5)
+        return [(attempt.draw.token_ids, attempt.satisfied) for prompt in found for attempt in prompt]
+
+    usual = attempts()
+    monkeypatch.setattr(Slots, "join", full)
+    halve, again = RefillBackend._halve, []
+
+    def noted(self: RefillBackend, *given: Any) -> None:
+        halve(self, *given)
+        again.extend(self._again)
+
+    monkeypatch.setattr(RefillBackend, "_halve", noted)
+    assert attempts() == usual
+    assert len(launched) > time
+    assert len(again) == len({id(launch) for launch in again}) > 1
+
+
+def test_who_waits_when_memory_runs_out_begins_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who waited for a row that was stopped want one of their own, and there is no memory for it."""
+    options = {"do_sample": True, "num_return_sequences": 3, "min_new_tokens": 12, "max_new_tokens": 12}
+    (prompt,) = call_of(world.pipeline(), {**options, "temperature": 0.05}).prompts(enumerate(["ab"]), 1)
+    backend = RefillBackend(lambda: Slots(world.model), 3)
+    backend.launch([Launch(prompt.law, 0, number, 0) for number in range(3)])
+    for _ in range(3):
+        backend.advance()
+    assert (len(backend._running), len(backend._waiting)) == (1, 2)
+    first = backend._running[0].launch.prompt
+    backend.cancel(lambda launch: launch.prompt == first)
+    with monkeypatch.context() as patched:
+
+        def full(*_: Any) -> int:
+            raise torch.OutOfMemoryError("out of memory")
+
+        patched.setattr(Slots, "join", full)
+        backend.advance()
+    assert backend.running == 2
+    ended = []
+    while backend.running:
+        ended += backend.advance()
+    assert {attempt.launch.prompt for attempt in ended} == {0, 1, 2} - {first}
 
 
 def test_out_of_memory_with_one_attempt_is_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
