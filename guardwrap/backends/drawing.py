@@ -79,7 +79,7 @@ def _masked(scores: torch.Tensor, candidates: torch.Tensor | None, attempts: Seq
 
 
 def _dead(shares: torch.Tensor, candidates: torch.Tensor | None, attempt: Decoded) -> torch.Tensor:
-    """Return the columns that an attempt's mask leaves out: ``[columns]`` to at most as many.
+    """Return the columns that an attempt's mask leaves out; ``shares`` and ``candidates`` are ``[columns]``.
 
     They are looked at from the likeliest down, until the others have hardly any share of what is left. When that is
     depends on the law alone.
@@ -104,7 +104,7 @@ def _keep_laws(
     scores: torch.Tensor,
     candidates: torch.Tensor | None,
     attempts: Sequence[Decoded],
-    left: Sequence[float] | None = None,
+    left: Sequence[float] | None,
 ) -> None:
     """Keep the laws of next tokens at places that others are likely to come by."""
     places = {attempt.place: row for row, attempt in enumerate(attempts) if attempt.place is not None}
