@@ -119,6 +119,9 @@ class Usage:
     computed_tokens
         Tokens that the model was run for, surplus included; the prompt's own are not counted. Fewer than were drawn
         where attempts begin alike, as what was computed once is known. It depends on the batch size, unlike ``tokens``.
+    skipped_attempts
+        Those of ``attempts`` that were not drawn, as they were known to be rejected; they have no tokens. Only after
+        1 000 attempts in a row without a text.
     """
 
     attempts: int = 0
@@ -127,6 +130,7 @@ class Usage:
     surplus_attempts: int = 0
     surplus_tokens: int = 0
     computed_tokens: int = 0
+    skipped_attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,8 @@ class Report:
         Texts asked for and texts accepted.
     ended
         ``"complete"``, or what ended the run: ``"max_attempts"``, ``"max_tokens"``,
-        ``"max_computed_tokens"``, ``"max_seconds"``, ``"deadline"``, ``"deterministic"``, ``"error"``.
+        ``"max_computed_tokens"``, ``"max_seconds"``, ``"deadline"``, ``"deterministic"``, ``"impossible"`` (no text
+        that can be drawn satisfies the constraint), ``"error"``.
     usage
         What was spent.
     budget

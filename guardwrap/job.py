@@ -92,9 +92,11 @@ class Job:
         if self.sampler.weighs:
             prompt = require_weighable(prompt)
         watch = None if self.watches is None else self.watches(prompt.law)
-        mask = None
-        if self.masked is not None and watch is not None:
-            mask = Mask(watch, prompt.law, self.constraint, partial(self.call.draw, prompt), self.masked.unseen)
+        mask = lookahead = None
+        if watch is not None:
+            unseen = 0.0 if self.masked is None else self.masked.unseen
+            lookahead = Mask(watch, prompt.law, self.constraint, partial(self.call.draw, prompt), unseen)
+            mask = None if self.masked is None else lookahead
         return Request(
             prompt=prompt,
             constraint=self.constraint,
@@ -104,6 +106,7 @@ class Job:
             draw_of=self.call.draw,
             watch=watch,
             mask=mask,
+            lookahead=lookahead,
             notes=self.notes,
             proposal=self.proposal,
             weigh=self.weigh,

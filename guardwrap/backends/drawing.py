@@ -12,11 +12,12 @@ import torch
 
 from guardwrap.backends.known import learn, next_token, step, token_laws
 from guardwrap.backends.law import GenerationLaw
-from guardwrap.backends.tokens import argmax, inverse_cdf, warped
+from guardwrap.backends.narrowing import Candidates
+from guardwrap.backends.tokens import argmax, inverse_cdf, require_drawable, warped
 from guardwrap.scheduling.backend import Decoded, Launch, grouped
 from guardwrap.scheduling.randomness import uniforms
 
-__all__ = ["begun", "choose_tokens", "draw", "note", "walk"]
+__all__ = ["begun", "candidates_of", "choose_tokens", "draw", "note", "walk"]
 
 LOOKED_AT = 32
 """Candidates of a next token that are judged at once."""
@@ -26,7 +27,8 @@ MOST_LOOKED_AT = 1024
 
 def begun(launch: Launch) -> Decoded:
     """Return an attempt before its first token."""
-    return Decoded(launch, stream=uniforms(launch.seed, launch.prompt, launch.attempt))
+    branch = None if launch.narrowed is None else launch.narrowed.root
+    return Decoded(launch, stream=uniforms(launch.seed, launch.prompt, launch.attempt), branch=branch)
 
 
 def draw(logits: torch.Tensor, attempts: Sequence[Decoded]) -> torch.Tensor:
@@ -57,6 +59,16 @@ def walk(attempt: Decoded) -> None:
     while attempt.status == "running" and next_token(attempt):
         if not step(attempt):
             _settle([attempt])
+
+
+def candidates_of(logits: torch.Tensor, attempt: Decoded) -> Candidates:
+    """Return what an attempt's next token is drawn from, of its logits ``[1, vocabulary]``."""
+    scores, candidates = warped(_process(logits, [attempt]), _law(attempt).warpers)
+    require_drawable(scores)
+    values, order = (scores[0].double().log_softmax(-1)).sort(descending=True, stable=True)
+    some = values > -math.inf
+    tokens = order if candidates is None else candidates[0, order]
+    return tokens[some].cpu().numpy(), values[some].cpu().numpy()
 
 
 def _masked(scores: torch.Tensor, candidates: torch.Tensor | None, attempts: Sequence[Decoded]) -> list[float]:

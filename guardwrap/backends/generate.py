@@ -19,7 +19,7 @@ from guardwrap.backends.drawing import begun, choose_tokens, note
 from guardwrap.backends.memory import halved
 from guardwrap.errors import UsageError
 from guardwrap.private import sampling_loop, stand_in
-from guardwrap.scheduling.backend import Capabilities, Decoded, Launch
+from guardwrap.scheduling.backend import Capabilities, Decoded, Ids, Launch, Mask
 
 __all__ = ["GenerateBackend"]
 
@@ -83,6 +83,9 @@ class GenerateBackend:
         """Forget the attempts that are not needed any more; return those that had begun: there are none."""
         self._queue = [launch for launch in self._queue if not unneeded(launch)]
         return []
+
+    def narrow(self, launch: Launch, lookahead: Mask, ended: Sequence[tuple[Ids, bool]]) -> None:
+        """See Backend: texts are drawn whole, so nothing is left out."""
 
 
 def _draw(attempts: Sequence[Decoded]) -> None:

@@ -192,7 +192,10 @@ def learn(attempt: Decoded) -> None:
 
 def next_token(attempt: Decoded) -> bool:
     """Draw the next token where its law is known; say whether it was."""
-    law: TokenLaw | None = None if attempt.place is None else attempt.place.law
+    branch = attempt.branch
+    law: TokenLaw | None = (
+        branch.law if branch is not None else attempt.place.law if attempt.place is not None else None
+    )
     if law is None:
         return False
     uniform = next(attempt.stream)
@@ -200,7 +203,9 @@ def next_token(attempt: Decoded) -> bool:
     if column is None:
         attempt.stream.give_back(uniform)
         return False
-    attempt.token_ids.append(law.tokens[column])
+    token = law.tokens[column]
+    attempt.token_ids.append(token)
+    attempt.branch = None if branch is None else branch.children.get(token)
     attempt.log_probability += law.log_probabilities[column]
     attempt.log_left += law.log_left
     return True

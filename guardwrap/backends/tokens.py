@@ -8,7 +8,7 @@ from transformers.generation import TemperatureLogitsWarper, TopKLogitsWarper
 
 from guardwrap.errors import ModelError
 
-__all__ = ["BLOCK", "applied", "argmax", "inverse_cdf", "warped"]
+__all__ = ["BLOCK", "applied", "argmax", "inverse_cdf", "require_drawable", "warped"]
 
 BLOCK = 256
 """Tokens whose weights are summed together first."""
@@ -43,9 +43,7 @@ def inverse_cdf(scores: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tens
     this took a tenth of softmax and multinomial's time.
     """
     rows, size = scores.shape
-    top = scores.amax(-1, keepdim=True)
-    if not bool(torch.isfinite(top).all()):
-        raise ModelError("the model gave NaN or excluded every token; try float32, or look at the logits processors")
+    top = require_drawable(scores)
     weights = torch.nn.functional.pad((scores - top).exp_(), (0, -size % BLOCK)).view(rows, -1, BLOCK)
     blocks = weights.sum(-1, dtype=torch.float64).cumsum(-1)
     total = blocks[:, -1:]
@@ -56,6 +54,20 @@ def inverse_cdf(scores: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tens
     token = (block * BLOCK + _first_above(inside, target - before)).squeeze(1)
     chosen = scores.gather(1, token[:, None]).double()
     return token, (chosen - top.double() - total.log()).squeeze(1)
+
+
+def require_drawable(scores: torch.Tensor) -> torch.Tensor:
+    """Return the largest score of each row, ``[rows, 1]``.
+
+    Raises
+    ------
+    ModelError
+        If a row has a NaN, or no token that can be drawn.
+    """
+    top = scores.amax(-1, keepdim=True)
+    if not bool(torch.isfinite(top).all()):
+        raise ModelError("the model gave NaN or excluded every token; try float32, or look at the logits processors")
+    return top
 
 
 def _first_above(cumulative: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -52,6 +52,8 @@ class Sampler(NamedTuple):
         that say how well. A sampler that asks for no weights speaks of a proposal that is the model itself.
     weighs
         Whether attempts need log-weights: log a(y) is computed for those that satisfy the constraint.
+    skips
+        Whether an attempt that violates the constraint leaves the state as it is, so that it need not be shown.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Sampler(NamedTuple):
     step: Callable[[Any, Attempt], tuple[Any, Draw | None]]
     report: Callable[[Any], tuple[str, Mapping[str, Estimate | float]]]
     weighs: bool = False
+    skips: bool = False
 
 
 def checked_weight(attempt: Attempt) -> float:

@@ -111,7 +111,7 @@ def imh(
                 figures["r_hat"] = r_hat(whole)
         return f"approximately g: IMH, {steps} moves from an accepted draw", figures
 
-    return Sampler("imh", init, step, report, weighs=True)
+    return Sampler("imh", init, step, report, weighs=True, skips=move == "accepted")
 
 
 def _ended(state: _State) -> Iterator[Trace | None]:

@@ -22,5 +22,5 @@ def _report(state: None) -> tuple[str, Mapping[str, Estimate | float]]:
     return "exactly g", {}
 
 
-rejection = Sampler("rejection", _init, _step, _report)
+rejection = Sampler("rejection", _init, _step, _report, skips=True)
 """Draw from a' until b(y) = 1. Samples g' ∝ a' b, which is g when a' = a (paper, Section 3 and App. B.3)."""

@@ -15,13 +15,20 @@ from guardwrap.constraints.parsing import parser_of
 from guardwrap.draws import Draw, Estimate, Outcome, Report, Usage
 from guardwrap.metrics import acceptance_rate
 from guardwrap.samplers import Attempt
-from guardwrap.scheduling.backend import Decoded, Launch
-from guardwrap.scheduling.randomness import decision
+from guardwrap.scheduling.backend import Backend, Decoded, Launch
+from guardwrap.scheduling.randomness import decision, skipped
 from guardwrap.scheduling.request import Request
+from guardwrap.scheduling.skipping import Rounds
 
 __all__ = ["Account", "Judged", "next_in_turn"]
 
+SKIPPED = "known before it was drawn"
+"""What reports say rejected an attempt that was skipped."""
+
 _CLOCK = "max_time cuts texts by the clock, so the same seed need not give the same texts again"
+_SKIPS = "{} of {} attempts were not drawn, as they were known to be rejected: their number was drawn, exactly"
+
+_NEVER = "no text that can be drawn under these settings satisfies the constraint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +61,23 @@ class Account:
     rejected_at: list[int] = field(default_factory=list)  # their tokens, ascending, decided out of turn or not
     launched: int = 0
     waiting: dict[int, Judged] = field(default_factory=dict)  # decided out of turn, by attempt
-    attempts: int = 0
+    decided: int = 0
+    attempts: int = 0  # those decided, and those skipped
+    reached: int = 0  # attempts, once all that were launched are decided
+    rounds: Rounds | None = None  # where attempts may be skipped
+    skipped: int = 0
     satisfied: int = 0
+    satisfied_before: int = 0  # what is left out now was left out
     tokens: int = 0
     surplus: list[int] = field(default_factory=list)
     computed: int = 0
     began: float | None = None
     seconds: float = 0.0
     ended: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.request.lookahead is not None and self.request.sampler.skips and self.request.mask is None:
+            self.rounds = Rounds()
 
     @property
     def wanted(self) -> int:
@@ -70,8 +86,8 @@ class Account:
 
     @property
     def under_way(self) -> int:
-        """Attempts launched and not yet booked."""
-        return self.launched - self.attempts
+        """Attempts launched and not yet decided."""
+        return self.launched - self.decided
 
     def launches(self, room: int, running: Sequence[int]) -> list[Launch]:
         """Return the next attempts: so many that the texts still missing are expected of what is on its way.
@@ -101,22 +117,37 @@ class Account:
         # A sampler may take only some of the attempts that satisfy the constraint: so far this share of them.
         share = (len(self.accepted) + 1) / (self.satisfied + 1)
         waiting = sum(judged.judgement.satisfied for judged in self.waiting.values())
-        satisfied, rejected = self.satisfied + waiting, len(self.rejected_at)
+        satisfied, rejected = self.satisfied - self.satisfied_before + waiting, len(self.rejected_at)
         later = (rejected - bisect_right(self.rejected_at, length) for length in running)
         expected = waiting + sum((satisfied + 1) / (satisfied + 1 + count) for count in later)
         missing = self.wanted - len(self.accepted) - share * expected
         count = min(room, math.ceil(missing * (satisfied + rejected + 1) / (share * (satisfied + 1)) - 1e-9))
-        if budget.max_attempts is not None:
-            count = min(count, budget.max_attempts - self.launched)
         if self.request.prompt.law.mode == "greedy":
             count = min(count, 1 - self.launched)
-        numbers = range(self.launched, self.launched + max(count, 0))
-        self.launched += len(numbers)
-        return [self.launch(number) for number in numbers]
+        if self.rounds is not None:
+            count = min(count, self.rounds.room(self.launched))
+        return self._numbered(count)
+
+    def _numbered(self, count: int) -> list[Launch]:
+        """Return the next attempts that the budget allows; it is spent where there is none, and none on its way."""
+        most = self.request.budget.max_attempts
+        found: list[Launch] = []
+        while len(found) < count:
+            launch = self.launch(self.launched)
+            reached = self.reached + launch.skipped + 1
+            if most is not None and reached > most:
+                if not self.under_way:
+                    self._skip(most - self.attempts)
+                    self.ended = "max_attempts"
+                break
+            self.launched, self.reached = self.launched + 1, reached
+            found.append(launch)
+        return found
 
     def launch(self, attempt: int) -> Launch:
         """Return an attempt of this request."""
         request = self.request
+        narrowed = None if self.rounds is None else self.rounds.narrowed
         limit = request.budget.deadline
         deadline = None if limit is None or self.began is None else self.began + limit
         return Launch(
@@ -128,7 +159,36 @@ class Account:
             request.watch,
             request,
             request.mask,
+            narrowed,
+            0 if narrowed is None else skipped(request.seed, request.prompt.number, attempt, narrowed.live),
         )
+
+    @property
+    def due(self) -> bool:
+        """Whether a round is over, and more may be left out before the next one."""
+        return self.ended is None and self.rounds is not None and self.rounds.over(self.decided)
+
+    def narrow(self, backend: Backend) -> None:
+        """Leave out what the attempts of a round have shown to be rejected."""
+        rounds, lookahead = self.rounds, self.request.lookahead
+        if rounds is None or lookahead is None:
+            return
+        found = backend.narrow(self.launch(self.launched), lookahead, rounds.ended())
+        if found is None:
+            self.rounds = None
+            return
+        self.computed += found.computed
+        rounds.take(found)
+        self.rejected_at, self.satisfied_before = [], self.satisfied
+        if found.live == 0.0:
+            self.ended = "impossible"
+
+    def _skip(self, count: int) -> None:
+        """Book attempts that are known to be rejected."""
+        if count:
+            self.attempts += count
+            self.skipped += count
+            self.rejections[SKIPPED] += count
 
     def found(self) -> list[Decoded]:
         """Return the texts of a beam search as attempts."""
@@ -149,7 +209,9 @@ class Account:
             self.computed += item.decoded.computed
             if not item.judgement.satisfied:
                 insort(self.rejected_at, len(item.draw.token_ids))
-        while self.ended is None and (next_ := next_in_turn(self.waiting, self.attempts)) is not None:
+            if self.rounds is not None:
+                self.rounds.note(item.decoded.launch.attempt, item.draw.token_ids, item.judgement.satisfied)
+        while self.ended is None and (next_ := next_in_turn(self.waiting, self.decided)) is not None:
             self._book(next_)
         if self.ended is not None:
             self.surplus += [len(item.draw.token_ids) for item in self.waiting.values()]
@@ -162,6 +224,8 @@ class Account:
             self.surplus.append(len(judged.draw.token_ids))
             self.ended = "deadline"
             return
+        self._skip(judged.decoded.launch.skipped)
+        self.decided += 1
         self.attempts += 1
         self.satisfied += judged.judgement.satisfied
         self.tokens += len(judged.draw.token_ids)
@@ -191,7 +255,15 @@ class Account:
     def outcome(self) -> Outcome:
         """Return what the request got."""
         request, law = self.request, self.request.prompt.law
-        usage = Usage(self.attempts, self.tokens, self.seconds, len(self.surplus), sum(self.surplus), self.computed)
+        usage = Usage(
+            self.attempts,
+            self.tokens,
+            self.seconds,
+            len(self.surplus),
+            sum(self.surplus),
+            self.computed,
+            self.skipped,
+        )
         rate = None
         if law.mode == "sample" and self.attempts:
             complete = self.ended == "complete"
@@ -199,6 +271,8 @@ class Account:
         drawn_from, evidence = self._drawn_from()
         clock = None if law.max_time is None else _CLOCK
         rounding = None if request.weigh is None else request.weigh.note
+        skips = _SKIPS.format(self.skipped, self.attempts) if self.skipped else None
+        never = _NEVER if self.ended == "impossible" else None
         report = Report(
             drawn_from=drawn_from,
             evidence=evidence,
@@ -213,7 +287,7 @@ class Account:
             rejections=dict(self.rejections.most_common()),
             constraint=request.constraint.digest,
             mode=self.mode if law.found is None else "generate",
-            notes=(*request.notes, *(note for note in (clock, rounding) if note is not None)),
+            notes=(*request.notes, *(note for note in (clock, rounding, skips, never) if note is not None)),
             proposal=request.proposal,
         )
         draws = tuple(self.accepted)

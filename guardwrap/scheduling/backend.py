@@ -7,7 +7,21 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-__all__ = ["Backend", "Capabilities", "Decoded", "Launch", "Law", "Mask", "Scorer", "Watch", "draw_all", "grouped"]
+__all__ = [
+    "Backend",
+    "Capabilities",
+    "Decoded",
+    "Launch",
+    "Law",
+    "Mask",
+    "Narrowed",
+    "Scorer",
+    "Watch",
+    "draw_all",
+    "grouped",
+]
+
+Ids = tuple[int, ...]
 
 Watch = Callable[[Sequence[int]], "str | None"]
 """From the token ids so far to the part of the constraint that no continuation can satisfy, or None."""
@@ -22,6 +36,18 @@ class Mask(Protocol):
 
     def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
         """Say for each candidate of the next token whether it is left out."""
+
+
+class Narrowed(Protocol):
+    """The law of a request's attempts without those that are known to be rejected. The rest is the backend's affair."""
+
+    @property
+    def live(self) -> float:
+        """The share of the law that is left; 0 where every text is known to be rejected."""
+
+    @property
+    def computed(self) -> int:
+        """Tokens that the model was run for to find it."""
 
 
 class Law(Protocol):
@@ -62,6 +88,10 @@ class Launch:
         Whose attempt it is.
     mask
         Which next tokens are left out of the law; None leaves all in.
+    narrowed
+        What the attempt is drawn from instead of the whole law: what the backend's ``narrow`` has returned.
+    skipped
+        Attempts before this one that were not drawn, as they are known to be rejected.
     """
 
     law: Any
@@ -72,6 +102,8 @@ class Launch:
     watch: Watch | None = None
     request: Any = None
     mask: Mask | None = None
+    narrowed: Any = None
+    skipped: int = 0
 
 
 @dataclass(slots=True)
@@ -101,7 +133,7 @@ class Decoded:
         ``time.monotonic()`` of its launch.
     computed
         Tokens that the model was run for, on its behalf; those of prompts are not counted.
-    place
+    place, branch
         Where it stands in what the backend knows already; the backend's own affair.
     memo
         What judging texts has found out about this very one, from an attempt before; None where nothing is kept.
@@ -118,6 +150,7 @@ class Decoded:
     began: float = field(default_factory=lambda: time.monotonic())
     computed: int = 0
     place: Any = field(default=None, repr=False)
+    branch: Any = field(default=None, repr=False)
     memo: dict[str, Any] | None = field(default=None, repr=False)
 
     @property
@@ -179,6 +212,25 @@ class Backend(Protocol):
 
     def cancel(self, unneeded: Callable[[Launch], bool]) -> list[Decoded]:
         """Stop attempts that are not needed any more and return those that had begun."""
+
+    def narrow(self, launch: Launch, lookahead: Mask, ended: Sequence[tuple[Ids, bool]]) -> Narrowed | None:
+        """Leave out of a request's law what is known to be rejected.
+
+        Parameters
+        ----------
+        launch
+            The request's next attempt, with what was left out already. Nothing that is drawn from it is on its way.
+        lookahead
+            Finds tokens that lead nowhere.
+        ended
+            Tokens of attempts that were drawn since then, in launch order, and whether each ended with them and was
+            rejected.
+
+        Returns
+        -------
+        Narrowed or None
+            None where the backend does no such thing.
+        """
 
 
 class Scorer(Protocol):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-__all__ = ["decision", "uniforms"]
+__all__ = ["decision", "skipped", "uniforms"]
 
 _BLOCK = 64
 
@@ -42,6 +44,22 @@ class uniforms:  # noqa: N801  # an iterator that reads as a function
 def decision(seed: int, prompt: int, attempt: int) -> float:
     """Return a uniform of an attempt's that none of its tokens uses: for a sampler that accepts at random."""
     return float(_generator(seed, prompt, attempt, 1).random())
+
+
+def skipped(seed: int, prompt: int, attempt: int, live: float) -> int:
+    """Return how many attempts before this one are not drawn, as they are known to be rejected.
+
+    Parameters
+    ----------
+    seed, prompt, attempt
+        As for ``uniforms``.
+    live
+        Share of the law that is not known to be rejected, in (0, 1]: n has the law (1 - live)^n live.
+    """
+    if live >= 1.0:
+        return 0
+    uniform = float(_generator(seed, prompt, attempt, 2).random())
+    return int(math.log1p(-uniform) / math.log1p(-live))
 
 
 def _generator(seed: int, *key: int) -> np.random.Generator:

@@ -67,6 +67,8 @@ class Request:
         Judges the tokens of a running attempt; None where there is no early abort.
     mask
         Leaves out next tokens that no text which satisfies the constraint begins with; None draws from the law itself.
+    lookahead
+        The same tokens, where they may be left out only if the law stays what it is: see ``skipping``.
     notes
         For the report.
     proposal
@@ -84,6 +86,7 @@ class Request:
     draw_of: DrawOf
     watch: Watch | None = None
     mask: Mask | None = None
+    lookahead: Mask | None = None
     notes: tuple[str, ...] = ()
     proposal: str | None = None
     weigh: Weigh | None = None

@@ -127,6 +127,12 @@ class Scheduler:
     def _drawn(self) -> list[Decoded]:
         launches: list[Launch] = []
         found: list[Decoded] = []
+        for request, account in self._active.items():
+            if account.due:
+                try:
+                    account.narrow(self.backend)
+                except Exception as error:
+                    self._failed[request] = error
         # An attempt may end with its first token and make room again before the model is run; those that run must
         # get on all the same.
         if self._rounds < LAUNCH_ROUNDS or not self.backend.running:

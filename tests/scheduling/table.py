@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from guardwrap.draws import Draw
-from guardwrap.scheduling.backend import Capabilities, Decoded, Launch
+from guardwrap.scheduling.backend import Capabilities, Decoded, Ids, Launch, Mask
 from guardwrap.scheduling.randomness import uniforms
 
 LETTERS = "-ab "  # the first one ends a text
@@ -91,6 +91,9 @@ class TableBackend:
         gone = [attempt for attempt in self.attempts if unneeded(attempt.launch)]
         self.attempts = [attempt for attempt in self.attempts if attempt not in gone]
         return gone
+
+    def narrow(self, launch: Launch, lookahead: Mask, ended: Sequence[tuple[Ids, bool]]) -> None:
+        """It leaves nothing out."""
 
     def _drawn(self, attempts: Sequence[Decoded]) -> list[Decoded]:
         self.steps += len(attempts)

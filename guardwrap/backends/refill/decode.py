@@ -7,11 +7,12 @@ from contextlib import contextmanager
 
 import torch
 
-from guardwrap.backends.drawing import begun, draw, walk
+from guardwrap.backends.drawing import begun, candidates_of, draw, walk
 from guardwrap.backends.known import Tree
 from guardwrap.backends.memory import halved
-from guardwrap.backends.refill.rows import Ids, Rows
-from guardwrap.scheduling.backend import Capabilities, Decoded, Launch
+from guardwrap.backends.narrowing import Candidates, Narrowed, narrowed
+from guardwrap.backends.refill.rows import Rows
+from guardwrap.scheduling.backend import Capabilities, Decoded, Ids, Launch, Mask
 
 __all__ = ["RefillBackend", "prefix_of"]
 
@@ -128,6 +129,26 @@ class RefillBackend:
         gone = [attempt for attempt in self._waiting if attempt.status == "cancelled"]
         self._waiting = [attempt for attempt in self._waiting if attempt.status == "running"]
         return self._take_ended() + gone
+
+    @torch.no_grad()
+    def narrow(self, launch: Launch, lookahead: Mask, ended: Sequence[tuple[Ids, bool]]) -> Narrowed | None:
+        """See Backend. Attempts that cannot begin in mid-text, or whose laws may change, are drawn one by one."""
+        if not self._rows.shares or not launch.law.repeats:
+            return None
+        rows = self._make_rows()  # of their own: the same figures, whatever else is under way
+
+        def law_after(prefix: Ids) -> Candidates:
+            prompt = launch.law.ids
+            if prefix:
+                rows.join((*prompt, *prefix[:-1]), len(prompt))
+                newest = torch.tensor(prefix[-1:], device=self._tokens.device)
+                logits = rows.forward(newest, {0: (*prompt, *prefix)})
+            else:
+                logits = rows.add([prompt])
+            rows.keep([])
+            return candidates_of(logits, Decoded(launch, list(prefix)))
+
+        return narrowed(launch.narrowed, ended, law_after, lookahead)
 
     def _begun(self, launch: Launch) -> Decoded:
         attempt = begun(launch)

@@ -1,0 +1,85 @@
+"""Rounds of attempts, after which a request may know enough to skip those that would be rejected.
+
+What an attempt is drawn from may depend on attempts that were decided before it, and on nothing else; it must not
+depend on the batch size. So attempts come in rounds of fixed sizes. After a round without enough texts the next one
+waits until all of this one is decided, and the backend leaves out what is known by then (``backends.narrowing``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from guardwrap.scheduling.backend import Narrowed
+
+__all__ = ["Rounds"]
+
+FIRST = 1000
+"""Attempts of a round of which all must be rejected before anything is left out. Requests that are served before, and
+those with the default budget, have the texts that they would have without all this."""
+
+LATER = 64
+"""Attempts of a round after that. Where a quarter of them satisfies the constraint, nothing more is left out."""
+
+DEPTH = 64
+"""Tokens of an attempt that are kept until its round is over."""
+
+WORTH = 0.5
+"""Leaving out less than this share of the law is not worth the while."""
+
+
+@dataclass(eq=False)
+class Rounds:
+    """The rounds of one request.
+
+    Attributes
+    ----------
+    narrowed : Narrowed or None
+        What its attempts are drawn from now; None for the whole law.
+    """
+
+    narrowed: Narrowed | None = None
+    _begin: int = 0
+    _size: int = field(default_factory=lambda: FIRST)
+    _satisfied: int = 0
+    _ended: dict[int, tuple[tuple[int, ...], bool]] = field(default_factory=dict)
+
+    def room(self, launched: int) -> int:
+        """Return how many more attempts may be launched before this round must be over."""
+        if self._enough:
+            self._next()
+        return self._begin + self._size - launched
+
+    def over(self, decided: int) -> bool:
+        """Whether all attempts of a round without enough texts are decided."""
+        return decided == self._begin + self._size and not self._enough
+
+    def note(self, attempt: int, token_ids: tuple[int, ...], satisfied: bool) -> None:
+        """Keep what became of an attempt, which is not known of those of the rounds before."""
+        if attempt >= self._begin:
+            self._satisfied += satisfied
+            rejected = not satisfied and len(token_ids) <= DEPTH
+            self._ended[attempt] = token_ids[:DEPTH], rejected
+
+    def ended(self) -> list[tuple[tuple[int, ...], bool]]:
+        """Return this round's attempts in launch order: tokens, and whether each ended with them and was rejected."""
+        return [ended for _, ended in sorted(self._ended.items())]
+
+    def take(self, found: Narrowed) -> None:
+        """Begin the next round with what the backend has left."""
+        before = 1.0 if self.narrowed is None else self.narrowed.live
+        self._next()
+        if found.live <= WORTH * before:
+            self.narrowed, self._size = found, LATER
+        else:
+            self._size *= 2
+            # What grew in place has to be kept; the number of those skipped must be of what is drawn from.
+            self.narrowed = found if self.narrowed is not None else None
+
+    @property
+    def _enough(self) -> bool:
+        return self._satisfied >= (1 if self.narrowed is None else self._size // 4)
+
+    def _next(self) -> None:
+        self._begin += self._size
+        self._satisfied = 0
+        self._ended = {}
