@@ -121,7 +121,7 @@ class Usage:
         where attempts begin alike, as what was computed once is known. It depends on the batch size, unlike ``tokens``.
     skipped_attempts
         Those of ``attempts`` that were not drawn, as they were known to be rejected; they have no tokens. Only after
-        1 000 attempts in a row without a text.
+        10 000 attempts in a row without a text.
     """
 
     attempts: int = 0

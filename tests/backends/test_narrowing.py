@@ -148,11 +148,11 @@ def test_so_little_that_no_attempt_would_meet_it() -> None:
     made, rule = seldom(4.0), Regex("f{5}", match="fullmatch")
     rate = rate_of(made, rule)
     assert rate < 1e-9
-    outcomes = served(made, rule, 25, texts=1)
+    outcomes = served(made, rule, 12, texts=1)
     assert all(each.texts == ("fffff",) for each in outcomes)
     attempts = [each.report.usage.attempts for each in outcomes]
     assert 0.5 < np.mean(attempts) * rate < 2
-    assert max(each.report.usage.attempts - each.report.usage.skipped_attempts for each in outcomes) < 2_000
+    assert max(each.report.usage.attempts - each.report.usage.skipped_attempts for each in outcomes) < 11_000
     report = outcomes[0].report
     assert report.drawn_from == "exactly g"
     assert report.rejections[account.SKIPPED] == report.usage.skipped_attempts
@@ -164,7 +164,7 @@ def test_what_can_never_be_is_said() -> None:
     for each in outcomes:
         assert each.report.ended == "impossible"
         assert not each.texts
-        assert each.report.usage.attempts < 10_000
+        assert each.report.usage.attempts < 11_000
 
 
 def test_budgets_count_those_that_are_skipped() -> None:
@@ -172,7 +172,7 @@ def test_budgets_count_those_that_are_skipped() -> None:
     assert outcome.report.ended == "max_attempts"
     assert outcome.report.usage.attempts == 1_000_000
     assert sum(outcome.report.rejections.values()) == 1_000_000
-    assert outcome.report.usage.tokens < 20_000
+    assert outcome.report.usage.tokens < 100_000
 
 
 @pytest.mark.usefixtures("soon")
