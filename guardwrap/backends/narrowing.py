@@ -28,11 +28,12 @@ NEW = 32
 """Prefixes that are added at a time: each takes the model one token."""
 
 ENTRIES = 2**20
-"""Candidates of all prefixes together from which on none is added: 40 MB."""
+"""Candidates of all prefixes together from which on none is added: 40 MB. To judge all that were not judged yet would
+make room, but takes 2 s a prefix with 49 k of them, as long as 100 attempts."""
 
 JUDGED = 1024
-"""Candidates that are judged at a prefix when it is added, the likeliest; 8 times as many whenever the others of it are
-a large part of what is left, ``NOTABLE`` of it."""
+"""Candidates that are judged at a prefix when it is added, the likeliest; 8 times as many whenever the others of all
+prefixes may be a large part of what is left, ``NOTABLE`` of it."""
 
 NOTABLE = 1 / 16
 
@@ -73,7 +74,7 @@ class Branch:
     law: TokenLaw | None = None
 
     def judge(self, mask: Mask) -> None:
-        """Judge 8 times as many candidates as before, or the first ones."""
+        """Judge the first candidates, or 8 times as many as before."""
         more = 7 * self.quota if self.quota else JUDGED
         some = self.tokens[self.judged : self.judged + more].tolist()
         dead = mask.dead(self.prefix, some) if some else []
@@ -164,10 +165,9 @@ def narrowed(
         If the constraint cannot judge a text.
     """
     root = before.root if before is not None else Branch((), *law_after(()))
-    branches = [branch for branch, _ in root.below()]
     if before is None:
         root.judge(mask)
-    computed, size = 0, sum(len(branch.tokens) for branch in branches)
+    computed, size = 0, sum(len(branch.tokens) for branch, _ in root.below())
     # Prefixes of attempts that came by at least twice; those of more attempts first, and so each before longer ones.
     visits = Counter(ids[:end] for ids, _ in ended for end in range(1, len(ids)))
     for prefix, count in visits.most_common():
@@ -182,8 +182,11 @@ def narrowed(
         if rejected and (parent := root.at(ids[:-1])) is not None:
             parent.leave_out({ids[-1]})
     root.weigh()
-    for branch, reached in list(root.below()):
-        if reached * float(np.exp(branch.log_probabilities[branch.judged :]).sum()) > NOTABLE * root.live:
+    branches = list(root.below())
+    for branch, reached in branches:
+        if reached * float(np.exp(branch.log_probabilities[branch.judged :]).sum()) > NOTABLE * root.live / len(
+            branches
+        ):
             branch.judge(mask)
     root.weigh()
     return Narrowed(root, root.live, computed)
