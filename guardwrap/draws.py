@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from guardwrap.errors import UsageError
+from guardwrap.words import counted, sentence
 
 __all__ = ["Budget", "Draw", "Estimate", "Outcome", "Report", "Usage", "estimate_of", "exactly", "plain"]
 
@@ -112,8 +113,8 @@ class Usage:
     tokens
         Tokens of those attempts; one that was aborted counts as far as it got.
     seconds
-        Wall-clock seconds from the prompt's first launch to its last decision. Prompts that share a batch share
-        its time.
+        Wall-clock seconds of the prompt's own: the time of each step is divided among the prompts that share it, by
+        their attempts. So those of a call's prompts add up to the time it took to draw.
     surplus_attempts, surplus_tokens
         What was launched alongside and turned out not to be needed.
     computed_tokens
@@ -140,7 +141,7 @@ class Report:
     Parameters
     ----------
     drawn_from
-        In words: ``"exactly g"``, or why not.
+        In words: ``"exactly g"``, or why not; ``"nothing"`` without a text.
     sampler
         Name of the sampler.
     seed
@@ -195,16 +196,15 @@ class Report:
     proposal: str | None = None
 
     def headline(self) -> str:
-        """One line: how many texts, at what cost, and what ended it."""
-        use = self.usage
-        what = f"{self.accepted} of {self.requested} texts" if self.requested != 1 else f"{self.accepted} of 1 text"
-        line = f"{what} after {use.attempts} attempts, {use.tokens} tokens, {use.seconds:.1f} s"
-        return line if self.ended == "complete" else f"{line}: ended by {self.ended}"
+        """One sentence: how many texts, what they are drawn from, and what one costs."""
+        return sentence(self)
 
     def advice(self) -> str:
         """One line: what to do when the budget was not enough."""
         worst = max(self.rejections.items(), key=lambda item: item[1], default=None)
-        blame = f"{worst[0]!r} rejected {worst[1]} of {self.usage.attempts}; " if worst else ""
+        blame = f"{worst[0]!r} rejected {worst[1]:,} of {self.usage.attempts:,}; " if worst else ""
+        if self.ended == "impossible":
+            return f"{blame}weaken the constraint, or let the model say more: top_k=0, a larger max_new_tokens"
         rate = f"acceptance rate {self.acceptance}; " if self.acceptance else ""
         return f"{blame}{rate}raise the budget, weaken the constraint, or say in the prompt what it asks for"
 
@@ -214,10 +214,14 @@ class Report:
         return data
 
     def __str__(self) -> str:
+        use = self.usage
         lines = [
             self.headline(),
+            f"  cost         {counted(use.attempts, 'attempt')}, {counted(use.tokens, 'token')}, {use.seconds:.1f} s",
             f"  drawn from   {self.drawn_from} (sampler {self.sampler}, seed {self.seed})",
         ]
+        if self.ended != "complete":
+            lines.append(f"  ended by     {self.ended}")
         if self.proposal is not None and self.proposal not in self.drawn_from:
             lines.append(f"  attempts of  {self.proposal}")
         if self.acceptance is not None:
@@ -225,8 +229,8 @@ class Report:
         for name, figure in self.evidence.items():
             lines.append(f"  {name.replace('_', ' '):12} {figure if isinstance(figure, Estimate) else f'{figure:.3g}'}")
         lines += [f"  rejected by  {label}: {count}" for label, count in self.rejections.items()]
-        if self.usage.surplus_attempts:
-            lines.append(f"  surplus      {self.usage.surplus_attempts} attempts, {self.usage.surplus_tokens} tokens")
+        if use.surplus_attempts:
+            lines.append(f"  surplus      {counted(use.surplus_attempts, 'attempt')}, launched and then not needed")
         lines += [f"  note         {note}" for note in self.notes]
         return "\n".join(lines)
 

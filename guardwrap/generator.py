@@ -288,8 +288,7 @@ class GuardedGenerator:
         for weighed, rest in self._session.other_ways(options):
             ways.append(way_of(*self._session.pilot(prompts, pilot, weigh=weighed, **rest), weighed=weighed))
         hint = cheapest(ways)
-        advice = made.advice if hint is None else f"{made.advice}; {hint}"
-        return dataclasses.replace(made, ways=tuple(ways), advice=advice)
+        return dataclasses.replace(made, ways=tuple(ways), advice=hint or made.advice)
 
     def generate(self, inputs: torch.Tensor | None = None, **options: Any) -> Any:
         """Generate, in the format of ``model.generate``.

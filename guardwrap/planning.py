@@ -11,6 +11,7 @@ from guardwrap.draws import Budget, Estimate, Outcome, plain
 from guardwrap.metrics import acceptance_rate, log_beta_for_tvd, qrs_acceptance, tvd_gold_guarded
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.qrs import NEAR
+from guardwrap.words import bounded, counted
 
 __all__ = ["Forecast", "Plan", "Way", "cheapest", "planned", "way_of"]
 
@@ -95,7 +96,7 @@ class Plan:
     budget
         Attempts a prompt that it would allow; None where more are needed than it would ever allow.
     advice
-        One sentence.
+        What it recommends, in one sentence.
     ways
         What the call would draw from, and what it might: the model itself, and masked, where that is possible.
     """
@@ -121,32 +122,34 @@ class Plan:
         lines = []
         for each in self.forecasts:
             worst = max(each.rejections.items(), key=lambda item: item[1], default=None)
+            rate = str(each.acceptance) if each.acceptance.value else f"below {each.acceptance.high:.2g} (95 %)"
             lines += [
                 f"{each.texts} of prompt {_short(each.prompt)}",
-                f"  acceptance   {each.acceptance} ({each.pilot} attempts of the pilot)",
-                f"  attempts     {each.attempts}",
-                f"  tokens       {each.tokens}",
-                f"  seconds      {each.seconds}",
-                f"  suffices     the budget does with probability {each.suffices:.2g}",
+                f"  acceptance   {rate}, from {counted(each.pilot, 'attempt')} of the pilot",
+                f"  attempts     {bounded(each.attempts)}",
+                f"  tokens       {bounded(each.tokens)}",
+                f"  seconds      {bounded(each.seconds)}",
+                f"  suffices     the budget is enough with probability {each.suffices:.2g}",
             ]
             if worst is not None:
                 lines.append(f"  rejected by  {worst[0]}: {worst[1]}, more than any other part")
-        budget = "" if self.budget is None else f", Budget(max_attempts={self.budget.max_attempts})"
         lines += [
             f"from {way.source}, {way.sampler}: acceptance {way.acceptance:.3g}, {way.tokens:.3g} tokens a text"
+            if math.isfinite(way.tokens)
+            else f"from {way.source}, {way.sampler}: no text in the pilot"
             for way in self.ways
         ]
-        return "\n".join([*lines, f"choose sampler={self.sampler!r}{budget}", self.advice])
+        return "\n".join([*lines, f"recommended: {self.advice}"])
 
 
 def cheapest(ways: Sequence[Way]) -> str | None:
-    """Say which way is cheaper than the first, if one is by a fifth at least."""
+    """Recommend the cheapest way, if it is cheaper than the first by a fifth at least."""
     best = min(ways, key=lambda way: way.tokens)
     if not best.tokens < 0.8 * ways[0].tokens:
         return None
     ratio = ways[0].tokens / best.tokens
-    much = f"costs 1/{ratio:.2g} of the tokens" if math.isfinite(ratio) else "gives texts where this one gave none"
-    return f"from {best.source} with sampler={best.sampler!r} it {much}"
+    much = f"costs 1/{ratio:.2g} of the tokens" if math.isfinite(ratio) else "gives texts where this gave none"
+    return f"draw from {best.source} with sampler={best.sampler!r}, which {much}"
 
 
 def way_of(outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *, weighed: bool) -> Way:
@@ -203,8 +206,7 @@ def planned(
         Whether attempts are drawn from something else than the model itself, and have weights.
     """
     spent = sum(outcome.report.usage.attempts + outcome.report.usage.surplus_attempts for outcome in outcomes)
-    # Prompts that share a batch share its time.
-    wall = max((outcome.report.usage.seconds for outcome in outcomes), default=0.0)
+    wall = sum(outcome.report.usage.seconds for outcome in outcomes)
     seconds = wall / spent if spent else 0.0
     kind = _sampler(attempts) if proposal else "rejection"
     forecasts = []
@@ -213,7 +215,7 @@ def planned(
         forecasts.append(_forecast(outcome, texts=texts, accepted=accepted, budget=budget, seconds=seconds))
     budgets = [each.budget for each in forecasts]
     enough = None if None in budgets or not budgets else Budget(max_attempts=max(n for n in budgets if n is not None))
-    return Plan(tuple(forecasts), kind, enough, _advice(forecasts, proposal=proposal))
+    return Plan(tuple(forecasts), kind, enough, _advice(forecasts, kind, enough, proposal=proposal))
 
 
 def _sampler(attempts: Sequence[Sequence[Attempt]]) -> str:
@@ -294,23 +296,19 @@ def _enough(texts: int, accepted: float, pilot: int) -> int | None:
     return high
 
 
-def _advice(forecasts: Sequence[Forecast], *, proposal: bool) -> str:
+def _advice(forecasts: Sequence[Forecast], kind: str, enough: Budget | None, *, proposal: bool) -> str:
     """One sentence about what to do."""
-    hopeless = [each for each in forecasts if each.acceptance.value == 0]
-    help_ = "train an adapter, say in the prompt what the constraint asks for (proposal=Prompt(...)), or weaken it"
     if not forecasts:
-        return "there is no prompt"
+        return "give a prompt, there is none"
+    help_ = "train an adapter, say in the prompt what the constraint asks for (proposal=Prompt(...)), or weaken it"
+    hopeless = sum(each.acceptance.value == 0 for each in forecasts)
     if hopeless:
-        most = max(each.acceptance.high for each in hopeless)
-        return (
-            f"{len(hopeless)} of {len(forecasts)} prompts had no acceptance in the pilot, so their rate is below "
-            f"{most:.2g} (95 %): {help_}"
-        )
+        which = "the prompt" if len(forecasts) == 1 else f"{hopeless} of {len(forecasts)} prompts"
+        return f"{help_}: {which} had no text in the pilot"
     worst = min(forecasts, key=lambda each: each.suffices)
     if worst.suffices >= _SURE:
-        return "the budget suffices"
-    if worst.budget is None:
-        return f"no budget of {_MOST:,} attempts would do: {help_}"
-    if proposal or worst.acceptance.value > 0.01:
-        return "raise the budget as above"
-    return f"raise the budget as above; cheaper: {help_}"
+        return f"sampler={kind!r} and the budget as it is, which suffices"
+    if enough is None:
+        return f"{help_}: no budget of {_MOST:,} attempts would do"
+    cheaper = "" if proposal or worst.acceptance.value > 0.01 else f"; cheaper: {help_}"
+    return f"sampler={kind!r} and Budget(max_attempts={enough.max_attempts}){cheaper}"

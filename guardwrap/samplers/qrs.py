@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 from guardwrap.draws import Draw, Estimate
@@ -100,10 +101,11 @@ def qrs(
         )
         return after, attempt.draw if accepted else None
 
-    return Sampler("qrs", init, step, _report, weighs=True)
+    target = NEAR if not given else target_tvd
+    return Sampler("qrs", init, step, partial(_report, target=target), weighs=True)
 
 
-def _report(state: _State) -> tuple[str, Mapping[str, Estimate | float]]:
+def _report(state: _State, target: float | None) -> tuple[str, Mapping[str, Estimate | float]]:
     if state.log_beta is None:
         return f"nothing: the pilot of QRS ended with {state.satisfied} attempts that satisfy the constraint", {}
     beta = math.exp(state.log_beta)
@@ -118,4 +120,14 @@ def _report(state: _State) -> tuple[str, Mapping[str, Estimate | float]]:
         "kl": qrs_kl(weights, state.log_beta),
         "effective_sample_size": effective_sample_size(weights),
     }
-    return f"approximately g: QRS, β = {beta:.3g}, TVD to g {tvd}", figures
+    words = f"approximately g: QRS, β = {beta:.3g}, TVD to g {tvd}"
+    return words if target is None else f"{words}, {_compared(tvd, target)}", figures
+
+
+def _compared(tvd: Estimate, target: float) -> str:
+    """Say whether the distance that was asked for has been reached."""
+    if tvd.high <= target:
+        return f"within the target of {target:g}"
+    if tvd.value <= target:
+        return f"within the target of {target:g} as estimated, but not surely"
+    return f"the target of {target:g} is missed" + ("" if tvd.low > target else " as estimated")

@@ -216,7 +216,6 @@ class Account:
         if self.ended is not None:
             self.surplus += [len(item.draw.token_ids) for item in self.waiting.values()]
             self.waiting.clear()
-        self.seconds = time.monotonic() - (self.began or time.monotonic())
 
     def _book(self, judged: Judged) -> None:
         budget, law = self.request.budget, self.request.prompt.law
@@ -300,6 +299,8 @@ class Account:
         if request.prompt.law.mode != "sample":
             return f"{request.prompt.law.mode} search, checked: not a draw from g", {}
         words, evidence = request.sampler.report(self.state)
+        if not self.accepted and words.startswith(("exactly", "approximately")):
+            return "nothing", evidence
         if request.budget.deadline is not None:
             words = "biased by a deadline"
         elif request.proposal is not None and not request.sampler.weighs:

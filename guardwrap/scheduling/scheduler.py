@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -88,6 +89,7 @@ class Scheduler:
         self._unjudged: list[Decoded] = []
         self._failed: dict[Request, Exception] = {}
         self._rounds = 0  # of launches in a row
+        self._began = 0.0  # this step
 
     def submit(self, request: Request) -> None:
         """Add a request; it begins when there is room, whatever those under way still want."""
@@ -114,6 +116,7 @@ class Scheduler:
 
     def step(self) -> list[Served]:
         """Launch attempts where there is room, or else draw a token for those that run; return who has ended."""
+        self._began = time.monotonic()
         try:
             ended = self._drawn()
         except Exception as error:  # nothing runs any more: of no request that had attempts there can be more
@@ -220,6 +223,7 @@ class Scheduler:
 
     def _book(self) -> list[Served]:
         """Judge attempts that ended, decide about them, and stop those that are not needed any more."""
+        shares = {account: max(1, account.under_way) for account in self._active.values()}
         items, failures = judged(self._ready())
         failed = {**failures, **self._failed}
         self._failed = {}
@@ -232,6 +236,9 @@ class Scheduler:
                     self._active[request].commit(its)
                 except Exception as error:  # of a sampler
                     failed[request] = error
+        took = time.monotonic() - self._began
+        for account, share in shares.items():
+            account.seconds += took * share / sum(shares.values())
         over = {of for of, account in self._active.items() if account.ended is not None or of in failed}
         if over:
             for decoded in self.backend.cancel(lambda launch: launch.request in over):

@@ -1,0 +1,70 @@
+"""Reports in one plain sentence, and their figures in lines."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from guardwrap.draws import Estimate, Report
+
+__all__ = ["bounded", "counted", "sentence"]
+
+_SATISFY = "as your model writes them when they satisfy the constraint"
+
+_ENDED = {
+    "max_attempts": "the budget in attempts is spent",
+    "max_tokens": "the budget in tokens is spent",
+    "max_computed_tokens": "the budget in computed tokens is spent",
+    "max_seconds": "the time is over",
+    "deadline": "the deadline has come",
+    "deterministic": "greedy or beam search would give the same again",
+    "impossible": "none that can be drawn under these settings satisfies the constraint",
+    "error": "an error ended it",
+}
+
+
+def sentence(report: Report) -> str:
+    """Say how many texts there are, what they are drawn from, and what one costs."""
+    got, asked, tried = report.accepted, report.requested, report.usage.attempts
+    if not got:
+        return f"no text from {counted(tried, 'attempt')}: {_ENDED.get(report.ended, report.ended)}"
+    texts = counted(got, "text") if got == asked else f"{got} of {asked} texts"
+    each = counted(_rounded(tried / got), "attempt")
+    cost = "every attempt gave one" if tried == got else f"a text costs about {each}"
+    missing = "" if got == asked else f"; no more, as {_ENDED.get(report.ended, report.ended)}"
+    return f"{texts}, {_origin(report)}; {cost}{missing}"
+
+
+def _origin(report: Report) -> str:
+    words, one = report.drawn_from, report.accepted == 1
+    satisfy = _SATISFY.replace("them when they satisfy", "it when it satisfies") if one else _SATISFY
+    every = "which satisfies the constraint" if one else "all of which satisfy the constraint"
+    if words == "exactly g":
+        return f"exactly {satisfy}"
+    if words.startswith("approximately g"):
+        return f"nearly {satisfy}"
+    if words.endswith(", not g"):
+        return f"{every}, drawn from {report.proposal} and not from your model's own law"
+    if words.startswith("biased"):
+        return f"{every}; short ones are favoured by the deadline"
+    return f"{every}; {words}"
+
+
+def counted(number: float, what: str) -> str:
+    """Return a number with what it counts, in the plural where it is not one."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def bounded(figure: Estimate) -> str:
+    """Spell a figure with its interval; where it is known from one side only, that one."""
+    if math.isfinite(figure.value):
+        return str(figure)
+    return f"at least {figure.low:,.3g} (95 %)" if math.isfinite(figure.low) else "unknown"
+
+
+def _rounded(number: float) -> float:
+    """Two digits, without a point where there is none to see."""
+    if number < 9.95:
+        return round(number, 1) if number % 1 >= 0.05 else round(number)
+    return int(float(f"{number:.2g}"))
