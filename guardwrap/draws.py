@@ -8,10 +8,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from guardwrap.errors import UsageError
+from guardwrap.errors import UsageError, spelled
 from guardwrap.words import counted, sentence
 
-__all__ = ["Budget", "Draw", "Estimate", "Outcome", "Report", "Usage", "estimate_of", "exactly", "plain"]
+__all__ = [
+    "Budget",
+    "Draw",
+    "Estimate",
+    "Outcome",
+    "Report",
+    "Usage",
+    "budget_or_none",
+    "estimate_of",
+    "exactly",
+    "plain",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,7 @@ class Draw:
     full: str | None = None
 
 
+@spelled
 @dataclass(frozen=True, slots=True)
 class Budget:
     """What may be spent on one prompt. None is no limit.
@@ -89,6 +101,14 @@ class Budget:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
                 raise UsageError(f"Budget({name}={value!r}): give seconds above 0, or None for no limit")
+
+
+def budget_or_none(given: Any) -> Budget | None:
+    """Return what was given as a budget, or raise UsageError."""
+    if given is None or isinstance(given, Budget):
+        return given
+    count = given if isinstance(given, int) and given > 0 else 1000
+    raise UsageError(f"budget={given!r} is no Budget: give Budget(max_attempts={count})")
 
 
 class Estimate(NamedTuple):

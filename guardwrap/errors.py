@@ -26,8 +26,10 @@ pickle of an error is without it.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from guardwrap.draws import Outcome
@@ -50,6 +52,8 @@ __all__ = [
     "UsageError",
     "first_line",
     "nearest",
+    "require_options",
+    "spelled",
 ]
 
 
@@ -206,3 +210,41 @@ def nearest(name: object, known: Iterable[str]) -> str:
     """Return ``" (did you mean 'x'?)"`` for the closest known name, or nothing."""
     close = difflib.get_close_matches(str(name), list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+Made = TypeVar("Made", bound=Callable[..., Any])
+
+
+def spelled(made: Made) -> Made:
+    """Let a function or class refuse options that it does not have with a UsageError that names the nearest one.
+
+    Python's own TypeError names none before 3.13.
+    """
+    if not isinstance(made, type):
+        checked: Made = _checked(made, made.__qualname__.removesuffix(".__init__"))
+        return checked
+    made.__init__ = _checked(made.__init__, made.__name__)  # type: ignore[misc]
+    return made
+
+
+def _checked(function: Any, name: str) -> Any:
+    @functools.wraps(function)
+    def call(*given: Any, **options: Any) -> Any:
+        require_options(function, name, options, UsageError)
+        return function(*given, **options)
+
+    return call
+
+
+def require_options(function: Any, name: str, options: Iterable[str], error: type[GuardwrapError]) -> None:
+    """Raise an error unless a function has all of these options."""
+    if not options:
+        return
+    known = inspect.signature(function).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in known.values()):
+        return
+    names = [name for name in known if name != "self"]
+    for option in options:
+        if option not in names:
+            has = f"it has {', '.join(names)}" if names else "it has none"
+            raise error(f"{name} has no option {option!r}{nearest(option, names)}; {has}")

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.judge import run_check
 from guardwrap.draws import Draw, Outcome
-from guardwrap.errors import BudgetExhausted, Deterministic, UsageError, nearest
+from guardwrap.errors import BudgetExhausted, Deterministic, UsageError, nearest, spelled
 from guardwrap.inputs import is_text
 from guardwrap.private import library_lock
 
@@ -19,6 +19,7 @@ __all__ = ["Fallback", "OnExhausted", "completed", "raise_if_short", "require_on
 _WORDS = ("raise", "none")
 
 
+@spelled
 @dataclass(frozen=True)
 class Fallback:
     """What to return for a text that the budget did not suffice for. It is checked like any other text.

@@ -11,7 +11,7 @@ from transformers.pipelines import Pipeline
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.draws import Budget, Outcome
-from guardwrap.errors import GuardwrapError
+from guardwrap.errors import GuardwrapError, spelled
 from guardwrap.exhausted import Fallback, completed, raise_if_short, require_on_exhausted
 from guardwrap.job import Job
 from guardwrap.pipelines.prepare import PreparedPrompt
@@ -87,6 +87,7 @@ class GuardedGenerator:
         guarded("Write me a haiku.")  # the pipeline's own format
     """
 
+    @spelled
     def __init__(
         self,
         generator: Any,

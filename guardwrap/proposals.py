@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from guardwrap.errors import UsageError
+from guardwrap.errors import UsageError, spelled
 
 __all__ = ["Adapter", "Masked", "Prompt"]
 
 _PLACE = "{prompt}"
 
 
+@spelled
 @dataclass(frozen=True)
 class Prompt:
     """A constraint-aware prompt (CAP): a'(y) = a(y | CAP), the same model told what the constraint asks for.
@@ -42,7 +43,7 @@ class Prompt:
         if not isinstance(self.template, str) and not callable(self.template):
             raise UsageError(f"the template of a prompt is {type(self.template).__name__}, not a text or a function")
         if isinstance(self.template, str) and _PLACE not in self.template:
-            raise UsageError(f"the template of a prompt needs {_PLACE} where the user's prompt stands")
+            raise UsageError(f"Prompt({self.template!r}) needs {_PLACE} where the user's prompt stands")
 
     def apply(self, prompt: Any) -> Any:
         """Return the constraint-aware prompt for a prompt: a string, or a list of messages.
@@ -69,6 +70,7 @@ class Prompt:
         return "the prompt " + (repr(self.template) if isinstance(self.template, str) else "of a function")
 
 
+@spelled
 @dataclass(frozen=True)
 class Adapter:
     """A trained adapter: a' is the model with a small change, trained to meet the constraint more often.
@@ -105,6 +107,7 @@ class Adapter:
             raise UsageError(f"an adapter is given by its folder or Hub id, not by {type(self.source).__name__}")
 
 
+@spelled
 @dataclass(frozen=True)
 class Masked:
     """A proposal that never draws a token after which the constraint could not be satisfied any more.

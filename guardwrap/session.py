@@ -24,7 +24,7 @@ from guardwrap.backends.refill.selftest import select_rows, slower_because
 from guardwrap.constraints.base import Constraint, is_count
 from guardwrap.constraints.files import as_constraint_file
 from guardwrap.constraints.reading import Reader
-from guardwrap.draws import Budget, Outcome
+from guardwrap.draws import Budget, Outcome, budget_or_none
 from guardwrap.errors import UsageError
 from guardwrap.job import Job
 from guardwrap.pipelines.calls import CALL_OPTIONS, Call, TensorCall
@@ -115,7 +115,7 @@ class Session:
         self.constraint = file.constraint
         in_file = "rejection" if file.sampler is None else sampler_named(file.sampler, file.source)
         self.sampler = sampler_named(in_file if sampler is None else sampler)
-        self.budget = budget or file.budget or Budget()
+        self.budget = budget_or_none(budget) or file.budget or Budget()
         self._seed = None if seed is None else require_whole("seed", seed, 0)
         self._calls = itertools.count()
         self.pipe = as_pipeline(generator, tokenizer)
@@ -259,10 +259,7 @@ class Session:
             sampler = sampler if given.sampler is None else sampler_named(given.sampler, given.source)
         if own.get("sampler") is not None:
             sampler = sampler_named(own["sampler"])
-        if own.get("budget") is not None:
-            budget = own["budget"]
-        if not isinstance(budget, Budget):
-            raise UsageError(f"budget must be a Budget, not {type(budget).__name__}; e.g. Budget(max_attempts=100)")
+        budget = budget_or_none(own.get("budget")) or budget
         seed = self._next_seed() if own.get("seed") is None else require_whole("seed", own["seed"], 0)
         size = self.batch_size if own.get("batch_size") is None else require_whole("batch_size", own["batch_size"], 1)
         model = self.model if proposal is None else proposal.pipe.model
@@ -339,6 +336,8 @@ class Session:
             return dataclasses.replace(inner, masked=given)
         if isinstance(given, Prompt):
             return Proposal(self.pipe, given, str(given))
+        if isinstance(given, str) and "{" in given:
+            raise UsageError(f"proposal={given!r} is the name of no model; a prompt is Prompt({given!r})")
         own = isinstance(given, str | Path | Pipeline)
         pipe = as_pipeline(given, None if own else self.tokenizer)
         if not call_kind(pipe).causal:

@@ -22,6 +22,7 @@ from guardwrap.adapters.fingerprints import difference
 from guardwrap.adapters.lora import FIRST, LARGEST, PARTS_WAY_OUT, tensors_of
 from guardwrap.content import CARD, PREFIX, adapters
 from guardwrap.errors import AdapterError, UnknownName, first_line
+from guardwrap.hub import reachable
 
 __all__ = ["CARD", "CONFIG", "CURVE", "WEIGHTS", "Files", "fetched", "read_adapter", "save_adapter"]
 
@@ -117,7 +118,9 @@ def fetched(source: str | Path, revision: str | None = None) -> Path:
 
     wanted = [CONFIG, WEIGHTS, CARD, "config.json"]
     try:
-        return Path(snapshot_download(source, revision=revision, allow_patterns=wanted))
+        return Path(
+            snapshot_download(source, revision=revision, allow_patterns=wanted, local_files_only=not reachable())
+        )
     except Exception as error:  # of several libraries: no network, no such repository, no access …
         raise AdapterError(f"there is no folder {source!r}, nor does the Hub give it: {first_line(error)}") from None
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from guardwrap.draws import Draw
-from guardwrap.errors import ConstraintError
+from guardwrap.errors import ConstraintError, require_options
 
 if TYPE_CHECKING:
     from guardwrap.constraints.algebra import All, AnyOf
@@ -77,6 +78,11 @@ class Constraint(ABC):
 
     cost: ClassVar[int] = 0
     """Rank of the price of a check; ``All`` judges low ranks first and hands on only the survivors."""
+
+    def __new__(cls, *given: Any, **options: Any) -> Self:
+        """Refuse options that it does not have, with the nearest one."""
+        require_options(cls.__init__, cls.__name__, options, ConstraintError)
+        return super().__new__(cls)
 
     @abstractmethod
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
@@ -171,12 +177,18 @@ class Constraint(ABC):
     def __and__(self, other: Constraint) -> All:
         from guardwrap.constraints.algebra import All
 
-        return All((self, other)) if isinstance(other, Constraint) else NotImplemented
+        return All((self, _operand(other, "&")))
 
     def __or__(self, other: Constraint) -> AnyOf:
         from guardwrap.constraints.algebra import AnyOf
 
-        return AnyOf((self, other)) if isinstance(other, Constraint) else NotImplemented
+        return AnyOf((self, _operand(other, "|")))
+
+    def __rand__(self, other: object) -> All:
+        raise _no_operand(other, "&")
+
+    def __ror__(self, other: object) -> AnyOf:
+        raise _no_operand(other, "|")
 
     def __invert__(self) -> Constraint:
         from guardwrap.constraints.algebra import Not
@@ -195,6 +207,40 @@ class Constraint(ABC):
     def __repr__(self) -> str:
         spec = {key: value for key, value in self.spec().items() if key != "kind"}
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in spec.items())})"
+
+
+def _operand(other: object, operator: str) -> Constraint:
+    if not isinstance(other, Constraint):
+        raise _no_operand(other, operator)
+    return other
+
+
+def _no_operand(other: object, operator: str) -> ConstraintError:
+    return ConstraintError(f"{operator} joins constraints, and {shown(other)} is none{instead(other)}")
+
+
+def shown(value: object) -> str:
+    """Spell a value that is of the wrong kind: what it is, and its type."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if callable(value) and not isinstance(value, Constraint):
+        return f"the function {getattr(value, '__name__', type(value).__name__)}"
+    spelling = reprlib.repr(value)
+    spelling = spelling if len(spelling) <= 40 else f"{spelling[:37]}..."
+    return spelling if value is None else f"{spelling} ({type(value).__name__})"
+
+
+def instead(given: object) -> str:
+    """Say what somebody who gave this may have meant."""
+    if isinstance(given, str):
+        return f": write Keyword({given!r}) for a text that must appear" if len(given) <= 40 else ": make one of it"
+    if isinstance(given, dict):
+        return ": write JSONSchema({...}) for texts that are JSON of this schema"
+    if isinstance(given, type) and hasattr(given, "model_json_schema"):
+        return f": write JSONSchema({given.__name__}) for texts that are JSON of this type"
+    if isinstance(given, type) and issubclass(given, Constraint):
+        return f": it is a kind of them; make one with {given.__name__}(...)"
+    return ": write constraint(function)" if callable(given) else ""
 
 
 def spelled(constraint: Constraint, spell: Callable[[Constraint], dict[str, Any]]) -> dict[str, Any]:

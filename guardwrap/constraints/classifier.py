@@ -16,6 +16,7 @@ from guardwrap.constraints.text import require_choice
 from guardwrap.constraints.views import VIEWS, View, view
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError, ModelError, first_line, nearest
+from guardwrap.hub import cached_or_online
 
 __all__ = ["Classifier"]
 
@@ -96,7 +97,7 @@ class Classifier(Constraint):
             from transformers import pipeline
 
             try:
-                pipe = pipeline("text-classification", model=pipe)
+                pipe = pipeline("text-classification", model=cached_or_online(pipe))
             except Exception as error:  # of a file that is damaged: whatever the libraries make of it
                 raise ModelError(f"cannot load the classifier {self.model!r}: {first_line(error)}") from None
         labels = [str(name) for name in pipe.model.config.id2label.values()]

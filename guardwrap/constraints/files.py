@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from guardwrap.constraints.algebra import All
-from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.base import Constraint, instead, shown
 from guardwrap.constraints.spec import ConstraintFile, load
 from guardwrap.content import PREFIX, content
-from guardwrap.errors import ConstraintError, UnknownName
+from guardwrap.errors import ConstraintError, SpecError, UnknownName
 
 __all__ = ["as_constraint_file", "catalogue", "catalogue_names"]
 
@@ -65,6 +65,8 @@ def as_constraint_file(given: object, *, allow_code: bool = False) -> Constraint
     if isinstance(given, str) and given.startswith(PREFIX):
         return catalogue(given.removeprefix(PREFIX))
     if isinstance(given, str | Path):
+        if isinstance(given, str) and not given.endswith((".yaml", ".yml")) and not Path(given).exists():
+            raise SpecError(f"{given!r} is no file{instead(given)}, or 'catalogue:<name>' for a ready-made constraint")
         return load(given, allow_code=allow_code)
     if isinstance(given, Sequence) and given:
         files = [as_constraint_file(item, allow_code=allow_code) for item in given]
@@ -74,11 +76,5 @@ def as_constraint_file(given: object, *, allow_code: bool = False) -> Constraint
         budget = next((file.budget for file in files if file.budget), None)
         every = All([file.constraint for file in files])
         return ConstraintFile(every, sampler=whose.sampler, budget=budget, source=whose.source)
-    if callable(given) and not isinstance(given, type):
-        raise ConstraintError("a function becomes a constraint by @constraint above it, or constraint(function)")
-    if isinstance(given, type) and issubclass(given, Constraint):
-        raise ConstraintError(f"{given.__name__} is a kind of constraint; make one with {given.__name__}(...)")
-    raise ConstraintError(
-        f"cannot make a constraint of {type(given).__name__}; give a Constraint, a list of them, "
-        "'catalogue:<name>' or the path of a constraint file"
-    )
+    hint = instead(given) or "; give a Constraint, a list of them, 'catalogue:<name>' or the path of a constraint file"
+    raise ConstraintError(f"{shown(given)} is no constraint{hint}")

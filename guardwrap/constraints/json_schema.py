@@ -13,7 +13,7 @@ from pydantic import GetPydanticSchema, TypeAdapter, ValidationError
 from pydantic_core import core_schema
 
 from guardwrap.constraints import json_text
-from guardwrap.constraints.base import Monitor, Verdict, require
+from guardwrap.constraints.base import Monitor, Verdict, require, shown
 from guardwrap.constraints.callables import importable, qualified
 from guardwrap.constraints.formats import names_format
 from guardwrap.constraints.json_reading import Plans, Reading
@@ -113,7 +113,7 @@ class JSONSchema(TextConstraint):
     def __post_init__(self, file: str | None) -> None:
         needed = "JSONSchema needs a schema (a mapping or a bool, or a type), or a file with it"
         require((self.schema is None) is not (file is None), needed)
-        require(file is None or isinstance(file, str), f"file must be a path, not {type(file).__name__}")
+        require(file is None or isinstance(file, str), f"file must be a path, not {shown(file)}")
         if file is not None:  # the spelling is that of what stands in it
             object.__setattr__(self, "schema", read_schema_file(file))
         require(self.type is None or is_type(self.type), "type must be a type, such as a pydantic model")
@@ -122,7 +122,8 @@ class JSONSchema(TextConstraint):
             require(self.type is None, "give a type as schema or as type, not both")
             object.__setattr__(self, "type", self.schema)
             object.__setattr__(self, "schema", schema_of(adapter_of(self.schema)))
-        require(isinstance(self.schema, dict | bool), "a schema must be a mapping or a bool, or a type")
+        if not isinstance(self.schema, dict | bool):
+            raise ConstraintError(f"a schema must be a mapping, true or false, or a type, not {shown(self.schema)}")
         try:
             # A private copy, and proof that the schema is JSON.
             object.__setattr__(self, "schema", json_text.load(json.dumps(self.schema, allow_nan=False)))

@@ -9,7 +9,7 @@ from typing import Literal
 
 import regex
 
-from guardwrap.constraints.base import Constraint, Verdict, is_count, require
+from guardwrap.constraints.base import Constraint, Verdict, is_count, require, shown
 from guardwrap.constraints.limits import ITEMS_OF_ANY, MAX_FIXED, MAX_WORD_PAIRS, count_items, matches
 from guardwrap.constraints.text import TextConstraint, require_choice
 from guardwrap.constraints.views import VIEWS, View
@@ -38,7 +38,8 @@ class Keyword(TextConstraint):
     whole_words
         Whether an occurrence must not be part of a longer word.
     min_count, max_count
-        Limits on the number of non-overlapping occurrences; not with ``"none"``.
+        Limits on the number of non-overlapping occurrences; not with ``"none"``. Without any of them there must be one
+        at least; ``max_count`` alone allows none, too.
     on
         The view of the text that is judged.
     name
@@ -61,7 +62,7 @@ class Keyword(TextConstraint):
     match: Literal["any", "all", "none"] = field(default="any", kw_only=True)
     case_sensitive: bool = field(default=False, kw_only=True)
     whole_words: bool = field(default=True, kw_only=True)
-    min_count: int = field(default=1, kw_only=True)
+    min_count: int | None = field(default=None, kw_only=True)
     max_count: int | None = field(default=None, kw_only=True)
     on: View = field(default="completion", kw_only=True)
     name: str | None = field(default=None, kw_only=True)
@@ -69,27 +70,32 @@ class Keyword(TextConstraint):
 
     def __post_init__(self) -> None:
         # Not a set: its order, and with it the digest, would change from one process to the next.
-        require(isinstance(self.words, Sequence), f"words must be a list of strings, not {type(self.words).__name__}")
+        require(isinstance(self.words, Sequence), f"words must be a text or a list of texts, not {shown(self.words)}")
         words = (self.words,) if isinstance(self.words, str) else tuple(self.words)
         require(
             bool(words) and all(isinstance(w, str) and w.strip() for w in words),
-            "words must be non-empty strings",
+            f"words must be texts with at least one character each, not {shown(self.words)}",
         )
         object.__setattr__(self, "words", words)
         require_choice(self.match, ("any", "all", "none"), "match")
-        require(is_count(self.min_count), "min_count must be a whole number of at least 0")
-        require(
-            self.max_count is None or is_count(self.max_count),
-            "max_count must be a whole number of at least 0",
-        )
-        counted = self.min_count != 1 or self.max_count is not None
+        for name in ("min_count", "max_count"):
+            limit = getattr(self, name)
+            require(limit is None or is_count(limit), f"{name}={shown(limit)}: give a whole number of at least 0")
+        if self.min_count == 1 and self.max_count is None:  # as without it: one spelling
+            object.__setattr__(self, "min_count", None)
+        counted = self.min_count is not None or self.max_count is not None
         require(not (self.match == "none" and counted), "min_count and max_count do not go with match='none'")
-        if self.max_count is not None and self.min_count > self.max_count:
+        if self.max_count is not None and self.least > self.max_count:
             raise Unsatisfiable(f"min_count={self.min_count} exceeds max_count={self.max_count}")
         require_choice(self.on, VIEWS, "on")
         size = ITEMS_OF_ANY * len(words) if self.match == "all" else 0  # an expression each
         count_items(sum(map(len, words)) + size, "words have")
         self.compiled  # noqa: B018  # here, not at the first text: it takes its time
+
+    @property
+    def least(self) -> int:
+        """How many occurrences there must be."""
+        return (1 if self.max_count is None else 0) if self.min_count is None else self.min_count
 
     @cached_property
     def compiled(self) -> tuple[regex.Pattern[str], ...]:
@@ -117,7 +123,7 @@ class Keyword(TextConstraint):
         if self.match == "none":
             return not any(counts)
         most = float("inf") if self.max_count is None else self.max_count
-        return all(self.min_count <= count <= most for count in counts)
+        return all(self.least <= count <= most for count in counts)
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Occurrences never go away, once the character after a whole word is known."""
@@ -128,7 +134,7 @@ class Keyword(TextConstraint):
             return Verdict.VIOLATED if any(counts) else Verdict.UNDECIDED
         if self.max_count is not None:
             return Verdict.VIOLATED if max(counts) > self.max_count else Verdict.UNDECIDED
-        return Verdict.SATISFIED if min(counts) >= self.min_count else Verdict.UNDECIDED
+        return Verdict.SATISFIED if min(counts) >= self.least else Verdict.UNDECIDED
 
     @cached_property
     def prefixing(self) -> bool:
@@ -136,7 +142,7 @@ class Keyword(TextConstraint):
 
         Presence is never in doubt, so this matters only where occurrences are counted.
         """
-        counted = self.match == "any" and (self.min_count > 1 or self.max_count is not None)
+        counted = self.match == "any" and (self.least > 1 or self.max_count is not None)
         words = list(self.words)
         if counted and len(words) * sum(map(len, words)) > MAX_WORD_PAIRS:
             return True
@@ -159,7 +165,7 @@ class Keyword(TextConstraint):
         if (self.case_sensitive, self.whole_words) != (
             other.case_sensitive,
             other.whole_words,
-        ) or self.min_count < 1:
+        ) or self.least < 1:
             return None
         needed, banned = self.folded, other.folded
         clash = needed & banned if self.match == "all" else needed if needed <= banned else frozenset()

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 import regex
 
 from guardwrap.constraints import patterns
-from guardwrap.constraints.base import Constraint, Verdict, is_count, is_number, require
+from guardwrap.constraints.base import Constraint, Verdict, is_count, is_number, require, shown
 from guardwrap.constraints.limits import (
     CHECK_SECONDS,
     VERDICT_SECONDS,
@@ -145,10 +145,10 @@ class Regex(TextConstraint):
     way_out = " (catastrophic backtracking?); rewrite the expression or raise timeout"
 
     def __post_init__(self) -> None:
-        require(isinstance(self.pattern, str), f"pattern must be a string, not {type(self.pattern).__name__}")
+        require(isinstance(self.pattern, str), f"pattern must be a string, not {shown(self.pattern)}")
         require_choice(self.match, ("search", "fullmatch"), "match")
         given: Any = self.flags
-        require(isinstance(given, str | Iterable), f"flags must be a list, not {type(given).__name__}")
+        require(isinstance(given, str | Iterable), f"flags must be a list, not {shown(given)}")
         flags = (given,) if isinstance(given, str) else tuple(given)
         for flag in flags:
             require_choice(flag, get_args(Flag), "flags")
@@ -254,7 +254,7 @@ class Length(TextConstraint):
 
     def __post_init__(self) -> None:
         for limit in (self.min, self.max):
-            require(limit is None or is_count(limit), "min and max must be whole numbers of at least 0")
+            require(limit is None or is_count(limit), f"limit {shown(limit)}: give a whole number of at least 0")
         require(self.min is not None or self.max is not None, "Length needs min, max or both")
         if self.min is not None and self.max is not None and self.min > self.max:
             raise Unsatisfiable(f"Length min={self.min} exceeds max={self.max}")

@@ -176,5 +176,5 @@ def _placed(constraint: Constraint) -> list[Keyword | Regex]:
 def _has_a_place(part: Keyword | Regex) -> bool:
     """Say whether every text that satisfies a part has a match somewhere."""
     if isinstance(part, Keyword):
-        return part.on == "completion" and part.match != "none" and part.min_count > 0
+        return part.on == "completion" and part.match != "none" and part.least > 0
     return part.on == "completion" and part.match == "search"

@@ -19,7 +19,8 @@ from transformers import (
 )
 from transformers.pipelines import Pipeline
 
-from guardwrap.errors import ModelError, UsageError
+from guardwrap.errors import ModelError, UsageError, nearest
+from guardwrap.hub import cached_or_online
 from guardwrap.pipelines.local import load_local
 from guardwrap.pipelines.prompts import with_kind
 
@@ -72,7 +73,9 @@ def as_pipeline(generator: Any, tokenizer: Any) -> Pipeline:
 
 def _loaded(source: str, tokenizer: Any) -> TextGenerationPipeline:
     """Load a model: an encoder-decoder model as one, of which a text-generation pipeline takes the decoder only."""
+    given = source
     try:
+        source = cached_or_online(source)
         try:
             config, _ = PreTrainedConfig.get_config_dict(source)
         except OSError:  # an adapter has none; the pipeline knows, and says what is missing
@@ -83,7 +86,7 @@ def _loaded(source: str, tokenizer: Any) -> TextGenerationPipeline:
         if tokenizer is None or isinstance(tokenizer, str):
             tokenizer = AutoTokenizer.from_pretrained(tokenizer or source)
     except Exception as error:  # of a file that is damaged: whatever the libraries make of it
-        raise ModelError(f"cannot load the model {source!r}: {with_kind(error)}") from None
+        raise ModelError(f"cannot load the model {given!r}{nearest(given, ['local'])}: {with_kind(error)}") from None
     return _pipeline_of(model, tokenizer)
 
 

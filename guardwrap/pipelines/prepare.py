@@ -367,4 +367,10 @@ def _say(error: Exception, known: Sequence[str]) -> str:
     if not unused:
         return message
     names = [*vars(GenerationConfig()), *known]
+    if unused[1] in _ELSEWHERE:
+        return f"unknown argument {unused[1]!r}: here it is {_ELSEWHERE[unused[1]]!r}"
     return f"unknown argument {unused[1]!r}{nearest(unused[1], [n for n in names if not n.startswith('_')])}"
+
+
+_ELSEWHERE = {"n": "num_return_sequences", "max_tokens": "max_new_tokens", "stop": "stop_strings"}
+"""What other libraries call it."""

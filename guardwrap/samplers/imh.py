@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from guardwrap.draws import Draw, Estimate
-from guardwrap.errors import UsageError
+from guardwrap.errors import UsageError, spelled
 from guardwrap.metrics import acceptance_rate, autocorrelation, r_hat
 from guardwrap.samplers.base import Attempt, Sampler, Trace, checked_weight
 
@@ -33,6 +33,7 @@ class _State(NamedTuple):
     moved: int = 0
 
 
+@spelled
 def imh(
     steps: int = 10,
     *,

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from guardwrap.draws import Draw, Estimate
-from guardwrap.errors import UsageError
+from guardwrap.errors import UsageError, spelled
 from guardwrap.metrics import (
     effective_sample_size,
     log_beta_for_acceptance,
@@ -33,6 +33,7 @@ class _State(NamedTuple):
     satisfied: int = 0
 
 
+@spelled
 def qrs(
     beta: float | None = None,
     *,

@@ -112,6 +112,8 @@ def _name_and_options(given: Any) -> tuple[str, dict[str, Any]]:
         ((name, options),) = given.items()
         if isinstance(name, str) and isinstance(options, Mapping | None):
             return name, dict(options or {})
+    if callable(given) and given in _samplers().values():
+        raise Invalid((), f"{given.__name__} makes a sampler: give {given.__name__}(...), or its name")
     form = "give a name, or one name with its options, as in {qrs: {target_tvd: 0.05}}"
     raise Invalid((), f"{short(given)} is no sampler; {form}")
 

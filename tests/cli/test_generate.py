@@ -179,7 +179,7 @@ def test_a_terminal_gets_text_for_people(model, has_a, monkeypatch):
     result = generate(model, "ab", "-c", has_a, "--seed", 1)
     assert result.exit_code == 0, result.output
     assert "'ab'" in result.stdout
-    assert "1 of 1 text after" in result.stdout
+    assert "1 text, exactly as your model writes it" in result.stdout
     assert '"report"' not in result.stdout
 
 

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from tests.cli.commands import assert_one_line, run
+from tests.cli.commands import NEVER, assert_one_line, run
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
 
-def test_plan(model, has_a):
+def test_plan(model, has_a, tmp_path):
     args = [
         "plan",
         "ab",
@@ -29,7 +29,13 @@ def test_plan(model, has_a):
     ]
     result = run(*args)
     assert result.exit_code == 0, result.output
-    assert "choose sampler='rejection'" in result.stdout
+    assert result.stdout.count("recommended: ") == 1
+    assert "sampler=" in result.stdout
+    assert "inf" not in result.stdout
+    (tmp_path / "never.yaml").write_text(NEVER)
+    never = run(*args[:4], tmp_path / "never.yaml", *args[5:])
+    assert "inf" not in never.stdout, "bounds where nothing was accepted"
+    assert "at least" in never.stdout
     plan = json.loads(run(*args, "--json", "--proposal", "a{prompt}", "--top-k", 0).stdout)
     assert [forecast["prompt"] for forecast in plan["forecasts"]] == ["ab", "cd"]
     assert all(forecast["texts"] == 3 and forecast["pilot"] == 40 for forecast in plan["forecasts"])

@@ -99,7 +99,7 @@ def test_only_constraints_combine():
     for other in others:
         for combine in (operator.and_, operator.or_):
             for pair in ((Finished(), other), (other, Finished())):
-                with pytest.raises(TypeError):
+                with pytest.raises(ConstraintError, match=r"joins constraints, and .* is none"):
                     combine(*pair)
     wrong: tuple[Any, ...] = ([], (), Finished(), [Finished(), "a"], None, 5, "ab")
     for composite in (All, AnyOf):

@@ -260,9 +260,9 @@ def test_catastrophic_patterns_end(monkeypatch):
         ({"patternProperties": {"[": {}}}, "invalid"),
         ({"const": float("nan")}, "not JSON"),
         ({"const": {1, 2}}, "not JSON"),
-        ([], "mapping or a bool"),
-        ("{}", "mapping or a bool"),
-        (None, "mapping or a bool"),
+        ([], "a mapping, true or false"),
+        ("{}", "a mapping, true or false"),
+        (None, "needs a schema"),
     ],
     ids=lambda value: repr(value)[:40],
 )

@@ -202,7 +202,9 @@ def test_bad_regex(fields, message):
         (Keyword(["a", "b"], match="none"), ["", "ab"], ["a", "x b"]),
         (Keyword(["a", "b"], min_count=2), ["a b", "a a"], ["a", "ab"]),
         (Keyword(["a", "b"], match="all", min_count=2), ["a b a b"], ["a a b", "a b"]),
-        (Keyword(["a", "b"], max_count=1), ["a", "b"], ["", "a b", "a a"]),
+        (Keyword(["a", "b"], max_count=1), ["", "a", "b"], ["a b", "a a"]),
+        (Keyword(["a", "b"], min_count=1, max_count=1), ["a", "b"], ["", "a b", "a a"]),
+        (Keyword("a", max_count=0), ["", "b"], ["a"]),
         (Keyword("a", min_count=0, max_count=1), ["", "a"], ["a a"]),
         (Keyword("a", min_count=0, max_count=0), ["", "b"], ["a"]),
         (Keyword(["ab", "abc"], max_count=1, whole_words=False), ["abc"], ["abab"]),
@@ -250,7 +252,7 @@ def test_contradictory_counts():
     with pytest.raises(Unsatisfiable):
         Keyword("a", min_count=3, max_count=2)
     with pytest.raises(Unsatisfiable):
-        Keyword("a", max_count=0)
+        Keyword("a", min_count=1, max_count=0)
 
 
 # -------------------------------------------------------------------------------------------------------------- Length
