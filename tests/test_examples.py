@@ -98,6 +98,8 @@ def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str]) ->
         assert namespace["outcome"].report.usage.computed_tokens < namespace["outcome"].report.usage.tokens
         assert namespace["exact"].report.drawn_from == "exactly g"
         assert namespace["masked"].report.drawn_from.startswith("g' of")
+        assert namespace["exact"].ok
+        assert namespace["masked"].ok
         assert all("select" in text.lower() for each in ("exact", "masked") for text in namespace[each].texts)
         compact, texts = namespace["compact"], ['{"name": "Ada", "age": 36}', '{\n  "name": "Ada",\n  "age": 36\n}']
         assert [compact.accepts(text) for text in texts] == [True, False]

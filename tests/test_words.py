@@ -15,6 +15,10 @@ MOST = 9.0
 """Flesch-Kincaid grade of the README: years of school after which it is read with ease."""
 
 
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
 def without_code(page: str) -> str:
     """Leave out what is no prose: blocks of code, tables of contents, headings, pictures."""
     page = re.sub(r"^```.*?^```", "\n", page, flags=re.M | re.S)
@@ -96,7 +100,7 @@ def unexplained(page: str, known: dict[str, list[str]]) -> set[str]:
 KNOWN = terms(GLOSSARY.read_text())
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if path != GLOSSARY], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [path for path in PAGES if path != GLOSSARY], ids=name)
 def test_no_term_is_used_before_it_is_explained(path: Path) -> None:
     missing = unexplained(path.read_text(), KNOWN)
     assert not missing, f"link these at their first use: {', '.join(sorted(missing))}"
@@ -132,7 +136,7 @@ def test_negative_controls_of_terms(page: str, missing: set[str]) -> None:
     assert unexplained(page, KNOWN) == missing
 
 
-@pytest.mark.parametrize("path", HOW_TO, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", HOW_TO, ids=name)
 def test_a_how_to_begins_with_who_it_is_for(path: Path) -> None:
     first = prose(path.read_text())[0]
     assert first.startswith("For "), first
