@@ -65,32 +65,33 @@ def terms(glossary: str) -> dict[str, list[str]]:
     """Return the glossary's terms: from anchors to the forms in which each is written."""
     found = {}
     for heading in re.findall(r"^### (.*)$", glossary, re.M):
-        name, _, others = heading.split(":")[0].partition(" (")
-        found[anchor(heading)] = [name, *filter(None, others.rstrip(")").split(", "))]
+        first, _, others = heading.split(":")[0].partition(" (")
+        found[anchor(heading)] = [first, *filter(None, others.rstrip(")").split(", "))]
     return found
 
 
 def pattern(form: str) -> str:
     """Return what finds a term: a symbol or an abbreviation as it stands, a word in any case and number."""
-    if form in ("a", "a'"):  # alone the first is an article
-        return rf"(?<!\w){form}(?=\(y)" if form == "a" else r"(?<!\w)a'(?!\w)"
+    if form == "a":  # alone it is an article
+        return r"(?<!\w)a(?=\(y)"
     if len(form.rstrip("'")) == 1 or form.isupper():
         return rf"(?<![\w']){re.escape(form)}(?![\w'])"
     return rf"(?i)(?<![\w-]){re.escape(form)}s?(?![\w-])"
 
 
 def unexplained(page: str, known: dict[str, list[str]]) -> set[str]:
-    """Return the terms whose first use on a page is neither a link to their entry nor in bold.
+    """Return the terms whose first use on a page is neither a link to their entry nor the term in bold.
 
-    What is in bold is explained where it stands.
+    A term that stands alone in bold is explained there.
     """
-    text = re.sub(r"`[^`]*`", " ", without_code(page))
+    text = " ".join(re.sub(r"`[^`]*`", " ", without_code(page)).split())
     text = re.sub(r"\[([^\]]*)\]\((?![^)]*glossary\.md#)[^)]*\)", r"\1", text)  # other links are read as text
     read = re.sub(r"(?<=\])\([^)]*\)", lambda address: " " * len(address.group()), text)
     missing = set()
     for target, forms in known.items():
         uses = [found.start() for form in forms for found in re.finditer(pattern(form), read)]
-        explained = [found.span() for found in re.finditer(r"\*\*[^*]+\*\*", text)]
+        bold = rf"\*\*(?:{'|'.join(map(pattern, forms))})\*\*".replace("(?i)", "")
+        explained = [found.span() for found in re.finditer(bold, text)]
         explained += [found.span() for found in re.finditer(rf"\[[^\]]*\]\([^)]*glossary\.md#{target}\)", text)]
         if uses and not any(start <= min(uses) < end for start, end in explained):
             missing.add(target)
@@ -123,8 +124,10 @@ def test_the_glossary_has_what_the_pages_need() -> None:
         ("An [attempt](glossary.md#seed) is dear.", {"attempt"}),  # the wrong entry
         ("An [attempt](wrap.md) is dear.", {"attempt"}),
         ("An **attempt** is one text that the model writes.", set()),
+        ("**What attempts cost.** A lot.", {"attempt"}),  # in bold, and not explained
         ("`attempts` is a name in code.\n\n    attempts\n\n# Attempts\n", set()),
         ("| what | attempts |", {"attempt"}),
+        ("The acceptance\nrate.", {"acceptance-rate-ar"}),
         ("Draws of g.", {"g-the-target"}),
         ("Draws of g'.", {"g-what-a-proposal-gives"}),
         ("A text, a budgetary matter.", set()),
