@@ -24,7 +24,7 @@ from tests.tiny import storyteller
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted(path.name for path in DOCS.glob("*.md"))
+PAGES = sorted(str(path.relative_to(DOCS)) for pages in ("*.md", "measurements/*.md") for path in DOCS.glob(pages))
 
 # What a reader of training.md has after reading it; smaller here, so that a second is enough.
 TRAINING = {
@@ -217,12 +217,12 @@ def test_pictures_are_there_small_and_described() -> None:
     used = [(page, *found) for page in PAGES for found in re.findall(r"!\[(.*?)\]\((.*?)\)", read(page), re.S)]
     assert len(used) >= 5
     for page, alt, name in used:
-        path = DOCS / name
+        path = (DOCS / page).parent / name
         assert len(alt) > 60, f"{page}: {name} needs a text for those who cannot see it"
         assert page != "exactness.md" or path.stat().st_size <= 60_000
         if path.suffix == ".svg":
             ElementTree.parse(path)
-    assert {(DOCS / name).name for *_, name in used} == {path.name for path in (DOCS / "images").iterdir()}
+    assert {Path(name).name for *_, name in used} == {path.name for path in (DOCS / "images").iterdir()}
 
 
 def read(page: str) -> str:
