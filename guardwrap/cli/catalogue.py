@@ -41,7 +41,7 @@ def catalogue(
 
 
 def _print_list() -> None:
-    files = [(name, (sentences(entry(name).description or "") or [""])[0]) for name in catalogue_names()]
+    files = [(name, _in_short(entry(name).description or "")) for name in catalogue_names()]
     trained = [(name, _about(yaml.safe_load((path / CARD).read_text(encoding="utf-8"))))
                for name, path in adapters().items()]  # fmt: skip
     if not sys.stdout.isatty():  # for other programs: one line each
@@ -64,6 +64,12 @@ def _print_list() -> None:
             table.add_row(*row)
         console.print(table)
         console.print(f"\n{use}\n", style="dim")
+
+
+def _in_short(description: str) -> str:
+    """Keep what it asks for, and what it does not see."""
+    parts = sentences(description) or [""]
+    return " ".join([parts[0], *(part for part in parts[1:] if part.startswith("Not caught"))])
 
 
 def _about(card: Mapping[str, Any]) -> str:

@@ -55,16 +55,21 @@ def evaluate(
 ) -> None:
     """Measure how far proposals and samplers stay from g, and what they cost.
 
-    CONFIG says at least
+    CONFIG is a YAML file; for a first look at the embedded model:
 
-        constraint: catalogue:NAME, a constraint file, or a constraint as in one
+        constraint: {kind: keyword, words: [tea]}
 
-        prompts: [...]
+        prompts: ["Name a hot drink."]
 
-        proposals: {NAME: "a template with {prompt}", NAME: {adapter: PATH}, NAME: {model: PATH}}
+        proposals: {hint: "Mention tea. {prompt}"}
 
-    and may say model, dtype, chat, generation (arguments of generate), attempts, base_attempts, batch_size, betas,
-    steps, sampler, texts, position, seed.
+        generation: {max_new_tokens: 10, top_k: 0}
+
+        attempts: 100
+
+    A constraint may also be a file or catalogue:NAME; a proposal also {adapter: PATH} or {model: PATH}. There may be
+    model, dtype, chat, base_attempts, batch_size, betas, steps, sampler, texts, position and seed too. generation takes
+    arguments of generate; top_k: 0, because a proposal must be able to give whatever the model gives.
 
     Writes evaluation.json, report.html and the plots as PNG. Attempts are kept in the folder: after an interruption the
     same command goes on where it was. Exit code 0: done; 2: bad input; 130: interrupted.

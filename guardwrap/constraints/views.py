@@ -17,15 +17,20 @@ View = Literal["completion", "full", "first_sentence", "last_sentence", "sentenc
 VIEWS: tuple[str, ...] = get_args(View)
 
 # A sentence ends at . ! ? or … with closing quotes or brackets, before white space, or at a line break. Not after
-# an initial or one of these abbreviations.
+# an initial, one of these abbreviations, or a number of up to three digits that a sentence begins with, as in a list.
 _ABBREVIATIONS = "Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\\.g|i\\.e|cf|[A-Z]"
+_NUMBERED = "(?:^|[.!?…:\"'”’)\\]]\\s|\n)\\d{1,3}\\."
 # Tried once for each run of white space, at its start: at every character, long runs would take quadratic time.
-_BOUNDARY = regex.compile(rf"(?<!\s)(?=\s)(?:(?<!(?<!\w)(?:{_ABBREVIATIONS})\.)(?<=[.!?…][\"'”’)\]]*)\s+|\s*\n\s*)")
+_BOUNDARY = regex.compile(
+    rf"(?<!\s)(?=\s)(?:(?<!(?<!\w)(?:{_ABBREVIATIONS})\.)(?<!{_NUMBERED})(?<=[.!?…][\"'”’)\]]*)\s+|\s*\n\s*)"
+)
 
 
 def sentences(text: str) -> list[str]:
     """Split a text into sentences by rule: ends at ``.``, ``!``, ``?``, ``…`` before white space, or a line break.
 
+    Not after a single capital ("J. Smith", so "A. B. C." is one sentence), an abbreviation (Mr, Mrs, Ms, Dr, Prof, St,
+    Jr, Sr, vs, etc, e.g, i.e, cf), or the number that an item of a list begins with ("1. Tea. 2. Coffee." are two).
     A boundary once seen stays where it is, however the text goes on.
     """
     return [sentence for sentence in within(_BOUNDARY.split, text) if sentence.strip()]

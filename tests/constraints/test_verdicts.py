@@ -263,6 +263,10 @@ def test_a_decided_prefix_stays_decided_in_every_text_that_follows(constraint, t
         ('"Run!" she said. (Or so.) Well…', ['"Run!"', "she said.", "(Or so.)", "Well…"]),
         ("one\n\ntwo \n three", ["one", "two", "three"]),
         ("Mr.\nSmith", ["Mr.", "Smith"]),
+        ("1. Tea. 2. Coffee.", ["1. Tea.", "2. Coffee."]),
+        ("In order:\n10. Tea\n11. Milk", ["In order:", "10. Tea", "11. Milk"]),
+        ("It was 12. We left in 1999. Then", ["It was 12.", "We left in 1999.", "Then"]),
+        ("A. B. C.", ["A. B. C."]),
         ("a.b", ["a.b"]),
     ],
 )
@@ -272,7 +276,8 @@ def test_sentences(text, expected):
 
 # The rule as one would write it without a thought for long runs of white space.
 _PLAIN = regex.compile(
-    r"(?<!(?<!\w)(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\.g|i\.e|cf|[A-Z])\.)(?<=[.!?…]+[\"'”’)\]]*)\s+|\s*\n\s*"
+    r"(?<!(?<!\w)(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\.g|i\.e|cf|[A-Z])\.)"
+    r"(?<!(?:^|[.!?…:\"'”’)\]]\s|\n)\d{1,3}\.)(?<=[.!?…]+[\"'”’)\]]*)\s+|\s*\n\s*"
 )
 
 
