@@ -91,8 +91,8 @@ class _Guarded:
 
 @cache
 def _guarded_class(kind: Any) -> Any:
-    """Return the class of a guarded pipeline, in the module of the pipeline's own: Gradio knows pipelines by it."""
-    return type(f"Guarded{kind.__name__}", (_Guarded, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+    """Return the class of a guarded pipeline."""
+    return type(f"Guarded{kind.__name__}", (_Guarded, kind), {})
 
 
 def as_pipeline(guarded: Any) -> Pipeline:

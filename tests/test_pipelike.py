@@ -74,7 +74,6 @@ def test_a_pipeline_of_it_is_a_pipeline(world: World) -> None:
     pipe = guarded.as_pipeline()
     assert isinstance(pipe, TextGenerationPipeline)
     assert isinstance(pipe.model, type(world.model))
-    assert type(pipe).__module__.startswith("transformers.pipelines.")
     assert pipe("b", seed=4, **world.settings) == guarded("b", seed=4, **world.settings)
     assert pipe.guarded is guarded
     assert "Guarded" in repr(pipe)
@@ -150,14 +149,13 @@ def test_a_streamer_of_the_event_loop(world: World) -> None:
         streamer = AsyncTextIteratorStreamer(world.tokenizer, skip_prompt=True, timeout=5)
         options = {**world.settings, "streamer": streamer, "return_full_text": False}
         call = asyncio.to_thread(guarded, "b", **options)
-        (result,) = await asyncio.gather(call, return_exceptions=True)
-        return result, [text async for text in streamer]
+        ended = await asyncio.gather(call, return_exceptions=True)
+        return ended[0], [text async for text in streamer]
 
-    result: Any
-    result, texts = asyncio.run(read(guard(world)))
-    assert [record["generated_text"] for record in result] == texts
-    result, texts = asyncio.run(read(guard(world, NEVER, budget=Budget(max_attempts=2))))
-    assert isinstance(result, BudgetExhausted)
+    records, texts = asyncio.run(read(guard(world)))
+    assert [record["generated_text"] for record in records] == texts
+    error, texts = asyncio.run(read(guard(world, NEVER, budget=Budget(max_attempts=2))))
+    assert isinstance(error, BudgetExhausted)
     assert not texts
 
 

@@ -161,7 +161,8 @@ class GuardedChatModel(_Guarded, BaseChatModel):
 
     async def abatch(self, inputs: Any, config: Any = None, **kwargs: Any) -> list[Any]:
         """As ``batch``, in a thread."""
-        return await run_in_executor(None, self.batch, inputs, config, **kwargs)
+        replies: list[Any] = await run_in_executor(None, self.batch, inputs, config, **kwargs)
+        return replies
 
 
 def _chat(messages: list[BaseMessage]) -> list[dict[str, str]]:

@@ -132,8 +132,8 @@ def test_what_no_file_can_hold(world: World, folder: str) -> None:
     with pytest.raises(ConstraintError, match="object in memory"):
         GuardedTextGenerator(folder, constraint(lambda text: True)).to_dict()
     data = GuardedTextGenerator(folder, NO_VOWEL).to_dict()
-    data["init_parameters"]["constraints"] = "guardwrap: 1\nconstraint: {kind: callable, function: 'os:getcwd'}\n"
-    with pytest.raises(ConstraintError, match="allow_code"):
+    data["init_parameters"]["constraints"] = "guardwrap: 1\nconstraint: {kind: python, function: 'os:getcwd'}\n"
+    with pytest.raises(ConstraintError, match="names Python code"):
         GuardedTextGenerator.from_dict(data)
 
 

@@ -226,7 +226,8 @@ def test_negative_control_structured_output_without_its_schema(world: World, mon
 
 def test_what_structured_output_does_not_take(world: World) -> None:
     asked = model(GuardedChatModel, guarded(world), world)
-    for wrong in ({"method": "function_calling"}, {"strict": False}, {"tools": []}):
+    refused: list[dict[str, Any]] = [{"method": "function_calling"}, {"strict": False}, {"tools": []}]
+    for wrong in refused:
         with pytest.raises(UsageError, match=next(iter(wrong))):
             asked.with_structured_output(DIGIT, **wrong)
     with pytest.raises(UsageError, match="describes a function"):
@@ -245,7 +246,7 @@ def test_messages_become_the_pipelines_chat(world: World, monkeypatch: pytest.Mo
     asked = model(GuardedChatModel, wrapper, world)
     seen: list[Any] = []
     run = wrapper.run
-    monkeypatch.setattr(wrapper, "run", lambda prompts, **more: seen.extend(prompts) or run(prompts, **more))
+    monkeypatch.setattr(wrapper, "run", lambda prompts, **more: run(seen.__iadd__(prompts), **more))
     asked.invoke([SystemMessage("a"), HumanMessage("b"), AIMessage("c"), HumanMessage([{"type": "text", "text": "d"}])])
     assert [(turn["role"], turn["content"]) for turn in seen[0]] == [
         ("system", "a"),
