@@ -23,25 +23,7 @@ __all__ = ["GuardedChatGenerator", "GuardedTextGenerator"]
 
 
 class _Guarded:
-    """What both components have in common.
-
-    ``BudgetExhausted`` is raised as it is.
-
-    Parameters
-    ----------
-    generator
-        A GuardedGenerator, or what one is made of: a pipeline, a Hub id, a path or ``"local"``. The latter are loaded
-        by ``warm_up``, and can be written to a pipeline's file.
-    constraints
-        Where it is made here.
-    generation_kwargs
-        Options of each run: the pipeline's and guardwrap's own, e.g. ``{"max_new_tokens": 40}``. A run's replace them.
-
-    Raises
-    ------
-    UsageError
-        If neither a wrapper nor constraints are given.
-    """
+    """What both components have in common."""
 
     def __init__(
         self, generator: Any, constraints: Any = None, *, generation_kwargs: Mapping[str, Any] | None = None
@@ -97,7 +79,25 @@ class _Guarded:
 
 @component
 class GuardedTextGenerator(_Guarded):
-    """A Haystack generator: a prompt in, ``replies`` that satisfy the constraint out, with ``meta`` for each."""
+    """A Haystack generator: a prompt in, ``replies`` that satisfy the constraint out, with ``meta`` for each.
+
+    ``BudgetExhausted`` is raised as it is.
+
+    Parameters
+    ----------
+    generator
+        A GuardedGenerator, or what one is made of: a pipeline, a Hub id, a path or ``"local"``. The latter are loaded
+        by ``warm_up``, and can be written to a pipeline's file.
+    constraints
+        Where it is made here.
+    generation_kwargs
+        Options of each run: the pipeline's and guardwrap's own, e.g. ``{"max_new_tokens": 40}``. A run's replace them.
+
+    Raises
+    ------
+    UsageError
+        If neither a wrapper nor constraints are given.
+    """
 
     @component.output_types(replies=list[str], meta=list[dict[str, Any]])
     def run(self, prompt: str, generation_kwargs: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -113,7 +113,10 @@ class GuardedTextGenerator(_Guarded):
 
 @component
 class GuardedChatGenerator(_Guarded):
-    """A Haystack chat generator: messages in, ``replies`` out whose texts satisfy the constraint."""
+    """A Haystack chat generator: messages in, ``replies`` out whose texts satisfy the constraint.
+
+    Parameters are those of GuardedTextGenerator. The tokenizer's chat template makes prompts.
+    """
 
     @component.output_types(replies=list[ChatMessage])
     def run(self, messages: list[ChatMessage] | str, generation_kwargs: dict[str, Any] | None = None) -> dict[str, Any]:
