@@ -171,7 +171,8 @@ class GuardedGenerator(PipelineLike):
             list of such, a generator or a dataset. An image and a text may also be given as ``images=`` and ``text=``.
         **options
             ``constraints``, ``sampler``, ``proposal``, ``adapter``, ``budget``, ``seed`` and ``batch_size`` replace the
-            wrapper's own for this call (``proposal=False``, ``adapter=False``: none); the rest goes to the pipeline.
+            wrapper's own for this call (``proposal=False``, ``adapter=False``: none). A ``streamer`` (TextStreamer) is
+            handed the text, whole, when it has been accepted. The rest goes to the pipeline.
 
         Returns
         -------

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from transformers import AsyncTextIteratorStreamer, TextIteratorStreamer, TextStreamer
@@ -63,15 +63,15 @@ class PipelineLike:
         """
         return as_pipeline(self)
 
-    def __getattr__(self, name: str) -> NoReturn:
-        # Only asked for what is not there. Nothing of the pipeline is handed on: it could give unchecked texts.
-        known = sorted(each for each in dir(type(self)) if not each.startswith("_"))
-        raise AttributeError(
-            f"{type(self).__name__!r} has no attribute {name!r}{nearest(name, known)}; it has {', '.join(known)}; "
-            "as_pipeline() returns a Pipeline proper",
-            name=name,
-            obj=self,
-        )
+    if not TYPE_CHECKING:  # a type checker would take it for every attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            # Only asked for what is not there. Nothing of the pipeline is handed on: it could give unchecked texts.
+            known = sorted(each for each in dir(type(self)) if not each.startswith("_"))
+            raise AttributeError(
+                f"{type(self).__name__!r} has no attribute {name!r}{nearest(name, known)}; it has {', '.join(known)}; "
+                "as_pipeline() returns a Pipeline proper"
+            )
 
 
 class _Guarded:

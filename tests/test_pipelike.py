@@ -51,14 +51,15 @@ def test_it_has_what_a_pipeline_has(world: World) -> None:
 
 
 def test_what_it_has_not_is_said_in_one_line(world: World) -> None:
+    guarded: Any = guard(world)
     with pytest.raises(AttributeError) as caught:
-        _ = guard(world).tokeniser
+        _ = guarded.tokeniser
     message = str(caught.value)
     assert "did you mean 'tokenizer'" in message
     assert "as_pipeline()" in message
     assert "\n" not in message
     for name in ("forward", "postprocess", "_forward", "__len__"):  # nothing is handed on from the pipeline
-        assert not hasattr(guard(world), name)
+        assert not hasattr(guarded, name)
 
 
 def test_prompts_may_be_given_by_the_name_that_the_pipeline_has_for_them(world: World) -> None:

@@ -111,6 +111,8 @@ def test_a_batch_is_one_call_of_the_wrapper(world: World, kind: Any, monkeypatch
     batched_later(asked)
     assert runs == [len(PROMPTS)] * 2
     assert asked.batch([]) == []
+    asked.invoke("b")  # what a batch has drawn is not said again
+    assert runs == [len(PROMPTS), len(PROMPTS), 1]
     prompts = [[{"role": "user", "content": each}] if kind is GuardedChatModel else each for each in PROMPTS]
     outcomes = guarded(world, seed=3).run(prompts, **world.settings)
     assert texts == [outcome.texts[0] for outcome in outcomes]
