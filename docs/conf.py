@@ -30,6 +30,8 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
+# autodoc imports as type checkers do, and so imported their pydantic models are refused.
+autodoc_mock_imports = ["langchain_core", "llama_index"]
 autodoc_type_aliases = {"ArrayLike": "ArrayLike"}
 python_use_unqualified_type_names = True
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers.pipelines import Pipeline
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.draws import Budget, Outcome
 from guardwrap.errors import GuardwrapError, spelled
 from guardwrap.exhausted import Fallback, completed, raise_if_short, require_on_exhausted
 from guardwrap.job import Job
+from guardwrap.pipelike import PipelineLike, streaming
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.tensors import returned_rows
 from guardwrap.planning import Plan, cheapest, planned, way_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Fallback", "GuardedGenerator"]
 
 
-class GuardedGenerator:
+class GuardedGenerator(PipelineLike):
     r"""Wrap a pipeline or a model so that every text that comes out satisfies the constraints.
 
     Texts are drawn from the model's own distribution, as the generation settings define it, conditioned on the
@@ -124,24 +124,9 @@ class GuardedGenerator:
         return self._session
 
     @property
-    def pipeline(self) -> Pipeline:
-        """The pipeline in use: the one that was given, or one made of the model."""
-        return self._session.pipe
-
-    @property
     def batch_size(self) -> int:
         """Attempts side by side, at most."""
         return self._session.batch_size
-
-    @property
-    def model(self) -> Any:
-        """The model in use."""
-        return self._session.model
-
-    @property
-    def tokenizer(self) -> Any:
-        """The tokenizer in use."""
-        return self._session.tokenizer
 
     @property
     def constraint(self) -> Constraint:
@@ -187,7 +172,8 @@ class GuardedGenerator:
             list of such, a generator or a dataset. An image and a text may also be given as ``images=`` and ``text=``.
         **options
             ``constraints``, ``sampler``, ``proposal``, ``adapter``, ``budget``, ``seed`` and ``batch_size`` replace the
-            wrapper's own for this call (``proposal=False``, ``adapter=False``: none); the rest goes to the pipeline.
+            wrapper's own for this call (``proposal=False``, ``adapter=False``: none). A ``streamer`` (TextStreamer) is
+            handed the text, whole, when it has been accepted. The rest goes to the pipeline.
 
         Returns
         -------
@@ -203,13 +189,16 @@ class GuardedGenerator:
         UsageError
             If an option is unknown.
         """
-        prompts, options = self._session.kind.with_named_inputs(prompts, options)
-        given = self._session.kind.read_prompts(prompts)
-        job = self._session.job(options)
-        if given.lazy:
-            return self._records_lazily(given.prompts, job)
-        outcomes, records = self._collect(given.prompts, job, render=True)
-        raise_if_short(self._on_exhausted, outcomes, self._session.kind.sampling)
+        with streaming(options) as hand:
+            prompts, options = self._session.kind.with_named_inputs(prompts, options)
+            given = self._session.kind.read_prompts(prompts)
+            hand.require_one(given.single)
+            job = self._session.job(options)
+            if given.lazy:
+                return self._records_lazily(given.prompts, job)
+            outcomes, records = self._collect(given.prompts, job, render=True)
+            raise_if_short(self._on_exhausted, outcomes, self._session.kind.sampling)
+            hand(outcomes)
         return records[0] if given.single else records
 
     def run(self, prompts: Any = None, *, progress: bool | None = None, **options: Any) -> list[Outcome]:
@@ -314,9 +303,11 @@ class GuardedGenerator:
         UsageError
             If the model is fed more than tokens.
         """
-        job, prompts, begins = self._session.tensor_job(inputs, options)
-        served = list(job.served(map(job.request, prompts)))
-        raise_if_short("raise", [outcome for _, outcome in served], self._session.kind.sampling)
+        with streaming(options) as hand:
+            job, prompts, begins = self._session.tensor_job(inputs, options)
+            served = list(job.served(map(job.request, prompts)))
+            raise_if_short("raise", [outcome for _, outcome in served], self._session.kind.sampling)
+            hand([outcome for _, outcome in served])
         new = [(prompt, draw.token_ids) for prompt, outcome in served for draw in outcome.draws]
         return returned_rows(new, begins, two_parts=not self._session.kind.causal)
 

@@ -1,4 +1,5 @@
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from transformers.utils import logging as transformers_logging
 from guardwrap.pipelines.local import load_local
 from guardwrap.testing import World, llama_world
 
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when haystack is imported
 torch.set_num_threads(1)
 # No timings in tests: how long an example takes is the machine's affair. The same examples each time.
 settings.register_profile("guardwrap", deadline=None, derandomize=True)

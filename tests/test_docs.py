@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -119,8 +120,10 @@ def run_command(line: str) -> Any:
     return CliRunner().invoke(app, arguments)
 
 
-# The tiny model writes no JSON: structured.md is run in test_examples.py.
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page != "structured.md"])
+WRITE_JSON = {"structured.md", "integrations.md"}  # the tiny model does not: they are run in test_examples.py
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page not in WRITE_JSON])
 def test_python_blocks_run(page: str, model: Any, given: Any) -> None:
     given(page)
     run_python(page, "\n".join(blocks(page, "python")), model)
@@ -242,7 +245,8 @@ def test_it_builds_and_the_reference_has_every_public_name(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     names = InventoryFile.loads((tmp_path / "objects.inv").read_bytes(), uri="")
     documented = {name for kind in names.data.values() for name in kind}
-    for module in (guardwrap, metrics, samplers, training, adapters, testing):
+    others = [import_module(f"guardwrap.integrations.{name}") for name in ("haystack", "langchain", "llamaindex")]
+    for module in (guardwrap, metrics, samplers, training, adapters, testing, *others):
         assert {f"{module.__name__}.{name}" for name in module.__all__} <= documented
     page = (tmp_path / "reference" / "cli.html").read_text()
     assert all(

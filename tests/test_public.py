@@ -30,6 +30,15 @@ def test_peft_is_imported_for_adapters_only() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
+@pytest.mark.slow
+def test_other_libraries_are_imported_for_their_integrations_only() -> None:
+    code = (
+        "import sys, guardwrap.cli, guardwrap.generator, guardwrap.integrations;"
+        "assert not {'langchain_core', 'llama_index', 'haystack'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
 def test_exported_members_exist_and_are_documented() -> None:
     for name in guardwrap.__all__:
         member = getattr(guardwrap, name)

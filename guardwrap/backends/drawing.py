@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from guardwrap.backends.known import learn, next_token, step, token_laws
-from guardwrap.backends.law import GenerationLaw
+from guardwrap.backends.law import GenerationLaw, ended_by
 from guardwrap.backends.narrowing import Candidates
 from guardwrap.backends.tokens import argmax, inverse_cdf, require_drawable, warped
 from guardwrap.scheduling.backend import Decoded, Launch, grouped
@@ -259,7 +259,7 @@ def _settle(attempts: Sequence[Decoded]) -> None:
 def _stopped(law: GenerationLaw, attempts: Sequence[Decoded], ids: torch.Tensor) -> set[int]:
     """Which attempts of one prompt a stopping criterion ends."""
     try:
-        done: list[Any] = law.criteria(ids, None).tolist()
+        done = torch.stack([ended_by(each, ids, None) for each in law.criteria]).any(0).tolist()
     except Exception as error:  # of the user's own criterion
         for attempt in attempts:
             attempt.fail(error)

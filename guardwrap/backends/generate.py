@@ -16,6 +16,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 from transformers.generation import MaxLengthCriteria, MaxTimeCriteria
 
 from guardwrap.backends.drawing import begun, choose_tokens, note
+from guardwrap.backends.law import ended_by
 from guardwrap.backends.memory import halved
 from guardwrap.errors import UsageError
 from guardwrap.private import sampling_loop, stand_in
@@ -160,7 +161,7 @@ class _Settled(StoppingCriteriaList):
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         finished = cut = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
         for criterion in self:
-            stops = criterion(input_ids, scores, **kwargs)
+            stops = ended_by(criterion, input_ids, scores, **kwargs)
             if isinstance(criterion, MaxLengthCriteria | MaxTimeCriteria):
                 cut = cut | stops
             else:

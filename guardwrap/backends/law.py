@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from transformers import LogitsProcessorList, StoppingCriteriaList
 
-__all__ = ["GenerationLaw"]
+__all__ = ["GenerationLaw", "ended_by"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,3 +102,18 @@ _FUNCTIONS_OF_THE_TEXT = {
     "SuppressTokensLogitsProcessor",
 }
 """Of transformers: what they do to a row depends on its tokens alone."""
+
+
+def ended_by(criterion: Callable[..., Any], ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+    """Return which rows a stopping criterion ends, ``[rows]``.
+
+    transformers asks for an answer for each row. Many that go around have one for all, which they read off the first
+    row; those are asked row by row, or an attempt would end where another one does.
+    """
+    answer = criterion(ids, scores, **kwargs)
+    if isinstance(answer, torch.Tensor) and answer.shape == (len(ids),):
+        return answer.bool()
+    answers = [answer]
+    if len(ids) > 1:
+        answers = [criterion(row[None], scores, **kwargs) for row in ids]
+    return torch.tensor([bool(each) for each in answers], device=ids.device)

@@ -51,6 +51,9 @@ class Call:
     media: ClassVar[bool] = False
     """Whether prompts are more than text."""
 
+    named: ClassVar[str] = "text_inputs"
+    """The name of the prompts in the pipeline's call."""
+
     sampling: ClassVar[str] = "do_sample=True, num_beams=1"
     """The arguments that make it sample."""
 
@@ -119,10 +122,12 @@ class Call:
 
     @classmethod
     def with_named_inputs(cls, prompts: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Return the prompts and the other options, where a pipeline takes prompts under several names."""
+        """Return the prompts, which may be given by name, and the other options."""
+        options = dict(options)
+        prompts = options.pop(cls.named, None) if prompts is None else prompts
         if prompts is None:
             raise PromptError("there is no prompt: give a string, a chat or a list of them")
-        return prompts, dict(options)
+        return prompts, options
 
     @classmethod
     def read_prompts(cls, given: Any) -> Prompts:

@@ -47,6 +47,10 @@ def as_pipeline(generator: Any, tokenizer: Any) -> Pipeline:
     if isinstance(generator, Pipeline):
         if tokenizer is not None:
             raise UsageError("a pipeline has its own tokenizer; leave tokenizer= out")
+        if hasattr(generator, "guarded"):
+            raise UsageError(
+                "the pipeline is guarded already; wrap its .guarded.pipeline, with both constraints: a & b"
+            )
         pipe = generator
         _require_task(pipe)
     elif generator == "local":

@@ -191,6 +191,7 @@ class VisionCall(MediaCall):
 class SpeechCall(MediaCall):
     """A call of the speech recognition pipeline around a model with a decoder."""
 
+    named: ClassVar[str] = "inputs"
     sequence_name: ClassVar[str] = "tokens"
 
     @classmethod

@@ -17,6 +17,7 @@ from transformers.generation import (
     EosTokenCriteria,
     MaxLengthCriteria,
     MaxTimeCriteria,
+    StoppingCriteria,
     StoppingCriteriaList,
     StopStringCriteria,
 )
@@ -162,6 +163,38 @@ def test_stopping_criteria_of_the_user_take_the_place_of_ours(own: World, criter
         options = {"max_new_tokens": 20, "stopping_criteria": StoppingCriteriaList([criterion]), "eos_token_id": end}
         ours, theirs = greedy(own, "abc", **options)
         assert ours == theirs
+
+
+def stops_at_b(ids: torch.Tensor, scores: Any, **_: Any) -> bool:
+    """As the criteria that LangChain and LlamaIndex bring: one answer for all rows, read off the first."""
+    return any(ids[0][-1] == stop for stop in (2,))
+
+
+class Stops(StoppingCriteria):
+    __call__ = staticmethod(stops_at_b)
+
+
+def test_a_stopping_criterion_that_reads_the_first_row_ends_no_other(own: World, monkeypatch: Any) -> None:
+    guarded = GuardedGenerator(own.pipeline(), ANYTHING)
+    options = {
+        **own.settings,
+        "stopping_criteria": [Stops()],
+        "num_return_sequences": 50,
+        "seed": 3,
+        "max_new_tokens": 8,
+    }
+
+    def texts(size: int) -> tuple[str, ...]:
+        return guarded.run("ac", batch_size=size, **options)[0].texts
+
+    alone = texts(1)
+    assert any("b" in text for text in alone)
+    assert all("b" not in text[:-1] for text in alone)
+    assert texts(16) == alone
+    monkeypatch.setattr(
+        "guardwrap.backends.drawing.ended_by", lambda ends, ids, _: ends(ids, None) | ids.new_zeros(len(ids))
+    )
+    assert texts(16) != alone  # the negative control: asked once for all rows
 
 
 def test_the_model_configuration_fills_up_that_of_the_call(own: World) -> None:

@@ -1,0 +1,163 @@
+"""LlamaIndex: an LLM whose every text satisfies the constraints.
+
+``pip install 'guardwrap[llamaindex]'`` brings ``llama-index-core``, which is all that is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any
+
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ChatResponse,
+    ChatResponseGen,
+    CompletionResponse,
+    CompletionResponseGen,
+    LLMMetadata,
+    MessageRole,
+)
+from llama_index.core.bridge.pydantic import Field
+from llama_index.core.llms import CustomLLM
+from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
+
+from guardwrap.draws import Outcome
+from guardwrap.errors import UsageError
+from guardwrap.integrations.common import as_guarded, one, schema_constraint, text_of
+
+__all__ = ["GuardedLLM"]
+
+
+class GuardedLLM(CustomLLM):
+    """A LlamaIndex LLM: texts and messages in, texts out that satisfy the constraint.
+
+    What streams is one piece: the text, when it has been accepted. ``BudgetExhausted`` is raised as it is. The report
+    is in the response's ``raw["guardwrap"]``. Chats go through the tokenizer's chat template, if it has one.
+
+    Parameters
+    ----------
+    guarded
+        A GuardedGenerator, or what one is made of: a pipeline, a Hub id, a path or ``"local"``.
+    constraints
+        Where it is made here.
+    options
+        Options of each call: the pipeline's and guardwrap's own, e.g. ``{"max_new_tokens": 40}``. Calls replace them.
+
+    Raises
+    ------
+    UsageError
+        If neither a wrapper nor constraints are given.
+    """
+
+    guarded: Any = Field(exclude=True)
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    def __init__(self, guarded: Any, constraints: Any = None, **fields: Any) -> None:
+        super().__init__(guarded=as_guarded(guarded, constraints), **fields)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name under which LlamaIndex keeps it."""
+        return "guardwrap"
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        """What LlamaIndex fits prompts to."""
+        model, tokenizer = self.guarded.model, self.guarded.tokenizer
+        known = {"context_window": getattr(model.config.get_text_config(), "max_position_embeddings", None)}
+        known["num_output"] = self.options.get("max_new_tokens") or model.generation_config.max_new_tokens
+        return LLMMetadata(
+            model_name=str(model.name_or_path),
+            is_chat_model=getattr(tokenizer, "chat_template", None) is not None,
+            **{name: value for name, value in known.items() if value is not None},
+        )
+
+    def _one(self, prompt: Any, kwargs: Mapping[str, Any], **more: Any) -> Outcome:
+        return one(self.guarded, prompt, {**self.options, **_options(kwargs)}, **more)
+
+    @llm_completion_callback()
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        """Complete a text."""
+        prompt = prompt if formatted else self.completion_to_prompt(prompt)
+        outcome = self._one(prompt, kwargs)
+        return CompletionResponse(text=outcome.texts[0], raw={"guardwrap": outcome.report.to_dict()})
+
+    @llm_completion_callback()
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
+        """Complete a text, and yield it when it has been accepted."""
+
+        def pieces() -> Iterator[CompletionResponse]:
+            response = self.complete(prompt, formatted=formatted, **kwargs)
+            yield response.model_copy(update={"delta": response.text})
+
+        return pieces()
+
+    @llm_chat_callback()
+    def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        """Reply to a chat."""
+        if not self.metadata.is_chat_model:
+            reply: ChatResponse = super().chat(messages, **kwargs)
+            return reply
+        outcome = self._one(_chat(messages), kwargs)
+        message = ChatMessage(role=MessageRole.ASSISTANT, content=outcome.texts[0])
+        return ChatResponse(message=message, raw={"guardwrap": outcome.report.to_dict()})
+
+    @llm_chat_callback()
+    def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
+        """Reply to a chat, and yield the reply when it has been accepted."""
+
+        def pieces() -> Iterator[ChatResponse]:
+            response = self.chat(messages, **kwargs)
+            yield response.model_copy(update={"delta": response.message.content})
+
+        return pieces()
+
+    def structured_predict(
+        self, output_cls: Any, prompt: Any, llm_kwargs: Mapping[str, Any] | None = None, **prompt_args: Any
+    ) -> Any:
+        """Return a value of a type: the text satisfies its schema besides the constraint.
+
+        Parameters
+        ----------
+        output_cls
+            A pydantic model, or another type that pydantic knows.
+        prompt
+            A LlamaIndex template. It is not told of the schema: say there what is asked for, or pass
+            ``proposal=Masked()``.
+        llm_kwargs
+            Options of the call.
+        **prompt_args
+            What the template is filled with.
+        """
+        chats = self.metadata.is_chat_model
+        given = _chat(self._get_messages(prompt, **prompt_args)) if chats else self._get_prompt(prompt, **prompt_args)
+        schema = schema_constraint(output_cls)
+        return schema.parse(self._one(given, llm_kwargs or {}, schema=schema).texts[0])
+
+    async def astructured_predict(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``structured_predict``, in a thread."""
+        return await asyncio.to_thread(self.structured_predict, *args, **kwargs)
+
+    def stream_structured_predict(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """Yield the value of ``structured_predict``, once."""
+        yield self.structured_predict(*args, **kwargs)
+
+    async def astream_structured_predict(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        """Return an iterator of the value of ``structured_predict``."""
+
+        async def values() -> AsyncIterator[Any]:
+            yield await self.astructured_predict(*args, **kwargs)
+
+        return values()
+
+
+def _options(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a call; tools, which LlamaIndex passes to any model, are refused where there are some."""
+    if kwargs.get("tools"):
+        raise UsageError("tools are not supported; use structured_predict")
+    return {name: value for name, value in kwargs.items() if name not in ("tools", "tool_choice")}
+
+
+def _chat(messages: Sequence[ChatMessage]) -> list[dict[str, str]]:
+    return [{"role": message.role.value, "content": text_of(message.content or "")} for message in messages]

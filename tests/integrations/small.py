@@ -1,0 +1,54 @@
+"""A world whose texts are now and then JSON, and what the tests of all libraries do with a wrapper of it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from guardwrap import Budget, GuardedGenerator, Length, Regex
+from guardwrap.testing import World, llama_world
+
+NO_VOWEL = ~Regex("[ae]")
+DIGIT = {"enum": [0, 1]}
+PROMPTS = ["b", "c", "d", "f"] * 5
+
+
+def small_world() -> World:
+    made = llama_world(letters="abcdef .01\n", max_new_tokens=4)
+    made.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}.{% endfor %}"
+    return made
+
+
+def guarded(world: World, constraint: Any = NO_VOWEL, **options: Any) -> GuardedGenerator:
+    return GuardedGenerator(world.pipeline(), constraint, **options)
+
+
+def hopeless(world: World) -> GuardedGenerator:
+    return guarded(world, Length(min=100), budget=Budget(max_attempts=2))
+
+
+def unchecked(world: World) -> GuardedGenerator:
+    """Break the rule on purpose: a wrapper whose check has been taken away."""
+    made = guarded(world)
+    made.session.constraint = Length(min=0)
+    return made
+
+
+def require_all(texts: Iterable[str]) -> None:
+    """Each of many texts satisfies the constraint."""
+    texts = list(texts)
+    assert len(texts) >= 20
+    assert all(map(NO_VOWEL.accepts, texts)), "a text that violates the constraint got through"
+
+
+def count_runs(made: GuardedGenerator, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that has the number of prompts of each call of the wrapper from now on."""
+    runs: list[int] = []
+    run = made.run
+
+    def counted(prompts: Any, **options: Any) -> Any:
+        runs.append(len(prompts))
+        return run(prompts, **options)
+
+    monkeypatch.setattr(made, "run", counted, raising=False)
+    return runs

@@ -1,0 +1,287 @@
+"""LangChain's own ways to ask a model: each text that comes out of one has been judged."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.globals import set_llm_cache
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.prompts import ChatPromptTemplate
+from pydantic import RootModel, ValidationError
+
+from guardwrap import Budget, BudgetExhausted, GuardedGenerator, JSONSchema, Regex
+from guardwrap.errors import Deterministic, UsageError
+from guardwrap.integrations.langchain import GuardedChatModel, GuardedLLM
+from guardwrap.testing import World
+from tests.integrations.small import (
+    DIGIT,
+    NO_VOWEL,
+    PROMPTS,
+    count_runs,
+    guarded,
+    hopeless,
+    require_all,
+    small_world,
+    unchecked,
+)
+
+
+class Digit(RootModel[int]):
+    """A type whose schema a text of one digit satisfies."""
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return small_world()
+
+
+def model(kind: Any, wrapper: GuardedGenerator, world: World, **options: Any) -> Any:
+    return kind(wrapper, options={**world.settings, **options})
+
+
+def content(reply: Any) -> str:
+    return str(reply.content if isinstance(reply, AIMessage) else reply)
+
+
+def invoked(asked: Any) -> list[str]:
+    return [content(asked.invoke(prompt)) for prompt in PROMPTS]
+
+
+def batched(asked: Any) -> list[str]:
+    return [content(reply) for reply in asked.batch(PROMPTS)]
+
+
+def streamed(asked: Any) -> list[str]:
+    return [content(piece) for prompt in PROMPTS for piece in asked.stream(prompt)]
+
+
+def generated(asked: Any) -> list[str]:
+    values = [asked._convert_input(prompt) for prompt in PROMPTS]
+    return [each.text for one in asked.generate_prompt(values).generations for each in one]
+
+
+def awaited(asked: Any) -> list[str]:
+    async def ask() -> list[str]:
+        return [content(await asked.ainvoke(prompt)) for prompt in PROMPTS]
+
+    return asyncio.run(ask())
+
+
+def batched_later(asked: Any) -> list[str]:
+    return [content(reply) for reply in asyncio.run(asked.abatch(PROMPTS))]
+
+
+def streamed_later(asked: Any) -> list[str]:
+    async def ask() -> list[str]:
+        return [content(piece) for prompt in PROMPTS async for piece in asked.astream(prompt)]
+
+    return asyncio.run(ask())
+
+
+def as_completed(asked: Any) -> list[str]:
+    return [content(reply) for _, reply in asked.batch_as_completed(PROMPTS)]
+
+
+WAYS = [invoked, batched, streamed, generated, awaited, batched_later, streamed_later, as_completed]
+
+
+@pytest.mark.parametrize("kind", [GuardedLLM, GuardedChatModel])
+@pytest.mark.parametrize("way", WAYS)
+def test_every_text_satisfies_the_constraint(world: World, kind: Any, way: Callable[[Any], list[str]]) -> None:
+    require_all(way(model(kind, guarded(world), world)))
+
+
+@pytest.mark.parametrize("kind", [GuardedLLM, GuardedChatModel])
+@pytest.mark.parametrize("way", WAYS)
+def test_negative_control_without_its_check_a_text_gets_through(world: World, kind: Any, way: Any) -> None:
+    with pytest.raises(AssertionError, match="got through"):
+        require_all(way(model(kind, unchecked(world), world)))
+
+
+@pytest.mark.parametrize("kind", [GuardedLLM, GuardedChatModel])
+def test_a_batch_is_one_call_of_the_wrapper(world: World, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapper = guarded(world, seed=3)
+    asked = model(kind, wrapper, world)
+    runs = count_runs(wrapper, monkeypatch)
+    texts = batched(asked)
+    assert runs == [len(PROMPTS)]
+    batched_later(asked)
+    assert runs == [len(PROMPTS)] * 2
+    assert asked.batch([]) == []
+    asked.invoke("b")  # what a batch has drawn is not said again
+    assert runs == [len(PROMPTS), len(PROMPTS), 1]
+    prompts = [[{"role": "user", "content": each}] if kind is GuardedChatModel else each for each in PROMPTS]
+    outcomes = guarded(world, seed=3).run(prompts, **world.settings)
+    assert texts == [outcome.texts[0] for outcome in outcomes]
+
+
+@pytest.mark.parametrize("kind", [GuardedLLM, GuardedChatModel])
+def test_a_stream_is_one_piece_the_text(world: World, kind: Any) -> None:
+    said = content(model(kind, guarded(world, seed=1), world).invoke("b"))
+    assert [content(piece) for piece in model(kind, guarded(world, seed=1), world).stream("b")] == [said]
+
+
+def test_reports(world: World) -> None:
+    result = model(GuardedLLM, guarded(world), world).generate(["b", "c"])
+    assert [report["drawn_from"] for report in result.llm_output["guardwrap"]] == ["exactly g"] * 2
+    assert result.generations[1][0].generation_info["guardwrap"] == result.llm_output["guardwrap"][1]
+    reply = model(GuardedChatModel, guarded(world), world).invoke("b")
+    assert reply.response_metadata["guardwrap"]["ended"] == "complete"
+    assert reply.response_metadata["guardwrap"]["accepted"] == 1
+
+
+@pytest.mark.parametrize("kind", [GuardedLLM, GuardedChatModel])
+def test_options_of_a_call_replace_the_models_own(world: World, kind: Any) -> None:
+    asked = model(kind, guarded(world), world, constraints=Regex("b"))
+    assert "b" in content(asked.invoke("b"))
+    assert content(asked.invoke("b", constraints=Regex("^c"), seed=1)).startswith("c")
+    assert content(asked.bind(constraints=Regex("^d")).invoke("b")).startswith("d")
+    with pytest.raises(UsageError, match="did you mean 'temperature'"):
+        asked.invoke("b", temprature=1.0)
+
+
+@pytest.mark.parametrize("kind", [GuardedLLM, GuardedChatModel])
+def test_stop_ends_a_text_before_it_is_judged(world: World, kind: Any) -> None:
+    asked = model(kind, guarded(world, Regex("c")), world)
+    texts = [content(asked.invoke("b", stop=["c"])) for _ in range(20)]
+    assert all(text.endswith("c") and text.count("c") == 1 for text in texts)
+    assert all(content(reply).endswith("c") for reply in asked.batch(PROMPTS, stop=["c"]))
+    with pytest.raises(UsageError, match="give one of them"):
+        asked.invoke("b", stop=["c"], stop_strings=["d"])
+
+
+@pytest.mark.parametrize("kind", [GuardedLLM, GuardedChatModel])
+def test_an_exhausted_budget_travels_as_it_is(world: World, kind: Any) -> None:
+    asked = model(kind, hopeless(world), world)
+    for way in WAYS:
+        with pytest.raises(BudgetExhausted) as caught:
+            way(asked)
+        assert caught.value.report.ended == "max_attempts"
+    assert all(isinstance(each, BudgetExhausted) for each in asked.batch(PROMPTS, return_exceptions=True))
+    with pytest.raises(Deterministic, match="do_sample=True"):
+        asked.invoke("b", do_sample=False, top_k=None, temperature=None)
+
+
+def test_a_batch_of_chats_keeps_what_was_accepted(world: World) -> None:
+    wrapper = guarded(world, Regex("c", on="full"), budget=Budget(max_attempts=1))
+    replies = model(GuardedChatModel, wrapper, world).batch(["c", "b"] * 20, return_exceptions=True)
+    assert {type(reply) for reply in replies[::2]} == {AIMessage}
+    assert {type(reply) for reply in replies[1::2]} == {AIMessage, BudgetExhausted}
+
+
+@pytest.mark.parametrize("kind", [GuardedLLM, GuardedChatModel])
+def test_what_ends_a_whole_batch(world: World, kind: Any) -> None:
+    asked = model(kind, guarded(world), world)
+    with pytest.raises(UsageError, match="Budget"):
+        asked.batch(["b", "c"], budget={})
+    assert [type(each) for each in asked.batch(["b", "c"], return_exceptions=True, budget={})] == [UsageError] * 2
+
+
+def test_each_chat_of_a_batch_is_told_to_callbacks(world: World) -> None:
+    class Told(BaseCallbackHandler):
+        def __init__(self) -> None:
+            self.began: list[Any] = []
+            self.ended: list[str] = []
+
+        def on_chat_model_start(self, serialized: Any, messages: Any, **_: Any) -> None:
+            self.began.append(messages[0][0].content)
+
+        def on_llm_end(self, response: Any, **_: Any) -> None:
+            self.ended.append(response.generations[0][0].text)
+
+    told = Told()
+    replies = model(GuardedChatModel, guarded(world), world).batch(["b", "c"], {"callbacks": [told]})
+    assert told.began == ["b", "c"]
+    assert told.ended == [reply.content for reply in replies]
+
+
+@pytest.mark.parametrize("kind", [GuardedLLM, GuardedChatModel])
+@pytest.mark.parametrize("schema", [DIGIT, Digit, JSONSchema(Digit)])
+def test_structured_output_is_guaranteed(world: World, kind: Any, schema: Any) -> None:
+    asked = model(kind, guarded(world, ~Regex("0"), budget=Budget(max_attempts=100_000)), world)
+    structured = asked.with_structured_output(schema, method="json_schema", strict=True)
+    wanted = 1 if schema is DIGIT else Digit(1)
+    values = [structured.invoke("b") for _ in range(5)] + structured.batch(["b", "c"]) + list(structured.stream("b"))
+    values.append(asyncio.run(structured.ainvoke("b")))
+    assert all(type(value) is type(wanted) for value in values)
+    if schema is DIGIT:
+        assert values == [1] * len(values)  # the wrapper's own constraint holds too
+    raw = asked.with_structured_output(schema, include_raw=True).invoke("b")
+    assert raw["parsing_error"] is None
+    assert str(getattr(raw["parsed"], "root", raw["parsed"])) in content(raw["raw"])
+
+
+def test_negative_control_structured_output_without_its_schema(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is made of a text that the schema has not judged."""
+    asked = model(GuardedChatModel, guarded(world), world)
+    structured = asked.with_structured_output(Digit)
+    drawn = "guardwrap.integrations.langchain.drawn"
+    from guardwrap.integrations.common import drawn as right
+
+    monkeypatch.setattr(drawn, lambda *given, schema, **more: right(*given, **more))
+    with pytest.raises(UsageError, match="does not hold for this text"):
+        [structured.invoke("b") for _ in range(20)]
+
+
+def test_what_structured_output_does_not_take(world: World) -> None:
+    asked = model(GuardedChatModel, guarded(world), world)
+    refused: list[dict[str, Any]] = [{"method": "function_calling"}, {"strict": False}, {"tools": []}]
+    for wrong in refused:
+        with pytest.raises(UsageError, match=next(iter(wrong))):
+            asked.with_structured_output(DIGIT, **wrong)
+    with pytest.raises(UsageError, match="describes a function"):
+        asked.with_structured_output({"name": "add", "parameters": {"type": "object"}})
+
+
+def test_in_a_chain(world: World) -> None:
+    chain = ChatPromptTemplate.from_messages([("system", "a"), ("human", "{x}")]) | model(
+        GuardedChatModel, guarded(world), world
+    )
+    require_all(reply.content for reply in chain.batch([{"x": each} for each in PROMPTS]))
+
+
+def test_messages_become_the_pipelines_chat(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapper = guarded(world)
+    asked = model(GuardedChatModel, wrapper, world)
+    seen: list[Any] = []
+    run = wrapper.run
+    monkeypatch.setattr(wrapper, "run", lambda prompts, **more: run(seen.__iadd__(prompts), **more))
+    asked.invoke([SystemMessage("a"), HumanMessage("b"), AIMessage("c"), HumanMessage([{"type": "text", "text": "d"}])])
+    assert [(turn["role"], turn["content"]) for turn in seen[0]] == [
+        ("system", "a"),
+        ("user", "b"),
+        ("assistant", "c"),
+        ("user", "d"),
+    ]
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    with pytest.raises(UsageError, match="more than text"):
+        asked.invoke([HumanMessage([image])])
+
+
+@pytest.mark.parametrize("kind", [GuardedLLM, GuardedChatModel])
+def test_no_cache_gives_a_text_of_another_constraint(world: World, kind: Any) -> None:
+    set_llm_cache(InMemoryCache())
+    try:
+        asked = model(kind, guarded(world), world)
+        texts = {content(asked.invoke("b", constraints=Regex(f"^{first}"))) for first in "bcdf"}
+        assert {text[0] for text in texts} == set("bcdf")
+    finally:
+        set_llm_cache(None)
+    with pytest.raises(UsageError, match="cache"):
+        kind(guarded(world), cache=True)
+    with pytest.raises(ValidationError, match="frozen"):
+        asked.cache = True
+
+
+@pytest.mark.parametrize("kind", [GuardedLLM, GuardedChatModel])
+def test_it_takes_a_wrapper_or_what_makes_one(world: World, kind: Any) -> None:
+    asked = kind(world.pipeline(), NO_VOWEL, options=world.settings)
+    require_all(batched(asked))
+    with pytest.raises(UsageError, match="say what must hold"):
+        kind(world.pipeline())
+    with pytest.raises(UsageError, match="already"):
+        kind(guarded(world), NO_VOWEL)
+    assert asked._identifying_params["constraint"] == NO_VOWEL.digest
