@@ -11,18 +11,28 @@ import json
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    field_validator,
+)
 
-from guardwrap.constraints.base import Constraint, walk
+from guardwrap.constraints.algebra import All
+from guardwrap.constraints.base import Constraint, constraints_in, held, walk
 from guardwrap.constraints.documents import Document, read_document, validated
-from guardwrap.constraints.limits import MAX_BYTES
+from guardwrap.constraints.limits import MAX_BYTES, MAX_DEPTH, look
 from guardwrap.constraints.yaml_nodes import read_text, reading, to_yaml
 from guardwrap.draws import Budget
 from guardwrap.errors import ConstraintError, SpecError
 
-__all__ = ["ConstraintFile", "dump", "json_schema", "load", "parse", "read_constraint"]
+__all__ = ["ConstraintFile", "dump", "json_schema", "load", "load_part", "parse", "read_constraint"]
 
 
 @dataclass(frozen=True)
@@ -65,11 +75,23 @@ class _Examples(_Strict):
     rejects: list[str] = []
 
 
+def _all_of(several: list[Constraint]) -> Constraint:
+    return several[0] if len(several) == 1 else All(several)
+
+
+Whole: Any = Annotated[
+    Annotated[Constraint, Tag("one constraint")]
+    | Annotated[list[Constraint], Field(min_length=1), AfterValidator(_all_of), Tag("several constraints")],
+    Discriminator(lambda given: "several constraints" if isinstance(given, list) else "one constraint"),
+]
+"""The constraint of a file: one, or a list all of which must hold."""
+
+
 class _File(_Strict):
     guardwrap: Literal[1] = Field(description="Version of the format")
     name: str | None = None
     description: str | None = None
-    constraint: Constraint
+    constraint: Whole
     sampler: str | dict[str, Any] | None = None
     budget: Budget | None = None
     examples: _Examples = _Examples()
@@ -92,7 +114,7 @@ def _a_file() -> TypeAdapter[_File]:
 
 @cache
 def _a_constraint() -> TypeAdapter[Constraint]:
-    return TypeAdapter(Constraint)
+    return TypeAdapter(Whole)
 
 
 def json_schema() -> dict[str, Any]:
@@ -137,10 +159,34 @@ def parse(text: str, *, path: str = "<string>", allow_code: bool = False) -> Con
     """
     if len(text) > MAX_BYTES:
         raise SpecError(f"{path}: larger than {MAX_BYTES} bytes")
-    kind = _a_file()  # before the clock runs
+    _a_file()  # before the clock runs
     with reading(path):
-        source = read_document(text, path, "a constraint file is a mapping that begins with 'guardwrap: 1'")
-        file = source.read(kind, allow_code=allow_code)
+        return _parsed(text, path, allow_code)
+
+
+def load_part(path: Path, *, allow_code: bool = False) -> Constraint:
+    """Read the constraint of a file that another one names, within ``yaml_nodes.reading_too``.
+
+    Parameters
+    ----------
+    path
+        Path of the YAML file.
+    allow_code
+        As in ``load``.
+
+    Raises
+    ------
+    SpecError
+        If the file cannot be read or is not well formed.
+    """
+    return _parsed(read_text(path), str(path), allow_code).constraint
+
+
+def _parsed(text: str, path: str, allow_code: bool) -> ConstraintFile:
+    source = read_document(text, path, "a constraint file is a mapping that begins with 'guardwrap: 1'")
+    file = source.read(_a_file(), allow_code=allow_code)
+    if _is_too_deep(file.constraint):  # of files that name others: one alone is nested less
+        raise source.error(("constraint",), f"nested deeper than {MAX_DEPTH} levels, with what it names")
     return ConstraintFile(
         file.constraint,
         file.name,
@@ -153,13 +199,23 @@ def parse(text: str, *, path: str = "<string>", allow_code: bool = False) -> Con
     )
 
 
+def _is_too_deep(constraint: Constraint) -> bool:
+    level = [constraint]
+    for _ in range(MAX_DEPTH):
+        look()
+        level = [inner for part in level for value in held(part).values() for inner in constraints_in(value)]
+        if not level:
+            return False
+    return True
+
+
 def read_constraint(data: Any, *, allow_code: bool = False) -> Constraint:
     """Read a constraint that is spelt as in a constraint file, of plain JSON types.
 
     Parameters
     ----------
     data
-        Its mapping.
+        Its mapping, the name of a ready-made one, or a list of these, all of which must hold.
     allow_code
         As in ``load``.
 
