@@ -109,13 +109,12 @@ class GuardedGenerator:
             tokenizer=tokenizer,
             sampler=sampler,
             proposal=proposal,
+            adapter=adapter,
             budget=budget,
             batch_size=batch_size,
             seed=seed,
             allow_code=allow_code,
         )
-        if adapter is not None:
-            self.load_adapter(adapter)
 
     @property
     def session(self) -> Session:

@@ -6,24 +6,20 @@ of the options of one; a job makes requests of prompts and has a scheduler serve
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel
-from transformers.pipelines import Pipeline
 
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.refill.selftest import select_rows, slower_because
 from guardwrap.constraints.base import Constraint, is_count
 from guardwrap.constraints.files import as_constraint_file
 from guardwrap.constraints.reading import Reader
+from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.draws import Budget, Outcome
 from guardwrap.errors import UsageError
 from guardwrap.job import Job
@@ -31,48 +27,20 @@ from guardwrap.pipelines.calls import CALL_OPTIONS, Call, TensorCall
 from guardwrap.pipelines.loading import as_pipeline, has_dropout
 from guardwrap.pipelines.prefix import PrefixWatch, StablePrefix
 from guardwrap.pipelines.prepare import PreparedPrompt
-from guardwrap.pipelines.proposed import ProposedCall, Weigher, require_same_tokens, with_own_target
+from guardwrap.pipelines.proposed import ProposedCall, Weigher, with_own_target
 from guardwrap.pipelines.tasks import call_kind, call_of
 from guardwrap.pipelines.tensors import prepare_rows
 from guardwrap.private import batch_size_of, library_lock
-from guardwrap.proposals import Adapter, Masked, Prompt
+from guardwrap.proposals import Masked, merged
 from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
+from guardwrap.sources import Proposal, adapter_of, proposal_of
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
-__all__ = ["Proposal", "Session", "require_whole"]
+__all__ = ["Session", "require_whole"]
 
 BATCH_SIZE = 32
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """What attempts are drawn from, if not the model itself.
-
-    Parameters
-    ----------
-    pipe
-        The wrapped pipeline, for another prompt or an adapter, or another one.
-    prompt
-        Another prompt, or None.
-    described
-        It in words.
-    adapter
-        The adapter, or None.
-    masked
-        How it is masked, or None.
-    """
-
-    pipe: Pipeline
-    prompt: Prompt | None
-    described: str
-    adapter: Loaded | Checkpoint | None = None
-    masked: Masked | None = None
-
-    def only_masks(self, pipe: Pipeline) -> bool:
-        """Whether attempts are drawn from the pipeline's own law, but for a mask."""
-        return self.masked is not None and self.prompt is None and self.adapter is None and self.pipe is pipe
 
 
 class Session:
@@ -80,7 +48,7 @@ class Session:
 
     Parameters
     ----------
-    generator, tokenizer, constraints, sampler, proposal, budget, batch_size, seed, allow_code
+    generator, tokenizer, constraints, sampler, proposal, adapter, budget, batch_size, seed, allow_code
         As ``GuardedGenerator`` takes them.
 
     Attributes
@@ -105,6 +73,7 @@ class Session:
         tokenizer: Any = None,
         sampler: str | Sampler | None = None,
         proposal: Any = None,
+        adapter: Any = None,
         budget: Budget | None = None,
         batch_size: int | None = None,
         seed: int | None = None,
@@ -123,8 +92,11 @@ class Session:
         batch_size = (batch_size_of(self.pipe) or BATCH_SIZE) if batch_size is None else batch_size
         self.batch_size = require_whole("batch_size", batch_size, 1)
         self._stable: dict[str, StablePrefix] = {}
-        self.proposal = self._proposal_of(proposal)
+        proposal, adapter = merged((proposal, adapter), (file.proposal, file.adapter))
+        self.proposal = proposal_of(self.pipe, None if proposal is False else proposal)
         self.adapter: Loaded | Checkpoint | None = None
+        if adapter is not None and adapter is not False:
+            self.use_adapter(adapter)
 
     @property
     def model(self) -> Any:
@@ -140,15 +112,16 @@ class Session:
         """Draw from an adapter from now on; see ``GuardedGenerator.load_adapter``."""
         if self.proposal is not None and not self.proposal.only_masks(self.pipe):
             raise UsageError("the wrapper draws from its proposal; make another one for the adapter")
-        loaded = self._adapter_of(given, allow_mismatch)
+        loaded = adapter_of(self.pipe, given, allow_mismatch)
         loaded.require_constraint(self.constraint)
         self.adapter = loaded
 
     def draws_elsewhere(self, options: Mapping[str, Any]) -> bool:
         """Whether attempts of a call come from something else than the model under the user's prompts."""
-        given = options.get("proposal")
+        own, _ = self._read(options)
+        given = own.get("proposal")
         proposal = self.proposal is not None if given is None else given is not False
-        return proposal or self._takes_adapter(options)
+        return proposal or self._takes_adapter(own)
 
     def other_ways(self, options: Mapping[str, Any]) -> Iterator[tuple[bool, dict[str, Any]]]:
         """Yield options of the same call from the model itself, and masked, where they are others and possible.
@@ -160,7 +133,7 @@ class Session:
             yield False, itself
         masked = {**itself, "proposal": Masked()}
         try:
-            asked = self._proposal_in(_split(options)[0])
+            asked = self._proposal_in(self._read(options)[0])
             self.job({**masked, "seed": 0})
         except UsageError:  # a tokenizer that rewrites text; a model that is fed more than tokens
             return
@@ -175,7 +148,7 @@ class Session:
         UsageError
             If one is unknown, or they do not go together.
         """
-        own, rest = _split(options)
+        own, rest = self._read(options)
         call = call_of(self.pipe, rest)
         proposal = self._proposal_in(own)
         if proposal is not None and not proposal.only_masks(self.pipe):
@@ -227,7 +200,7 @@ class Session:
         """
         if self.kind.media:
             raise UsageError("generate takes tokens only; call the wrapper with what the pipeline takes instead")
-        own, rest = _split(options)
+        own, rest = self._read(options)
         proposal = self._proposal_in(own)
         if proposal is not None and proposal.adapter is None and not proposal.only_masks(self.pipe):
             raise UsageError("generate takes no other prompt or model; with a proposal, call the wrapper or run()")
@@ -250,11 +223,22 @@ class Session:
             self._stable[key] = call.stable_prefix()
         return self._stable[key]
 
+    def _read(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Tell guardwrap's options of a call from those of the pipeline, and read the constraints among them."""
+        own = {name: value for name, value in options.items() if name in CALL_OPTIONS}
+        # Prompts are tokenized one by one, without the pipeline's data loader.
+        rest = {name: value for name, value in options.items() if name not in (*CALL_OPTIONS, "num_workers")}
+        if own.get("constraints") is not None:
+            file = own["constraints"] = as_constraint_file(own["constraints"], allow_code=self._allow_code)
+            said = own.get("proposal"), own.get("adapter")
+            own["proposal"], own["adapter"] = merged(said, (file.proposal, file.adapter))
+        return own, rest
+
     def _job(self, own: Mapping[str, Any], call: Call, proposal: Proposal | None) -> Job:
         """Check guardwrap's options of a call, and fill them up with the session's."""
         constraint, sampler, budget = self.constraint, self.sampler, self.budget
         if own.get("constraints") is not None:
-            given = as_constraint_file(own["constraints"], allow_code=self._allow_code)
+            given: ConstraintFile = own["constraints"]
             constraint, budget = given.constraint, given.budget or budget
             sampler = sampler if given.sampler is None else sampler_named(given.sampler, given.source)
         if own.get("sampler") is not None:
@@ -316,51 +300,15 @@ class Session:
         """Read what attempts of a call are to be drawn from."""
         given = own.get("adapter")
         asked = own.get("proposal")
-        proposal = self.proposal if asked is None else self._proposal_of(None if asked is False else asked)
+        proposal = self.proposal if asked is None else proposal_of(self.pipe, None if asked is False else asked)
         if not self._takes_adapter(own):
             return proposal
         if proposal is not None and not proposal.only_masks(self.pipe):
             raise UsageError(
                 "attempts come from a proposal or from an adapter, not both; pass adapter=False, or no proposal="
             )
-        adapter = self.adapter if given is None else self._adapter_of(given)
+        adapter = self.adapter if given is None else adapter_of(self.pipe, given)
         return Proposal(self.pipe, None, "an adapter", adapter, None if proposal is None else proposal.masked)
-
-    def _proposal_of(self, given: Any) -> Proposal | None:
-        """Read what attempts are to be drawn from."""
-        if given is None:
-            return None
-        if not self.kind.causal:
-            raise UsageError(
-                "a proposal needs a causal language model, whose texts can be weighed; leave proposal= out"
-            )
-        if isinstance(given, Masked):
-            inner = self._proposal_of(given.proposal) or Proposal(self.pipe, None, "the model itself")
-            return dataclasses.replace(inner, masked=given)
-        if isinstance(given, Prompt):
-            return Proposal(self.pipe, given, str(given))
-        own = isinstance(given, str | Path | Pipeline)
-        pipe = as_pipeline(given, None if own else self.tokenizer)
-        if not call_kind(pipe).causal:
-            raise UsageError("the proposal must be a causal language model like the model itself")
-        require_same_tokens(self.pipe, pipe)
-        return Proposal(pipe, None, f"the model {pipe.model.name_or_path!r}")
-
-    def _adapter_of(self, given: Any, allow_mismatch: bool = False) -> Loaded | Checkpoint:
-        """Load what was given as an adapter."""
-        if not self.kind.causal:
-            raise UsageError("an adapter needs a causal language model, whose texts can be weighed; leave adapter= out")
-        from guardwrap.adapters.loaded import in_training, load  # peft takes a second to import
-
-        if isinstance(given, PreTrainedModel) or hasattr(given, "get_base_model"):
-            return in_training(self.model, given)
-        if isinstance(given, str | Path):
-            given = Adapter(given)
-        if not isinstance(given, Adapter):
-            raise UsageError(f"adapter={given!r} is no folder, no Hub id and no Adapter('...')")
-        if allow_mismatch:
-            given = dataclasses.replace(given, allow_mismatch=True)
-        return load(self.model, self.tokenizer, given)
 
     def _next_seed(self) -> int:
         call = next(self._calls)
@@ -380,14 +328,6 @@ def _watches(constraint: Constraint, call: Call, stable: StablePrefix) -> Callab
         return PrefixWatch(reader, partial(stable, decode=partial(call.unparsed, law)))
 
     return watch
-
-
-def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Tell guardwrap's options of a call from those of the pipeline."""
-    own = {name: value for name, value in options.items() if name in CALL_OPTIONS}
-    # Prompts are tokenized one by one, without the pipeline's data loader.
-    rest = {name: value for name, value in options.items() if name not in (*CALL_OPTIONS, "num_workers")}
-    return own, rest
 
 
 def require_whole(name: str, value: int, least: int) -> int:

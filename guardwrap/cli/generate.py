@@ -15,6 +15,7 @@ from guardwrap.cli.common import (
     Constraints,
     Masked,
     Model,
+    NoProposal,
     Prompts,
     Proposal,
     Verbose,
@@ -24,6 +25,7 @@ from guardwrap.cli.common import (
     read_constraints,
 )
 from guardwrap.cli.prompts import source_of
+from guardwrap.cli.proposing import in_words, proposed_by
 from guardwrap.cli.results import Finished, check_output, read_finished
 from guardwrap.cli.running import Run
 from guardwrap.cli.streams import ends_at_once
@@ -32,9 +34,6 @@ from guardwrap.constraints.documents import read_option
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.draws import Budget, plain
 from guardwrap.errors import GuardwrapError, UsageError
-from guardwrap.proposals import Adapter as AdapterGiven
-from guardwrap.proposals import Masked as MaskedGiven
-from guardwrap.proposals import Prompt
 
 __all__ = ["generate"]
 
@@ -71,6 +70,7 @@ def generate(
     proposal: Proposal = None,
     adapter: Adapter = None,
     masked: Masked = False,
+    no_proposal: NoProposal = False,
     count: Annotated[
         int, typer.Option("-n", "--num-return-sequences", min=1, rich_help_panel=_SETTINGS, help="Texts a prompt.")
     ] = 1,
@@ -143,8 +143,7 @@ def generate(
         "max_seconds": max_seconds,
     }
     budget = dataclasses.replace(given.budget or Budget(), **known(limits))
-    told = None if proposal is None else Prompt(proposal)
-    proposed = MaskedGiven(told) if masked else told
+    proposed, drawing = proposed_by(given, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal)
     source = source_of(prompts or [], file, jsonl)
     if resume and output is None:
         raise UsageError("--resume needs --output, the file to go on with")
@@ -157,18 +156,10 @@ def generate(
     settings = {"model": model, "chat": chat, **law, **known({"adapter": adapter, "sampler": with_options})}
     done = Finished()
     if output and resume:
-        drawn_from = None if told is None else str(told)
-        if adapter is not None:
-            with ends_at_once():
-                from guardwrap.adapters.loaded import in_words
-
-            drawn_from = in_words(AdapterGiven(adapter), given.constraint)
-        if masked:
-            drawn_from = f"{drawn_from or 'the model itself'}, masked"
         same = {
             "constraint": given.constraint.digest,
             "sampler": chosen.name,
-            "proposal": drawn_from,
+            "proposal": in_words(proposed, drawing, given.constraint),
             "requested": count,
             "budget": plain(budget),
         }
@@ -183,7 +174,7 @@ def generate(
         wrapper = {
             "sampler": chosen,
             "proposal": proposed,
-            "adapter": adapter,
+            "adapter": drawing,
             "budget": budget,
             "batch_size": batch_size,
         }

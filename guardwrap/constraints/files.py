@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from guardwrap.constraints.algebra import All
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.spec import ConstraintFile, load
 from guardwrap.content import PREFIX, content
 from guardwrap.errors import ConstraintError, UnknownName
+from guardwrap.proposals import require_one
 
 __all__ = ["as_constraint_file", "catalogue", "catalogue_names"]
 
@@ -49,7 +51,7 @@ def as_constraint_file(given: object, *, allow_code: bool = False) -> Constraint
     ----------
     given
         A Constraint, a ConstraintFile, ``"catalogue:<name>"``, the path of a constraint file, or a sequence of these:
-        then all must hold, and the first sampler and the first budget among them apply.
+        then all must hold, and the first sampler, proposal, adapter and budget among them apply.
     allow_code
         Whether files may name Python functions.
 
@@ -57,6 +59,8 @@ def as_constraint_file(given: object, *, allow_code: bool = False) -> Constraint
     ------
     ConstraintError
         If it is none of these.
+    UsageError
+        If one of the files has a prompt as its proposal, and another an adapter.
     """
     if isinstance(given, ConstraintFile):
         return given
@@ -71,9 +75,13 @@ def as_constraint_file(given: object, *, allow_code: bool = False) -> Constraint
         if len(files) == 1:
             return files[0]
         whose = next((file for file in files if file.sampler is not None), files[0])
-        budget = next((file.budget for file in files if file.budget), None)
+        first: dict[str, Any] = {
+            name: next((getattr(file, name) for file in files if getattr(file, name) is not None), None)
+            for name in ("budget", "proposal", "adapter")
+        }
+        require_one(first["proposal"], first["adapter"])
         every = All([file.constraint for file in files])
-        return ConstraintFile(every, sampler=whose.sampler, budget=budget, source=whose.source)
+        return ConstraintFile(every, sampler=whose.sampler, source=whose.source, **first)
     if callable(given) and not isinstance(given, type):
         raise ConstraintError("a function becomes a constraint by @constraint above it, or constraint(function)")
     if isinstance(given, type) and issubclass(given, Constraint):

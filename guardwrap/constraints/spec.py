@@ -1,8 +1,8 @@
 """Constraint files: what they hold, how one is read, and how one is written.
 
 A file says ``guardwrap: 1`` (the version of the format), a ``constraint``, and optionally ``name``, ``description``,
-``sampler``, ``budget`` and ``examples``. It is data: code it names (``kind: python``) is refused unless the caller
-allows it.
+``sampler``, ``proposal``, ``adapter``, ``budget`` and ``examples``. It is data: code it names (``kind: python``) is
+refused unless the caller allows it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from pydantic import (
     Tag,
     TypeAdapter,
     field_validator,
+    model_validator,
 )
 
 from guardwrap.constraints.algebra import All
 from guardwrap.constraints.base import Constraint, constraints_in, held, walk
-from guardwrap.constraints.documents import Document, read_document, validated
+from guardwrap.constraints.documents import Document, Invalid, read_document, validated
 from guardwrap.constraints.limits import MAX_BYTES, MAX_DEPTH, look
+from guardwrap.constraints.proposing import AnAdapter, AProposal, adapter_spelt, proposal_spelt
 from guardwrap.constraints.yaml_nodes import read_text, reading, to_yaml
 from guardwrap.draws import Budget
-from guardwrap.errors import ConstraintError, SpecError
+from guardwrap.errors import ConstraintError, SpecError, UsageError
+from guardwrap.proposals import Adapter, Masked, Prompt, require_one
 
 __all__ = ["ConstraintFile", "dump", "json_schema", "load", "load_part", "parse", "read_constraint"]
 
@@ -54,6 +57,8 @@ class ConstraintFile:
         Texts that show, and test, what the constraint means.
     source
         The file that it was read from, for errors about what is looked at later; None for one made in Python.
+    proposal, adapter
+        What attempts are drawn from, or None for what the caller says. Of both only a mask and an adapter go together.
     """
 
     constraint: Constraint
@@ -64,6 +69,8 @@ class ConstraintFile:
     accepts: tuple[str, ...] = ()
     rejects: tuple[str, ...] = ()
     source: Document | None = field(default=None, compare=False, repr=False)
+    proposal: Prompt | Masked | None = None
+    adapter: Adapter | None = None
 
 
 class _Strict(BaseModel):
@@ -93,6 +100,8 @@ class _File(_Strict):
     description: str | None = None
     constraint: Whole
     sampler: str | dict[str, Any] | None = None
+    proposal: AProposal | None = None
+    adapter: AnAdapter | None = None
     budget: Budget | None = None
     examples: _Examples = _Examples()
 
@@ -103,6 +112,14 @@ class _File(_Strict):
         if type(value) is not int:
             raise ValueError("the version of the format is the number 1")
         return value
+
+    @model_validator(mode="after")
+    def _one_way(self) -> _File:
+        try:
+            require_one(self.proposal, self.adapter)
+        except UsageError as both:
+            raise Invalid(("adapter",), str(both)) from None
+        return self
 
 
 @cache
@@ -196,6 +213,8 @@ def _parsed(text: str, path: str, allow_code: bool) -> ConstraintFile:
         tuple(file.examples.accepts),
         tuple(file.examples.rejects),
         source,
+        file.proposal,
+        file.adapter,
     )
 
 
@@ -249,6 +268,10 @@ def dump(constraint: Constraint | ConstraintFile) -> str:
     data["constraint"] = file.constraint.spec()
     if file.sampler is not None:
         data["sampler"] = file.sampler
+    if file.proposal is not None:
+        data["proposal"] = proposal_spelt(file.proposal)
+    if file.adapter is not None:
+        data["adapter"] = adapter_spelt(file.adapter)
     if file.budget is not None:
         data["budget"] = asdict(file.budget)
     examples = {key: list(getattr(file, key)) for key in ("accepts", "rejects") if getattr(file, key)}
