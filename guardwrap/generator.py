@@ -185,7 +185,9 @@ class GuardedGenerator:
             list of such, a generator or a dataset. An image and a text may also be given as ``images=`` and ``text=``.
         **options
             ``constraints``, ``sampler``, ``proposal``, ``adapter``, ``budget``, ``seed`` and ``batch_size`` replace the
-            wrapper's own for this call (``proposal=False``, ``adapter=False``: none); the rest goes to the pipeline.
+            wrapper's own for this call (``proposal=False``, ``adapter=False``: none). ``constraint_each``, one for each
+            prompt, must hold of its texts besides; a constraint file there brings its budget and its sampler. The rest
+            goes to the pipeline.
 
         Returns
         -------
@@ -314,16 +316,16 @@ class GuardedGenerator:
             If the model is fed more than tokens.
         """
         job, prompts, begins = self._session.tensor_job(inputs, options)
-        served = list(job.served(map(job.request, prompts)))
-        raise_if_short("raise", [outcome for _, outcome in served], self._session.kind.sampling)
-        new = [(prompt, draw.token_ids) for prompt, outcome in served for draw in outcome.draws]
+        served = list(job.served(job.requests_of(prompts)))
+        raise_if_short("raise", [outcome for _, _, outcome in served], self._session.kind.sampling)
+        new = [(prompt, draw.token_ids) for prompt, _, outcome in served for draw in outcome.draws]
         return returned_rows(new, begins, two_parts=not self._session.kind.causal)
 
     def _outcomes(
         self, prompts: Iterable[Any], job: Job, *, first: int = 0
     ) -> Iterator[tuple[PreparedPrompt, Outcome]]:
-        for prompt, outcome in job.served(job.requests(prompts, first=first)):
-            yield prompt, completed(self._on_exhausted, outcome, prompt.text, job.constraint, self.tokenizer)
+        for prompt, constraint, outcome in job.served(job.requests(prompts, first=first)):
+            yield prompt, completed(self._on_exhausted, outcome, prompt.text, constraint, self.tokenizer)
 
     def _collect(
         self, prompts: Any, job: Job, *, progress: bool | None = None, render: bool = False

@@ -156,6 +156,11 @@ def only_masks(proposal: Any) -> bool:
     return isinstance(proposal, Masked) and proposal.proposal is None
 
 
+def _elsewhere(given: Any) -> bool:
+    """Whether something is given that is drawn from in the place of the model; a model may have no truth value."""
+    return given is not None and given is not False and not only_masks(given)
+
+
 def merged(near: tuple[Any, Any], far: tuple[Any, Any]) -> tuple[Any, Any]:
     """Return what attempts are drawn from by what two places say, such as a call and a constraint file.
 
@@ -173,17 +178,17 @@ def merged(near: tuple[Any, Any], far: tuple[Any, Any]) -> tuple[Any, Any]:
     proposal, adapter = near
     if proposal is None:
         proposal = far[0]
-        if adapter and proposal and not only_masks(proposal):
+        if _elsewhere(adapter) and _elsewhere(proposal):
             proposal = replace(proposal, proposal=None) if isinstance(proposal, Masked) else None
     if adapter is None:
-        adapter = None if near[0] and not only_masks(near[0]) else far[1]
+        adapter = None if _elsewhere(near[0]) else far[1]
     require_one(proposal, adapter)
     return proposal, adapter
 
 
 def require_one(proposal: Any, adapter: Any) -> None:
     """Raise UsageError for a proposal beside an adapter, unless it only masks."""
-    if proposal and adapter and not only_masks(proposal):
+    if _elsewhere(proposal) and _elsewhere(adapter):
         raise UsageError(
             "attempts come from a proposal or from an adapter, not both; leave one of them out, or pass False for it"
         )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +17,14 @@ import torch
 
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.refill.selftest import select_rows, slower_because
+from guardwrap.constraints.algebra import All
 from guardwrap.constraints.base import Constraint, is_count
 from guardwrap.constraints.files import as_constraint_file
 from guardwrap.constraints.reading import Reader
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.draws import Budget, Outcome
-from guardwrap.errors import UsageError
-from guardwrap.job import Job
+from guardwrap.errors import ConstraintError, UsageError
+from guardwrap.job import Asked, Job, Own
 from guardwrap.pipelines.calls import CALL_OPTIONS, Call, TensorCall
 from guardwrap.pipelines.loading import as_pipeline, has_dropout
 from guardwrap.pipelines.prefix import PrefixWatch, StablePrefix
@@ -179,7 +181,7 @@ class Session:
         prompts, options = self.kind.with_named_inputs(prompts, options)
         given = list(self.kind.read_prompts(prompts).prompts)
         job = self.job({**options, "sampler": collector, "budget": budget, "num_return_sequences": count})
-        return [outcome for _, outcome in job.served(job.requests(given))], found
+        return [outcome for _, _, outcome in job.served(job.requests(given))], found
 
     def tensor_job(self, ids: Any, options: Mapping[str, Any]) -> tuple[Job, list[PreparedPrompt], Sequence[Any]]:
         """Read the options of a call of ``generate``.
@@ -250,14 +252,14 @@ class Session:
         seed = self._next_seed() if own.get("seed") is None else require_whole("seed", own["seed"], 0)
         size = self.batch_size if own.get("batch_size") is None else require_whole("batch_size", own["batch_size"], 1)
         model = self.model if proposal is None else proposal.pipe.model
-        described = None if proposal is None else proposal.described
         notes: tuple[str, ...] = ()
+        asked = Asked(constraint, sampler, budget, seed)
+        each = self._each(own, asked)
         if proposal is not None and proposal.adapter is not None:
             proposal.adapter.require_constraint(constraint)
-            model, notes = proposal.adapter.model(merge=not sampler.weighs)  # where a(y) is never computed
-            described = proposal.adapter.described(constraint)
+            merge = not sampler.weighs and each is None  # where a(y) is never computed
+            model, notes = proposal.adapter.model(merge=merge)
         masked = None if proposal is None else proposal.masked
-        described = described if masked is None else f"{described}, masked"
         if has_dropout(self.model) or (model is not self.model and has_dropout(model)):
             raise UsageError("the model is in training mode, so dropout makes its texts random; call model.eval()")
         stable = self.stable_prefix(call)
@@ -275,22 +277,57 @@ class Session:
             notes += () if slower is None else (slower,)
         return Job(
             call,
-            constraint,
-            sampler,
-            budget,
-            seed,
+            asked,
             size,
             model,
             watches=_watches(constraint, call, stable) if early else None,
             notes=notes,
-            proposal=described,
+            proposal=None if proposal is None else proposal.in_words,
             masked=masked,
-            weigh=None if proposal is None or proposal.only_masks(self.pipe) else self._weigher(model, sampler),
+            weigh=None if proposal is None or proposal.only_masks(self.pipe) else Weigher(self.model, model),
             causal=causal,
+            each=each,
         )
 
-    def _weigher(self, model: Any, sampler: Sampler) -> Weigher | None:
-        return Weigher(self.model, model) if sampler.weighs else None
+    def _each(self, own: Mapping[str, Any], asked: Asked) -> Iterable[Asked] | None:
+        """Read what each prompt asks for on its own; of a list at once, so that what is wrong is found before drawing.
+
+        Parameters
+        ----------
+        own
+            guardwrap's options of the call.
+        asked
+            What the call asks for.
+        """
+        given = own.get("constraint_each")
+        if given is None:
+            return None
+        if isinstance(given, str | Constraint | Mapping) or not isinstance(given, Iterable):
+            raise UsageError("constraint_each takes a list, one constraint for each prompt; constraints= holds for all")
+
+        def asked_by(number: int, item: Any) -> Asked:
+            try:
+                return self._asked_by(item if isinstance(item, Own) else Own(item), own, asked)
+            except (ConstraintError, UsageError) as error:
+                raise UsageError(f"constraint_each[{number}]: {error}") from None
+
+        every = itertools.starmap(asked_by, enumerate(given))
+        return tuple(every) if isinstance(given, Sequence) else every
+
+    def _asked_by(self, item: Own, own: Mapping[str, Any], asked: Asked) -> Asked:
+        """Put what a prompt asks for together with what its call does: of constraints, both must hold."""
+        if item.constraints is not None:
+            file = as_constraint_file(item.constraints, allow_code=self._allow_code)
+            if file.proposal is not None or file.adapter is not None:
+                raise UsageError("prompts of one call are drawn from one proposal; give it as proposal= or adapter=")
+            asked = replace(asked, constraint=All((asked.constraint, file.constraint)))
+            if own.get("sampler") is None and file.sampler is not None:
+                asked = replace(asked, sampler=sampler_named(file.sampler, file.source))
+            if own.get("budget") is None and file.budget is not None:
+                asked = replace(asked, budget=file.budget)
+        sampler = asked.sampler if item.sampler is None else sampler_named(item.sampler)
+        asked = replace(asked, sampler=sampler, budget=item.budget or asked.budget)
+        return asked if item.seed is None else replace(asked, seed=require_whole("seed", item.seed, 0), place=0)
 
     def _takes_adapter(self, own: Mapping[str, Any]) -> bool:
         given = own.get("adapter")
@@ -320,12 +357,13 @@ class Session:
         return int.from_bytes(hashlib.blake2b(f"{self._seed}/{call}".encode(), digest_size=7).digest(), "big")
 
 
-def _watches(constraint: Constraint, call: Call, stable: StablePrefix) -> Callable[[GenerationLaw], PrefixWatch]:
+def _watches(own: Constraint, call: Call, stable: StablePrefix) -> Callable[[Constraint, GenerationLaw], PrefixWatch]:
     """Return what makes a prompt's watch. A part whose verdicts took too long is not asked again in this call."""
-    reader = Reader(constraint)
+    reader = Reader(own)
 
-    def watch(law: GenerationLaw) -> PrefixWatch:
-        return PrefixWatch(reader, partial(stable, decode=partial(call.unparsed, law)))
+    def watch(constraint: Constraint, law: GenerationLaw) -> PrefixWatch:
+        its = reader if constraint is own else Reader(constraint)
+        return PrefixWatch(its, partial(stable, decode=partial(call.unparsed, law)))
 
     return watch
 

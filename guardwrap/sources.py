@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedModel
 from transformers.pipelines import Pipeline
 
+from guardwrap.constraints.base import Constraint
 from guardwrap.errors import UsageError
 from guardwrap.pipelines.loading import as_pipeline
 from guardwrap.pipelines.proposed import require_same_tokens
@@ -45,6 +46,11 @@ class Proposal:
     described: str
     adapter: Loaded | Checkpoint | None = None
     masked: Masked | None = None
+
+    def in_words(self, constraint: Constraint) -> str:
+        """Say what it is, and what is known about it for a constraint."""
+        words = self.described if self.adapter is None else self.adapter.described(constraint)
+        return words if self.masked is None else f"{words}, masked"
 
     def only_masks(self, pipe: Pipeline) -> bool:
         """Whether attempts are drawn from the pipeline's own law, but for a mask."""
