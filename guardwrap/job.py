@@ -26,27 +26,7 @@ from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.request import Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler, in_order
 
-__all__ = ["Asked", "Job", "Own", "backend_for"]
-
-
-@dataclass(frozen=True)
-class Own:
-    """What one prompt of a call has of its own; None is the call's.
-
-    Parameters
-    ----------
-    constraints
-        What must hold besides: whatever ``GuardedGenerator`` takes.
-    sampler, budget
-        As ``GuardedGenerator`` takes them.
-    seed
-        With one of its own a prompt gets the texts that it gets alone with this seed.
-    """
-
-    constraints: Any = None
-    sampler: Any = None
-    budget: Budget | None = None
-    seed: int | None = None
+__all__ = ["Asked", "Job", "backend_for"]
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.refill.selftest import select_rows, slower_because
 from guardwrap.constraints.algebra import All
 from guardwrap.constraints.base import Constraint, is_count
-from guardwrap.constraints.files import as_constraint_file
+from guardwrap.constraints.files import Own, as_constraint_file
 from guardwrap.constraints.reading import Reader
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.draws import Budget, Outcome
 from guardwrap.errors import ConstraintError, UsageError
-from guardwrap.job import Asked, Job, Own
+from guardwrap.job import Asked, Job
 from guardwrap.pipelines.calls import CALL_OPTIONS, Call, TensorCall
 from guardwrap.pipelines.loading import as_pipeline, has_dropout
 from guardwrap.pipelines.prefix import PrefixWatch, StablePrefix
@@ -257,8 +257,7 @@ class Session:
         each = self._each(own, asked)
         if proposal is not None and proposal.adapter is not None:
             proposal.adapter.require_constraint(constraint)
-            merge = not sampler.weighs and each is None  # where a(y) is never computed
-            model, notes = proposal.adapter.model(merge=merge)
+            model, notes = proposal.adapter.model(merge=not sampler.weighs)  # where a(y) is hardly ever computed
         masked = None if proposal is None else proposal.masked
         if has_dropout(self.model) or (model is not self.model and has_dropout(model)):
             raise UsageError("the model is in training mode, so dropout makes its texts random; call model.eval()")
@@ -327,7 +326,9 @@ class Session:
                 asked = replace(asked, budget=file.budget)
         sampler = asked.sampler if item.sampler is None else sampler_named(item.sampler)
         asked = replace(asked, sampler=sampler, budget=item.budget or asked.budget)
-        return asked if item.seed is None else replace(asked, seed=require_whole("seed", item.seed, 0), place=0)
+        if item.seed is not None:
+            asked = replace(asked, seed=require_whole("seed", item.seed, 0), place=0)
+        return asked if item.number is None else replace(asked, place=item.number)
 
     def _takes_adapter(self, own: Mapping[str, Any]) -> bool:
         given = own.get("adapter")

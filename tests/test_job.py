@@ -6,8 +6,8 @@ import pytest
 
 from guardwrap import Budget, Fallback, GuardedGenerator, Keyword, Masked, Prompt, Regex
 from guardwrap.constraints import ConstraintFile, constraint
+from guardwrap.constraints.files import Own
 from guardwrap.errors import BudgetExhausted, UsageError
-from guardwrap.job import Own
 from guardwrap.scheduling.scheduler import Scheduler
 from guardwrap.testing import World
 

@@ -24,12 +24,14 @@ from guardwrap.cli.common import (
     load_generator,
     read_constraints,
 )
-from guardwrap.cli.prompts import source_of
+from guardwrap.cli.own import own_of
+from guardwrap.cli.prompts import Item, source_of
 from guardwrap.cli.proposing import in_words, proposed_by
 from guardwrap.cli.results import Finished, check_output, read_finished
 from guardwrap.cli.running import Run
 from guardwrap.cli.streams import ends_at_once
 from guardwrap.cli.streams import in_words as why
+from guardwrap.constraints.algebra import All
 from guardwrap.constraints.documents import read_option
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.draws import Budget, plain
@@ -52,7 +54,8 @@ def generate(
         typer.Option(
             metavar="PATH",
             rich_help_panel=_PROMPTS,
-            help='Prompts as JSON Lines with "prompt" or "messages"; other fields are copied. - is stdin.',
+            help='Prompts as JSON Lines with "prompt" or "messages"; "constraint", "sampler", "budget" and "seed" are '
+            "the line's own, other fields are copied. - is stdin.",
         ),
     ] = None,
     chat: Annotated[
@@ -145,6 +148,8 @@ def generate(
     budget = dataclasses.replace(given.budget or Budget(), **known(limits))
     proposed, drawing = proposed_by(given, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal)
     source = source_of(prompts or [], file, jsonl)
+    if source.path is not None:
+        source = dataclasses.replace(source, read_own=own_of(source.path, given.constraint, budget))
     if resume and output is None:
         raise UsageError("--resume needs --output, the file to go on with")
     if output is not None:
@@ -156,14 +161,21 @@ def generate(
     settings = {"model": model, "chat": chat, **law, **known({"adapter": adapter, "sampler": with_options})}
     done = Finished()
     if output and resume:
-        same = {
-            "constraint": given.constraint.digest,
-            "sampler": chosen.name,
-            "proposal": in_words(proposed, drawing, given.constraint),
-            "requested": count,
-            "budget": plain(budget),
-        }
-        done = read_finished(output, items, same, settings)
+        drawn_from = in_words(proposed, drawing, given.constraint)
+
+        def report_of(item: Item) -> dict[str, Any]:
+            own = item.own
+            both = given.constraint if own.constraints is None else All((given.constraint, own.constraints))
+            return {
+                "constraint": both.digest,
+                "sampler": (own.sampler or chosen).name,
+                "proposal": drawn_from if own.constraints is None else in_words(proposed, drawing, both),
+                "requested": count,
+                "budget": plain(own.budget or budget),
+                "seed": own.seed,
+            }
+
+        done = read_finished(output, items, report_of, settings)
     if seed is not None and done.seed not in (None, seed):
         raise UsageError(f"{str(output)!r} was made with --seed {done.seed}; resume with the same seed or without one")
     if done.seed is not None:

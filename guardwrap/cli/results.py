@@ -11,6 +11,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from guardwrap.cli.own import OPTIONS
 from guardwrap.cli.prompts import Item, Source
 from guardwrap.draws import Outcome
 from guardwrap.errors import UsageError
@@ -75,7 +76,12 @@ _SAME = {
 """What the reports of one run agree in, and what to say where they do not."""
 
 
-def read_finished(path: Path, items: Iterator[Item], run: Mapping[str, Any], settings: Mapping[str, Any]) -> Finished:
+def read_finished(
+    path: Path,
+    items: Iterator[Item],
+    run_of: Callable[[Item], Mapping[str, Any]],
+    settings: Mapping[str, Any],
+) -> Finished:
     """Go through what an interrupted run has left, and skip the prompts that it is about.
 
     Parameters
@@ -84,8 +90,9 @@ def read_finished(path: Path, items: Iterator[Item], run: Mapping[str, Any], set
         The output file; one that does not exist has no lines.
     items
         All prompts; those with a complete line are taken out.
-    run
-        What the reports of this run say, by their names: constraint, sampler, proposal, requested and budget.
+    run_of
+        From an item to what its report says in this run, by their names: constraint, sampler, proposal, requested and
+        budget; and ``"seed"``, None for the run's.
     settings
         As in ``to_line``. A line without them, of an older version, is taken to have the same.
 
@@ -102,20 +109,24 @@ def read_finished(path: Path, items: Iterator[Item], run: Mapping[str, Any], set
             where = f"{path}:{number}"
             if not raw.endswith(b"\n") and raw.startswith(b"{"):
                 break
-            prompt, ok, report = _read_back(where, raw)
+            data, report = _read_back(where, raw)
             item = next(items, None)
             if item is None:
                 raise UsageError(f"{where}: there are fewer prompts than lines; resume with the same prompts")
-            if prompt != _prompt(item.fields):
+            if _prompt(data) != _prompt(item.fields):
                 raise UsageError(f"{where}: is not about the prompt of {item.where}; resume with the same prompts")
+            if other := next((name for name in OPTIONS if data.get(name) != item.fields.get(name)), None):
+                raise UsageError(f"{where}: was made with another {other} than {item.where} has; resume with the same")
+            run = run_of(item)
             for name, other in _SAME.items():
                 if report.get(name) != run[name]:
                     raise UsageError(f"{where}: was made with {other}")
             _require_same(where, report.get("settings", settings), settings)
             _require_same_amount(where, report, run)
-            if done.seed not in (None, report["seed"]):
+            if report["seed"] != (done.seed if run["seed"] is None else run["seed"]) is not None:
                 raise UsageError(f"{where}: has another seed than the line before; this file cannot be continued")
-            done = Finished(number, done.size + len(raw), done.short + (not ok), report["seed"])
+            seed = report["seed"] if run["seed"] is None else done.seed
+            done = Finished(number, done.size + len(raw), done.short + (not data["ok"]), seed)
     return done
 
 
@@ -142,13 +153,13 @@ def _require_same_amount(where: str, report: Mapping[str, Any], run: Mapping[str
             raise UsageError(f"{where}: was made {said}, and this run is {now}; resume with the same budget")
 
 
-def _read_back(where: str, raw: bytes) -> tuple[tuple[Any, Any], bool, dict[str, Any]]:
+def _read_back(where: str, raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         data = json.loads(raw)
         report = data["report"]
         known = isinstance(report["seed"], int) and isinstance(report["constraint"], str)
-        if known and isinstance(report.get("settings", {}), dict):
-            return _prompt(data), bool(data["ok"]), report
+        if known and isinstance(report.get("settings", {}), dict) and isinstance(data["ok"], bool):
+            return data, report
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise UsageError(f"{where}: is not a line that guardwrap generate wrote; give another --output")

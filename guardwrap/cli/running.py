@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from guardwrap.cli.common import in_one_line, show
 from guardwrap.cli.prompts import Item
 from guardwrap.cli.results import Finished, line_file, to_line
+from guardwrap.constraints.files import Own
 from guardwrap.draws import Outcome
 from guardwrap.errors import PromptError, UsageError
 
@@ -63,6 +64,7 @@ class Run:
         self._output = output
         self._size = done.size
         self._under_way: deque[Item] = deque()
+        self._own: deque[Own] = deque()
         self._current: Item | None = None
         self.done = done.count
         self.short = done.short
@@ -78,7 +80,8 @@ class Run:
         options
             For ``GuardedGenerator.stream``.
         """
-        outcomes = guarded.stream(self._prompts(guarded), first=self.done, **options)
+        each = self._own_of_each()
+        outcomes = guarded.stream(self._prompts(guarded), first=self.done, constraint_each=each, **options)
         with ExitStack() as stack:
             write = self._writer(stack)
             try:
@@ -109,9 +112,15 @@ class Run:
                 way_out = 'leave out --chat, and give "prompt" instead of "messages"'
                 raise UsageError(f"{item.where}: this model has no chat template; {way_out}")
             self._under_way.append(item)
+            self._own.append(item.own)
             self._current = item
             yield prompt
             self._current = None
+
+    def _own_of_each(self) -> Iterator[Own]:
+        """Yield what the prompts ask for on their own: one for each that was taken, right after it."""
+        while self._own:
+            yield self._own.popleft()
 
     def _writer(self, stack: ExitStack) -> Write:
         """Open what the results go to, and the progress bar."""

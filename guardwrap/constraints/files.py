@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,34 @@ from guardwrap.constraints.algebra import All
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.spec import ConstraintFile, load
 from guardwrap.content import PREFIX, content
+from guardwrap.draws import Budget
 from guardwrap.errors import ConstraintError, UnknownName
 from guardwrap.proposals import require_one
 
-__all__ = ["as_constraint_file", "catalogue", "catalogue_names"]
+__all__ = ["Own", "as_constraint_file", "catalogue", "catalogue_names"]
+
+
+@dataclass(frozen=True)
+class Own:
+    """What one prompt of a call has of its own; None is the call's.
+
+    Parameters
+    ----------
+    constraints
+        What must hold besides: whatever ``GuardedGenerator`` takes.
+    sampler, budget
+        As ``GuardedGenerator`` takes them.
+    seed
+        With one of its own a prompt gets the texts that it gets alone with this seed.
+    number
+        In the place of the prompt's number in its call, for randomness; None for its own, or 0 beside a seed.
+    """
+
+    constraints: Any = None
+    sampler: Any = None
+    budget: Budget | None = None
+    seed: int | None = None
+    number: int | None = None
 
 
 def catalogue_names() -> list[str]:
