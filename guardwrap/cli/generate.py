@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from guardwrap.cli.again import Again
 from guardwrap.cli.common import (
     Adapter,
     AllowCode,
@@ -33,9 +36,11 @@ from guardwrap.cli.streams import ends_at_once
 from guardwrap.cli.streams import in_words as why
 from guardwrap.constraints.algebra import All
 from guardwrap.constraints.documents import read_option
-from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.draws import Budget, plain
 from guardwrap.errors import GuardwrapError, UsageError
+
+if TYPE_CHECKING:
+    from guardwrap.generator import GuardedGenerator
 
 __all__ = ["generate"]
 
@@ -125,6 +130,18 @@ def generate(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", rich_help_panel=_OUTPUT, help="Replace an output file that exists.")
     ] = False,
+    retry_failed: Annotated[
+        bool,
+        typer.Option(
+            "--retry-failed",
+            rich_help_panel=_OUTPUT,
+            help="With --resume: first draw again for the prompts that did not get all their texts, with another seed. "
+            "The budget may be another one.",
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", rich_help_panel=_OUTPUT, help="Do not say on stderr how far it is.")
+    ] = False,
     verbose: Verbose = 0,
 ) -> None:
     """Generate texts that satisfy the constraints.
@@ -150,6 +167,10 @@ def generate(
     source = source_of(prompts or [], file, jsonl)
     if source.path is not None:
         source = dataclasses.replace(source, read_own=own_of(source.path, given.constraint, budget))
+    if retry_failed and not resume:
+        raise UsageError(
+            "--retry-failed is about the lines of an output file; give --resume, and that file as --output"
+        )
     if resume and output is None:
         raise UsageError("--resume needs --output, the file to go on with")
     if output is not None:
@@ -175,32 +196,43 @@ def generate(
                 "seed": own.seed,
             }
 
-        done = read_finished(output, items, report_of, settings)
-    if seed is not None and done.seed not in (None, seed):
+        done = read_finished(output, items, report_of, settings, other_budget=retry_failed)
+    fresh = secrets.randbits(32) if seed is None else seed
+    if retry_failed and fresh == done.seed:
+        raise UsageError(f"{str(output)!r} was made with --seed {seed}, which draws the same again; give another one")
+    if seed is not None and done.seed not in (None, seed) and not retry_failed:
         raise UsageError(f"{str(output)!r} was made with --seed {done.seed}; resume with the same seed or without one")
-    if done.seed is not None:
-        seed = done.seed
-    options = {"num_return_sequences": count, **law, "seed": secrets.randbits(32) if seed is None else seed}
-    run = Run(items, total, done, settings, output=output)
+    options = {"num_return_sequences": count, **law}
+    wrapper = {
+        "sampler": chosen,
+        "proposal": proposed,
+        "adapter": drawing,
+        "budget": budget,
+        "batch_size": batch_size,
+    }
+
+    @cache
+    def guarded() -> GuardedGenerator:
+        return load_generator(model, given, **wrapper)
+
+    if output and retry_failed and done.failed:
+        again = Again(done, fresh, settings, output=output, quiet=quiet)
+        _go(again, guarded, {**options, "seed": fresh})
+        done = dataclasses.replace(done, size=again.size, short=again.short)
+    run = Run(items, total, done, settings, output=output, quiet=quiet)
     if total != run.done:
-        wrapper = {
-            "sampler": chosen,
-            "proposal": proposed,
-            "adapter": drawing,
-            "budget": budget,
-            "batch_size": batch_size,
-        }
-        _generate(run, model, given, wrapper, options)
+        _go(run, guarded, {**options, "seed": fresh if done.seed is None else done.seed})
     if run.done == 0:
         raise UsageError(f"no prompts in {source.name}")
     if run.short:
-        raise typer.Exit(fail(f"{run.short} of {run.done} prompts did not get all their texts; {run.advice}", 3))
+        way_out = f"{run.advice}; --resume --retry-failed draws for them again" if output else run.advice
+        raise typer.Exit(fail(f"{run.short} of {run.done} prompts did not get all their texts; {way_out}", 3))
 
 
-def _generate(run: Run, model: str, given: ConstraintFile, wrapper: dict[str, Any], options: dict[str, Any]) -> None:
-    guarded = load_generator(model, given, **wrapper)
+def _go(run: Run, guarded: Callable[[], GuardedGenerator], options: dict[str, Any]) -> None:
+    wrapper = guarded()
     try:
-        run.go(guarded, options)
+        run.go(wrapper, options)
     except KeyboardInterrupt:
         raise typer.Exit(fail(f"interrupted: {run.state()}", 130)) from None
     except OSError as error:
