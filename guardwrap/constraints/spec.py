@@ -28,11 +28,13 @@ from pydantic import (
 from guardwrap.constraints.algebra import All
 from guardwrap.constraints.base import Constraint, constraints_in, held, walk
 from guardwrap.constraints.documents import Document, Invalid, read_document, validated
+from guardwrap.constraints.editing import describe, parameters, share, summary
 from guardwrap.constraints.limits import MAX_BYTES, MAX_DEPTH, look
 from guardwrap.constraints.proposing import AnAdapter, AProposal, adapter_spelt, proposal_spelt
+from guardwrap.constraints.registry import kinds
 from guardwrap.constraints.yaml_nodes import read_text, reading, to_yaml
 from guardwrap.draws import Budget
-from guardwrap.errors import ConstraintError, SpecError, UsageError
+from guardwrap.errors import ConstraintError, SpecError, UsageError, nearest
 from guardwrap.proposals import Adapter, Masked, Prompt, require_one
 
 __all__ = ["ConstraintFile", "dump", "json_schema", "load", "load_part", "parse", "read_constraint"]
@@ -73,6 +75,11 @@ class ConstraintFile:
     adapter: Adapter | None = None
 
 
+TITLE = "A constraint file of guardwrap"
+DIALECT = "http://json-schema.org/draft-07/schema#"
+"""The draft that editors know best. The schema means the same in the newest."""
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
 
@@ -95,7 +102,32 @@ Whole: Any = Annotated[
 
 
 class _File(_Strict):
-    guardwrap: Literal[1] = Field(description="Version of the format")
+    """What must hold of every text, and how texts are drawn.
+
+    Parameters
+    ----------
+    guardwrap
+        Version of the format: 1.
+    name
+        What people call it.
+    description
+        What it asks for, and what it does not catch.
+    constraint
+        What must hold: one constraint, or a list of constraints that must all hold.
+    sampler
+        Which attempts become texts: a name, or a name with its options. Left out: rejection.
+    proposal
+        What attempts are drawn from, if not the model itself: another prompt, or the model masked. Not beside an
+        adapter, unless it only masks.
+    adapter
+        A trained adapter that attempts are drawn from.
+    budget
+        What may be spent on one prompt.
+    examples
+        Texts that show what it means; guardwrap check holds the constraint against them.
+    """
+
+    guardwrap: Literal[1]
     name: str | None = None
     description: str | None = None
     constraint: Whole
@@ -135,8 +167,17 @@ def _a_constraint() -> TypeAdapter[Constraint]:
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of constraint files, for editors."""
-    return _a_file().json_schema()
+    """Return the JSON Schema of constraint files, for editors: every field has a description."""
+    schema = share(_a_file().json_schema(), "AnyKind")
+    # pydantic puts whole docstrings there.
+    for definition in (schema, *schema["$defs"].values()):
+        describe(definition, definition.get("description", ""))
+    for name in ("accepts", "rejects"):
+        schema["$defs"]["_Examples"]["properties"][name]["description"] = parameters(ConstraintFile)[name]
+    for name, reference in schema["$defs"]["AnyKind"]["discriminator"]["mapping"].items():
+        fields = schema["$defs"][reference.rsplit("/", 1)[-1]]["properties"]
+        fields["kind"]["description"] = summary(kinds()[name])
+    return {"$schema": DIALECT, "title": TITLE, **{key: schema[key] for key in schema if key != "title"}}
 
 
 def load(path: str | Path, *, allow_code: bool = False) -> ConstraintFile:
@@ -201,6 +242,9 @@ def load_part(path: Path, *, allow_code: bool = False) -> Constraint:
 
 def _parsed(text: str, path: str, allow_code: bool) -> ConstraintFile:
     source = read_document(text, path, "a constraint file is a mapping that begins with 'guardwrap: 1'")
+    if "guardwrap" not in source.data and not any(nearest("guardwrap", [key]) for key in source.data):
+        under = "" if "constraint" in source.data else ", and write what must hold under 'constraint:'"
+        raise SpecError(f"{path}:1: begin the file with the line 'guardwrap: 1', the version of its format{under}")
     file = source.read(_a_file(), allow_code=allow_code)
     if _is_too_deep(file.constraint):  # of files that name others: one alone is nested less
         raise source.error(("constraint",), f"nested deeper than {MAX_DEPTH} levels, with what it names")
