@@ -119,6 +119,15 @@ def test_tensors_have_constraints_of_their_own(world: World) -> None:
         guarded.generate(**options, constraint_each=EACH[:1])
 
 
+def test_a_plan_is_of_each_prompts_own_constraint(world: World) -> None:
+    never = ConstraintFile(Regex("x{3}"), budget=Budget(max_attempts=3), sampler="imh")
+    plan = guarded_of(world).plan(PROMPTS[:2], pilot=60, constraint_each=[None, never], seed=1, **world.settings)
+    possible, impossible = plan.forecasts
+    assert possible.pilot == impossible.pilot == 60
+    assert possible.acceptance.value > 0
+    assert impossible.acceptance.value == 0
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

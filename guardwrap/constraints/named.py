@@ -12,6 +12,7 @@ from pydantic_core import CoreSchema, core_schema
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.documents import Elsewhere
 from guardwrap.constraints.files import catalogue_names, catalogue_path
+from guardwrap.constraints.limits import look
 from guardwrap.constraints.spec import load_part
 from guardwrap.constraints.yaml_nodes import beside, reading_too, short
 from guardwrap.content import PREFIX
@@ -62,6 +63,7 @@ _SPELT, _NAMED, _FILED = "a constraint", "a ready-made constraint", "a constrain
 
 
 def _which(given: Any) -> str:
+    look()  # pydantic makes the value anew for each level that it is nested
     if isinstance(given, str):
         return _NAMED
     return _FILED if isinstance(given, dict) and "file" in given and "kind" not in given else _SPELT
