@@ -110,13 +110,12 @@ class GuardedGenerator(PipelineLike):
             tokenizer=tokenizer,
             sampler=sampler,
             proposal=proposal,
+            adapter=adapter,
             budget=budget,
             batch_size=batch_size,
             seed=seed,
             allow_code=allow_code,
         )
-        if adapter is not None:
-            self.load_adapter(adapter)
 
     @property
     def session(self) -> Session:
@@ -172,8 +171,10 @@ class GuardedGenerator(PipelineLike):
             list of such, a generator or a dataset. An image and a text may also be given as ``images=`` and ``text=``.
         **options
             ``constraints``, ``sampler``, ``proposal``, ``adapter``, ``budget``, ``seed`` and ``batch_size`` replace the
-            wrapper's own for this call (``proposal=False``, ``adapter=False``: none). A ``streamer`` (TextStreamer) is
-            handed the text, whole, when it has been accepted. The rest goes to the pipeline.
+            wrapper's own for this call (``proposal=False``, ``adapter=False``: none). ``constraint_each``, one for each
+            prompt, must hold of its texts besides; a constraint file there brings its budget and its sampler. A
+            ``streamer`` (TextStreamer) is handed the text, whole, when it has been accepted. The rest goes to the
+            pipeline.
 
         Returns
         -------
@@ -305,17 +306,17 @@ class GuardedGenerator(PipelineLike):
         """
         with streaming(options) as hand:
             job, prompts, begins = self._session.tensor_job(inputs, options)
-            served = list(job.served(map(job.request, prompts)))
-            raise_if_short("raise", [outcome for _, outcome in served], self._session.kind.sampling)
-            hand([outcome for _, outcome in served])
-        new = [(prompt, draw.token_ids) for prompt, outcome in served for draw in outcome.draws]
+            served = list(job.served(job.requests_of(prompts)))
+            raise_if_short("raise", [outcome for _, _, outcome in served], self._session.kind.sampling)
+            hand([outcome for _, _, outcome in served])
+        new = [(prompt, draw.token_ids) for prompt, _, outcome in served for draw in outcome.draws]
         return returned_rows(new, begins, two_parts=not self._session.kind.causal)
 
     def _outcomes(
         self, prompts: Iterable[Any], job: Job, *, first: int = 0
     ) -> Iterator[tuple[PreparedPrompt, Outcome]]:
-        for prompt, outcome in job.served(job.requests(prompts, first=first)):
-            yield prompt, completed(self._on_exhausted, outcome, prompt.text, job.constraint, self.tokenizer)
+        for prompt, constraint, outcome in job.served(job.requests(prompts, first=first)):
+            yield prompt, completed(self._on_exhausted, outcome, prompt.text, constraint, self.tokenizer)
 
     def _collect(
         self, prompts: Any, job: Job, *, progress: bool | None = None, render: bool = False

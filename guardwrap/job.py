@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from guardwrap.backends.generate import GenerateBackend
 from guardwrap.backends.law import GenerationLaw
@@ -13,6 +14,7 @@ from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.backends.refill.selftest import select_rows
 from guardwrap.constraints.base import Constraint
 from guardwrap.draws import Budget, Outcome
+from guardwrap.errors import UsageError
 from guardwrap.pipelines.calls import Call
 from guardwrap.pipelines.masking import Mask
 from guardwrap.pipelines.prefix import PrefixWatch
@@ -24,7 +26,26 @@ from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.request import Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler, in_order
 
-__all__ = ["Job", "backend_for"]
+__all__ = ["Asked", "Job", "backend_for"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a prompt asks for, as a Request has it.
+
+    Parameters
+    ----------
+    constraint, sampler, budget, seed
+        As a Request has them.
+    place
+        The prompt's number in its call, for randomness; None for the one that it has.
+    """
+
+    constraint: Constraint
+    sampler: Sampler
+    budget: Budget
+    seed: int
+    place: int | None = None
 
 
 @dataclass(frozen=True)
@@ -35,39 +56,39 @@ class Job:
     ----------
     call
         Reads its prompts and renders its texts.
-    constraint, sampler, budget, seed
-        As a Request has them, for all of its prompts.
+    asked
+        What each prompt asks for, unless ``each`` says so.
     batch_size
         Attempts side by side, at most.
     model
         What draws tokens: the model itself, or that of the proposal.
     watches
-        Makes the watch of a prompt, which judges its running attempts; None where there is no early abort.
+        Makes the watch of a constraint and a prompt, which judges running attempts; None without early abort.
     masked
         The proposal, where it is a masked one.
     notes
         For the reports.
     proposal
-        In words, what attempts are drawn from; None for the model itself.
+        From a constraint to words for what attempts are drawn from; None for the model itself.
     weigh
         Computes log-weights, for samplers that ask for them.
     causal
         Whether the model continues its prompts, so that our own loop draws from it.
+    each
+        What the prompts ask for, one for each.
     """
 
     call: Call
-    constraint: Constraint
-    sampler: Sampler
-    budget: Budget
-    seed: int
+    asked: Asked
     batch_size: int
     model: Any
-    watches: Callable[[GenerationLaw], PrefixWatch] | None = None
+    watches: Callable[[Constraint, GenerationLaw], PrefixWatch] | None = None
     masked: Masked | None = None
     notes: tuple[str, ...] = ()
-    proposal: str | None = None
+    proposal: Callable[[Constraint], str] | None = None
     weigh: Weigh | None = None
     causal: bool = False
+    each: Iterable[Asked] | None = None
 
     def requests(self, prompts: Iterable[Any], *, first: int = 0) -> Iterator[Request]:
         """Prepare prompts, one by one as they are taken, and make requests of them.
@@ -78,38 +99,66 @@ class Job:
             As ``Call.read_prompts`` returns them.
         first
             Number of the first one.
-        """
-        return map(self.request, self.call.prompts(enumerate(prompts, start=first), self.batch_size))
 
-    def request(self, prompt: PreparedPrompt) -> Request:
+        Raises
+        ------
+        UsageError
+            If there are more or fewer prompts than entries of ``each``: at once, where both numbers are known.
+        """
+        numbered = enumerate(prompts, start=first)
+        if self.each is None:
+            return map(self.request, self.call.prompts(numbered, self.batch_size))
+        if isinstance(prompts, Sized) and isinstance(self.each, Sized) and len(prompts) != len(self.each):
+            raise UsageError(f"{_ONE_EACH}; there are {len(self.each)} of them, and {len(prompts)} prompts")
+        asked: deque[Asked] = deque()
+        prepared = self.call.prompts(_side_by_side(numbered, self.each, asked), self.batch_size)
+        return (self.request(prompt, asked.popleft()) for prompt in prepared)
+
+    def requests_of(self, prompts: Iterable[PreparedPrompt]) -> Iterator[Request]:
+        """Make requests of prompts that are prepared, as ``requests`` does."""
+        if self.each is None:
+            return map(self.request, prompts)
+        asked: deque[Asked] = deque()
+        return (self.request(prompt, asked.popleft()) for prompt in _side_by_side(prompts, self.each, asked))
+
+    def request(self, prompt: PreparedPrompt, asked: Asked | None = None) -> Request:
         """Make a request of a prompt.
+
+        Parameters
+        ----------
+        prompt
+            The prompt.
+        asked
+            What it asks for; None for what the call does.
 
         Raises
         ------
         UsageError
             If its attempts cannot be weighed, and the sampler asks for that.
         """
-        if self.sampler.weighs:
+        asked = asked or self.asked
+        if asked.sampler.weighs:
             prompt = require_weighable(prompt)
-        watch = None if self.watches is None else self.watches(prompt.law)
+        watch = None if self.watches is None else self.watches(asked.constraint, prompt.law)
         mask = lookahead = None
         if watch is not None:
             unseen = 0.0 if self.masked is None else self.masked.unseen
-            lookahead = Mask(watch, prompt.law, self.constraint, partial(self.call.draw, prompt), unseen)
+            lookahead = Mask(watch, prompt.law, asked.constraint, partial(self.call.draw, prompt), unseen)
             mask = None if self.masked is None else lookahead
         return Request(
             prompt=prompt,
-            constraint=self.constraint,
-            sampler=self.sampler,
-            budget=self.budget,
-            seed=self.seed,
+            constraint=asked.constraint,
+            sampler=asked.sampler,
+            budget=asked.budget,
+            seed=asked.seed,
+            place=asked.place,
             draw_of=self.call.draw,
             watch=watch,
             mask=mask,
             lookahead=lookahead,
             notes=self.notes,
-            proposal=self.proposal,
-            weigh=self.weigh,
+            proposal=None if self.proposal is None else self.proposal(asked.constraint),
+            weigh=self.weigh if asked.sampler.weighs else None,
         )
 
     def records(self, prompt: PreparedPrompt, outcome: Outcome) -> Any:
@@ -122,12 +171,29 @@ class Job:
         """Make the backend that draws its attempts."""
         return backend_for(self.model, self.batch_size) if self.causal else GenerateBackend(self.batch_size)
 
-    def served(self, requests: Iterator[Request]) -> Iterator[tuple[PreparedPrompt, Outcome]]:
-        """Serve requests, and yield each prompt with its outcome, in their order."""
+    def served(self, requests: Iterator[Request]) -> Iterator[tuple[PreparedPrompt, Constraint, Outcome]]:
+        """Serve requests, and yield each prompt with its constraint and its outcome, in their order."""
         scheduler = Scheduler(self.backend(), requests, window=WINDOW * self.batch_size)
         for request, outcome in in_order(scheduler):
             prompt: Any = request.prompt
-            yield prompt, outcome
+            yield prompt, request.constraint, outcome
+
+
+_ONE_EACH = "constraint_each takes one constraint for each prompt"
+_Item = TypeVar("_Item")
+
+
+def _side_by_side(prompts: Iterable[_Item], each: Iterable[Asked], asked: deque[Asked]) -> Iterator[_Item]:
+    """Yield prompts, and put down what each asks for."""
+    others = iter(each)
+    for prompt in prompts:
+        own = next(others, None)
+        if own is None:
+            raise UsageError(f"{_ONE_EACH}; there are more prompts")
+        asked.append(own)
+        yield prompt
+    if next(others, None) is not None:
+        raise UsageError(f"{_ONE_EACH}; there are fewer prompts")
 
 
 def backend_for(model: Any, size: int) -> Backend:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from guardwrap.errors import UsageError, spelled
 
-__all__ = ["Adapter", "Masked", "Prompt"]
+__all__ = ["Adapter", "Masked", "Prompt", "merged", "only_masks", "require_one"]
 
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _PLACE = "{prompt}"
 
 
@@ -150,3 +152,46 @@ class Masked:
             raise UsageError("what Masked() is given is masked already; leave one of them out")
         if isinstance(self.proposal, Adapter):
             raise UsageError("pass the adapter as adapter=, beside proposal=Masked()")
+
+
+def only_masks(proposal: Any) -> bool:
+    """Whether a proposal is a mask on the model itself, beside which there may be an adapter."""
+    return isinstance(proposal, Masked) and proposal.proposal is None
+
+
+def _elsewhere(given: Any) -> bool:
+    """Whether something is given that is drawn from in the place of the model; a model may have no truth value."""
+    return given is not None and given is not False and not only_masks(given)
+
+
+def merged(near: tuple[Any, Any], far: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Return what attempts are drawn from by what two places say, such as a call and a constraint file.
+
+    Parameters
+    ----------
+    near, far
+        A proposal and an adapter; None says nothing, and False says none. What is said in ``near`` counts: its adapter
+        takes the place of the other's prompt, and its prompt that of the other's adapter.
+
+    Raises
+    ------
+    UsageError
+        If one place says both.
+    """
+    proposal, adapter = near
+    if proposal is None:
+        proposal = far[0]
+        if _elsewhere(adapter) and _elsewhere(proposal):
+            proposal = replace(proposal, proposal=None) if isinstance(proposal, Masked) else None
+    if adapter is None:
+        adapter = None if _elsewhere(near[0]) else far[1]
+    require_one(proposal, adapter)
+    return proposal, adapter
+
+
+def require_one(proposal: Any, adapter: Any) -> None:
+    """Raise UsageError for a proposal beside an adapter, unless it only masks."""
+    if _elsewhere(proposal) and _elsewhere(adapter):
+        raise UsageError(
+            "attempts come from a proposal or from an adapter, not both; leave one of them out, or pass False for it"
+        )

@@ -6,73 +6,43 @@ of the options of one; a job makes requests of prompts and has a scheduler serve
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel
-from transformers.pipelines import Pipeline
 
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.refill.selftest import select_rows, slower_because
+from guardwrap.constraints.algebra import All
 from guardwrap.constraints.base import Constraint, is_count
-from guardwrap.constraints.files import as_constraint_file
+from guardwrap.constraints.files import Own, as_constraint_file
 from guardwrap.constraints.reading import Reader
+from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.draws import Budget, Outcome, budget_or_none
-from guardwrap.errors import UsageError
-from guardwrap.job import Job
+from guardwrap.errors import ConstraintError, UsageError
+from guardwrap.job import Asked, Job
 from guardwrap.pipelines.calls import CALL_OPTIONS, Call, TensorCall
 from guardwrap.pipelines.loading import as_pipeline, has_dropout
 from guardwrap.pipelines.prefix import PrefixWatch, StablePrefix
 from guardwrap.pipelines.prepare import PreparedPrompt
-from guardwrap.pipelines.proposed import ProposedCall, Weigher, require_same_tokens, with_own_target
+from guardwrap.pipelines.proposed import ProposedCall, Weigher, with_own_target
 from guardwrap.pipelines.tasks import call_kind, call_of
 from guardwrap.pipelines.tensors import prepare_rows
 from guardwrap.private import batch_size_of, library_lock
-from guardwrap.proposals import Adapter, Masked, Prompt
+from guardwrap.proposals import Masked, merged
 from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
+from guardwrap.sources import Proposal, adapter_of, proposal_of
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
-__all__ = ["Proposal", "Session", "require_whole"]
+__all__ = ["Session", "require_whole"]
 
 BATCH_SIZE = 32
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """What attempts are drawn from, if not the model itself.
-
-    Parameters
-    ----------
-    pipe
-        The wrapped pipeline, for another prompt or an adapter, or another one.
-    prompt
-        Another prompt, or None.
-    described
-        It in words.
-    adapter
-        The adapter, or None.
-    masked
-        How it is masked, or None.
-    """
-
-    pipe: Pipeline
-    prompt: Prompt | None
-    described: str
-    adapter: Loaded | Checkpoint | None = None
-    masked: Masked | None = None
-
-    def only_masks(self, pipe: Pipeline) -> bool:
-        """Whether attempts are drawn from the pipeline's own law, but for a mask."""
-        return self.masked is not None and self.prompt is None and self.adapter is None and self.pipe is pipe
 
 
 class Session:
@@ -80,7 +50,7 @@ class Session:
 
     Parameters
     ----------
-    generator, tokenizer, constraints, sampler, proposal, budget, batch_size, seed, allow_code
+    generator, tokenizer, constraints, sampler, proposal, adapter, budget, batch_size, seed, allow_code
         As ``GuardedGenerator`` takes them.
 
     Attributes
@@ -105,6 +75,7 @@ class Session:
         tokenizer: Any = None,
         sampler: str | Sampler | None = None,
         proposal: Any = None,
+        adapter: Any = None,
         budget: Budget | None = None,
         batch_size: int | None = None,
         seed: int | None = None,
@@ -123,8 +94,11 @@ class Session:
         batch_size = (batch_size_of(self.pipe) or BATCH_SIZE) if batch_size is None else batch_size
         self.batch_size = require_whole("batch_size", batch_size, 1)
         self._stable: dict[str, StablePrefix] = {}
-        self.proposal = self._proposal_of(proposal)
+        proposal, adapter = merged((proposal, adapter), (file.proposal, file.adapter))
+        self.proposal = proposal_of(self.pipe, None if proposal is False else proposal)
         self.adapter: Loaded | Checkpoint | None = None
+        if adapter is not None and adapter is not False:
+            self.use_adapter(adapter)
 
     @property
     def model(self) -> Any:
@@ -140,15 +114,16 @@ class Session:
         """Draw from an adapter from now on; see ``GuardedGenerator.load_adapter``."""
         if self.proposal is not None and not self.proposal.only_masks(self.pipe):
             raise UsageError("the wrapper draws from its proposal; make another one for the adapter")
-        loaded = self._adapter_of(given, allow_mismatch)
+        loaded = adapter_of(self.pipe, given, allow_mismatch)
         loaded.require_constraint(self.constraint)
         self.adapter = loaded
 
     def draws_elsewhere(self, options: Mapping[str, Any]) -> bool:
         """Whether attempts of a call come from something else than the model under the user's prompts."""
-        given = options.get("proposal")
+        own, _ = self._read(options)
+        given = own.get("proposal")
         proposal = self.proposal is not None if given is None else given is not False
-        return proposal or self._takes_adapter(options)
+        return proposal or self._takes_adapter(own)
 
     def other_ways(self, options: Mapping[str, Any]) -> Iterator[tuple[bool, dict[str, Any]]]:
         """Yield options of the same call from the model itself, and masked, where they are others and possible.
@@ -160,7 +135,7 @@ class Session:
             yield False, itself
         masked = {**itself, "proposal": Masked()}
         try:
-            asked = self._proposal_in(_split(options)[0])
+            asked = self._proposal_in(self._read(options)[0])
             self.job({**masked, "seed": 0})
         except UsageError:  # a tokenizer that rewrites text; a model that is fed more than tokens
             return
@@ -175,7 +150,7 @@ class Session:
         UsageError
             If one is unknown, or they do not go together.
         """
-        own, rest = _split(options)
+        own, rest = self._read(options)
         call = call_of(self.pipe, rest)
         proposal = self._proposal_in(own)
         if proposal is not None and not proposal.only_masks(self.pipe):
@@ -206,7 +181,7 @@ class Session:
         prompts, options = self.kind.with_named_inputs(prompts, options)
         given = list(self.kind.read_prompts(prompts).prompts)
         job = self.job({**options, "sampler": collector, "budget": budget, "num_return_sequences": count})
-        return [outcome for _, outcome in job.served(job.requests(given))], found
+        return [outcome for _, _, outcome in job.served(job.requests(given))], found
 
     def tensor_job(self, ids: Any, options: Mapping[str, Any]) -> tuple[Job, list[PreparedPrompt], Sequence[Any]]:
         """Read the options of a call of ``generate``.
@@ -227,7 +202,7 @@ class Session:
         """
         if self.kind.media:
             raise UsageError("generate takes tokens only; call the wrapper with what the pipeline takes instead")
-        own, rest = _split(options)
+        own, rest = self._read(options)
         proposal = self._proposal_in(own)
         if proposal is not None and proposal.adapter is None and not proposal.only_masks(self.pipe):
             raise UsageError("generate takes no other prompt or model; with a proposal, call the wrapper or run()")
@@ -250,11 +225,22 @@ class Session:
             self._stable[key] = call.stable_prefix()
         return self._stable[key]
 
+    def _read(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Tell guardwrap's options of a call from those of the pipeline, and read the constraints among them."""
+        own = {name: value for name, value in options.items() if name in CALL_OPTIONS}
+        # Prompts are tokenized one by one, without the pipeline's data loader.
+        rest = {name: value for name, value in options.items() if name not in (*CALL_OPTIONS, "num_workers")}
+        if own.get("constraints") is not None:
+            file = own["constraints"] = as_constraint_file(own["constraints"], allow_code=self._allow_code)
+            said = own.get("proposal"), own.get("adapter")
+            own["proposal"], own["adapter"] = merged(said, (file.proposal, file.adapter))
+        return own, rest
+
     def _job(self, own: Mapping[str, Any], call: Call, proposal: Proposal | None) -> Job:
         """Check guardwrap's options of a call, and fill them up with the session's."""
         constraint, sampler, budget = self.constraint, self.sampler, self.budget
         if own.get("constraints") is not None:
-            given = as_constraint_file(own["constraints"], allow_code=self._allow_code)
+            given: ConstraintFile = own["constraints"]
             constraint, budget = given.constraint, given.budget or budget
             sampler = sampler if given.sampler is None else sampler_named(given.sampler, given.source)
         if own.get("sampler") is not None:
@@ -263,14 +249,13 @@ class Session:
         seed = self._next_seed() if own.get("seed") is None else require_whole("seed", own["seed"], 0)
         size = self.batch_size if own.get("batch_size") is None else require_whole("batch_size", own["batch_size"], 1)
         model = self.model if proposal is None else proposal.pipe.model
-        described = None if proposal is None else proposal.described
         notes: tuple[str, ...] = ()
+        asked = Asked(constraint, sampler, budget, seed)
+        each = self._each(own, asked)
         if proposal is not None and proposal.adapter is not None:
             proposal.adapter.require_constraint(constraint)
-            model, notes = proposal.adapter.model(merge=not sampler.weighs)  # where a(y) is never computed
-            described = proposal.adapter.described(constraint)
+            model, notes = proposal.adapter.model(merge=not sampler.weighs)  # where a(y) is hardly ever computed
         masked = None if proposal is None else proposal.masked
-        described = described if masked is None else f"{described}, masked"
         if has_dropout(self.model) or (model is not self.model and has_dropout(model)):
             raise UsageError("the model is in training mode, so dropout makes its texts random; call model.eval()")
         stable = self.stable_prefix(call)
@@ -288,22 +273,59 @@ class Session:
             notes += () if slower is None else (slower,)
         return Job(
             call,
-            constraint,
-            sampler,
-            budget,
-            seed,
+            asked,
             size,
             model,
             watches=_watches(constraint, call, stable) if early else None,
             notes=notes,
-            proposal=described,
+            proposal=None if proposal is None else proposal.in_words,
             masked=masked,
-            weigh=None if proposal is None or proposal.only_masks(self.pipe) else self._weigher(model, sampler),
+            weigh=None if proposal is None or proposal.only_masks(self.pipe) else Weigher(self.model, model),
             causal=causal,
+            each=each,
         )
 
-    def _weigher(self, model: Any, sampler: Sampler) -> Weigher | None:
-        return Weigher(self.model, model) if sampler.weighs else None
+    def _each(self, own: Mapping[str, Any], asked: Asked) -> Iterable[Asked] | None:
+        """Read what each prompt asks for on its own; of a list at once, so that what is wrong is found before drawing.
+
+        Parameters
+        ----------
+        own
+            guardwrap's options of the call.
+        asked
+            What the call asks for.
+        """
+        given = own.get("constraint_each")
+        if given is None:
+            return None
+        if isinstance(given, str | Constraint | Mapping) or not isinstance(given, Iterable):
+            raise UsageError("constraint_each takes a list, one constraint for each prompt; constraints= holds for all")
+
+        def asked_by(number: int, item: Any) -> Asked:
+            try:
+                return self._asked_by(item if isinstance(item, Own) else Own(item), own, asked)
+            except (ConstraintError, UsageError) as error:
+                raise UsageError(f"constraint_each[{number}]: {error}") from None
+
+        every = itertools.starmap(asked_by, enumerate(given))
+        return tuple(every) if isinstance(given, Sequence) else every
+
+    def _asked_by(self, item: Own, own: Mapping[str, Any], asked: Asked) -> Asked:
+        """Put what a prompt asks for together with what its call does: of constraints, both must hold."""
+        if item.constraints is not None:
+            file = as_constraint_file(item.constraints, allow_code=self._allow_code)
+            if file.proposal is not None or file.adapter is not None:
+                raise UsageError("prompts of one call are drawn from one proposal; give it as proposal= or adapter=")
+            asked = replace(asked, constraint=All((asked.constraint, file.constraint)))
+            if own.get("sampler") is None and file.sampler is not None:
+                asked = replace(asked, sampler=sampler_named(file.sampler, file.source))
+            if own.get("budget") is None and file.budget is not None:
+                asked = replace(asked, budget=file.budget)
+        sampler = asked.sampler if item.sampler is None else sampler_named(item.sampler)
+        asked = replace(asked, sampler=sampler, budget=item.budget or asked.budget)
+        if item.seed is not None:
+            asked = replace(asked, seed=require_whole("seed", item.seed, 0), place=0)
+        return asked if item.number is None else replace(asked, place=item.number)
 
     def _takes_adapter(self, own: Mapping[str, Any]) -> bool:
         given = own.get("adapter")
@@ -313,53 +335,15 @@ class Session:
         """Read what attempts of a call are to be drawn from."""
         given = own.get("adapter")
         asked = own.get("proposal")
-        proposal = self.proposal if asked is None else self._proposal_of(None if asked is False else asked)
+        proposal = self.proposal if asked is None else proposal_of(self.pipe, None if asked is False else asked)
         if not self._takes_adapter(own):
             return proposal
         if proposal is not None and not proposal.only_masks(self.pipe):
             raise UsageError(
                 "attempts come from a proposal or from an adapter, not both; pass adapter=False, or no proposal="
             )
-        adapter = self.adapter if given is None else self._adapter_of(given)
+        adapter = self.adapter if given is None else adapter_of(self.pipe, given)
         return Proposal(self.pipe, None, "an adapter", adapter, None if proposal is None else proposal.masked)
-
-    def _proposal_of(self, given: Any) -> Proposal | None:
-        """Read what attempts are to be drawn from."""
-        if given is None:
-            return None
-        if not self.kind.causal:
-            raise UsageError(
-                "a proposal needs a causal language model, whose texts can be weighed; leave proposal= out"
-            )
-        if isinstance(given, Masked):
-            inner = self._proposal_of(given.proposal) or Proposal(self.pipe, None, "the model itself")
-            return dataclasses.replace(inner, masked=given)
-        if isinstance(given, Prompt):
-            return Proposal(self.pipe, given, str(given))
-        if isinstance(given, str) and "{" in given:
-            raise UsageError(f"proposal={given!r} is the name of no model; a prompt is Prompt({given!r})")
-        own = isinstance(given, str | Path | Pipeline)
-        pipe = as_pipeline(given, None if own else self.tokenizer)
-        if not call_kind(pipe).causal:
-            raise UsageError("the proposal must be a causal language model like the model itself")
-        require_same_tokens(self.pipe, pipe)
-        return Proposal(pipe, None, f"the model {pipe.model.name_or_path!r}")
-
-    def _adapter_of(self, given: Any, allow_mismatch: bool = False) -> Loaded | Checkpoint:
-        """Load what was given as an adapter."""
-        if not self.kind.causal:
-            raise UsageError("an adapter needs a causal language model, whose texts can be weighed; leave adapter= out")
-        from guardwrap.adapters.loaded import in_training, load  # peft takes a second to import
-
-        if isinstance(given, PreTrainedModel) or hasattr(given, "get_base_model"):
-            return in_training(self.model, given)
-        if isinstance(given, str | Path):
-            given = Adapter(given)
-        if not isinstance(given, Adapter):
-            raise UsageError(f"adapter={given!r} is no folder, no Hub id and no Adapter('...')")
-        if allow_mismatch:
-            given = dataclasses.replace(given, allow_mismatch=True)
-        return load(self.model, self.tokenizer, given)
 
     def _next_seed(self) -> int:
         call = next(self._calls)
@@ -371,22 +355,15 @@ class Session:
         return int.from_bytes(hashlib.blake2b(f"{self._seed}/{call}".encode(), digest_size=7).digest(), "big")
 
 
-def _watches(constraint: Constraint, call: Call, stable: StablePrefix) -> Callable[[GenerationLaw], PrefixWatch]:
+def _watches(own: Constraint, call: Call, stable: StablePrefix) -> Callable[[Constraint, GenerationLaw], PrefixWatch]:
     """Return what makes a prompt's watch. A part whose verdicts took too long is not asked again in this call."""
-    reader = Reader(constraint)
+    reader = Reader(own)
 
-    def watch(law: GenerationLaw) -> PrefixWatch:
-        return PrefixWatch(reader, partial(stable, decode=partial(call.unparsed, law)))
+    def watch(constraint: Constraint, law: GenerationLaw) -> PrefixWatch:
+        its = reader if constraint is own else Reader(constraint)
+        return PrefixWatch(its, partial(stable, decode=partial(call.unparsed, law)))
 
     return watch
-
-
-def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Tell guardwrap's options of a call from those of the pipeline."""
-    own = {name: value for name, value in options.items() if name in CALL_OPTIONS}
-    # Prompts are tokenized one by one, without the pipeline's data loader.
-    rest = {name: value for name, value in options.items() if name not in (*CALL_OPTIONS, "num_workers")}
-    return own, rest
 
 
 def require_whole(name: str, value: int, least: int) -> int:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from guardwrap import Budget, BudgetExhausted, GuardedGenerator, Keyword, Length, Prompt, Regex, imh, qrs
+from guardwrap import Budget, BudgetExhausted, GuardedGenerator, Keyword, Length, Masked, Prompt, Regex, imh, qrs
 from guardwrap.backends import score
+from guardwrap.constraints import ConstraintFile
 from guardwrap.draws import Estimate
 from guardwrap.errors import ModelError, UsageError
 from guardwrap.planning import Way, cheapest
@@ -340,3 +341,31 @@ def test_a_call_may_leave_the_wrappers_proposal_out() -> None:
     guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, proposal=other.pipeline())
     (outcome,) = guarded.run(world.prompt, proposal=False, **world.settings)
     assert outcome.report.proposal is None
+
+
+def test_a_file_says_what_is_drawn_from() -> None:
+    world, _ = other_prompt()
+
+    def drawn_from(file: Any, call: Any = None, **options: Any) -> tuple[Any, tuple[str, ...]]:
+        guarded = GuardedGenerator(world.pipeline(), file, **options)
+        (outcome,) = guarded.run(
+            world.prompt, num_return_sequences=5, seed=1, budget=Budget(), **world.settings, **(call or {})
+        )
+        return outcome.report.proposal, outcome.texts
+
+    told, masked = (
+        ConstraintFile(CONSTRAINT, proposal=Prompt("ab{prompt}")),
+        ConstraintFile(CONSTRAINT, proposal=Masked()),
+    )
+    in_python = drawn_from(CONSTRAINT, proposal=Prompt("ab{prompt}"))
+    assert drawn_from(told) == in_python
+    assert in_python[0] == "the prompt 'ab{prompt}'"
+    assert drawn_from(CONSTRAINT, {"constraints": told}) == in_python
+    assert drawn_from(masked)[0] == "the model itself, masked"
+    # Nearer is stronger: what the wrapper is given, then what the call is.
+    assert drawn_from(told, proposal=Masked())[0] == "the model itself, masked"
+    assert drawn_from(told, proposal=False) == drawn_from(CONSTRAINT)
+    assert drawn_from(told, {"proposal": False}) == drawn_from(CONSTRAINT)
+    assert drawn_from(masked, {"constraints": told}) == in_python
+    assert drawn_from(CONSTRAINT, {"constraints": told, "proposal": Masked()})[0] == "the model itself, masked"
+    assert drawn_from(CONSTRAINT) != in_python

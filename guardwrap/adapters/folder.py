@@ -23,6 +23,7 @@ from guardwrap.adapters.lora import FIRST, LARGEST, PARTS_WAY_OUT, tensors_of
 from guardwrap.content import CARD, PREFIX, adapters
 from guardwrap.errors import AdapterError, UnknownName, first_line
 from guardwrap.hub import reachable
+from guardwrap.proposals import HUB_ID
 
 __all__ = ["CARD", "CONFIG", "CURVE", "WEIGHTS", "Files", "fetched", "read_adapter", "save_adapter"]
 
@@ -38,7 +39,6 @@ MAX_PATTERNS = 100
 """Patterns for layers, where there are not as many layers: each is tried on each of the model's."""
 
 _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 _ABOUT = {
     "auto_mapping",
@@ -112,7 +112,7 @@ def fetched(source: str | Path, revision: str | None = None) -> Path:
         raise AdapterError(f"cannot read {str(source)[:200]!r}: {first_line(error)}") from None
     if exists:
         raise AdapterError(f"{str(source)!r} is a file; give the folder that has {CONFIG} and {WEIGHTS}")
-    if not isinstance(source, str) or not _HUB_ID.fullmatch(source):
+    if not isinstance(source, str) or not HUB_ID.fullmatch(source):
         raise AdapterError(f"there is no folder {str(source)[:200]!r}; give an adapter's folder or its Hub id")
     from huggingface_hub import snapshot_download
 

@@ -18,6 +18,7 @@ from guardwrap.cli.common import Verbose, fail
 from guardwrap.cli.demo import demo
 from guardwrap.cli.evaluate import evaluate
 from guardwrap.cli.generate import generate
+from guardwrap.cli.init import init
 from guardwrap.cli.plan import plan
 from guardwrap.cli.report import report
 from guardwrap.cli.streams import INTERRUPTED, complete, end_at_once, end_from_now_on, in_words, let_go
@@ -116,6 +117,7 @@ def options(
 
 
 app.command()(demo)
+app.command()(init)
 app.command()(generate)
 app.command()(plan)
 app.command()(evaluate)

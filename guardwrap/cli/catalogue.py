@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from guardwrap.cli.init import editor_schema
 from guardwrap.constraints.files import catalogue as entry
 from guardwrap.constraints.files import catalogue_names, catalogue_path
-from guardwrap.constraints.spec import json_schema
 from guardwrap.constraints.views import sentences
 from guardwrap.content import CARD, PREFIX, adapters
 from guardwrap.errors import UsageError
@@ -33,7 +33,7 @@ def catalogue(
     if schema and name:
         raise UsageError("--schema goes without a name: the schema is the same for every file")
     if schema:
-        typer.echo(json.dumps(json_schema(), indent=2))
+        typer.echo(json.dumps(editor_schema(), indent=2))
     elif name:
         typer.echo(catalogue_path(name.removeprefix(PREFIX)).read_text(encoding="utf-8"), nl=False)
     else:

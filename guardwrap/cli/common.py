@@ -32,6 +32,7 @@ __all__ = [
     "AllowCode",
     "Constraints",
     "Model",
+    "NoProposal",
     "OtherModel",
     "Out",
     "Prompts",
@@ -116,6 +117,11 @@ Masked = Annotated[
         "--masked",
         help="Never draw a token that the constraint rules out; --sampler qrs takes it back to the model's law.",
     ),
+]
+
+NoProposal = Annotated[
+    bool,
+    typer.Option("--no-proposal", help="Draw from the model itself, whatever the constraint file draws from."),
 ]
 
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", show_default=False, help="For what is written.")]

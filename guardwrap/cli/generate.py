@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from guardwrap.cli.again import Again
 from guardwrap.cli.common import (
     Adapter,
     AllowCode,
     Constraints,
     Masked,
     Model,
+    NoProposal,
     Prompts,
     Proposal,
     Verbose,
@@ -23,18 +27,20 @@ from guardwrap.cli.common import (
     load_generator,
     read_constraints,
 )
-from guardwrap.cli.prompts import source_of
+from guardwrap.cli.own import own_of
+from guardwrap.cli.prompts import Item, source_of
+from guardwrap.cli.proposing import in_words, proposed_by
 from guardwrap.cli.results import Finished, check_output, read_finished
 from guardwrap.cli.running import Run
 from guardwrap.cli.streams import ends_at_once
 from guardwrap.cli.streams import in_words as why
+from guardwrap.constraints.algebra import All
 from guardwrap.constraints.documents import read_option
-from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.draws import Budget, plain
 from guardwrap.errors import GuardwrapError, UsageError
-from guardwrap.proposals import Adapter as AdapterGiven
-from guardwrap.proposals import Masked as MaskedGiven
-from guardwrap.proposals import Prompt
+
+if TYPE_CHECKING:
+    from guardwrap.generator import GuardedGenerator
 
 __all__ = ["generate"]
 
@@ -53,7 +59,8 @@ def generate(
         typer.Option(
             metavar="PATH",
             rich_help_panel=_PROMPTS,
-            help='Prompts as JSON Lines with "prompt" or "messages"; other fields are copied. - is stdin.',
+            help='Prompts as JSON Lines with "prompt" or "messages"; "constraint", "sampler", "budget" and "seed" are '
+            "the line's own, other fields are copied. - is stdin.",
         ),
     ] = None,
     chat: Annotated[
@@ -71,6 +78,7 @@ def generate(
     proposal: Proposal = None,
     adapter: Adapter = None,
     masked: Masked = False,
+    no_proposal: NoProposal = False,
     count: Annotated[
         int, typer.Option("-n", "--num-return-sequences", min=1, rich_help_panel=_SETTINGS, help="Texts a prompt.")
     ] = 1,
@@ -122,6 +130,18 @@ def generate(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", rich_help_panel=_OUTPUT, help="Replace an output file that exists.")
     ] = False,
+    retry_failed: Annotated[
+        bool,
+        typer.Option(
+            "--retry-failed",
+            rich_help_panel=_OUTPUT,
+            help="With --resume: first draw again for the prompts that did not get all their texts, with another seed. "
+            "The budget may be another one.",
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", rich_help_panel=_OUTPUT, help="Do not say on stderr how far it is.")
+    ] = False,
     verbose: Verbose = 0,
 ) -> None:
     """Generate texts that satisfy the constraints.
@@ -143,9 +163,14 @@ def generate(
         "max_seconds": max_seconds,
     }
     budget = dataclasses.replace(given.budget or Budget(), **known(limits))
-    told = None if proposal is None else Prompt(proposal)
-    proposed = MaskedGiven(told) if masked else told
+    proposed, drawing = proposed_by(given, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal)
     source = source_of(prompts or [], file, jsonl)
+    if source.path is not None:
+        source = dataclasses.replace(source, read_own=own_of(source.path, given.constraint, budget))
+    if retry_failed and not resume:
+        raise UsageError(
+            "--retry-failed is about the lines of an output file; give --resume, and that file as --output"
+        )
     if resume and output is None:
         raise UsageError("--resume needs --output, the file to go on with")
     if output is not None:
@@ -157,47 +182,57 @@ def generate(
     settings = {"model": model, "chat": chat, **law, **known({"adapter": adapter, "sampler": with_options})}
     done = Finished()
     if output and resume:
-        drawn_from = None if told is None else str(told)
-        if adapter is not None:
-            with ends_at_once():
-                from guardwrap.adapters.loaded import in_words
+        drawn_from = in_words(proposed, drawing, given.constraint)
 
-            drawn_from = in_words(AdapterGiven(adapter), given.constraint)
-        if masked:
-            drawn_from = f"{drawn_from or 'the model itself'}, masked"
-        same = {
-            "constraint": given.constraint.digest,
-            "sampler": chosen.name,
-            "proposal": drawn_from,
-            "requested": count,
-            "budget": plain(budget),
-        }
-        done = read_finished(output, items, same, settings)
-    if seed is not None and done.seed not in (None, seed):
+        def report_of(item: Item) -> dict[str, Any]:
+            own = item.own
+            both = given.constraint if own.constraints is None else All((given.constraint, own.constraints))
+            return {
+                "constraint": both.digest,
+                "sampler": (own.sampler or chosen).name,
+                "proposal": drawn_from if own.constraints is None else in_words(proposed, drawing, both),
+                "requested": count,
+                "budget": plain(own.budget or budget),
+                "seed": own.seed,
+            }
+
+        done = read_finished(output, items, report_of, settings, other_budget=retry_failed)
+    fresh = secrets.randbits(32) if seed is None else seed
+    if retry_failed and fresh == done.seed:
+        raise UsageError(f"{str(output)!r} was made with --seed {seed}, which draws the same again; give another one")
+    if seed is not None and done.seed not in (None, seed) and not retry_failed:
         raise UsageError(f"{str(output)!r} was made with --seed {done.seed}; resume with the same seed or without one")
-    if done.seed is not None:
-        seed = done.seed
-    options = {"num_return_sequences": count, **law, "seed": secrets.randbits(32) if seed is None else seed}
-    run = Run(items, total, done, settings, output=output)
+    options = {"num_return_sequences": count, **law}
+    wrapper = {
+        "sampler": chosen,
+        "proposal": proposed,
+        "adapter": drawing,
+        "budget": budget,
+        "batch_size": batch_size,
+    }
+
+    @cache
+    def guarded() -> GuardedGenerator:
+        return load_generator(model, given, **wrapper)
+
+    if output and retry_failed and done.failed:
+        again = Again(done, fresh, settings, output=output, quiet=quiet)
+        _go(again, guarded, {**options, "seed": fresh})
+        done = dataclasses.replace(done, size=again.size, short=again.short)
+    run = Run(items, total, done, settings, output=output, quiet=quiet)
     if total != run.done:
-        wrapper = {
-            "sampler": chosen,
-            "proposal": proposed,
-            "adapter": adapter,
-            "budget": budget,
-            "batch_size": batch_size,
-        }
-        _generate(run, model, given, wrapper, options)
+        _go(run, guarded, {**options, "seed": fresh if done.seed is None else done.seed})
     if run.done == 0:
         raise UsageError(f"no prompts in {source.name}")
     if run.short:
-        raise typer.Exit(fail(f"{run.short} of {run.done} prompts did not get all their texts; {run.advice}", 3))
+        way_out = f"{run.advice}; --resume --retry-failed draws for them again" if output else run.advice
+        raise typer.Exit(fail(f"{run.short} of {run.done} prompts did not get all their texts; {way_out}", 3))
 
 
-def _generate(run: Run, model: str, given: ConstraintFile, wrapper: dict[str, Any], options: dict[str, Any]) -> None:
-    guarded = load_generator(model, given, **wrapper)
+def _go(run: Run, guarded: Callable[[], GuardedGenerator], options: dict[str, Any]) -> None:
+    wrapper = guarded()
     try:
-        run.go(guarded, options)
+        run.go(wrapper, options)
     except KeyboardInterrupt:
         raise typer.Exit(fail(f"interrupted: {run.state()}", 130)) from None
     except OSError as error:

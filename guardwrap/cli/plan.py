@@ -14,6 +14,7 @@ from guardwrap.cli.common import (
     AllowCode,
     Constraints,
     Model,
+    NoProposal,
     Prompts,
     Proposal,
     Verbose,
@@ -23,9 +24,9 @@ from guardwrap.cli.common import (
     read_constraints,
 )
 from guardwrap.cli.prompts import source_of
+from guardwrap.cli.proposing import proposed_by
 from guardwrap.draws import Budget
 from guardwrap.errors import UsageError
-from guardwrap.proposals import Prompt
 
 __all__ = ["plan"]
 
@@ -43,6 +44,7 @@ def plan(
     model: Model = "local",
     proposal: Proposal = None,
     adapter: Adapter = None,
+    no_proposal: NoProposal = False,
     pilot: Annotated[
         int, typer.Option(min=2, help=f"Attempts of the pilot, for each of the first {_SHOWN} prompts.")
     ] = 64,
@@ -71,7 +73,7 @@ def plan(
     if not texts:
         raise UsageError("there is no prompt to plan for")
     options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "seed": seed}
-    told = None if proposal is None else Prompt(proposal)
-    guarded = load_generator(model, given, budget=budget, proposal=told, adapter=adapter)
+    proposed, drawing = proposed_by(given, proposal=proposal, adapter=adapter, none=no_proposal)
+    guarded = load_generator(model, given, budget=budget, proposal=proposed, adapter=drawing)
     made = guarded.plan(texts, pilot=pilot, num_return_sequences=count, **known(options))
     typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable(str(made)))

@@ -6,10 +6,12 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from guardwrap.cli.own import ReadOwn
+from guardwrap.constraints.files import Own
 from guardwrap.errors import PromptError, UsageError
 from guardwrap.inputs import is_text
 
@@ -26,10 +28,13 @@ class Item:
         What error messages call it.
     fields
         What the output repeats: ``"prompt"`` or ``"messages"``, and any other field of a JSON line.
+    own
+        What it asks for on its own.
     """
 
     where: str
     fields: dict[str, Any]
+    own: Own = field(default_factory=Own)
 
     @property
     def summary(self) -> str:
@@ -57,11 +62,14 @@ class Source:
         Of a file of prompts, ``-`` for stdin, or None.
     jsonl
         Whether the file has JSON Lines instead of one prompt a line.
+    read_own
+        Reads what a JSON line asks for on its own.
     """
 
     arguments: tuple[str, ...] = ()
     path: str | None = None
     jsonl: bool = False
+    read_own: ReadOwn = lambda *_: Own()
 
     @property
     def name(self) -> str:
@@ -83,7 +91,11 @@ class Source:
                 yield Item(f"argument {number}", {"prompt": prompt})
             return
         for where, line in lines(self.path):
-            yield Item(where, _fields(where, line) if self.jsonl else {"prompt": _filled(where, line)})
+            if self.jsonl:
+                fields = _fields(where, line)
+                yield Item(where, fields, self.read_own(where, fields))
+            else:
+                yield Item(where, {"prompt": _filled(where, line)})
 
     def count(self) -> int | None:
         """Read through all prompts once, so that a bad one is found before the work begins; None for a stream."""

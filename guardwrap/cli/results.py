@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from guardwrap.cli.own import OPTIONS
 from guardwrap.cli.prompts import Item, Source
 from guardwrap.draws import Outcome
 from guardwrap.errors import UsageError
 from guardwrap.inputs import irregular
 
-__all__ = ["Finished", "check_output", "line_file", "read_finished", "to_line"]
+__all__ = ["AGAIN", "Finished", "check_output", "line_file", "read_finished", "replace_lines", "to_line"]
 
 
 def to_line(item: Item, outcome: Outcome, settings: Mapping[str, Any]) -> bytes:
@@ -41,12 +43,15 @@ class Finished:
         Lines whose prompt did not get all its texts.
     seed
         The run's seed, or None where there is no line.
+    failed
+        The short ones: their numbers from 0, their items, and how many times they were drawn for again already.
     """
 
     count: int = 0
     size: int = 0
     short: int = 0
     seed: int | None = None
+    failed: tuple[tuple[int, Item, int], ...] = ()
 
 
 def check_output(path: Path, source: Source, *, resume: bool, overwrite: bool) -> None:
@@ -67,6 +72,9 @@ def check_output(path: Path, source: Source, *, resume: bool, overwrite: bool) -
         raise UsageError(f"{str(path)!r} holds the prompts; write to another file")
 
 
+AGAIN = "drawn_again"
+"""Among the settings of a line: how many times it was drawn for again."""
+
 _SAME = {
     "constraint": "other constraints; resume with the same ones",
     "sampler": "another sampler; resume with the same one",
@@ -75,7 +83,14 @@ _SAME = {
 """What the reports of one run agree in, and what to say where they do not."""
 
 
-def read_finished(path: Path, items: Iterator[Item], run: Mapping[str, Any], settings: Mapping[str, Any]) -> Finished:
+def read_finished(
+    path: Path,
+    items: Iterator[Item],
+    run_of: Callable[[Item], Mapping[str, Any]],
+    settings: Mapping[str, Any],
+    *,
+    other_budget: bool = False,
+) -> Finished:
     """Go through what an interrupted run has left, and skip the prompts that it is about.
 
     Parameters
@@ -84,10 +99,13 @@ def read_finished(path: Path, items: Iterator[Item], run: Mapping[str, Any], set
         The output file; one that does not exist has no lines.
     items
         All prompts; those with a complete line are taken out.
-    run
-        What the reports of this run say, by their names: constraint, sampler, proposal, requested and budget.
+    run_of
+        From an item to what its report says in this run, by their names: constraint, sampler, proposal, requested and
+        budget; and ``"seed"``, None for the run's.
     settings
         As in ``to_line``. A line without them, of an older version, is taken to have the same.
+    other_budget
+        Whether lines may have been made with another budget.
 
     Raises
     ------
@@ -97,26 +115,36 @@ def read_finished(path: Path, items: Iterator[Item], run: Mapping[str, Any], set
     done = Finished()
     if not path.exists():
         return done
+    failed: list[tuple[int, Item, int]] = []
     with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            where = f"{path}:{number}"
+        for number, raw in enumerate(file):
+            where = f"{path}:{number + 1}"
             if not raw.endswith(b"\n") and raw.startswith(b"{"):
                 break
-            prompt, ok, report = _read_back(where, raw)
+            data, report = _read_back(where, raw)
             item = next(items, None)
             if item is None:
                 raise UsageError(f"{where}: there are fewer prompts than lines; resume with the same prompts")
-            if prompt != _prompt(item.fields):
+            if _prompt(data) != _prompt(item.fields):
                 raise UsageError(f"{where}: is not about the prompt of {item.where}; resume with the same prompts")
+            if other := next((name for name in OPTIONS if data.get(name) != item.fields.get(name)), None):
+                raise UsageError(f"{where}: was made with another {other} than {item.where} has; resume with the same")
+            run = run_of(item)
             for name, other in _SAME.items():
                 if report.get(name) != run[name]:
                     raise UsageError(f"{where}: was made with {other}")
-            _require_same(where, report.get("settings", settings), settings)
-            _require_same_amount(where, report, run)
-            if done.seed not in (None, report["seed"]):
-                raise UsageError(f"{where}: has another seed than the line before; this file cannot be continued")
-            done = Finished(number, done.size + len(raw), done.short + (not ok), report["seed"])
-    return done
+            made_with = dict(report.get("settings", settings))
+            again = made_with.pop(AGAIN, 0)
+            _require_same(where, made_with, settings)
+            _require_same_amount(where, report, run, other_budget=other_budget or bool(again))
+            seed = done.seed
+            if not again:  # whoever draws again has another seed
+                if report["seed"] != (seed if run["seed"] is None else run["seed"]) is not None:
+                    raise UsageError(f"{where}: has another seed than the line before; this file cannot be continued")
+                seed = report["seed"] if run["seed"] is None else seed
+            failed += [] if data["ok"] else [(number, item, again)]
+            done = Finished(number + 1, done.size + len(raw), len(failed), seed)
+    return replace(done, failed=tuple(failed))
 
 
 def _require_same(where: str, made_with: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
@@ -129,12 +157,12 @@ def _require_same(where: str, made_with: Mapping[str, Any], settings: Mapping[st
             raise UsageError(f"{where}: was made {said}; resume with the same settings")
 
 
-def _require_same_amount(where: str, report: Mapping[str, Any], run: Mapping[str, Any]) -> None:
+def _require_same_amount(where: str, report: Mapping[str, Any], run: Mapping[str, Any], *, other_budget: bool) -> None:
     """Raise UsageError where a line was made for another number of texts, or with another budget."""
     if report.get("requested") != run["requested"]:
         raise UsageError(f"{where}: was made with -n {report.get('requested')}; resume with the same number of texts")
     budget = report.get("budget")
-    for name, limit in run["budget"].items():
+    for name, limit in {}.items() if other_budget else run["budget"].items():
         was = budget.get(name) if isinstance(budget, dict) else None
         if was != limit:
             said = f"without {name}" if was is None else f"with {name} {was}"
@@ -142,13 +170,13 @@ def _require_same_amount(where: str, report: Mapping[str, Any], run: Mapping[str
             raise UsageError(f"{where}: was made {said}, and this run is {now}; resume with the same budget")
 
 
-def _read_back(where: str, raw: bytes) -> tuple[tuple[Any, Any], bool, dict[str, Any]]:
+def _read_back(where: str, raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         data = json.loads(raw)
         report = data["report"]
         known = isinstance(report["seed"], int) and isinstance(report["constraint"], str)
-        if known and isinstance(report.get("settings", {}), dict):
-            return _prompt(data), bool(data["ok"]), report
+        if known and isinstance(report.get("settings", {}), dict) and isinstance(data["ok"], bool):
+            return data, report
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise UsageError(f"{where}: is not a line that guardwrap generate wrote; give another --output")
@@ -193,3 +221,36 @@ def line_file(path: Path, size: int = 0) -> Iterator[Callable[[bytes], None]]:
                 raise OSError(error.errno, f"cannot write the results: {error.strerror}", str(path)) from None
 
         yield append
+
+
+def replace_lines(path: Path, new: Mapping[int, bytes]) -> int:
+    """Put lines in the place of others, all at once: whatever happens, the file is the old one or the new one.
+
+    Parameters
+    ----------
+    path
+        Of the file. Half a line at its end is left out.
+    new
+        The lines, by their numbers from 0.
+
+    Returns
+    -------
+    int
+        The size of the file, in bytes.
+    """
+    path = path.resolve()  # of a link, what it leads to
+    beside = path.with_name(f"{path.name}.new")
+    try:
+        with path.open("rb") as old, beside.open("wb") as file:
+            for number, raw in enumerate(old):
+                file.write(new.get(number, raw) if raw.endswith(b"\n") else b"")
+            file.flush()
+            os.fsync(file.fileno())
+            size = file.tell()
+        shutil.copymode(path, beside)
+        beside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink()
+        raise OSError(error.errno, f"cannot write the results: {error.strerror}", str(path)) from None
+    return size

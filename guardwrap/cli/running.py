@@ -5,13 +5,17 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from guardwrap.cli.common import in_one_line, show
 from guardwrap.cli.prompts import Item
 from guardwrap.cli.results import Finished, line_file, to_line
+from guardwrap.constraints.files import Own
 from guardwrap.draws import Outcome
 from guardwrap.errors import PromptError, UsageError
 
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
 __all__ = ["Run"]
+
+EVERY = 10.0
+"""Seconds between lines that say how far it is, where no terminal shows a bar."""
 
 Write = Callable[[Item, Outcome], None]
 
@@ -39,6 +46,8 @@ class Run:
         user messages, among it.
     output
         File for the results, or None for stdout.
+    quiet
+        Whether nothing is said of how far it is.
 
     Attributes
     ----------
@@ -56,13 +65,17 @@ class Run:
         settings: Mapping[str, Any],
         *,
         output: Path | None,
+        quiet: bool = False,
     ) -> None:
         self._items = items
         self._total = total
         self._settings = settings
         self._output = output
+        self._quiet = quiet
+        self._tell: Callable[[], None] = lambda: None
         self._size = done.size
         self._under_way: deque[Item] = deque()
+        self._own: deque[Own] = deque()
         self._current: Item | None = None
         self.done = done.count
         self.short = done.short
@@ -78,7 +91,8 @@ class Run:
         options
             For ``GuardedGenerator.stream``.
         """
-        outcomes = guarded.stream(self._prompts(guarded), first=self.done, **options)
+        each = self._own_of_each()
+        outcomes = guarded.stream(self._prompts(guarded), first=self.done, constraint_each=each, **options)
         with ExitStack() as stack:
             write = self._writer(stack)
             try:
@@ -88,6 +102,7 @@ class Run:
                     if not outcome.ok:
                         self.advice = self.advice if self.short else f"the first: {_advice(outcome)}"
                         self.short += 1
+                    self._tell()
             except PromptError as error:
                 where = f"{self._current.where}: " if self._current else ""
                 raise PromptError(f"{where}{error}") from None
@@ -109,37 +124,44 @@ class Run:
                 way_out = 'leave out --chat, and give "prompt" instead of "messages"'
                 raise UsageError(f"{item.where}: this model has no chat template; {way_out}")
             self._under_way.append(item)
+            self._own.append(item.own)
             self._current = item
             yield prompt
             self._current = None
 
+    def _own_of_each(self) -> Iterator[Own]:
+        """Yield what the prompts ask for on their own: one for each that was taken, right after it."""
+        while self._own:
+            yield self._own.popleft()
+
     def _writer(self, stack: ExitStack) -> Write:
-        """Open what the results go to, and the progress bar."""
+        """Open what the results go to, and what tells of them."""
         from rich.console import Console
         from rich.text import Text
 
         if self._output is None and sys.stdout.isatty():
             console = Console(highlight=False)
-            bar = self._bar(stack, console)
+            self._tell = self._teller(stack, console)
 
             def to_people(item: Item, outcome: Outcome) -> None:
                 console.print(Text(f"\n{in_one_line(item.summary, console.width)}", style="bold"))
                 show(console, outcome)
-                bar()
 
             return to_people
-        bar = self._bar(stack, Console(stderr=True))
+        self._tell = self._teller(stack, Console(stderr=True))
         append = _to_stdout if self._output is None else stack.enter_context(line_file(self._output, self._size))
 
         def to_programs(item: Item, outcome: Outcome) -> None:
             append(to_line(item, outcome, self._settings))
-            bar()
 
         return to_programs
 
-    def _bar(self, stack: ExitStack, console: Any) -> Callable[[], None]:
-        if not sys.stderr.isatty():
+    def _teller(self, stack: ExitStack, console: Any) -> Callable[[], None]:
+        """Return what is called after each prompt: it moves a bar on a terminal, and writes a line now and then."""
+        if self._quiet:
             return lambda: None
+        if not sys.stderr.isatty():
+            return self._lines()
         from rich import progress
 
         columns = (
@@ -150,6 +172,33 @@ class Run:
         bar = progress.Progress("generating", *columns, console=console, transient=True)
         task = stack.enter_context(bar).add_task("", total=self._total, completed=self.done)
         return lambda: bar.advance(task)
+
+    def _lines(self) -> Callable[[], None]:
+        start = last = monotonic()
+        before = self.done
+
+        def tell() -> None:
+            nonlocal last
+            now = monotonic()
+            if now - last < EVERY or self.done == self._total:
+                return
+            last = now
+            line = f"guardwrap: {self.done}{'' if self._total is None else f' of {self._total}'} prompts done"
+            line += f", {self.short} of them without all their texts" if self.short else ""
+            if self._total is not None:
+                line += f", {_lasting((self._total - self.done) * (now - start) / (self.done - before))} left"
+            with suppress(OSError):  # nobody reads it
+                typer.echo(line, err=True)
+
+        return tell
+
+
+def _lasting(seconds: float) -> str:
+    """Spell a time as people do."""
+    for unit, name in ((3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"about {seconds / unit:.1f} {name}"
+    return f"about {seconds:.0f} s"
 
 
 def _advice(outcome: Outcome) -> str:

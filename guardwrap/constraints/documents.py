@@ -18,7 +18,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from guardwrap.constraints.yaml_nodes import Reader, compose, one_line, read_text, reading, short
 from guardwrap.errors import SpecError, nearest
 
-__all__ = ["Document", "Invalid", "document_of", "read_as", "read_document", "read_option", "validated"]
+__all__ = ["Document", "Elsewhere", "Invalid", "document_of", "read_as", "read_document", "read_option", "validated"]
 
 Location = tuple[str | int, ...]
 """Keys and numbers that lead to a value in plain data."""
@@ -42,6 +42,20 @@ class Invalid(ValueError):
         super().__init__(f"{dotted(location)}: {problem}" if location else problem)
         self.location = location
         self.problem = problem
+
+
+class Elsewhere(Exception):  # no ValueError, of which pydantic would make one about this place
+    """What is wrong with another file, which the data names.
+
+    Parameters
+    ----------
+    error
+        It; it has its own path and line.
+    """
+
+    def __init__(self, error: SpecError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,9 +189,13 @@ def validated(data: Any, kind: TypeAdapter[_T], **context: Any) -> _T:
     ------
     Invalid
         If it is something else; says where, and the nearest valid spelling.
+    SpecError
+        If a file that it names is not well formed.
     """
     try:
         return kind.validate_json(json.dumps(data, default=_refuse), context=context)
+    except Elsewhere as elsewhere:
+        raise elsewhere.error from None
     except ValidationError as error:
         raise _first_complaint(error, data, lambda at: _fields(kind, data, at)) from None
 

@@ -3,15 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from guardwrap.constraints.algebra import All
 from guardwrap.constraints.base import Constraint, instead, shown
 from guardwrap.constraints.spec import ConstraintFile, load
 from guardwrap.content import PREFIX, content
+from guardwrap.draws import Budget
 from guardwrap.errors import ConstraintError, SpecError, UnknownName
+from guardwrap.proposals import require_one
 
-__all__ = ["as_constraint_file", "catalogue", "catalogue_names"]
+__all__ = ["Own", "as_constraint_file", "catalogue", "catalogue_names"]
+
+
+@dataclass(frozen=True)
+class Own:
+    """What one prompt of a call has of its own; None is the call's.
+
+    Parameters
+    ----------
+    constraints
+        What must hold besides: whatever ``GuardedGenerator`` takes.
+    sampler, budget
+        As ``GuardedGenerator`` takes them.
+    seed
+        With one of its own a prompt gets the texts that it gets alone with this seed.
+    number
+        In the place of the prompt's number in its call, for randomness; None for its own, or 0 beside a seed.
+    """
+
+    constraints: Any = None
+    sampler: Any = None
+    budget: Budget | None = None
+    seed: int | None = None
+    number: int | None = None
 
 
 def catalogue_names() -> list[str]:
@@ -49,7 +76,7 @@ def as_constraint_file(given: object, *, allow_code: bool = False) -> Constraint
     ----------
     given
         A Constraint, a ConstraintFile, ``"catalogue:<name>"``, the path of a constraint file, or a sequence of these:
-        then all must hold, and the first sampler and the first budget among them apply.
+        then all must hold, and the first sampler, proposal, adapter and budget among them apply.
     allow_code
         Whether files may name Python functions.
 
@@ -57,6 +84,8 @@ def as_constraint_file(given: object, *, allow_code: bool = False) -> Constraint
     ------
     ConstraintError
         If it is none of these.
+    UsageError
+        If one of the files has a prompt as its proposal, and another an adapter.
     """
     if isinstance(given, ConstraintFile):
         return given
@@ -73,8 +102,12 @@ def as_constraint_file(given: object, *, allow_code: bool = False) -> Constraint
         if len(files) == 1:
             return files[0]
         whose = next((file for file in files if file.sampler is not None), files[0])
-        budget = next((file.budget for file in files if file.budget), None)
+        first: dict[str, Any] = {
+            name: next((getattr(file, name) for file in files if getattr(file, name) is not None), None)
+            for name in ("budget", "proposal", "adapter")
+        }
+        require_one(first["proposal"], first["adapter"])
         every = All([file.constraint for file in files])
-        return ConstraintFile(every, sampler=whose.sampler, budget=budget, source=whose.source)
+        return ConstraintFile(every, sampler=whose.sampler, source=whose.source, **first)
     hint = instead(given) or "; give a Constraint, a list of them, 'catalogue:<name>' or the path of a constraint file"
     raise ConstraintError(f"{shown(given)} is no constraint{hint}")

@@ -34,6 +34,7 @@ __all__ = [
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 60
 MAX_DIRECTIVES = 100
+MAX_FILES = 8  # that refer to one another, in a row
 MAX_VALUES = 20_000
 MAX_NUMBER = 40  # characters
 LOAD_SECONDS = 1.7  # of reading; with what is then made of it, its digest for one, no more than 2

@@ -62,7 +62,7 @@ def kinds() -> dict[str, type[Constraint]]:
 
 
 def any_kind(handler: Any) -> Any:
-    """Return what pydantic reads a constraint by: its ``kind`` says which class it is.
+    """Return what pydantic reads a constraint by: its ``kind`` says which class it is, or it is only named.
 
     Parameters
     ----------
@@ -82,4 +82,6 @@ def any_kind(handler: Any) -> Any:
             raise ConstraintError(
                 f"the kind {name!r} of {kind.__module__!r} has a field that YAML cannot give: {one_line(error)}"
             ) from None
-    return core_schema.tagged_union_schema(schemas, "kind")
+    from guardwrap.constraints.named import or_named  # it reads files, whose reader needs the kinds
+
+    return or_named(core_schema.tagged_union_schema(schemas, "kind"), handler)

@@ -1,8 +1,8 @@
 """Constraint files: what they hold, how one is read, and how one is written.
 
 A file says ``guardwrap: 1`` (the version of the format), a ``constraint``, and optionally ``name``, ``description``,
-``sampler``, ``budget`` and ``examples``. It is data: code it names (``kind: python``) is refused unless the caller
-allows it.
+``sampler``, ``proposal``, ``adapter``, ``budget`` and ``examples``. It is data: code it names (``kind: python``) is
+refused unless the caller allows it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,33 @@ import json
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    field_validator,
+    model_validator,
+)
 
-from guardwrap.constraints.base import Constraint, walk
-from guardwrap.constraints.documents import Document, read_document, validated
-from guardwrap.constraints.limits import MAX_BYTES
+from guardwrap.constraints.algebra import All
+from guardwrap.constraints.base import Constraint, constraints_in, held, walk
+from guardwrap.constraints.documents import Document, Invalid, read_document, validated
+from guardwrap.constraints.editing import describe, parameters, share, summary
+from guardwrap.constraints.limits import MAX_BYTES, MAX_DEPTH, look
+from guardwrap.constraints.proposing import AnAdapter, AProposal, adapter_spelt, proposal_spelt
+from guardwrap.constraints.registry import kinds
 from guardwrap.constraints.yaml_nodes import read_text, reading, to_yaml
 from guardwrap.draws import Budget
-from guardwrap.errors import ConstraintError, SpecError
+from guardwrap.errors import ConstraintError, SpecError, UsageError, nearest
+from guardwrap.proposals import Adapter, Masked, Prompt, require_one
 
-__all__ = ["ConstraintFile", "dump", "json_schema", "load", "parse", "read_constraint"]
+__all__ = ["ConstraintFile", "dump", "json_schema", "load", "load_part", "parse", "read_constraint"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +59,8 @@ class ConstraintFile:
         Texts that show, and test, what the constraint means.
     source
         The file that it was read from, for errors about what is looked at later; None for one made in Python.
+    proposal, adapter
+        What attempts are drawn from, or None for what the caller says. Of both only a mask and an adapter go together.
     """
 
     constraint: Constraint
@@ -54,6 +71,13 @@ class ConstraintFile:
     accepts: tuple[str, ...] = ()
     rejects: tuple[str, ...] = ()
     source: Document | None = field(default=None, compare=False, repr=False)
+    proposal: Prompt | Masked | None = None
+    adapter: Adapter | None = None
+
+
+TITLE = "A constraint file of guardwrap"
+DIALECT = "http://json-schema.org/draft-07/schema#"
+"""The draft that editors know best. The schema means the same in the newest."""
 
 
 class _Strict(BaseModel):
@@ -65,12 +89,51 @@ class _Examples(_Strict):
     rejects: list[str] = []
 
 
+def _all_of(several: list[Constraint]) -> Constraint:
+    return several[0] if len(several) == 1 else All(several)
+
+
+Whole: Any = Annotated[
+    Annotated[Constraint, Tag("one constraint")]
+    | Annotated[list[Constraint], Field(min_length=1), AfterValidator(_all_of), Tag("several constraints")],
+    Discriminator(lambda given: "several constraints" if isinstance(given, list) else "one constraint"),
+]
+"""The constraint of a file: one, or a list all of which must hold."""
+
+
 class _File(_Strict):
-    guardwrap: Literal[1] = Field(description="Version of the format")
+    """What must hold of every text, and how texts are drawn.
+
+    Parameters
+    ----------
+    guardwrap
+        Version of the format: 1.
+    name
+        What people call it.
+    description
+        What it asks for, and what it does not catch.
+    constraint
+        What must hold: one constraint, or a list of constraints that must all hold.
+    sampler
+        Which attempts become texts: a name, or a name with its options. Left out: rejection.
+    proposal
+        What attempts are drawn from, if not the model itself: another prompt, or the model masked. Not beside an
+        adapter, unless it only masks.
+    adapter
+        A trained adapter that attempts are drawn from.
+    budget
+        What may be spent on one prompt.
+    examples
+        Texts that show what it means; guardwrap check holds the constraint against them.
+    """
+
+    guardwrap: Literal[1]
     name: str | None = None
     description: str | None = None
-    constraint: Constraint
+    constraint: Whole
     sampler: str | dict[str, Any] | None = None
+    proposal: AProposal | None = None
+    adapter: AnAdapter | None = None
     budget: Budget | None = None
     examples: _Examples = _Examples()
 
@@ -82,6 +145,14 @@ class _File(_Strict):
             raise ValueError("the version of the format is the number 1")
         return value
 
+    @model_validator(mode="after")
+    def _one_way(self) -> _File:
+        try:
+            require_one(self.proposal, self.adapter)
+        except UsageError as both:
+            raise Invalid(("adapter",), str(both)) from None
+        return self
+
 
 @cache
 def _a_file() -> TypeAdapter[_File]:
@@ -92,12 +163,21 @@ def _a_file() -> TypeAdapter[_File]:
 
 @cache
 def _a_constraint() -> TypeAdapter[Constraint]:
-    return TypeAdapter(Constraint)
+    return TypeAdapter(Whole)
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of constraint files, for editors."""
-    return _a_file().json_schema()
+    """Return the JSON Schema of constraint files, for editors: every field has a description."""
+    schema = share(_a_file().json_schema(), "AnyKind")
+    # pydantic puts whole docstrings there.
+    for definition in (schema, *schema["$defs"].values()):
+        describe(definition, definition.get("description", ""))
+    for name in ("accepts", "rejects"):
+        schema["$defs"]["_Examples"]["properties"][name]["description"] = parameters(ConstraintFile)[name]
+    for name, reference in schema["$defs"]["AnyKind"]["discriminator"]["mapping"].items():
+        fields = schema["$defs"][reference.rsplit("/", 1)[-1]]["properties"]
+        fields["kind"]["description"] = summary(kinds()[name])
+    return {"$schema": DIALECT, "title": TITLE, **{key: schema[key] for key in schema if key != "title"}}
 
 
 def load(path: str | Path, *, allow_code: bool = False) -> ConstraintFile:
@@ -137,10 +217,37 @@ def parse(text: str, *, path: str = "<string>", allow_code: bool = False) -> Con
     """
     if len(text) > MAX_BYTES:
         raise SpecError(f"{path}: larger than {MAX_BYTES} bytes")
-    kind = _a_file()  # before the clock runs
+    _a_file()  # before the clock runs
     with reading(path):
-        source = read_document(text, path, "a constraint file is a mapping that begins with 'guardwrap: 1'")
-        file = source.read(kind, allow_code=allow_code)
+        return _parsed(text, path, allow_code)
+
+
+def load_part(path: Path, *, allow_code: bool = False) -> Constraint:
+    """Read the constraint of a file that another one names, within ``yaml_nodes.reading_too``.
+
+    Parameters
+    ----------
+    path
+        Path of the YAML file.
+    allow_code
+        As in ``load``.
+
+    Raises
+    ------
+    SpecError
+        If the file cannot be read or is not well formed.
+    """
+    return _parsed(read_text(path), str(path), allow_code).constraint
+
+
+def _parsed(text: str, path: str, allow_code: bool) -> ConstraintFile:
+    source = read_document(text, path, "a constraint file is a mapping that begins with 'guardwrap: 1'")
+    if "guardwrap" not in source.data and not any(nearest("guardwrap", [key]) for key in source.data):
+        under = "" if "constraint" in source.data else ", and write what must hold under 'constraint:'"
+        raise SpecError(f"{path}:1: begin the file with the line 'guardwrap: 1', the version of its format{under}")
+    file = source.read(_a_file(), allow_code=allow_code)
+    if _is_too_deep(file.constraint):  # of files that name others: one alone is nested less
+        raise source.error(("constraint",), f"nested deeper than {MAX_DEPTH} levels, with what it names")
     return ConstraintFile(
         file.constraint,
         file.name,
@@ -150,7 +257,19 @@ def parse(text: str, *, path: str = "<string>", allow_code: bool = False) -> Con
         tuple(file.examples.accepts),
         tuple(file.examples.rejects),
         source,
+        file.proposal,
+        file.adapter,
     )
+
+
+def _is_too_deep(constraint: Constraint) -> bool:
+    level = [constraint]
+    for _ in range(MAX_DEPTH):
+        look()
+        level = [inner for part in level for value in held(part).values() for inner in constraints_in(value)]
+        if not level:
+            return False
+    return True
 
 
 def read_constraint(data: Any, *, allow_code: bool = False) -> Constraint:
@@ -159,7 +278,7 @@ def read_constraint(data: Any, *, allow_code: bool = False) -> Constraint:
     Parameters
     ----------
     data
-        Its mapping.
+        Its mapping, the name of a ready-made one, or a list of these, all of which must hold.
     allow_code
         As in ``load``.
 
@@ -193,6 +312,10 @@ def dump(constraint: Constraint | ConstraintFile) -> str:
     data["constraint"] = file.constraint.spec()
     if file.sampler is not None:
         data["sampler"] = file.sampler
+    if file.proposal is not None:
+        data["proposal"] = proposal_spelt(file.proposal)
+    if file.adapter is not None:
+        data["adapter"] = adapter_spelt(file.adapter)
     if file.budget is not None:
         data["budget"] = asdict(file.budget)
     examples = {key: list(getattr(file, key)) for key in ("accepts", "rejects") if getattr(file, key)}

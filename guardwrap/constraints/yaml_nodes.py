@@ -20,6 +20,7 @@ from guardwrap.constraints.limits import (
     MAX_BYTES,
     MAX_DEPTH,
     MAX_DIRECTIVES,
+    MAX_FILES,
     MAX_NUMBER,
     MAX_VALUES,
     TimeLimit,
@@ -29,16 +30,17 @@ from guardwrap.constraints.limits import (
 from guardwrap.errors import SpecError
 from guardwrap.inputs import irregular
 
-__all__ = ["Reader", "beside", "compose", "one_line", "read_text", "reading", "short", "to_yaml"]
+__all__ = ["Reader", "beside", "compose", "one_line", "read_text", "reading", "reading_too", "short", "to_yaml"]
 
 
-_being_read: ContextVar[str] = ContextVar("_being_read", default="")
+_being_read: ContextVar[tuple[str, ...]] = ContextVar("_being_read", default=())
+"""The file that is being read, last, and those that refer to it."""
 
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
     """Read a file, within the limits of one."""
-    outer = _being_read.set(path)
+    outer = _being_read.set((path,))
     try:
         with loading():
             yield
@@ -48,9 +50,38 @@ def reading(path: str) -> Iterator[None]:
         _being_read.reset(outer)
 
 
+@contextmanager
+def reading_too(path: Path) -> Iterator[None]:
+    """Read a file that the one being read refers to: within the limits of that one, both together.
+
+    Raises
+    ------
+    SpecError
+        If it refers to itself, by way of others perhaps, or too many files refer to each other.
+    """
+    files = _being_read.get()
+    if any(_is_same(path, other) for other in files):
+        raise SpecError(f"{str(path)!r} refers to itself, by way of what it names; leave one of the references out")
+    if len(files) > MAX_FILES:
+        raise SpecError(f"files refer to each other more than {MAX_FILES} deep; write the constraint out")
+    outer = _being_read.set((*files, str(path)))
+    try:
+        yield
+    finally:
+        _being_read.reset(outer)
+
+
+def _is_same(path: Path, other: str) -> bool:
+    try:
+        return path.samefile(other)
+    except (OSError, ValueError):  # one of them is no file
+        return False
+
+
 def beside(name: str) -> Path:
     """Return the path of a file that stands beside the one that is being read; where none is, that of the name."""
-    return Path(_being_read.get()).parent / name
+    files = _being_read.get()
+    return Path(files[-1]).parent / name if files else Path(name)
 
 
 def read_text(path: str | Path) -> str:

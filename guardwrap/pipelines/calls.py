@@ -24,7 +24,7 @@ from guardwrap.private import NEW_TEXT, Chat, is_valid_message, library_lock, re
 
 __all__ = ["CALL_OPTIONS", "Call", "TensorCall", "TextToTextCall"]
 
-CALL_OPTIONS = ("constraints", "sampler", "budget", "seed", "batch_size", "proposal", "adapter")
+CALL_OPTIONS = ("constraints", "constraint_each", "sampler", "budget", "seed", "batch_size", "proposal", "adapter")
 """guardwrap's own options of a call."""
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import entry_points
-from inspect import isfunction
 from typing import Any
 
 from pydantic import TypeAdapter
-from pydantic.errors import PydanticUserError
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 
 from guardwrap.constraints.documents import Document, Invalid, validated
+from guardwrap.constraints.editing import describe
 from guardwrap.constraints.yaml_nodes import one_line, short
 from guardwrap.errors import UnknownName, UsageError
 from guardwrap.samplers.base import Sampler
@@ -19,7 +20,7 @@ from guardwrap.samplers.imh import imh
 from guardwrap.samplers.qrs import qrs
 from guardwrap.samplers.rejection import rejection
 
-__all__ = ["read_sampler", "sampler_named", "sampler_names"]
+__all__ = ["read_sampler", "sampler_named", "sampler_names", "sampler_schema"]
 
 
 @cache
@@ -27,7 +28,7 @@ def _samplers() -> dict[str, Sampler | Callable[..., Sampler]]:
     found: dict[str, Sampler | Callable[..., Sampler]] = {"rejection": rejection, "qrs": qrs, "imh": imh}
     for entry in entry_points(group="guardwrap.samplers"):
         sampler = entry.load()
-        if entry.name in found or not (isinstance(sampler, Sampler) or isfunction(sampler)):
+        if entry.name in found or not (isinstance(sampler, Sampler) or inspect.isfunction(sampler)):
             raise UsageError(
                 f"plug-in {entry.value!r} is no new Sampler of its own name, and no function that returns one"
             )
@@ -125,3 +126,19 @@ def _options_of(name: str) -> TypeAdapter[Sampler]:
         return TypeAdapter(_samplers()[name], config={"strict": True})  # type: ignore[arg-type]  # calls it
     except (NameError, PydanticUserError) as error:  # a type that is nowhere, or one that pydantic does not know
         raise UsageError(f"the sampler {name!r} has an option that YAML cannot give: {one_line(error)}") from None
+
+
+def sampler_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a sampler in a file, for editors: a name, or one name with its options."""
+    each = {}
+    for name, sampler in sorted(_samplers().items()):
+        options: dict[str, Any] = {"additionalProperties": False, "properties": {}}
+        if not isinstance(sampler, Sampler):
+            try:
+                options = _options_of(name).json_schema()
+            except (UsageError, PydanticInvalidForJsonSchema):  # of another package
+                options = {}
+            describe(options, (inspect.getdoc(sampler) or "").replace("Return the sampler", "The sampler", 1))
+        each[name] = {"description": f"The sampler {name}, with its options.", **options, "type": ["object", "null"]}
+    one = {"type": "object", "properties": each, "additionalProperties": False, "minProperties": 1, "maxProperties": 1}
+    return {"anyOf": [{"type": "string", "enum": sampler_names()}, one, {"type": "null"}]}

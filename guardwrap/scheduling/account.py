@@ -153,14 +153,14 @@ class Account:
         return Launch(
             request.prompt.law,
             request.seed,
-            request.prompt.number,
+            request.number,
             attempt,
             deadline,
             request.watch,
             request,
             request.mask,
             narrowed,
-            0 if narrowed is None else skipped(request.seed, request.prompt.number, attempt, narrowed.live),
+            0 if narrowed is None else skipped(request.seed, request.number, attempt, narrowed.live),
         )
 
     @property

@@ -76,6 +76,8 @@ class Request:
     weigh
         Computes log a(y) - log a'(y) in nats for attempts that satisfy the constraint. Asked for by some samplers, with
         a proposal.
+    place
+        The number that its randomness belongs to, beside its seed; None for the prompt's own.
     """
 
     prompt: Prepared
@@ -90,3 +92,9 @@ class Request:
     notes: tuple[str, ...] = ()
     proposal: str | None = None
     weigh: Weigh | None = None
+    place: int | None = None
+
+    @property
+    def number(self) -> int:
+        """The number that its randomness belongs to."""
+        return self.prompt.number if self.place is None else self.place

@@ -458,8 +458,10 @@ def test_what_cannot_work(folder: Path) -> None:
     world = world_of()
     with pytest.raises(UsageError, match="not both"):
         guarded_of(world, folder).run(world.prompt, proposal=Prompt("b{prompt}"), **world.settings)
-    with pytest.raises(UsageError, match="draws from its proposal"):
+    with pytest.raises(UsageError, match="not both"):
         guarded_of(world, folder, proposal=Prompt("b{prompt}"))
+    with pytest.raises(UsageError, match="draws from its proposal"):
+        guarded_of(world, None, proposal=Prompt("b{prompt}")).load_adapter(folder)
     with pytest.raises(UsageError, match="not both"):
         guarded_of(world, None, proposal=Prompt("b{prompt}")).run(world.prompt, adapter=folder, **world.settings)
     with pytest.raises(UsageError, match="the model in training has 4 tokens, and the model itself 3"):

@@ -69,6 +69,35 @@ def test_check_reads_the_sampler_too(tmp_path):
     assert_one_line(run("check", "c.yaml", "a"), "c.yaml:", "sampler.qrs.pilt: unknown field", "did you mean 'pilot'")
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("sampler: qsr", "sampler: unknown sampler 'qsr' (did you mean 'qrs'?)"),
+        ("sampler: {imh: {stps: 3}}", "sampler.imh.stps: unknown field 'stps' (did you mean 'steps'?)"),
+        ("sampler: {qrs: {target_tvd: 2}}", "sampler.qrs"),
+        ("sampler: {rejection: {steps: 3}}", "sampler.rejection"),
+        ("proposal: maskd", "proposal: 'maskd' is not one of masked (did you mean 'masked'?)"),
+        ("proposal: {masked: {unsee: 0.1}}", "proposal.masked.unsee: unknown field 'unsee' (did you mean 'unseen'?)"),
+        ("proposal: {prompt: no place}", "proposal.prompt: the template of a prompt needs {prompt}"),
+        ("adapter: catalogue:dragn", "adapter: unknown adapter 'dragn' (did you mean 'dragon'?)"),
+        ("adapter: ./nowhere", "adapter: there is no folder 'nowhere'"),
+        ("constraint: catalogue:no-url", "unknown catalogue entry 'no-url' (did you mean 'no-urls'?)"),
+        (
+            "constraint: {kind: not, of: {file: tw.yaml}}",
+            "constraint.of: there is no file 'tw.yaml' (did you mean 'two.y",
+        ),
+        ("constraint: {kind: json_schema, file: nowhere.json}", "cannot read 'nowhere.json'"),
+        ("constraint: {kind: grammar, file: nowhere.lark}", "cannot read 'nowhere.lark'"),
+    ],
+)
+def test_check_finds_what_would_be_found_at_first_use(tmp_path, line, says):
+    (tmp_path / "two.yaml").write_text(TWO_PARTS)
+    head = "guardwrap: 1\nname: x\n"
+    head += "constraint: {kind: regex, pattern: a}\n" if not line.startswith("constraint") else "description: y\n"
+    (tmp_path / "c.yaml").write_text(head + line + "\n")
+    assert_one_line(run("check", "c.yaml"), "c.yaml:4: ", says)
+
+
 def test_check_says_when_a_checker_crashes_without_quoting_the_text(tmp_path):
     (tmp_path / "cli_crash.py").write_text("def bad(text):\n    raise ValueError(text)\n")
     (tmp_path / "code.yaml").write_text("guardwrap: 1\nconstraint: {kind: python, function: 'cli_crash:bad'}\n")

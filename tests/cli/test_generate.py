@@ -463,6 +463,52 @@ def test_an_adapter(model, has_a, tmp_path):
     assert_one_line(generate(model, "ab", "-c", has_a, "--adapter", "small", "--proposal", "a{prompt}"), "proposal")
 
 
+def test_a_file_says_what_is_drawn_from(model, has_a, tmp_path):
+    base = LlamaForCausalLM.from_pretrained(model)
+    card = describe(
+        base, as_constraint_file(has_a).constraint, ["ab"], name="t", settings={}, method="none", seed=0, samples=1
+    )
+    (tmp_path / "rules").mkdir()
+    save_adapter(tmp_path / "rules" / "small", trained(base), card)
+    for said, options in (
+        ("proposal: {prompt: 'ca{prompt}'}", ("--proposal", "ca{prompt}")),
+        ("proposal: masked", ("--masked",)),
+        ("adapter: small", ("--adapter", "rules/small")),
+        ("adapter: small\nproposal: masked", ("--adapter", "rules/small", "--masked")),
+    ):
+        (tmp_path / "rules" / "c.yaml").write_text(HAS_A + said + "\n")
+        in_file, by_option, plain = (
+            records(generate(model, "ab", "cd", "--seed", 1, "-c", *more).stdout)
+            for more in (("rules/c.yaml",), (has_a, *options), ("rules/c.yaml", "--no-proposal"))
+        )
+        for one, other, without in zip(in_file, by_option, plain, strict=True):
+            assert one["texts"] == other["texts"]
+            assert one["report"]["proposal"] == other["report"]["proposal"] is not None
+            assert without["report"]["proposal"] is None
+        # A run is continued with the same.
+        (tmp_path / "out.jsonl").write_text(generate(model, "ab", "--seed", 1, "-c", "rules/c.yaml").stdout)
+        again = (model, "ab", "cd", "-o", "out.jsonl", "--resume", "-c")
+        assert_one_line(generate(*again, has_a), "another --proposal or --adapter, or with none")
+        assert generate(*again, "rules/c.yaml").exit_code == 0
+    # The command line is nearer than the file.
+    result = generate(model, "ab", "-c", "rules/c.yaml", "--proposal", "ca{prompt}")
+    assert records(result.stdout)[0]["report"]["proposal"] == "the prompt 'ca{prompt}'"
+    (tmp_path / "rules" / "c.yaml").write_text(HAS_A + "proposal: {prompt: 'ca{prompt}'}\n")
+    result = generate(model, "ab", "-c", "rules/c.yaml", "--masked")
+    assert records(result.stdout)[0]["report"]["proposal"] == "the prompt 'ca{prompt}', masked"
+    plans = [
+        json.loads(
+            run(
+                "plan", "ab", "--model", model, "--json", "--top-k", 0, "--pilot", 8, "--max-new-tokens", 4, "-c", *more
+            ).stdout
+        )["ways"]
+        for more in (("rules/c.yaml",), (has_a, "--proposal", "ca{prompt}"), ("rules/c.yaml", "--no-proposal"))
+    ]
+    names = [[way["source"] for way in ways] for ways in plans]
+    assert names[0] == names[1] != names[2]
+    assert_one_line(generate(model, "ab", "-c", has_a, "--masked", "--no-proposal"), "--no-proposal draws from")
+
+
 def test_resume_goes_on_with_the_same_settings(model, has_a, tmp_path):
     options = ("ab", "cd", "-c", has_a, "--seed", 1, "-o", "out.jsonl")
     law = ("--temperature", 0.9, "--top-p", 0.8, "--top-k", 0, "--max-new-tokens", 6)

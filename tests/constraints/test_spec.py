@@ -535,7 +535,7 @@ HOSTILE = {
     "list": ("- a", ":1: a constraint file is a mapping"),
     "number": ("1", "mapping"),
     "several documents": ("a: 1\n---\nb: 2\n", ":2: malformed"),
-    "no version": ("constraint: {kind: finished}", "needs a field 'guardwrap'"),
+    "no version": ("constraint: {kind: finished}", "begin the file with the line 'guardwrap: 1'"),
     "no constraint": ("guardwrap: 1", "needs a field 'constraint'"),
     "other version": ("guardwrap: 2\nconstraint: {kind: finished}", ":1: guardwrap: 2 is not one of 1"),
     "version true": ("guardwrap: true\nconstraint: {kind: finished}", ":1: guardwrap: .* number 1"),
@@ -796,3 +796,20 @@ def test_booleans_are_words_but_for_true_and_false():
     assert found.words == ("yes", "No", "ON", "off", "y")
     assert (found.on, found.case_sensitive, found.whole_words) == ("lines", True, False)
     assert "case_sensitive" in refused(HEAD + "  {kind: keyword, words: a, case_sensitive: yes}")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("constraint: {kind: regex, pattern: a}", "'guardwrap: 1', the version of its format"),
+        ("# rules\nname: x\nconstraint: {kind: regex, pattern: a}", "'guardwrap: 1', the version of its format"),
+        (
+            "kind: regex\npattern: a",
+            "'guardwrap: 1', the version of its format, and write what must hold under 'constraint:'",
+        ),
+    ],
+)
+def test_a_file_without_the_version_is_told_where_it_goes(text, says):
+    assert refused(text) == f"<string>:1: begin the file with the line {says}"
+    assert "did you mean 'guardwrap'" in str(refused("gardwrap: 1\n" + text))
+    assert "begin the file" not in str(refused(f"guardwrap: 1\n{text}\nother: x"))

@@ -1,0 +1,78 @@
+"""Drawing again for the prompts of an output file that did not get all their texts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from guardwrap.cli.prompts import Item
+from guardwrap.cli.results import AGAIN, Finished, replace_lines, to_line
+from guardwrap.cli.running import Run, Write
+from guardwrap.draws import Outcome
+
+__all__ = ["Again"]
+
+EVERY = 60.0
+"""Seconds after which the file is written anew: what is killed loses no more than these."""
+
+
+class Again(Run):
+    """Prompts that are drawn for again. Their new lines stand in the place of the old ones, all others stay.
+
+    Parameters
+    ----------
+    done
+        What the output file has.
+    seed
+        Another one than before, which would draw the same attempts.
+    settings, output, quiet
+        As of a ``Run``.
+
+    Attributes
+    ----------
+    size : int
+        Of the output file, in bytes.
+    """
+
+    def __init__(
+        self, done: Finished, seed: int, settings: Mapping[str, Any], *, output: Path, quiet: bool = False
+    ) -> None:
+        items = (
+            dataclasses.replace(item, own=dataclasses.replace(item.own, seed=seed, number=number))
+            for number, item, _ in done.failed
+        )
+        super().__init__(items, len(done.failed), Finished(), settings, output=output, quiet=quiet)
+        self.size = done.size
+        self._path = output
+        self._failed = iter(done.failed)
+        self._new: dict[int, bytes] = {}
+        self._written = monotonic()
+
+    def state(self) -> str:
+        """Say how far it came, and how to go on."""
+        kept = f"{self.done} of {self._total} prompts were drawn for again and are in {self._path}"
+        return f"{kept if self.done else 'no prompt was drawn for again yet'}; continue with the same command"
+
+    def _writer(self, stack: ExitStack) -> Write:
+        from rich.console import Console
+
+        self._tell = self._teller(stack, Console(stderr=True))
+        stack.callback(self._keep)  # also where it is interrupted
+
+        def write(item: Item, outcome: Outcome) -> None:
+            number, _, before = next(self._failed)
+            self._new[number] = to_line(item, outcome, {**self._settings, AGAIN: before + 1})
+            if monotonic() - self._written > EVERY:
+                self._keep()
+
+        return write
+
+    def _keep(self) -> None:
+        if self._new:
+            self.size = replace_lines(self._path, self._new)
+            self._new = {}
+        self._written = monotonic()

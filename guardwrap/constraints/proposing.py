@@ -1,0 +1,127 @@
+"""What a constraint file says that attempts are drawn from: ``proposal`` and ``adapter``, there and back."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from guardwrap.constraints.yaml_nodes import beside, short
+from guardwrap.content import PREFIX, adapters
+from guardwrap.errors import ConstraintError, UnknownName, nearest
+from guardwrap.proposals import HUB_ID, Adapter, Masked, Prompt
+
+__all__ = ["AProposal", "AnAdapter", "adapter_spelt", "proposal_spelt"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Told(_Strict):
+    prompt: Annotated[str, AfterValidator(Prompt)] = Field(
+        description="Attempts are drawn from this prompt; {prompt} in it stands for the user's own."
+    )
+
+
+class _Mask(_Strict):
+    proposal: Annotated[_Told, AfterValidator(lambda told: told.prompt)] | None = Field(
+        None, description="What is masked, if not the model itself: a prompt."
+    )
+    unseen: float = Field(
+        Masked.unseen, description="Share of the probability whose tokens are not looked at: at least 0 and below 1."
+    )
+
+
+class _OneOf(_Strict):
+    """One of the two."""
+
+    prompt: Annotated[str, AfterValidator(Prompt)] | None = Field(
+        None, description="Attempts are drawn from this prompt; {prompt} in it stands for the user's own."
+    )
+    masked: Annotated[_Mask, AfterValidator(lambda mask: Masked(**vars(mask)))] | None = Field(
+        None, description="Tokens after which the constraint cannot be satisfied are left out; {} for the defaults."
+    )
+
+
+def _one(given: _OneOf) -> Prompt | Masked:
+    if (given.prompt is None) == (given.masked is None):
+        raise ValueError("give one of prompt and masked; a masked prompt is {masked: {proposal: {prompt: '...'}}}")
+    return given.prompt or given.masked  # type: ignore[return-value]  # as the validators made them
+
+
+class _AdapterOptions(_Strict):
+    source: str = Field(description="Its folder, by its way from this file, its Hub id, or catalogue:NAME.")
+    allow_mismatch: bool = Field(False, description="Whether one of another model or another constraint is taken.")
+    revision: str | None = Field(None, description="Of a Hub id: a branch, tag or commit.")
+
+
+def _located(source: str) -> str:
+    """Return an adapter's folder, where there is one of that name, or its name elsewhere."""
+    if source.startswith(PREFIX):
+        if (name := source.removeprefix(PREFIX)) not in adapters():
+            raise UnknownName("adapter", name, adapters())
+        return source
+    path = beside(source)
+    if path.is_dir() or Path(source).expanduser().is_dir():
+        return str(path) if path.is_dir() else source
+    if path.exists():
+        raise ValueError(f"{short(str(path))} is a file; give an adapter's folder")
+    if source.startswith(".") or not HUB_ID.fullmatch(source):
+        others = islice((other.name for other in path.parent.glob("*") if other.is_dir()), 1000)
+        raise ValueError(f"there is no folder {short(str(path))}{nearest(path.name, others)}")
+    return source
+
+
+def _adapter(given: _AdapterOptions) -> Adapter:
+    return Adapter(_located(given.source), given.allow_mismatch, given.revision)
+
+
+def _form(given: Any) -> str:
+    return "a name" if isinstance(given, str) else "options"
+
+
+AProposal: Any = Annotated[
+    Annotated[Literal["masked"], AfterValidator(lambda _: Masked()), Tag("a name")]
+    | Annotated[_OneOf, AfterValidator(_one), Tag("options")],
+    Discriminator(_form),
+]
+"""What pydantic reads a proposal by, as a value of ``guardwrap.proposals`` …"""
+
+AnAdapter: Any = Annotated[
+    Annotated[str, AfterValidator(lambda source: Adapter(_located(source))), Tag("a name")]
+    | Annotated[_AdapterOptions, AfterValidator(_adapter), Tag("options")],
+    Discriminator(_form),
+]
+"""… and an adapter."""
+
+
+def proposal_spelt(proposal: Prompt | Masked) -> str | dict[str, Any]:
+    """Spell a proposal as a constraint file does.
+
+    Raises
+    ------
+    ConstraintError
+        If it is a function, or another model.
+    """
+    if isinstance(proposal, Masked):
+        options = _without_defaults(proposal)
+        if "proposal" in options:
+            options["proposal"] = proposal_spelt(options["proposal"])
+        return {"masked": options} if options else "masked"
+    if isinstance(proposal, Prompt) and isinstance(proposal.template, str):
+        return {"prompt": proposal.template}
+    raise ConstraintError("a constraint file has a prompt or a mask as its proposal; leave what is made in Python out")
+
+
+def adapter_spelt(adapter: Adapter) -> str | dict[str, Any]:
+    """Spell an adapter as a constraint file does."""
+    options = {**_without_defaults(adapter), "source": str(adapter.source)}
+    return options if len(options) > 1 else str(options["source"])
+
+
+def _without_defaults(value: Any) -> dict[str, Any]:
+    return {f.name: getattr(value, f.name) for f in fields(value) if getattr(value, f.name) != f.default}
