@@ -1,6 +1,7 @@
 """The documentation: its code runs as written, its pictures show what is so, and it builds without a warning."""
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -81,6 +82,18 @@ def given(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             path = example.relative_to(ROOT)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(yaml.safe_dump({**yaml.safe_load(example.read_text()), **small}))
+        if page == "declare.md":
+            Path("house").mkdir(exist_ok=True)
+            (promises,) = (block for block in blocks(page, "yaml") if "catalogue:no-urls" in block)
+            Path("house/promises.yaml").write_text(promises)
+        if page == "batches.md":
+            lines = [line.strip() for line in (ROOT / "docs" / page).read_text().splitlines()]
+            asked = [json.loads(line) for line in lines if line.startswith('{"prompt"')]
+            easy = {"constraint": {"kind": "length", "min": 0}, "constraints": [{"file": "short.yaml"}]}  # to the model
+            asked = [{name: easy.get(name, value) for name, value in each.items()} for each in asked]
+            Path("batch.jsonl").write_text("\n".join(map(json.dumps, asked)))
+            Path("clean.yaml").write_text("guardwrap: 1\nconstraint: {kind: length, max: 500}\n")
+            Path("short.yaml").write_text("guardwrap: 1\nconstraint: {kind: length, min: 0}\n")
         if page == "adapters.md":
             put_adapters(model, load("rules.yaml"))
 
