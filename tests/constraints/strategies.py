@@ -442,7 +442,7 @@ SCHEMAS: st.SearchStrategy[Any] = (
     | st.sampled_from(TYPES).map(lambda name: {"anyOf": [{"type": name}, {"type": "null"}]})
     | st.sampled_from(TYPES).map(lambda name: {"not": {"type": name}})
 )
-PLACES = st.sampled_from(["text", "text", "text", "fenced"])
+PLACES: st.SearchStrategy[Any] = st.sampled_from(["text", "text", "text", "fenced"])
 
 
 @st.composite

@@ -1,8 +1,11 @@
 """A training that takes a second: of a Llama with 31 texts, whose doubled letters satisfy the constraint."""
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from guardwrap import GuardedGenerator, Regex
 from guardwrap.testing import World, llama_world
@@ -13,6 +16,11 @@ from guardwrap.training.trainer import Trainer
 DOUBLED = Regex("aa|bb")
 PRELOADED = ["guardwrap.training", "matplotlib.backends.backend_agg", "torch.utils.tensorboard"]
 """What processes that train import; forked from one that has done so, they need not."""
+
+
+def undrawn(patch: pytest.MonkeyPatch) -> None:
+    """Leave out a training's charts: drawing them takes as long as the training. tests/cli/test_train.py has them."""
+    patch.setattr(sys.modules["guardwrap.training.train"], "png_of", lambda chart: b"")
 
 
 def settings_of(world: World, **others: Any) -> Settings:

@@ -14,7 +14,7 @@ from accelerate import PartialState
 from guardwrap.testing import llama_world
 from guardwrap.training import checkpoint, drawing, shards, train, trainer
 from guardwrap.training.task import Task
-from tests.training.small import guarded_of, kl, settings_of
+from tests.training.small import guarded_of, kl, settings_of, undrawn
 
 
 def start(rank: int, processes: int, port: int, *options: Any) -> None:
@@ -61,6 +61,7 @@ def run(folder: str, others: dict[str, Any] | None = None, die_at: int | None = 
         begin(self, *options)
 
     patch = pytest.MonkeyPatch()  # for good: the process ends with the training
+    undrawn(patch)
     patch.setattr(Task, "draw", counted)
     patch.setattr(trainer, "write", dying)
     patch.setattr(trainer.Trainer, "__init__", seen)
@@ -68,7 +69,7 @@ def run(folder: str, others: dict[str, Any] | None = None, die_at: int | None = 
         patch.setattr(shards, "summed", lambda tensors: None)
     world = llama_world()
     trackers = ["tensorboard"]
-    train(guarded_of(world), settings_of(world, **{"trackers": trackers, **(others or {})}), folder)
+    train(guarded_of(world), settings_of(world, **{"trackers": trackers, "updates": 10, **(others or {})}), folder)
     buffer = [[sample.token_ids, sample.decided] for sample in made[0].state.buffer.samples]
     found = {"drawn": drawn, "buffer": buffer, "kl": kl(made[0], world), "policy": made[0].policy.digest()}
     state = PartialState()
@@ -77,4 +78,4 @@ def run(folder: str, others: dict[str, Any] | None = None, die_at: int | None = 
 
 
 if __name__ == "__main__":
-    run(sys.argv[1])
+    run(sys.argv[1], json.loads(sys.argv[2]))
