@@ -31,7 +31,7 @@ def settings_of(world: World, **others: Any) -> Settings:
         "samples": 400,
         "samples_per_step": 100,
         "rounds": 3,
-        "updates": 20,
+        "updates": 10,
         "look": 5,
         "rank": 2,
         "learning_rate": 5e-3,

@@ -181,7 +181,7 @@ def best() -> float:
     gold = world.gold(CONSTRAINT)
     texts = task.texts([Sample(0, ids, len(ids)) for ids in gold])
     shares, entropy = list(gold.values()), -sum(p * math.log(p) for p in gold.values())
-    steps = 600
+    steps = 300  # 600 come to 0.03 % less
     optimizer = torch.optim.Adam(policy.parameters.values(), lr=2e-2)
     for step in range(steps):
         optimizer.zero_grad()

@@ -69,7 +69,7 @@ def run(folder: str, others: dict[str, Any] | None = None, die_at: int | None = 
         patch.setattr(shards, "summed", lambda tensors: None)
     world = llama_world()
     trackers = ["tensorboard"]
-    train(guarded_of(world), settings_of(world, **{"trackers": trackers, "updates": 10, **(others or {})}), folder)
+    train(guarded_of(world), settings_of(world, **{"trackers": trackers, **(others or {})}), folder)
     buffer = [[sample.token_ids, sample.decided] for sample in made[0].state.buffer.samples]
     found = {"drawn": drawn, "buffer": buffer, "kl": kl(made[0], world), "policy": made[0].policy.digest()}
     state = PartialState()
