@@ -51,14 +51,18 @@ BUDGETS = {
 
 @pytest.mark.parametrize("kind", BUDGETS)
 def test_drawn_from_g_whatever_the_budget(kind: str, clock: Clock) -> None:
-    """Through a pipeline; every budget with every batch size, one attempt at a time too, in tests/scheduling."""
+    """Through a pipeline; every budget with every batch size, one attempt at a time too, in tests/scheduling.
+
+    There with 20 000 draws each; here the limits in tokens and in seconds have as many as their negative controls.
+    """
     budget, ended = BUDGETS[kind]
+    draws = DRAWS if kind == "attempts" else FEW
     world = table_world(letters="ab ", temperature=0.8)
     # A budget binds, so more prompts than draws are needed: those that end in time.
-    results = outcomes(world, CONSTRAINT, budget=budget, batch_size=64, draws=DRAWS * 5 // 4)
+    results = outcomes(world, CONSTRAINT, budget=budget, batch_size=64, draws=draws * 5 // 4)
     short = [outcome for outcome in results if not outcome.ok]
     assert {outcome.report.ended for outcome in short} == {ended}, "the budget did not bind"
-    assert len(results) - len(short) >= DRAWS
+    assert len(results) - len(short) >= draws
     assert fit(world, CONSTRAINT, results) > FITS
     if kind != "seconds":  # of which fewer attempts side by side take more
         first = outcomes(world, CONSTRAINT, budget=budget, batch_size=7, draws=1_000)
@@ -70,8 +74,12 @@ def test_drawn_from_g_whatever_the_budget(kind: str, clock: Clock) -> None:
 def test_drawn_from_g_with_attention_cache_and_eviction() -> None:
     world = llama_world(letters="ab ", top_k=3)
     judged = Keyword("b", whole_words=False)
-    results = outcomes(world, judged, budget=Budget(), batch_size=64)
-    assert fit(world, judged, results) > FITS
+    guarded = GuardedGenerator(world.pipeline(), judged, budget=Budget(max_attempts=None), batch_size=64, seed=1)
+    prompts, each = [world.prompt] * 1_000, DRAWS // 1_000
+    results = guarded.run(prompts, num_return_sequences=each, progress=False, **world.settings)
+    drawn = [draw.token_ids for outcome in results for draw in outcome.draws]
+    assert len(drawn) == DRAWS
+    assert goodness_of_fit(drawn, world.gold(judged)) > FITS
 
 
 def test_many_texts_of_one_prompt_are_drawn_from_g() -> None:

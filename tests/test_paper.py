@@ -29,7 +29,7 @@ from guardwrap.report.reading import read_page
 from guardwrap.settings import read_task_settings
 from guardwrap.testing import World, character_tokenizer, llama_world
 from guardwrap.training.samples import Sample
-from tests.training.small import PRELOADED, trainer_of
+from tests.training.small import PRELOADED, trainer_of, undrawn
 
 PAPER = Path(__file__).parents[1] / "examples" / "paper"
 
@@ -72,8 +72,9 @@ TINY: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def _loud() -> Iterator[None]:
-    """The script is quieter than the tests."""
+def _loud(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The script is quieter than the tests, and charts of trainings are none of its pages."""
+    undrawn(monkeypatch)
     verbosity = logging.get_verbosity()
     yield
     logging.set_verbosity(verbosity)
@@ -96,6 +97,7 @@ def redo(config: str, model: str, out: str, function: str = "", call: int = 0) -
     import torch
 
     torch.set_num_threads(1)
+    undrawn(pytest.MonkeyPatch())  # for good: the process ends with the script
     if function:
         original, calls = getattr(steps, function), iter(range(call + 1))
 

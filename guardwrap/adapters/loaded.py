@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from guardwrap.adapters.card import Card
 from guardwrap.adapters.folder import CARD, CONFIG, Files, fetched, read_adapter
 from guardwrap.adapters.lora import attach, merged, require_plain
+from guardwrap.backends.refill.selftest import as_tried
 from guardwrap.backends.score import is_exact
 from guardwrap.constraints.base import Constraint
 from guardwrap.errors import AdapterError, AdapterMismatch, UsageError, first_line
@@ -95,7 +96,7 @@ class Loaded:
                 try:
                     if self._merged is None or self._merged[0] != written:
                         self._merged = None
-                        self._merged = written, merged(adapted)
+                        self._merged = written, as_tried(merged(adapted), self._model)
                     return self._merged[1], _rounded(self._model)
                 except (RuntimeError, ValueError) as error:  # out of memory, quantised …
                     self._not_merged = f"the adapter is not merged into the weights, and so slower: {first_line(error)}"

@@ -46,7 +46,7 @@ def update(
         Largest norm of the gradient; a longer one is shortened to it. None clips nothing.
     """
     optimizer.zero_grad(set_to_none=False)
-    pairs = shards.mine(list(zip(samples, weights, strict=True)))
+    pairs = shards.mine(_joined(samples, weights))
     parts: dict[bool, list[tuple[Sample, float]]] = {True: [], False: []}
     for sample, weight in pairs:
         parts[exact_ends and sample.decided < len(sample.token_ids)].append((sample, weight))
@@ -60,6 +60,14 @@ def update(
         torch.nn.utils.clip_grad_norm_(policy.parameters.values(), clip)
     optimizer.step()
     return float(loss)
+
+
+def _joined(samples: Sequence[Sample], weights: Sequence[float] | Floats) -> list[tuple[Sample, float]]:
+    """Add up the weights of equal samples, of which there are many where few texts carry g: each is computed once."""
+    joined: dict[Sample, float] = {}
+    for sample, weight in zip(samples, weights, strict=True):
+        joined[sample] = joined.get(sample, 0.0) + float(weight)
+    return list(joined.items())
 
 
 def _backward(policy: Policy, task: Task, pairs: Sequence[tuple[Sample, float]], *, exact_ends: bool) -> float:
@@ -77,7 +85,7 @@ def _backward(policy: Policy, task: Task, pairs: Sequence[tuple[Sample, float]],
                 by_token = cross_entropy_by_token(scores, base[i], sample.token_ids, sample.decided)
             else:
                 by_token = -of_tokens(scores, sample.token_ids)
-            terms.append(float(weight) * by_token.sum())
+            terms.append(weight * by_token.sum())
         loss = torch.stack(terms).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         total += float(loss.detach())

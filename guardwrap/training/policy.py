@@ -12,6 +12,7 @@ from peft import LoraConfig
 
 from guardwrap.adapters.folder import Files, fetched, read_adapter
 from guardwrap.adapters.lora import attach, merged, require_plain
+from guardwrap.backends.refill.selftest import as_tried
 from guardwrap.backends.sharing import is_quantised
 from guardwrap.errors import AdapterMismatch, UsageError
 
@@ -87,7 +88,7 @@ class Policy:
         """
         if self.rank is None or self.model.dtype != torch.float32 or is_quantised(self.model.get_base_model()):
             return self.model
-        return merged(self.model)
+        return as_tried(merged(self.model), self._base)
 
     def digest(self) -> str:
         """Return what tells these numbers from others."""

@@ -165,8 +165,11 @@ class Task:
     def log_probabilities(
         self, model: Any, samples: Sequence[Sample], prompts: Sequence[PreparedPrompt] | None = None
     ) -> list[float]:
-        """Compute log-probabilities in nats, each process those of its part of the samples."""
-        return shards.mapped(lambda part: log_probabilities(model, self.texts(part, prompts)), samples)
+        """Compute log-probabilities in nats, each process those of its part of the samples, equal ones once."""
+        different = list(dict.fromkeys(samples))
+        found = shards.mapped(lambda part: log_probabilities(model, self.texts(part, prompts)), different)
+        known = dict(zip(different, found, strict=True))
+        return [known[sample] for sample in samples]
 
     @property
     def model(self) -> Any:

@@ -13,11 +13,13 @@ import pytest
 import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from peft import LoraConfig, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import MixtralConfig, MixtralForCausalLM
 
 from guardwrap import Adapter, GuardedGenerator, Keyword, Length, Prompt, constraint, qrs
 from guardwrap.adapters import Card, attach, merged, save_adapter
 from guardwrap.adapters import loaded as loaded_module
+from guardwrap.backends.refill import selftest
 from guardwrap.backends.sharing import shared_copy
 from guardwrap.constraints.algebra import All
 from guardwrap.constraints.patterns import filtered_warnings
@@ -236,6 +238,27 @@ def test_merged_is_unmerged(config: Mapping[str, Any]) -> None:
         one, two, none = (m(input_ids=ids).logits for m in (merged(adapted), adapted, world.model))
     assert torch.allclose(one, two, atol=1e-5)
     assert (one - none).abs().max() > 0.02, "the adapter does nothing: the test shows nothing"
+
+
+def test_what_was_found_of_the_model_holds_for_the_adapter_in_its_weights(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, tried = world_of(), []
+    tested = selftest._tested
+
+    def noted(model: Any) -> Any:
+        tried.append(model)
+        return tested(model)
+
+    monkeypatch.setattr(selftest, "_tested", noted)
+    guarded = guarded_of(world, folder)
+    for sampler in ("rejection", "rejection", qrs(1.0)):
+        assert guarded.run(world.prompt, sampler=sampler, **world.settings)[0].ok
+        assert guarded.run(world.prompt, adapter=False, **world.settings)[0].ok
+    # The merged copy and the model once, whichever came first; layers with an adapter on them are others.
+    assert len(tried) == 2
+    assert not [module for module in tried[0].modules() if isinstance(module, BaseTunerLayer)]
+    assert [module for module in tried[1].modules() if isinstance(module, BaseTunerLayer)]
 
 
 def test_merged_or_not_a_seed_gives_the_same_texts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ PROMPT = "ab a"
 MODELS = {"t5": t5, "bart": bart}
 
 
-def drawn(model: Any, tokenizer: Any, *, draws: int, batch_size: int = 256) -> Outcome:
+def drawn(model: Any, tokenizer: Any, *, draws: int, batch_size: int = 1_000) -> Outcome:
     guarded = GuardedGenerator(model, CONSTRAINT, tokenizer=tokenizer, seed=1, budget=Budget(max_attempts=None))
     options: dict[str, Any] = {"do_sample": True, "top_k": 0, "max_new_tokens": LONGEST, "num_return_sequences": draws}
     (outcome,) = guarded.run(PROMPT, batch_size=batch_size, **options)
@@ -64,7 +64,7 @@ def test_drawn_from_g_with_log_a(name: str) -> None:
 def test_many_prompts_are_drawn_from_g() -> None:
     """Equal prompts share calls of generate, and each has texts of its own."""
     model, tokenizer = t5("ab ")
-    guarded = GuardedGenerator(model, CONSTRAINT, tokenizer=tokenizer, seed=2, batch_size=64)
+    guarded = GuardedGenerator(model, CONSTRAINT, tokenizer=tokenizer, seed=2, batch_size=500)
     options = {"do_sample": True, "top_k": 0, "max_new_tokens": LONGEST}
     outcomes = guarded.run([PROMPT] * FEW, progress=False, **options)
     assert goodness_of_fit([outcome.draws[0].token_ids for outcome in outcomes], gold(model, tokenizer)[1]) > FITS

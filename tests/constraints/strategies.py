@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, settings
@@ -57,6 +58,9 @@ def assert_sound(constraint: Constraint, text: str, *, prompt: str = "", finishe
 
 # ----------------------------------------------------------------------------------------------------------- texts
 
+# Strategies are made once, not in each draw: making them took longer than what is tested.
+up_to = cache(lambda most: st.integers(0, most))
+
 LETTERS = ["a", "b", "A", "ab", "i", "I", "s", "k", "x"]
 # Case pairs that are not one to one, combining marks, characters outside the basic plane.
 AWKWARD = ["İ", "ı", "ß", "ẞ", "ſ", "\u212a", "é", "e\u0301", "\u0301", "🙂", "ﬁ", "\u0660", "Σ", "ς"]
@@ -80,23 +84,25 @@ json_values = st.recursive(
 @st.composite
 def json_texts(draw: st.DrawFn) -> str:
     """Draw a JSON text in one of the ways of writing it."""
-    text = json.dumps(
-        draw(json_values), ensure_ascii=draw(st.booleans()), indent=draw(st.sampled_from([None, 1, "\t"]))
-    )
-    margin = st.sampled_from(["", "", " ", "\n", "\r\n\t"])
-    return draw(margin) + text + draw(margin)
+    text = json.dumps(draw(json_values), ensure_ascii=draw(up_to(1)) == 1, indent=draw(INDENTS))
+    return draw(MARGINS) + text + draw(MARGINS)
+
+
+INDENTS, MARGINS = st.sampled_from([None, 1, "\t"]), st.sampled_from(["", "", " ", "\n", "\r\n\t"])
+
+
+INSERTED = st.sampled_from(["", None, *PIECES, "NaN", "1", "e", "-"])  # None doubles what is there
 
 
 @st.composite
 def mutated(draw: st.DrawFn, source: st.SearchStrategy[str]) -> str:
     """Delete, double, replace or insert a few pieces of a text."""
     text = draw(source)
-    for _ in range(draw(st.integers(1, 3))):
-        start = draw(st.integers(0, len(text)))
-        end = min(len(text), start + draw(st.integers(0, 3)))
-        text = (
-            text[:start] + draw(st.sampled_from(["", text[start:end] * 2, *PIECES, "NaN", "1", "e", "-"])) + text[end:]
-        )
+    for _ in range(1 + draw(up_to(2))):
+        start = draw(up_to(len(text)))
+        end = min(len(text), start + draw(up_to(3)))
+        new = draw(INSERTED)
+        text = text[:start] + (text[start:end] * 2 if new is None else new) + text[end:]
     return text
 
 
@@ -131,24 +137,33 @@ GROUPS = [
 REFERENCES = [r"\1", r"(?P=n)", r"(?(1)a|b)", r"(?(1)a)", r"\2"]
 
 
-@st.composite
-def patterns(draw: st.DrawFn, atoms: Sequence[str] = tuple(ATOMS), depth: int = 2) -> str:
-    """Draw an expression; not always a valid one."""
-    parts = []
-    for _ in range(draw(st.integers(1, 3))):
-        choice = draw(st.integers(0, 12 if depth else 8))
-        if choice <= 6:
-            part = draw(st.sampled_from(atoms))
-        elif choice == 7:
-            part = draw(st.sampled_from(ASSERTIONS))
-        elif choice == 8:
-            part = draw(st.sampled_from([*REFERENCES, *atoms]))
-        elif choice <= 10:
-            part = draw(st.sampled_from(GROUPS)).replace("{}", draw(patterns(atoms, depth - 1)))
-        else:
-            part = "(?:" + "|".join(draw(st.lists(patterns(atoms, depth - 1), min_size=2, max_size=3))) + ")"
-        parts.append(part + (draw(st.sampled_from(REPEATS)) if draw(st.integers(0, 3)) == 0 else ""))
-    return "".join(parts)
+@cache
+def patterns(atoms: Sequence[str] = tuple(ATOMS), depth: int = 2) -> st.SearchStrategy[str]:
+    """Expressions; not always valid ones."""
+    inner = patterns(atoms, depth - 1) if depth else st.nothing()
+    several = st.lists(inner, min_size=2, max_size=3)
+    repeats, groups, assertions = st.sampled_from(REPEATS), st.sampled_from(GROUPS), st.sampled_from(ASSERTIONS)
+    atom, reference = st.sampled_from(atoms), st.sampled_from([*REFERENCES, *atoms])
+
+    @st.composite
+    def drawn(draw: st.DrawFn) -> str:
+        parts = []
+        for _ in range(1 + draw(up_to(2))):
+            choice = draw(up_to(12 if depth else 8))
+            if choice <= 6:
+                part = draw(atom)
+            elif choice == 7:
+                part = draw(assertions)
+            elif choice == 8:
+                part = draw(reference)
+            elif choice <= 10:
+                part = draw(groups).replace("{}", draw(inner))
+            else:
+                part = "(?:" + "|".join(draw(several)) + ")"
+            parts.append(part + (draw(repeats) if draw(up_to(3)) == 0 else ""))
+        return "".join(parts)
+
+    return drawn()
 
 
 AWKWARD_PATTERNS = [
@@ -356,63 +371,84 @@ def attempt(kind: type[Constraint], *args: object, **fields: object) -> Constrai
         return Finished()
 
 
-@st.composite
-def regexes(draw: st.DrawFn, theme: Theme) -> Constraint:
-    """Draw a Regex."""
-    luhn = draw(st.integers(0, 1 if theme.digits else 9)) == 0
+@cache
+def regexes(theme: Theme) -> st.SearchStrategy[Constraint]:
+    """Regex constraints."""
     awkward = [pattern for pattern in AWKWARD_PATTERNS if r"\d" in pattern or not theme.digits]
-    return attempt(
-        Regex,
-        draw(st.one_of(patterns(theme.atoms), patterns(theme.atoms), st.sampled_from(awkward))),
-        match="search" if luhn else draw(st.sampled_from(["search", "fullmatch"])),
-        flags=draw(st.lists(st.sampled_from(theme.flags), max_size=2)),
-        checksum="luhn" if luhn else None,
-        on=draw(views),
-        timeout=0.05,
-    )
+    source = st.one_of(patterns(theme.atoms), patterns(theme.atoms), st.sampled_from(awkward))
+    matches, flags = st.sampled_from(["search", "fullmatch"]), st.lists(st.sampled_from(theme.flags), max_size=2)
+
+    @st.composite
+    def drawn(draw: st.DrawFn) -> Constraint:
+        luhn = draw(up_to(1 if theme.digits else 9)) == 0
+        return attempt(
+            Regex,
+            draw(source),
+            match="search" if luhn else draw(matches),
+            flags=draw(flags),
+            checksum="luhn" if luhn else None,
+            on=draw(views),
+            timeout=0.05,
+        )
+
+    return drawn()
 
 
-@st.composite
-def keywords(draw: st.DrawFn, theme: Theme) -> Constraint:
-    """Draw a Keyword."""
-    match = draw(st.sampled_from(["any", "all", "none"]))
-    counts = {}
-    if match != "none":
-        counts = {"min_count": draw(st.integers(0, 3)), "max_count": draw(st.none() | st.integers(0, 3))}
-    return attempt(
-        Keyword,
-        draw(st.lists(st.sampled_from(theme.words), min_size=1, max_size=3)),
-        match=match,
-        case_sensitive=draw(st.booleans()),
-        whole_words=draw(st.booleans()),
-        on=draw(views),
-        **counts,
+@cache
+def keywords(theme: Theme) -> st.SearchStrategy[Constraint]:
+    """Keyword constraints."""
+    matches, words = (
+        st.sampled_from(["any", "all", "none"]),
+        st.lists(st.sampled_from(theme.words), min_size=1, max_size=3),
     )
+    most, yes = st.none() | st.integers(0, 3), st.booleans()
+
+    @st.composite
+    def drawn(draw: st.DrawFn) -> Constraint:
+        match = draw(matches)
+        counts = {} if match == "none" else {"min_count": draw(up_to(3)), "max_count": draw(most)}
+        return attempt(
+            Keyword,
+            draw(words),
+            match=match,
+            case_sensitive=draw(yes),
+            whole_words=draw(yes),
+            on=draw(views),
+            **counts,
+        )
+
+    return drawn()
+
+
+LIMITS = st.none() | st.integers(0, 6)
+UNITS = st.sampled_from(["characters", "words", "sentences", "lines", "tokens"])
 
 
 @st.composite
 def lengths(draw: st.DrawFn) -> Constraint:
     """Draw a Length."""
-    limits = st.none() | st.integers(0, 6)
-    unit = draw(st.sampled_from(["characters", "words", "sentences", "lines", "tokens"]))
+    unit = draw(UNITS)
     on = "completion" if unit == "tokens" else draw(views)
-    return attempt(Length, min=draw(limits), max=draw(limits), unit=unit, on=on)
+    return attempt(Length, min=draw(LIMITS), max=draw(LIMITS), unit=unit, on=on)
 
 
 TYPES = ["object", "array", "string", "number", "integer", "boolean", "null"]
 
 
+SCHEMAS: st.SearchStrategy[Any] = (
+    st.sampled_from([True, False, {}, {"const": 1}, {"required": ["a"]}, {"pattern": "a$"}, {"enum": [None, "a"]}])
+    | st.sampled_from(TYPES).map(lambda name: {"type": name})
+    | st.lists(st.sampled_from(TYPES), min_size=1, max_size=3, unique=True).map(lambda names: {"type": names})
+    | st.sampled_from(TYPES).map(lambda name: {"anyOf": [{"type": name}, {"type": "null"}]})
+    | st.sampled_from(TYPES).map(lambda name: {"not": {"type": name}})
+)
+PLACES: st.SearchStrategy[Any] = st.sampled_from(["text", "text", "text", "fenced"])
+
+
 @st.composite
 def json_schemas(draw: st.DrawFn) -> Constraint:
     """Draw a JSONSchema."""
-    schema: Any = draw(
-        st.sampled_from([True, False, {}, {"const": 1}, {"required": ["a"]}, {"pattern": "a$"}, {"enum": [None, "a"]}])
-        | st.sampled_from(TYPES).map(lambda name: {"type": name})
-        | st.lists(st.sampled_from(TYPES), min_size=1, max_size=3, unique=True).map(lambda names: {"type": names})
-        | st.sampled_from(TYPES).map(lambda name: {"anyOf": [{"type": name}, {"type": "null"}]})
-        | st.sampled_from(TYPES).map(lambda name: {"not": {"type": name}})
-    )
-    return JSONSchema(schema, where=draw(st.sampled_from(["text", "text", "text", "fenced"])), on=draw(views))
+    return JSONSchema(draw(SCHEMAS), where=draw(PLACES), on=draw(views))
 
 
 def has_ab(text: str) -> bool:
@@ -470,11 +506,13 @@ def compose(inner: st.SearchStrategy[Constraint]) -> st.SearchStrategy[Constrain
     return st.one_of(several.map(conjunction), several.map(AnyOf), inner.map(Not))
 
 
+@cache
 def trees_of(theme: Theme) -> st.SearchStrategy[Constraint]:
     leaf = leaves(theme)
     return st.one_of(leaf, leaf, st.recursive(leaf | st.just(Finished()), compose, max_leaves=5))
 
 
+@cache
 def texts_of(theme: Theme) -> st.SearchStrategy[str]:
     # Never short: the property looks at every prefix anyway.
     return st.lists(st.sampled_from(theme.pieces), min_size=8, max_size=14).map("".join)

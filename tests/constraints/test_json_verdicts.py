@@ -26,7 +26,16 @@ from guardwrap.constraints.patterns import extent
 from guardwrap.draws import Draw
 from guardwrap.errors import ConstraintError
 from guardwrap.testing import check_constraint
-from tests.constraints.strategies import AWKWARD_PATTERNS, LETTERS, assert_sound, judged, mutated, patterns, profile
+from tests.constraints.strategies import (
+    AWKWARD_PATTERNS,
+    LETTERS,
+    assert_sound,
+    judged,
+    mutated,
+    patterns,
+    profile,
+    up_to,
+)
 from tests.constraints.test_schemas import CORNERS, LISTS, MAPS, values, whole_schemas
 
 V, U = Verdict.VIOLATED, Verdict.UNDECIDED
@@ -34,14 +43,16 @@ V, U = Verdict.VIOLATED, Verdict.UNDECIDED
 # ------------------------------------------------------------------------------------- one value, spelled in many ways
 
 
+space = st.sampled_from(["", "", "", " ", "\n\t"])
+
+
 @st.composite
 def spelled(draw: st.DrawFn, value: Any) -> str:
     """Write a value as JSON: with white space, escapes, numbers in other forms, and now and then a key twice."""
-    space = st.sampled_from(["", "", "", " ", "\n\t"])
     if isinstance(value, dict):
         pairs = list(value.items())
-        if pairs and draw(st.integers(0, 4)) == 0:
-            pairs.insert(draw(st.integers(0, len(pairs))), (draw(st.sampled_from(pairs))[0], draw(values)))
+        if pairs and draw(up_to(4)) == 0:
+            pairs.insert(draw(up_to(len(pairs))), (draw(st.sampled_from(pairs))[0], draw(values)))
         inner = [draw(spelled(key)) + draw(space) + ":" + draw(spelled(item)) for key, item in pairs]
         return draw(space) + "{" + ",".join(inner) + draw(space) + "}" + draw(space)
     if isinstance(value, list):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from functools import cache
 from typing import Any
 
 import jsonschema
@@ -65,20 +66,29 @@ GROUPS = [
 ]
 
 
-@st.composite
-def schemas(draw: st.DrawFn, depth: int = 2) -> Any:
-    """Draw a schema, of keywords that have to do with each other as often as not."""
+@cache
+def schemas(depth: int = 2) -> st.SearchStrategy[Any]:
+    """Schemas, of keywords that have to do with each other as often as not."""
     if depth == 0:
-        return draw(st.booleans() | st.sampled_from([{}, {"type": "integer"}, {"const": "a"}, {"minimum": 1}]))
+        return st.booleans() | st.sampled_from([{}, {"type": "integer"}, {"const": "a"}, {"minimum": 1}])
     known = keywords(schemas(depth - 1))
-    chosen = draw(st.lists(st.sampled_from(draw(st.sampled_from([*GROUPS, sorted(known)]))), max_size=4, unique=True))
-    return {key: draw(known[key]) for key in chosen}
+    groups = [*GROUPS, sorted(known)]
+    names = st.sampled_from([st.lists(st.sampled_from(group), max_size=4, unique=True) for group in groups])
+
+    @st.composite
+    def drawn(draw: st.DrawFn) -> Any:
+        return {key: draw(known[key]) for key in draw(draw(names))}
+
+    return drawn()
+
+
+types = st.sampled_from(TYPES)
 
 
 @st.composite
 def whole_schemas(draw: st.DrawFn) -> Any:
     """Draw a schema in which the references lead somewhere, and not in circles."""
-    parts = {"a": draw(schemas(0)), "b": {"$anchor": "here", "type": draw(st.sampled_from(TYPES))}}
+    parts = {"a": draw(schemas(0)), "b": {"$anchor": "here", "type": draw(types)}}
     parts["c"] = {"$dynamicAnchor": "there", "maxItems": 1}
     schema = draw(schemas())
     return schema if isinstance(schema, bool) else {**schema, "$defs": parts}

@@ -4,12 +4,19 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 
 from guardwrap.draws import Draw
 from guardwrap.samplers import Attempt
 from tests.laws import imh_law, normal, qrs_law
 
 LENGTH = 10
+
+
+def undrawn(patch: pytest.MonkeyPatch) -> None:
+    """Leave out an evaluation's page and charts, which take longer than its figures; test_report.py has them."""
+    patch.setattr("guardwrap.evaluation.run.png_of", lambda chart: b"")
+    patch.setattr("guardwrap.evaluation.run.html_report", lambda pages: "")
 
 
 @dataclass(frozen=True)

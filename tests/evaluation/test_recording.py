@@ -11,7 +11,7 @@ from guardwrap.errors import UsageError
 from guardwrap.evaluation import recording, tradeoff
 from guardwrap.evaluation.run import evaluate
 from guardwrap.evaluation.settings import Settings
-from tests.evaluation.placed import Source, placed
+from tests.evaluation.placed import Source, placed, undrawn
 
 SECRET = "eeeeeeeeee"  # a text without an a
 SETTINGS = Settings(
@@ -24,6 +24,7 @@ def _quick(monkeypatch):
     monkeypatch.setattr(recording, "CHUNK", 100)
     monkeypatch.setattr(tradeoff, "diversity", lambda texts: {})
     monkeypatch.setattr("guardwrap.evaluation.figures.diversity", lambda texts: {})
+    undrawn(monkeypatch)
 
 
 def run(folder, source=None, **changes):

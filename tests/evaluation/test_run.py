@@ -16,8 +16,14 @@ from guardwrap.evaluation.settings import Settings
 from guardwrap.session import Session
 from guardwrap.testing import World
 from tests.adapted import CONSTRAINT, card_of, trained, world_of
+from tests.evaluation.placed import undrawn
 
 ATTEMPTS = 2000
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    undrawn(monkeypatch)
 
 
 def evaluated(folder: Path, world: World, proposals: dict[str, Any], attempts: int = ATTEMPTS) -> Any:

@@ -17,6 +17,7 @@ from guardwrap.testing import goodness_of_fit, table_world
 from tests.laws import Text, by_text, imh_law, normal, qrs_law
 
 DRAWS = 20_000
+FEW = 5_000  # of chains of many moves, and of the negative controls: what they must see is gross
 FITS, FAILS = 1e-3, 1e-9
 
 
@@ -73,13 +74,13 @@ def pair(top_k: int = 0) -> Pair:
 WORLDS = {"whole": pair(), "top-k": pair(top_k=3)}
 
 
-def returned(sampler: Sampler, attempts: Iterator[Attempt]) -> list[Text]:
+def returned(sampler: Sampler, attempts: Iterator[Attempt], draws: int = DRAWS) -> list[Text]:
     state, texts = sampler.init(), []
     for attempt in attempts:
         state, draw = sampler.step(state, attempt)
         if draw is not None:
             texts.append(draw.token_ids)
-            if len(texts) == DRAWS:
+            if len(texts) == draws:
                 break
     return texts
 
@@ -117,14 +118,16 @@ def test_qrs_draws_from_the_law_of_its_beta(name: str, share: float) -> None:
 )
 def test_imh_draws_from_the_law_of_its_steps(name: str, steps: int, move: Literal["accepted", "raw"]) -> None:
     world = WORLDS[name]
-    texts = returned(imh(steps, move=move), world.attempts(2))
+    texts = returned(imh(steps, move=move), world.attempts(2), FEW if steps == 50 else DRAWS)
     assert goodness_of_fit(texts, world.law(imh_law, steps=steps, move=move)) > FITS
+    if steps:  # and not from that of a chain that has not moved
+        assert goodness_of_fit(texts, world.law(imh_law, steps=0)) < FAILS
 
 
 def test_imh_of_many_steps_draws_from_g() -> None:
     world = WORLDS["whole"]
     only = replace(world, proposal=by_text(normal, {text: world.proposal[text] for text in world.inside}))
-    texts = returned(imh(50), only.attempts(3))
+    texts = returned(imh(50), only.attempts(3), FEW)
     assert goodness_of_fit(texts, world.law(imh_law, steps=50)) > FITS
     assert goodness_of_fit(texts, world.gold()) > FITS
 
@@ -179,7 +182,7 @@ def test_negative_control_broken_weights(broken: Any, kind: str) -> None:
     sampler, law = (
         (qrs(3 * z), world.law(qrs_law, beta=3 * z)) if kind == "qrs" else (imh(5), world.law(imh_law, steps=5))
     )
-    texts = returned(sampler, map(broken(world), world.attempts(1)))
+    texts = returned(sampler, map(broken(world), world.attempts(1)), FEW)
     assert goodness_of_fit(texts, law) < FAILS
 
 

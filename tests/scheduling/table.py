@@ -89,7 +89,7 @@ class TableBackend:
 
     def cancel(self, unneeded: Callable[[Launch], bool]) -> list[Decoded]:
         gone = [attempt for attempt in self.attempts if unneeded(attempt.launch)]
-        self.attempts = [attempt for attempt in self.attempts if attempt not in gone]
+        self.attempts = [attempt for attempt in self.attempts if not unneeded(attempt.launch)]
         return gone
 
     def narrow(self, launch: Launch, lookahead: Mask, ended: Sequence[tuple[Ids, bool]]) -> None:

@@ -92,13 +92,34 @@ BUDGETS = {
 def test_drawn_from_g_whatever_the_budget_and_the_batch(kind: str, size: int, clock: Clock) -> None:
     budget, ended = BUDGETS[kind]
     law = random_law(0)
+    # Of seconds every batch gives other texts: DRAWS of the largest, as many as the negative control of the others.
+    draws = FEW if kind == "seconds" and size < 64 else DRAWS
     # A budget binds, so more requests than draws are needed: those that end in time.
-    outcomes = served([request_of(i, law, FAST, budget=budget) for i in range(DRAWS * 4 // 3)], size)
+    outcomes = served([request_of(i, law, FAST, budget=budget) for i in range(draws * 4 // 3)], size)
     short = [outcome for outcome in outcomes if not outcome.ok]
     assert {outcome.report.ended for outcome in short} == {ended}, "the budget did not bind"
     drawn = [outcome.draws[0].token_ids for outcome in outcomes if outcome.ok]
-    assert len(drawn) >= DRAWS
+    assert len(drawn) >= draws
     assert goodness_of_fit(drawn, gold(law, FAST)) > FITS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 7])
+def test_a_time_limit_that_drops_what_is_under_way_is_biased(
+    size: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = account.Account._book
+
+    def late(self: account.Account, judged: account.Judged) -> None:
+        if self.began is not None and clock.now - self.began >= 2:
+            self.ended = "max_seconds"
+        else:
+            book(self, judged)
+
+    monkeypatch.setattr(account.Account, "_book", late)
+    law = random_law(0)
+    outcomes = served([request_of(i, law, FAST, budget=BUDGETS["seconds"][0]) for i in range(FEW * 4 // 3)], size)
+    assert goodness_of_fit([each.draws[0].token_ids for each in outcomes if each.ok], gold(law, FAST)) < FAILS
 
 
 @pytest.mark.parametrize("kind", ["attempts", "tokens"])

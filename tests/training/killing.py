@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from guardwrap.testing import llama_world
 from guardwrap.training import train, trainer
-from tests.training.small import guarded_of, settings_of
+from tests.training.small import guarded_of, settings_of, undrawn
 
 WATCHED = ("draw", "update", "write")  # drawing, learning, writing a checkpoint
 METHODS: dict[str, dict[str, Any]] = {
@@ -41,6 +42,7 @@ def run(folder: str, method: str, moment: Moment | None = None, forget: str | No
     if forget:
         module: Any = trainer
         module.write = _forgetful(module.write, forget)
+    undrawn(pytest.MonkeyPatch())  # for good: the process ends with the training
     world = llama_world()
     train(guarded_of(world), settings_of(world, **METHODS[method]), folder)
     (Path(folder) / "counts.json").write_text(json.dumps(counts))

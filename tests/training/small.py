@@ -1,8 +1,11 @@
 """A training that takes a second: of a Llama with 31 texts, whose doubled letters satisfy the constraint."""
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from guardwrap import GuardedGenerator, Regex
 from guardwrap.testing import World, llama_world
@@ -15,6 +18,11 @@ PRELOADED = ["guardwrap.training", "matplotlib.backends.backend_agg", "torch.uti
 """What processes that train import; forked from one that has done so, they need not."""
 
 
+def undrawn(patch: pytest.MonkeyPatch) -> None:
+    """Leave out a training's charts: drawing them takes as long as the training. tests/cli/test_train.py has them."""
+    patch.setattr(sys.modules["guardwrap.training.train"], "png_of", lambda chart: b"")
+
+
 def settings_of(world: World, **others: Any) -> Settings:
     small = {
         "constraint": "doubled",
@@ -23,7 +31,7 @@ def settings_of(world: World, **others: Any) -> Settings:
         "samples": 400,
         "samples_per_step": 100,
         "rounds": 3,
-        "updates": 20,
+        "updates": 10,
         "look": 5,
         "rank": 2,
         "learning_rate": 5e-3,

@@ -136,7 +136,7 @@ def test_branches_of_one_attempt_are_held_out_together(tmp_path: Path, monkeypat
 
 def test_less_of_what_was_learned_is_kept_where_that_is_nearer_to_g(tmp_path: Path) -> None:
     world = llama_world()
-    trainer = trainer_of(tmp_path, world, samples=2000, rounds=1)
+    trainer = trainer_of(tmp_path, world, samples=2000, rounds=1, updates=20)
     trainer.run()
     held_out = trainer.state.buffer.shares(held_out=True)
 

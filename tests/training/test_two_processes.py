@@ -91,7 +91,7 @@ def test_negative_control_gradients_that_are_not_added_up(tmp_path):
 
 def test_torchrun_starts_them(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-               "-m", "tests.training.two", str(tmp_path)]  # fmt: skip
+               "-m", "tests.training.two", str(tmp_path), json.dumps({"rounds": 1, "samples": 100})]  # fmt: skip
     clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
     subprocess.run(command, cwd=ROOT, env={**clean, "OMP_NUM_THREADS": "1"}, check=True, timeout=120)
     assert len(results(tmp_path, 2)) == 2

@@ -14,7 +14,7 @@ from accelerate import PartialState
 from guardwrap.testing import llama_world
 from guardwrap.training import checkpoint, drawing, shards, train, trainer
 from guardwrap.training.task import Task
-from tests.training.small import guarded_of, kl, settings_of
+from tests.training.small import guarded_of, kl, settings_of, undrawn
 
 
 def start(rank: int, processes: int, port: int, *options: Any) -> None:
@@ -61,6 +61,7 @@ def run(folder: str, others: dict[str, Any] | None = None, die_at: int | None = 
         begin(self, *options)
 
     patch = pytest.MonkeyPatch()  # for good: the process ends with the training
+    undrawn(patch)
     patch.setattr(Task, "draw", counted)
     patch.setattr(trainer, "write", dying)
     patch.setattr(trainer.Trainer, "__init__", seen)
@@ -77,4 +78,4 @@ def run(folder: str, others: dict[str, Any] | None = None, die_at: int | None = 
 
 
 if __name__ == "__main__":
-    run(sys.argv[1])
+    run(sys.argv[1], json.loads(sys.argv[2]))

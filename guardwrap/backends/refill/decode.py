@@ -176,7 +176,8 @@ class RefillBackend:
             ended += [attempt for attempt in new if attempt.status != "running"]
             # Where rows can begin anywhere, these may be on known ground again.
             attempts = [each for each in new if each.status == "running" and each.place and self._rows.shares]
-            seated = [row for row, each in enumerate(new, first) if each.status == "running" and each not in attempts]
+            again = {id(each) for each in attempts}
+            seated = [row for row, each in enumerate(new, first) if each.status == "running" and id(each) not in again]
             self._seat([*self._running, *new], torch.cat([self._tokens.to(tokens), tokens]), [*range(first), *seated])
         return ended
 

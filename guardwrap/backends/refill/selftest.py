@@ -20,7 +20,7 @@ from guardwrap.constraints.patterns import filtered_warnings
 from guardwrap.errors import ModelError
 from guardwrap.private import without_stop_strings
 
-__all__ = ["select_rows", "slower_because"]
+__all__ = ["as_tried", "select_rows", "slower_because"]
 
 logger = logging.getLogger("guardwrap")
 
@@ -50,6 +50,12 @@ def select_rows(model: Any) -> type[Rows]:
         if reason is not None:
             logger.warning("%s is drawn in the slower mode %r: %s", type(model).__name__, kind.name, reason)
     return found[key][0]
+
+
+def as_tried(model: Any, like: Any) -> Any:
+    """Return a model that has the modules of another one, with other numbers: what is found of one holds for both."""
+    _chosen[model] = _chosen.setdefault(like, {})
+    return model
 
 
 def slower_because(model: Any) -> str | None:
