@@ -59,13 +59,13 @@ def evaluate(
 
         constraint: {kind: keyword, words: [tea]}
 
-        prompts: ["Name a hot drink."]
+        prompts: ["Each morning I drink a cup of"]
 
-        proposals: {hint: "Mention tea. {prompt}"}
+        proposals: {hint: "I love my tea. {prompt}"}
 
         generation: {max_new_tokens: 10, top_k: 0}
 
-        attempts: 100
+        attempts: 200
 
     A constraint may also be a file or catalogue:NAME; a proposal also {adapter: PATH} or {model: PATH}. There may be
     model, dtype, chat, base_attempts, batch_size, betas, steps, sampler, texts, position and seed too. generation takes

@@ -69,7 +69,8 @@ def evaluate(
     }
     used = {"guardwrap": __version__, **{name: version(name) for name in ("torch", "transformers", "numpy")}}
     recorded, begun = {}, {}
-    for name, given in ((BASE, None), *settings.proposals.items()):
+    # A proposal that cannot be weighed is refused at its first attempts: before the model's own, which are many.
+    for name, given in (*settings.proposals.items(), (BASE, None)):
         count = settings.base_attempts or settings.attempts if name == BASE else settings.attempts
         own = {**law, "name": name, **_law_of(given)}
         drawn_from = cache(lambda given=given: _drawn_from(given, load))

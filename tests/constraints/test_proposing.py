@@ -42,7 +42,7 @@ def test_there_and_back(spelt, proposal, adapter):
     [
         ("proposal: maskd", "proposal: 'maskd' is not one of masked (did you mean 'masked'?)"),
         ("proposal: {promt: 'a {prompt}'}", "proposal.promt: unknown field 'promt' (did you mean 'prompt'?)"),
-        ("proposal: {prompt: Mention tea.}", "proposal.prompt: the template of a prompt needs {prompt}"),
+        ("proposal: {prompt: Mention tea.}", "proposal.prompt: Prompt('Mention tea.') needs {prompt}"),
         ("proposal: {masked: {unsen: 0.1}}", "proposal.masked.unsen: unknown field 'unsen' (did you mean 'unseen'?)"),
         ("proposal: {masked: {unseen: 1}}", "proposal.masked: Masked(unseen=1.0): give a share of at least 0"),
         ("proposal: {}", "proposal: give one of prompt and masked"),

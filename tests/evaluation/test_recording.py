@@ -69,7 +69,7 @@ def drawn(folder, **proposals):
 def test_a_changed_adapter_is_drawn_anew(tmp_path):
     small = adapter(tmp_path / "small")
     given = {"adapter": str(small)}
-    assert drawn(tmp_path / "out", x=given) == [None, str(small)]
+    assert drawn(tmp_path / "out", x=given) == [str(small), None]
     assert drawn(tmp_path / "out", x=given) == []
     (small / "README.md").write_text("About it.")
     assert drawn(tmp_path / "out", x=given) == [], "no part of what it computes"
@@ -86,7 +86,7 @@ def test_a_changed_adapter_is_drawn_anew(tmp_path):
 def test_a_ready_made_adapter_of_a_new_version_is_drawn_anew(tmp_path, monkeypatch):
     folder, given = adapter(tmp_path / "small"), {"adapter": "catalogue:small"}
     monkeypatch.setattr("guardwrap.evaluation.run.adapters", lambda: {"small": folder})
-    assert drawn(tmp_path / "out", x=given) == [None, "catalogue:small"]
+    assert drawn(tmp_path / "out", x=given) == ["catalogue:small", None]
     assert drawn(tmp_path / "out", x=given) == []
     adapter(folder, weights=b"others")
     assert drawn(tmp_path / "out", x=given) == ["catalogue:small"]

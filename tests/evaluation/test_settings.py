@@ -1,8 +1,12 @@
 """An evaluation's file."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from guardwrap import Keyword, Regex
+from guardwrap.cli.evaluate import evaluate
 from guardwrap.constraints import Length
 from guardwrap.errors import SpecError, UsageError
 from guardwrap.evaluation.settings import EvaluationSettings, Settings, marks_of, place_of, read_settings
@@ -150,3 +154,16 @@ def test_a_constraint_can_be_replaced(tmp_path, monkeypatch):
 
 def test_the_names_of_version_0_1_stay():
     assert Settings is EvaluationSettings
+
+
+def test_the_file_that_the_help_shows_is_one(tmp_path: Path) -> None:
+    shown = [line.strip() for line in (evaluate.__doc__ or "").splitlines() if re.match(r" {8}\w+: ", line)]
+    assert len(shown) == 5
+    path = tmp_path / "evaluation.yaml"
+    path.write_text("\n".join(shown))
+    settings, constraint = read_settings(path)
+    assert constraint.accepts("a cup of tea")
+    assert settings.generation["top_k"] == 0, "what a proposal never gives cannot be weighed"
+    path.write_text("\n".join(shown).replace("prompts", "prompt"))
+    with pytest.raises(SpecError, match="did you mean 'prompts'"):
+        read_settings(path)
