@@ -52,7 +52,7 @@ proposals:
         (CONFIG + "sampler: {imh: {}, qrs: {}}\n", "c.yaml:5: sampler: {'imh': {}, 'qrs': {}} is no sampler; give"),
         (CONFIG + "steps: [0]\n", "c.yaml:5: steps: each number of steps must be at least 1"),
         (CONFIG + "generation: {seed: 1}\n", "c.yaml:5: generation: seed is no setting of the model's law"),
-        (CONFIG.replace("{prompt}", ""), "c.yaml:3: proposals: the template of a prompt needs {prompt}"),
+        (CONFIG.replace("{prompt}", ""), "c.yaml:3: proposals: Prompt('Use an a. ') needs {prompt}"),
         (CONFIG + "generation: {adapter: x}\n", "c.yaml:5: generation: adapter is no setting of the model's law"),
         (CONFIG + "  lora: {adaptor: x}\n", "c.yaml:3: proposals: 'lora' is neither a template nor {adapter: PATH}"),
         (CONFIG + "  lora: {}\n", "c.yaml:3: proposals: 'lora' is neither a template nor {adapter: PATH} nor {model:"),
