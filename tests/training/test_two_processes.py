@@ -2,24 +2,21 @@
 
 import json
 import multiprocessing
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from guardwrap.adapters import Card
 from guardwrap.adapters.folder import CARD
 from tests.training.small import PRELOADED
-from tests.training.two import start
+from tests.training.two import run, start
 
 pytestmark = pytest.mark.xdist_group("two")
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(PRELOADED)
-ROOT = Path(__file__).parents[2]
 
 
 def trained(folder: Path, processes: int, *options: Any) -> list[int | None]:
@@ -90,8 +87,8 @@ def test_negative_control_gradients_that_are_not_added_up(tmp_path):
 
 
 def test_torchrun_starts_them(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-               "-m", "tests.training.two", str(tmp_path), json.dumps({"rounds": 1, "samples": 100})]  # fmt: skip
-    clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
-    subprocess.run(command, cwd=ROOT, env={**clean, "OMP_NUM_THREADS": "1"}, check=True, timeout=120)
+    """By what ``torchrun --standalone --nproc-per-node 2`` calls, which has processes that import torch once."""
+    config = LaunchConfig(1, 1, 2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", run_id="two",
+                          start_method="forkserver", monitor_interval=0.1)  # fmt: skip
+    elastic_launch(config, run)(str(tmp_path), {"rounds": 1, "samples": 100})
     assert len(results(tmp_path, 2)) == 2

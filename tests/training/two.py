@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,7 +74,3 @@ def run(folder: str, others: dict[str, Any] | None = None, die_at: int | None = 
     state = PartialState()
     (Path(folder) / f"process-{state.process_index}-of-{state.num_processes}.json").write_text(json.dumps(found))
     state.destroy_process_group()
-
-
-if __name__ == "__main__":
-    run(sys.argv[1], json.loads(sys.argv[2]))
