@@ -13,7 +13,7 @@ from guardwrap.evaluation.notes import sees_all_of_g
 from guardwrap.evaluation.summary import Evaluation
 from guardwrap.evaluation.tradeoff import CURVES, Point
 from guardwrap.metrics.intervals import combine, log_estimate
-from guardwrap.report.claims import Claim, Answer, above, below, worst
+from guardwrap.report.claims import Answer, Claim, above, below, worst
 from guardwrap.report.words import in_words
 from guardwrap.samplers.qrs import NEAR
 

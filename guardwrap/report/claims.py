@@ -9,7 +9,7 @@ from typing import Literal
 from guardwrap.draws import Estimate
 from guardwrap.report.blocks import Table
 
-__all__ = ["Claim", "Answer", "above", "below", "table_of", "worst"]
+__all__ = ["Answer", "Claim", "above", "below", "table_of", "worst"]
 
 Answer = Literal["holds", "does not hold", "cannot be told"]
 
