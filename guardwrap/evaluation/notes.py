@@ -7,9 +7,22 @@ from importlib.util import find_spec
 
 from guardwrap.draws import Estimate
 
-__all__ = ["notes_on"]
+__all__ = ["notes_on", "sees_all_of_g"]
 
 _FEW = 100  # texts of g, or effective draws
+
+
+def sees_all_of_g(figures: Mapping[str, Estimate]) -> bool:
+    """Say whether a small distance can be believed: the attempts are worth enough draws of g, and miss no part of it.
+
+    Parameters
+    ----------
+    figures
+        Of the proposal.
+    """
+    ratio = figures.get("log_partition_over_base_rate")
+    worth = figures.get("effective_sample_size")
+    return ratio is not None and ratio.low <= 0 <= ratio.high and worth is not None and worth.value >= _FEW
 
 
 def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bool, without: bool) -> tuple[str, ...]:

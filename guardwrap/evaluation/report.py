@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from guardwrap.draws import Estimate, exactly
 from guardwrap.errors import UsageError
+from guardwrap.evaluation.claims import claims_of, next_step
 from guardwrap.evaluation.figures import PromptFigures, ProposalFigures
 from guardwrap.evaluation.reach import PAPER
 from guardwrap.evaluation.settings import BASE
@@ -32,6 +33,7 @@ from guardwrap.report.blocks import (
     Text,
     Texts,
 )
+from guardwrap.report.claims import table_of
 from guardwrap.report.diagonal import cost_against_distance, minus_log
 from guardwrap.report.reading import loads, read_as, text_of
 from guardwrap.report.words import UNKNOWN, in_words
@@ -61,14 +63,15 @@ def read_evaluation(path: str | Path) -> Evaluation:
 
 def page_of(evaluation: Evaluation) -> Page:
     """Return everything that an evaluation found as a page. Texts on it satisfy the constraint."""
-    sections = [Section("What is compared", (Text(evaluation.how.get("notation", "")),))]
+    found: list[Block] = [Text(next_step(evaluation), "What to do next"), table_of(claims_of(evaluation))]
+    sections = [Section("What was found", (*found, *_overview(evaluation.prompts)))]
     several = len(evaluation.prompts) > 1
     if several:
         mean = _figures_table(mean_over_prompts(evaluation.prompts), evaluation.how.get("mean", ""))
         sections.append(Section(f"Mean over {len(evaluation.prompts)} prompts", (mean,)))
     for i, prompt in enumerate(evaluation.prompts, start=1):
         sections.append(Section(f"Prompt {i}" if several else "Prompt", tuple(_prompt(prompt))))
-    sections += [Section("Settings", (_settings(evaluation),)), Section("How figures were made", (_how(evaluation),))]
+    sections += [Section("How figures were made", (_how(evaluation),)), Section("Settings", (_settings(evaluation),))]
     return Page(f"Proposals and samplers for {evaluation.constraint}", tuple(sections))
 
 
@@ -89,15 +92,32 @@ def charts_of(prompt: PromptFigures) -> dict[str, Chart]:
     known = {name: found for name, found in prompt.proposals.items() if found.samplers}
     if not known:
         return {}
-    base, figures = prompt.base.figures, {name: found.figures for name, found in known.items()}
-    spots = {_MODEL: [Spot(minus_log(base["acceptance_rate"]), exactly(0))]}
-    spots |= {name: [Spot(minus_log(of["acceptance_rate"]), of["kl_gold_guarded"])] for name, of in figures.items()}
-    charts: dict[str, Chart] = {"cost": cost_against_distance(spots)}
+    charts: dict[str, Chart] = {"cost": cost_against_distance(_spots(prompt))}
     if prompt.base.histogram and any(found.histogram for found in known.values()):
         charts["positions"] = _places(prompt, known)
     for i, (name, found) in enumerate(known.items()):
         charts["tradeoff" if i == 0 else f"tradeoff-of-{i + 1}"] = _tradeoff(name, found)
     return charts
+
+
+def _spots(prompt: PromptFigures, label: str | None = None) -> dict[str, list[Spot]]:
+    """Return what the model and each proposal cost, and how far from g their texts stay."""
+    spots = {_MODEL: [Spot(minus_log(prompt.base.figures["acceptance_rate"]), exactly(0), label)]}
+    for name, found in prompt.proposals.items():
+        if found.samplers:
+            of = found.figures
+            spots[name] = [Spot(minus_log(of["acceptance_rate"]), of["kl_gold_guarded"], label)]
+    return spots
+
+
+def _overview(prompts: Sequence[PromptFigures]) -> list[Chart]:
+    """Return the one picture of what claims are about, with all prompts; their own sections leave it out."""
+    found: dict[str, list[Spot]] = {}
+    for i, prompt in enumerate(prompts, start=1):
+        if any(proposal.samplers for proposal in prompt.proposals.values()):
+            for name, spots in _spots(prompt, f"{i}" if len(prompts) > 1 else None).items():
+                found.setdefault(name, []).extend(spots)
+    return [cost_against_distance(found)] if found else []
 
 
 def _prompt(prompt: PromptFigures) -> list[Block]:
@@ -107,7 +127,7 @@ def _prompt(prompt: PromptFigures) -> list[Block]:
     counts += [f"{name} {found.accepted} of {found.attempts}" for name, found in prompt.proposals.items()]
     blocks.append(_figures_table(figures, f"Attempts that satisfy the constraint: {', '.join(counts)}."))
     blocks += [Note(f"{name}: {note}.") for name, found in prompt.proposals.items() for note in found.notes]
-    blocks += charts_of(prompt).values()
+    blocks += [chart for name, chart in charts_of(prompt).items() if name != "cost"]
     for name, found in prompt.proposals.items():
         blocks += _samplers(name, found)
     spans = prompt.base.spans or [()] * len(prompt.base.samples)

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from itertools import count
 
 from guardwrap import __version__
-from guardwrap.report.blocks import Bars, Block, Cell, Chart, Cloud, Curves, Note, Page, Points, Sample, Table, Text
+from guardwrap.report.blocks import (
+    Bars,
+    Block,
+    Cell,
+    Chart,
+    Cloud,
+    Curves,
+    Note,
+    Page,
+    Points,
+    Sample,
+    Table,
+    Text,
+    Texts,
+)
 from guardwrap.report.charts import alt_of, can_be_drawn, edges_of, figures_of, svg_of
+from guardwrap.report.terms import Term, first_uses, used_in
 from guardwrap.report.words import in_line, in_words, visible
 
 __all__ = ["html_report"]
@@ -35,6 +51,10 @@ figure { margin: 1.5rem 0; }
 figure > strong, .title { display: block; font-weight: 600; }
 figure svg { width: 100%; max-width: 33rem; height: auto; display: block; margin: .5rem 0; }
 details { margin: .5rem 0; font-size: .875rem; }
+.legend dl { display: grid; grid-template-columns: max-content minmax(0, 46rem); gap: .25rem 1rem; margin: .5rem 0; }
+.legend dt { font-weight: 600; }
+.legend dd { margin: 0; }
+abbr { cursor: help; text-underline-offset: .2em; }
 summary { cursor: pointer; padding: .25rem 0; }
 .wide { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
@@ -52,6 +72,22 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--soft); p
   font: .9375rem/1.5 ui-serif, Georgia, serif; border-radius: .25rem; max-height: 24rem; overflow-y: auto; }
 mark { background: #ffd866; color: #16181c; border-radius: .2em; padding: 0 .1em; }
 """
+
+
+@dataclass
+class _Report:
+    """What the parts of a report share while it is written.
+
+    Parameters
+    ----------
+    names
+        For the ids of drawings.
+    left
+        Terms that no table has used yet.
+    """
+
+    left: dict[str, Term]
+    names: Iterator[str] = field(default_factory=lambda: (f"c{i}" for i in count(1)))
 
 
 def html_report(pages: Sequence[Page], title: str | None = None, sources: Sequence[str] = ()) -> str:
@@ -76,7 +112,8 @@ def html_report(pages: Sequence[Page], title: str | None = None, sources: Sequen
     UsageError
         If there is a chart, and matplotlib is not installed.
     """
-    names = (f"c{i}" for i in count(1))
+    terms = used_in("\n".join(told for page in pages for told in _told(page)))
+    report = _Report({term.name: term for term in terms})
     head = in_line(title if title is not None else pages[0].title)
     whole = title is None and len(pages) == 1  # then the page's title is the report's
     level = 2 if whole else 3
@@ -91,14 +128,16 @@ def html_report(pages: Sequence[Page], title: str | None = None, sources: Sequen
             if whole:
                 links.append((anchor, section.title))
             body.append(f'<section>\n<h{level} id="{anchor}" dir="auto">{_shown(section.title)}</h{level}>')
-            body += [_block(block, names) for block in section.blocks]
+            body += [_block(block, report) for block in section.blocks]
             body.append("</section>")
     made = f"Made by guardwrap {__version__}" + (f" from {', '.join(sources)}" if sources else "")
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{_shown(head)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<style>{_CSS}</style>\n</head>\n<body>\n<main>\n<h1 dir="auto">{_shown(head)}</h1>\n'
-        f"{_contents(links)}" + "\n".join(body) + f"\n</main>\n<footer>{_tag('p', made)}</footer>\n</body>\n</html>\n"
+        f"{_contents(links)}{_legend(terms)}"
+        + "\n".join(body)
+        + f"\n</main>\n<footer>{_tag('p', made)}</footer>\n</body>\n</html>\n"
     )
 
 
@@ -111,36 +150,60 @@ def _contents(links: Sequence[tuple[str, str]]) -> str:
     return f'<nav aria-label="Contents"><ul>{lines}</ul></nav>\n'
 
 
-def _block(block: Block, names: Iterable[str]) -> str:
+def _told(page: Page) -> Iterator[str]:
+    """Return where a page's author speaks: no prompts, settings or sample texts, in which a Z is no symbol."""
+    for block in (block for section in page.sections for block in section.blocks):
+        yield block.caption or ""
+        if isinstance(block, Table):
+            yield from block.columns
+            yield from (row[0] for row in block.rows if row and isinstance(row[0], str))
+        elif isinstance(block, Curves | Points | Bars | Cloud):
+            yield from (block.title, *(one.name for one in block.series))
+            yield from () if isinstance(block, Cloud) else (block.x, block.y)
+        elif isinstance(block, Texts):
+            yield block.title
+        elif isinstance(block, Note):
+            yield block.text
+
+
+def _legend(terms: Sequence[Term]) -> str:
+    if not terms:
+        return ""
+    lines = "".join(f"<dt>{_shown(term.name)}</dt><dd>{_shown(term.meaning)}</dd>" for term in terms)
+    return f'<details class="legend"><summary>Words and symbols on this page</summary><dl>{lines}</dl></details>\n'
+
+
+def _block(block: Block, report: _Report) -> str:
     if isinstance(block, Text):
         return _caption(block.caption) + _tag("p", block.text)
     if isinstance(block, Note):
         return _caption(block.caption) + _tag("p", block.text, "note")
     if isinstance(block, Table):
-        return _table(block)
+        return _table(block, report)
     if isinstance(block, Curves | Points | Bars | Cloud):
-        return _chart(block, next(iter(names)))
+        return _chart(block, report)
     samples = "\n".join(f'<pre dir="auto">{_marked(sample)}</pre>' for sample in block.texts)
     hint = _tag("p", block.caption, "hint") if block.caption else ""
     return f"{_tag('p', block.title, 'title')}{hint}{samples or _tag('p', 'There is none.')}"
 
 
-def _chart(block: Chart, name: str) -> str:
+def _chart(block: Chart, report: _Report) -> str:
     said = " ".join(part for part in (block.caption, edges_of(block)) if part)
     table = figures_of(block)
-    behind = f"<details><summary>The figures</summary>{_table(table)}</details>" if table and table.rows else ""
+    behind = f"<details><summary>The figures</summary>{_table(table, report)}</details>" if table and table.rows else ""
     if can_be_drawn(block):
-        drawn = f'<div role="img" aria-label="{_shown(alt_of(block))}">{svg_of(block, name)}</div>'
+        drawn = f'<div role="img" aria-label="{_shown(alt_of(block))}">{svg_of(block, next(report.names))}</div>'
     else:
         drawn = _tag("p", "There is nothing to draw.")
     caption = _tag("figcaption", said) if said else ""
     return f"<figure>{_tag('strong', block.title)}{drawn}{caption}{behind}</figure>"
 
 
-def _table(table: Table) -> str:
-    titles = "".join(f'<th scope="col" dir="auto">{_shown(title)}</th>' for title in table.columns)
+def _table(table: Table, report: _Report) -> str:
+    titles = "".join(f'<th scope="col" dir="auto">{_explained(title, report)}</th>' for title in table.columns)
     lines = "".join(
-        f"<tr>{''.join(_cell(cell, first=i == 0) for i, cell in enumerate(row))}</tr>\n" for row in table.rows
+        f"<tr>{''.join(_cell(cell, report if i == 0 else None) for i, cell in enumerate(row))}</tr>\n"
+        for row in table.rows
     )
     caption = f"<caption>{_tag('span', table.caption)}</caption>" if table.caption else ""
     label = f' aria-label="{_shown(table.caption)}"' if table.caption else ""
@@ -150,11 +213,20 @@ def _table(table: Table) -> str:
     )
 
 
-def _cell(cell: Cell, *, first: bool) -> str:
-    if first:
-        return f'<th scope="row" dir="auto">{_shown(in_words(cell))}</th>'
+def _cell(cell: Cell, report: _Report | None) -> str:
+    """Show a cell; the first one of a row names it, and may be the first to use a term of the report."""
+    if report is not None:
+        return f'<th scope="row" dir="auto">{_explained(in_words(cell), report)}</th>'
     text = in_words(cell)
     return _tag("td", text, "n" if not isinstance(cell, str) or len(text) <= _SHORT else "")
+
+
+def _explained(text: str, report: _Report) -> str:
+    """Escape a text; what it is the first to use is explained where one points at it."""
+    return "".join(
+        _shown(piece) if term is None else f'<abbr title="{_shown(term.meaning)}">{_shown(piece)}</abbr>'
+        for piece, term in first_uses(text, report.left)
+    )
 
 
 def _marked(sample: Sample) -> str:

@@ -1,0 +1,194 @@
+"""What an evaluation comes to: claims with answers from the figures' intervals, and what to do next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from guardwrap.draws import Estimate
+from guardwrap.evaluation.figures import ProposalFigures
+from guardwrap.evaluation.notes import sees_all_of_g
+from guardwrap.evaluation.summary import Evaluation
+from guardwrap.evaluation.tradeoff import CURVES, Point
+from guardwrap.metrics.intervals import combine, log_estimate
+from guardwrap.report.claims import Answer, Claim, above, below, worst
+from guardwrap.report.words import in_words
+from guardwrap.samplers.qrs import NEAR
+
+__all__ = ["claims_of", "next_step"]
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A way to get texts, over all prompts.
+
+    Parameters
+    ----------
+    name
+        What to call it.
+    saved
+        For each prompt attempts a text of the model itself over those of this way.
+    distances
+        For each prompt the total variation distance to g.
+    limit
+        The distance that is near enough.
+    believed
+        For each prompt whether a small distance can be believed.
+    """
+
+    name: str
+    saved: Sequence[Estimate]
+    distances: Sequence[Estimate]
+    limit: float
+    believed: Sequence[bool]
+
+    @property
+    def cheap(self) -> Answer:
+        return worst(above(figure, 1) for figure in self.saved)
+
+    @property
+    def near(self) -> Answer:
+        return worst(
+            answer if believed or answer != "holds" else "cannot be told"
+            for believed, answer in zip(self.believed, map(self._near, self.distances), strict=True)
+        )
+
+    @property
+    def saves(self) -> Estimate:
+        """Of the prompt where the least is saved."""
+        return min(self.saved, key=lambda figure: figure.low)
+
+    def _near(self, distance: Estimate) -> Answer:
+        return below(distance, self.limit)
+
+
+def claims_of(evaluation: Evaluation) -> list[Claim]:
+    """Return what is claimed of each way to get texts: that it is near to g, and that it costs less than the model.
+
+    Parameters
+    ----------
+    evaluation
+        What was found. Of several prompts a claim has to hold for each.
+    """
+    every = f", for each of {len(evaluation.prompts)} prompts" if len(evaluation.prompts) > 1 else ""
+    claims = []
+    for way in _ways(evaluation):
+        saves = way.saves
+        fewer = f"{in_words(saves.value)} times fewer" if 1 < saves.value < math.inf else "fewer"
+        claims.append(Claim(f"{way.name} costs {fewer} attempts than the model{every}", way.cheap, saves, "above 1"))
+        furthest = max(way.distances, key=lambda figure: figure.high, default=None)
+        if furthest is None:
+            continue
+        rule = f"at most {way.limit:g}"
+        if way.near == "cannot be told" and furthest.high <= way.limit:
+            rule += "; but see the notes: these attempts may miss part of g"
+        sentence = f"{way.name} comes within a total variation distance of {way.limit:g} of the target{every}"
+        claims.append(Claim(sentence, way.near, furthest, rule))
+    return claims
+
+
+def next_step(evaluation: Evaluation) -> str:
+    """Recommend in a sentence what follows from the claims."""
+    ways = [way for way in _ways(evaluation) if way.distances]
+    good = [way for way in ways if way.near == way.cheap == "holds"]
+    if good:
+        best = max(good, key=lambda way: way.saves.low)
+        return (
+            f"Use {_inside(best.name)}: its texts are within a total variation distance of {best.limit:g} of the "
+            f"target, and cost {in_words(best.saves.value)} times fewer attempts than those of the model itself."
+        )
+    if not all(prompt.base.accepted for prompt in evaluation.prompts):
+        return (
+            "Make more attempts of the model itself (base_attempts): for a prompt none passed, and without one no "
+            "proposal can be held against it."
+        )
+    open_still = [way for way in ways if "does not hold" not in (way.near, way.cheap)]
+    if open_still:
+        names = " or ".join(dict.fromkeys(_inside(way.name) for way in open_still))
+        return (
+            f"Make more attempts: whether {names} is both near to the target and cheaper than the model cannot be told "
+            "yet. Until then draw from the model itself, which is exact."
+        )
+    return (
+        "Draw from the model itself, which is exact: nothing compared here is both near to the target and cheaper. "
+        "A better hint, or an adapter that is trained for this constraint, may be."
+    )
+
+
+def _inside(name: str) -> str:
+    """Put a name inside a sentence."""
+    return name[0].lower() + name[1:] if name.startswith("Rejection") else name
+
+
+def _ways(evaluation: Evaluation) -> list[_Way]:
+    found = []
+    for name in evaluation.prompts[0].proposals:
+        all_of = [prompt.proposals[name] for prompt in evaluation.prompts]
+        rates = [prompt.base.figures["acceptance_rate"] for prompt in evaluation.prompts]
+        believed = [sees_all_of_g(of.figures) for of in all_of]
+        saved = [_saved(base, of.figures["acceptance_rate"]) for base, of in zip(rates, all_of, strict=True)]
+        known = [of.figures["tvd_gold_guarded"] for of in all_of if "tvd_gold_guarded" in of.figures]
+        distances = known if len(known) == len(all_of) else ()
+        found.append(_Way(f"Rejection from {name}", saved, distances, NEAR, believed[: len(distances)]))
+        if not distances:
+            continue
+        own = [_settings_own(of) for of in all_of]
+        title = f"{own[0].sampler.removeprefix('sampler: ')} from {name}" if own[0] is not None else ""
+        for picked, called, within in (
+            ([_qrs(of) for of in all_of], f"QRS from {name}", NEAR),
+            (own, title, _target(evaluation.settings.sampler)),
+        ):
+            points = [point for point in picked if point is not None]
+            far = [tvd for point in points if isinstance(tvd := point.figures.get("tvd"), Estimate)]
+            if len(far) < len(all_of):
+                continue
+            if len(points) == 1 and points[0].setting is not None:
+                called += f" with β = {points[0].setting:.3g}"
+            costs = [
+                _saved(base, Estimate(*(1 / x for x in (point.cost.value, point.cost.high, point.cost.low))))
+                for base, point in zip(rates, points, strict=True)
+            ]
+            found.append(_Way(called, costs, far, within, believed))
+    return found
+
+
+def _qrs(found: ProposalFigures) -> Point | None:
+    """Return the cheapest setting of QRS that is near enough, or the dearest where that is not.
+
+    One after the other, from the dearest on, until one is not near enough: so the intervals keep their 95 %, though
+    many are looked at (a fixed sequence of tests).
+    """
+    picked = None
+    for point in reversed([point for point in found.samplers if point.sampler == "qrs"]):
+        tvd = point.figures.get("tvd")
+        near = isinstance(tvd, Estimate) and below(tvd, NEAR) == "holds"
+        if picked is None or near:
+            picked = point
+        if not near:
+            break
+    return picked
+
+
+def _settings_own(found: ProposalFigures) -> Point | None:
+    return next((point for point in found.samplers if point.sampler not in CURVES), None)
+
+
+def _target(sampler: str | Mapping[str, Any] | None) -> float:
+    """Return the distance that the sampler of the settings aims at."""
+    options = next(iter(sampler.values()), None) if isinstance(sampler, Mapping) else None
+    target = options.get("target_tvd") if isinstance(options, Mapping) else None
+    return NEAR if target is None else float(target)
+
+
+def _saved(base: Estimate, own: Estimate) -> Estimate:
+    """Return one acceptance rate over another that is independent of it, the model's: attempts it would take."""
+    if base.value > 0 and own.value > 0:
+        ratio = combine((1, log_estimate(own)), (-1, log_estimate(base)))
+        return Estimate(*(math.exp(min(x, 700.0)) for x in ratio))
+    return Estimate(_over(own.value, base.value), _over(own.low, base.high), _over(own.high, base.low))
+
+
+def _over(one: float, other: float) -> float:
+    return one / other if other > 0 else math.nan if one == 0 else math.inf
