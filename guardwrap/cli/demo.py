@@ -1,4 +1,4 @@
-"""``guardwrap demo``: three constraints on the embedded model, and what they cost."""
+"""``guardwrap demo``: constraints at work on the embedded model, what they cost, and how to make them cheaper."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from guardwrap.cli.common import Model, Verbose, load_generator, show
 from guardwrap.constraints import Constraint, JSONSchema, Keyword, Regex
 from guardwrap.draws import Budget
+from guardwrap.proposals import Prompt
 
 __all__ = ["demo"]
 
@@ -45,14 +46,16 @@ class Scene:
         """Return the prompt as ``GuardedGenerator`` takes it."""
         return [{"role": "user", "content": self.prompt}] if self.chat and chat else self.prompt
 
-    def code(self, model: str, seed: int, chat: bool) -> str:
-        """Return the Python that does the same."""
+    def code(self, model: str, seed: int, chat: bool, shown: str = "guarded({})", *also: str) -> str:
+        """Return the Python that does the same: what is shown of the wrapper, with the prompt and ``also``."""
         names = [] if isinstance(self.constraint, str) else sorted(_names(self.constraint))
-        several = f", num_return_sequences={self.count}" if self.count > 1 else ""
+        names += ["Prompt"] if any("Prompt(" in each for each in also) else []
+        several = [f"num_return_sequences={self.count}"] if self.count > 1 else []
+        given = [repr(self.prompts(chat)), f"max_new_tokens={self.max_new_tokens}", *several, *also]
         return (
             f"from guardwrap import {', '.join(['GuardedGenerator', *names])}\n"
             f"guarded = GuardedGenerator({model!r}, {self.constraint!r}, seed={seed})\n"
-            f"print(guarded({self.prompts(chat)!r}, max_new_tokens={self.max_new_tokens}{several}))"
+            f"print({shown.format(', '.join(given))})"
         )
 
 
@@ -83,6 +86,8 @@ SCENES = (
     ),
 )
 _BUDGET = Budget(max_attempts=64)
+_PILOT = 24
+_HINT = Prompt("{prompt} Begin with { and end with }.")
 
 
 def demo(
@@ -90,7 +95,10 @@ def demo(
     model: Model = "local",
     verbose: Verbose = 0,
 ) -> None:
-    """Show three constraints at work on a real model, with what each cost and the Python that does the same."""
+    """Show constraints at work on a real model: texts with their reports, a plan of the cost, and a cheaper proposal.
+
+    Each screen ends with the Python that does the same.
+    """
     from rich.console import Console
     from rich.text import Text
 
@@ -115,6 +123,24 @@ def demo(
         )[0]
         show(console, outcome)
         console.print(f"\n{scene.code(model, seed, chat)}", style="cyan", soft_wrap=True)
+
+    last, number = SCENES[-1], len(SCENES)
+    options: dict[str, Any] = {"constraints": last.constraint, "seed": seed, "max_new_tokens": last.max_new_tokens}
+    console.print(f"\n{number + 1}. What a hundred of these would cost, said before it is paid for", style="bold")
+    plan = guarded.plan(last.prompts(chat), pilot=_PILOT, num_return_sequences=100, **options)
+    console.print(Text(str(plan)), soft_wrap=True)
+    many = ("num_return_sequences=100", f"pilot={_PILOT}")
+    console.print(f"\n{last.code(model, seed, chat, 'guarded.plan({})', *many)}", style="cyan", soft_wrap=True)
+
+    console.print(f"\n{number + 2}. The same object, with a hint in the prompt: a proposal", style="bold")
+    console.print(Text.assemble(("   the hint    ", "dim"), str(_HINT.template)), soft_wrap=True)
+    (outcome,) = guarded.run(last.prompts(chat), proposal=_HINT, **options)
+    show(console, outcome)
+    console.print(
+        "   With sampler='qrs' its texts come back to what the model itself would write.", style="dim", soft_wrap=True
+    )
+    told = last.code(model, seed, chat, "guarded.run({})[0].report", f"proposal={_HINT!r}")
+    console.print(f"\n{told}", style="cyan", soft_wrap=True)
 
 
 def _names(constraint: Constraint) -> set[str]:

@@ -81,6 +81,7 @@ def evaluate(
     changes = known(given)
     settings, constraint = read_settings(config, changes=changes, allow_code=allow_code)
     with ends_at_once():
+        from guardwrap.evaluation.claims import next_step
         from guardwrap.evaluation.run import evaluate as run
         from guardwrap.evaluation.summary import LABELS, mean_over_prompts
 
@@ -97,6 +98,7 @@ def evaluate(
     for name, figures in mean_over_prompts(found.prompts).items():
         shown = ", ".join(f"{LABELS[key]} {figures[key]}" for key in _SHOWN if key in figures)
         typer.echo(f"{printable(name)}: {shown}")
+    typer.echo(f"recommended: {printable(next_step(found))}")
     typer.echo(str(out / "report.html"))
 
 

@@ -226,6 +226,7 @@ def test_a_model_as_a_proposal(config, tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert [(model, options["dtype"]) for model, _, options in made] == [("local", "float32"), ("n", "float32")]
     assert result.stdout.splitlines()[1].startswith("other: acceptance rate AR 0.")
+    assert sum(line.startswith("recommended: ") for line in result.stdout.splitlines()) == 1
 
 
 def test_errors_of_the_command(config, tmp_path, monkeypatch):
