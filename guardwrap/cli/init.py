@@ -34,7 +34,7 @@ constraint:
     # match: any
     # case_sensitive: false
     # whole_words: true
-    # min_count: 1
+    # min_count: null            # at least one, unless max_count is given
     # max_count: null
     # on: completion
 

@@ -360,7 +360,7 @@ def test_hostile_files_give_our_errors_only(file: str, folder: Path) -> None:
 def test_a_hub_id_downloads_a_few_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def download(repository: str, revision: str | None = None, allow_patterns: Any = None) -> str:
+    def download(repository: str, revision: str | None, allow_patterns: Any, local_files_only: bool) -> str:
         asked.append((repository, revision, allow_patterns))
         return str(folder)
 

@@ -78,7 +78,7 @@ def test_check_reads_the_sampler_too(tmp_path):
         ("sampler: {rejection: {steps: 3}}", "sampler.rejection"),
         ("proposal: maskd", "proposal: 'maskd' is not one of masked (did you mean 'masked'?)"),
         ("proposal: {masked: {unsee: 0.1}}", "proposal.masked.unsee: unknown field 'unsee' (did you mean 'unseen'?)"),
-        ("proposal: {prompt: no place}", "proposal.prompt: the template of a prompt needs {prompt}"),
+        ("proposal: {prompt: no place}", "proposal.prompt: Prompt('no place') needs {prompt}"),
         ("adapter: catalogue:dragn", "adapter: unknown adapter 'dragn' (did you mean 'dragon'?)"),
         ("adapter: ./nowhere", "adapter: there is no folder 'nowhere'"),
         ("constraint: catalogue:no-url", "unknown catalogue entry 'no-url' (did you mean 'no-urls'?)"),

@@ -127,7 +127,7 @@ def test_what_is_commented_out_is_the_default():
     ("said", "other", "found"),
     [
         ("    # match: any", "    # match: all", "keyword.match"),
-        ("# min_count: 1", "# min_count: 2", "keyword.min_count"),
+        ("# min_count: null", "# min_count: 2", "keyword.min_count"),
         ("# timeout: 1.0", "# timeout: 2.0", "regex.timeout"),
         ("# flags: []", "# flags: [dotall]", "regex.flags"),
         ("# max_tokens: null", "# max_tokens: 9", "max_tokens"),
