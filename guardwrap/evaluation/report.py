@@ -214,13 +214,14 @@ def _setting(point: Point) -> str:
 def _places(prompt: PromptFigures, known: Mapping[str, ProposalFigures]) -> Bars:
     histograms = {"g": prompt.base.histogram} | {f"g' of {name}": found.histogram for name, found in known.items()}
     shown = {name: tuple(shares) for name, shares in histograms.items() if shares}
+    methods = {"g": _MODEL} | {f"g' of {name}": name for name in known}  # as in the other charts
     count = len(shown["g"])
     return Bars(
         "Where in the text the place is, in g and in what rejection gives",
         "relative position in the text, from",
         "share of texts",
         tuple(f"{i / count:.2g}" for i in range(count)),
-        tuple(Bar(name, shares) for name, shares in shown.items()),
+        tuple(Bar(name, shares, methods[name]) for name, shares in shown.items()),
     )
 
 
@@ -241,7 +242,7 @@ def _tradeoff(name: str, found: ProposalFigures) -> Curves:
         for sampler, title in _SAMPLERS.items():
             left = [(1.0, 1.0), *((cost, share) for of, share, cost in PAPER if of == sampler)]
             points = [CurvePoint(cost, exactly(share * start.value)) for cost, share in left]
-            series.append(Curve(f"{title}, in the paper", tuple(points)))
+            series.append(Curve(f"{title}, in the paper", tuple(points), title))
     series += [
         Curve(point.sampler, (CurvePoint(point.relative_cost, kl),))
         for point in found.samplers

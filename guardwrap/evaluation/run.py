@@ -20,7 +20,7 @@ from guardwrap.evaluation.report import charts_of, page_of
 from guardwrap.evaluation.settings import BASE, EvaluationSettings, marks_of, place_of
 from guardwrap.evaluation.summary import Evaluation
 from guardwrap.proposals import Prompt
-from guardwrap.report.charts import png_of
+from guardwrap.report.charts import methods_of, png_of
 from guardwrap.report.drawing import require_matplotlib
 from guardwrap.report.html import html_report
 
@@ -98,8 +98,9 @@ def evaluate(
     (folder / "evaluation.json").write_text(data + "\n", encoding="utf-8")
     several = len(prompts) > 1
     for i, prompt in enumerate(prompts, start=1):
-        for name, chart in charts_of(prompt).items():
-            (folder / f"{name}{f'-{i}' if several else ''}.png").write_bytes(png_of(chart))
+        charts = charts_of(prompt)
+        for name, chart in charts.items():
+            (folder / f"{name}{f'-{i}' if several else ''}.png").write_bytes(png_of(chart, methods_of(charts.values())))
     (folder / "report.html").write_text(html_report([page_of(evaluation)]), encoding="utf-8")
     return evaluation
 

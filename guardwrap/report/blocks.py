@@ -121,10 +121,11 @@ class CurvePoint(_Strict):
 
 @dataclass(frozen=True)
 class Curve(_Strict):
-    """A line with its name."""
+    """A line with its name; ``method`` has one colour throughout a page, by default the name."""
 
     name: str
     points: tuple[CurvePoint, ...]
+    method: str | None = None
 
 
 @dataclass(frozen=True)
@@ -161,10 +162,11 @@ class Spot(_Strict):
 
 @dataclass(frozen=True)
 class Spots(_Strict):
-    """Points of one kind."""
+    """Points of one kind; ``method`` has one colour throughout a page, by default the name."""
 
     name: str
     points: tuple[Spot, ...]
+    method: str | None = None
 
 
 @dataclass(frozen=True)
@@ -182,10 +184,11 @@ class Points(_Strict):
 
 @dataclass(frozen=True)
 class Bar(_Strict):
-    """A value for each bin."""
+    """A value for each bin; ``method`` has one colour throughout a page, by default the name."""
 
     name: str
     values: tuple[InstanceOf[Estimate], ...]
+    method: str | None = None
 
 
 @dataclass(frozen=True)
@@ -214,10 +217,11 @@ class Bars(_Strict):
 
 @dataclass(frozen=True)
 class Heap(_Strict):
-    """Places of one kind in a cloud."""
+    """Places of one kind in a cloud; ``method`` has one colour throughout a page, by default the name."""
 
     name: str
     points: tuple[tuple[_Number, _Number], ...]
+    method: str | None = None
 
 
 @dataclass(frozen=True)

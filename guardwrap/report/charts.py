@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from guardwrap.draws import Estimate, exactly
-from guardwrap.report.blocks import Bars, Cell, Chart, Cloud, Curves, Points, Table
+from guardwrap.report.blocks import Bar, Bars, Cell, Chart, Cloud, Curve, Curves, Heap, Points, Spots, Table
 from guardwrap.report.drawing import COLOURS, INK, LINES, MARKERS, as_png, as_svg, drawing, new_figure
+from guardwrap.report.labels import apart
 from guardwrap.report.words import in_line, in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["alt_of", "can_be_drawn", "edges_of", "figures_of", "png_of", "svg_of"]
+__all__ = ["alt_of", "can_be_drawn", "edges_of", "figures_of", "methods_of", "png_of", "svg_of"]
 
-_WIDTH = 4.3  # inches: on a phone a point of the drawing is then about a pixel of the page
+# Inches: on a phone a point of the slim drawing is about a pixel of the page; on a screen one of the broad one is 1.7.
+_WIDTHS = (("slim", 4.3), ("broad", 7.6))
 _MOST = 1e100  # beyond it is infinity, for who draws
 _TOLD = 12  # points of a curve that are told in words
 _CROWDED = 25  # points of a curve, from which on its intervals are a band
@@ -24,15 +26,17 @@ _RASTER = 2000  # places in a cloud, from which on they are a picture in the dra
 _NAME, _AXIS = 40, 46  # characters
 
 
-def svg_of(block: Chart, name: str) -> str:
-    """Draw a chart for a page.
+def svg_of(block: Chart, name: str, methods: Sequence[str] = ()) -> str:
+    """Draw a chart for a page, twice: for a phone (class ``slim``) and for a screen (``broad``).
 
     Parameters
     ----------
     block
         What to draw.
     name
-        Begins the drawing's ids.
+        Begins the drawings' ids.
+    methods
+        As from ``methods_of``; each has one colour and one marker. By default the chart's own.
 
     Raises
     ------
@@ -40,13 +44,23 @@ def svg_of(block: Chart, name: str) -> str:
         If matplotlib is not installed.
     """
     with drawing():
-        return as_svg(_figure(block), name)
+        slim, broad = (as_svg(_figure(block, methods, width), f"{name}{kind[0]}", kind) for kind, width in _WIDTHS)
+    return slim + broad
 
 
-def png_of(block: Chart) -> bytes:
+def png_of(block: Chart, methods: Sequence[str] = ()) -> bytes:
     """Draw a chart as a file. Raises as ``svg_of``."""
     with drawing():
-        return as_png(_figure(block))
+        return as_png(_figure(block, methods, _WIDTHS[0][1]))
+
+
+def methods_of(blocks: Iterable[Chart]) -> list[str]:
+    """Return what has a colour of its own in charts that are shown together, in the order in which they show it."""
+    return list(dict.fromkeys(_method(one) for block in blocks for one in block.series))
+
+
+def _method(one: Curve | Spots | Bar | Heap) -> str:
+    return one.name if one.method is None else one.method
 
 
 def can_be_drawn(block: Chart) -> bool:
@@ -155,14 +169,16 @@ def _known(pair: tuple[Estimate, Estimate]) -> bool:
     return _finite(pair[0].value) and _finite(pair[1].value)
 
 
-def _figure(block: Chart) -> Any:
+def _figure(block: Chart, methods: Sequence[str], width: float) -> Any:
     names = [one.name for one in block.series] + [level.name for level in getattr(block, "levels", ())]
-    columns = 2 if all(len(in_line(name, _NAME)) <= 18 for name in names) else 1
-    figure = new_figure(_WIDTH, 2.9 + 0.17 * math.ceil(len(names) / columns))
+    columns = round(width / 4) * (2 if all(len(in_line(name, _NAME)) <= 18 for name in names) else 1)
+    figure = new_figure(width, 2.4 + 0.12 * width + 0.17 * math.ceil(len(names) / columns))
     axes: Axes = figure.axes[0]
-    draw: dict[type, Callable[[Axes, Any], list[Any]]]
+    known = list(dict.fromkeys([*methods, *methods_of([block])]))
+    looks = [_look(known.index(_method(one))) for one in block.series]
+    draw: dict[type, Callable[[Axes, Any, list[dict[str, Any]]], list[Any]]]
     draw = {Curves: _curves, Points: _points, Bars: _bars, Cloud: _cloud}
-    handles = draw[type(block)](axes, block)
+    handles = draw[type(block)](axes, block, looks)
     if not isinstance(block, Cloud):
         axes.set(xlabel=in_line(block.x, _AXIS), ylabel=in_line(block.y, _AXIS))
     # A name that begins with an underscore is none for matplotlib.
@@ -170,14 +186,22 @@ def _figure(block: Chart) -> Any:
     shown = [(handle, label) for handle, label in zip(handles, labels, strict=True) if handle is not None]
     if shown:
         figure.legend(*zip(*shown, strict=True), loc="outside upper left", ncols=columns)
+    if isinstance(block, Points):
+        drawn = [pair for pairs in _pairs(block) for pair in pairs if _known(pair)]
+        apart(figure, [(x.value, y.value) for x, y in drawn])
     return figure
 
 
 def _look(i: int) -> dict[str, Any]:
-    return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "markersize": 4.5}
+    return {
+        "color": COLOURS[i % len(COLOURS)],
+        "marker": MARKERS[i % len(MARKERS)],
+        "markersize": 4.5,
+        "linestyle": LINES[i // len(COLOURS) % len(LINES)],
+    }
 
 
-def _curves(axes: Axes, block: Curves) -> list[Any]:
+def _curves(axes: Axes, block: Curves, looks: list[dict[str, Any]]) -> list[Any]:
     series = [[pair for pair in pairs if _known(pair)] for pairs in _pairs(block)]
     levels = [exactly(level.y) for level in block.levels if _finite(level.y)]
     xs, log_x = _range([x for pairs in series for x, _ in pairs], block.log_x)
@@ -186,7 +210,7 @@ def _curves(axes: Axes, block: Curves) -> list[Any]:
     for i, pairs in enumerate(series):
         at = [min(max(x.value, xs[0]), xs[1]) for x, _ in pairs]
         values, bars = _cut([y for _, y in pairs], ys)
-        look = {**_look(i), "linestyle": LINES[i // len(COLOURS) % len(LINES)], "linewidth": 1.2}
+        look = {**looks[i], "linewidth": 1.2}
         if not pairs:
             handles.append(None)
         elif all(y.low == y.high for _, y in pairs):  # without intervals
@@ -209,7 +233,7 @@ def _curves(axes: Axes, block: Curves) -> list[Any]:
     return handles
 
 
-def _points(axes: Axes, block: Points) -> list[Any]:
+def _points(axes: Axes, block: Points, looks: list[dict[str, Any]]) -> list[Any]:
     series = [[pair for pair in pairs if _known(pair)] for pairs in _pairs(block)]
     xs, _ = _range([x for pairs in series for x, _ in pairs], False)
     ys, _ = _range([y for pairs in series for _, y in pairs], False)
@@ -224,7 +248,7 @@ def _points(axes: Axes, block: Points) -> list[Any]:
             handles.append(None)
             continue
         look: dict[str, Any] = {
-            "color": COLOURS[i % len(COLOURS)],
+            "color": looks[i]["color"],
             "fmt": "none",
             "elinewidth": 0.9,
             "capsize": 2.5,
@@ -232,7 +256,7 @@ def _points(axes: Axes, block: Points) -> list[Any]:
         }
         axes.errorbar(across, up, xerr=across_bars, yerr=up_bars, **look)
         # Whole where they stand on an axis; a bar, though, ends at the edge.
-        handles += axes.plot(across, up, **_look(i), linestyle="none", clip_on=False, zorder=3)
+        handles += axes.plot(across, up, **(looks[i] | {"linestyle": "none"}), clip_on=False, zorder=3)
         for point, x, y in zip((p for p in one.points if _known((p.x, p.y))), across, up, strict=True):
             if point.label is not None:
                 label = in_line(point.label, 24)
@@ -253,7 +277,7 @@ def _diagonal(axes: Axes, total: float, xs: tuple[float, float], ys: tuple[float
         axes.text(x, total - x, in_words(total), fontsize=8, alpha=0.85, ha="left", va="center")
 
 
-def _bars(axes: Axes, block: Bars) -> list[Any]:
+def _bars(axes: Axes, block: Bars, looks: list[dict[str, Any]]) -> list[Any]:
     every = [pair for pairs in _pairs(block) for pair in pairs if _known(pair)]
     low, high = _range([y for _, y in every], False)[0]
     handles: list[Any] = []
@@ -262,13 +286,15 @@ def _bars(axes: Axes, block: Bars) -> list[Any]:
         known = [pair for pair in pairs if _known(pair)]
         at = [x.value + (i + 0.5) * width - 0.4 for x, _ in known]
         values, bars = _cut([y for _, y in known], (low, high))
-        look = _look(i)
+        look = looks[i]
         axes.bar(at, values, width=0.9 * width, color=look["color"], alpha=0.45)
-        look |= {"linestyle": "none", "elinewidth": 0.9, "capsize": 2, "markersize": 3.5}
+        look = look | {"linestyle": "none", "elinewidth": 0.9, "capsize": 2, "markersize": 3.5}
         handles.append(axes.errorbar(at, values, yerr=bars, **look) if known else None)
     labels = [in_line(of, 18) for of in block.bins]
-    every_nth = math.ceil(len(labels) / 40)
-    crowded = sum(len(label) + 1 for label in labels) > 44
+    figure: Any = axes.figure
+    inches = figure.get_figwidth()
+    every_nth = math.ceil(len(labels) / (5 * inches))  # upright ones side by side
+    crowded = sum(len(label) + 1 for label in labels) > 10 * inches
     ticks = range(0, len(labels), every_nth)
     axes.set_xticks(list(ticks), [labels[i] for i in ticks], rotation=90 if crowded else 0)
     axes.grid(visible=False, axis="x")
@@ -276,12 +302,12 @@ def _bars(axes: Axes, block: Bars) -> list[Any]:
     return handles
 
 
-def _cloud(axes: Axes, block: Cloud) -> list[Any]:
+def _cloud(axes: Axes, block: Cloud, looks: list[dict[str, Any]]) -> list[Any]:
     handles: list[Any] = []
     many = sum(len(one.points) for one in block.series) > _RASTER
     for i, one in enumerate(block.series):
         places = [place for place in one.points if _finite(place[0]) and _finite(place[1])]
-        look = {**_look(i), "markersize": 3.5, "linestyle": "none", "alpha": 0.75, "markeredgewidth": 0}
+        look = {**looks[i], "markersize": 3.5, "linestyle": "none", "alpha": 0.75, "markeredgewidth": 0}
         handles += axes.plot(*zip(*places, strict=True), **look, rasterized=many) if places else [None]
     axes.set(xticks=[], yticks=[], xmargin=0.05, ymargin=0.05)
     axes.spines[["top", "right"]].set_visible(True)

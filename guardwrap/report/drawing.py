@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["COLOURS", "INK", "LINES", "MARKERS", "as_png", "as_svg", "drawing", "new_figure", "require_matplotlib"]
 
-# Of Okabe and Ito's colours, which colour-blind people can tell apart, those that show on white and on black.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+# Of Okabe and Ito's colours, which colour-blind people can tell apart, those that show on white and on black; then
+# others that do, whose markers tell them apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8A63D2", "#A87900", "#00939E", "#7A8288")
 MARKERS = ("o", "s", "D", "^", "v", "P")
 LINES = ("-", "-.", (0, (5, 2)))
 INK = "#010203"
@@ -87,7 +88,7 @@ def as_png(figure: Figure) -> bytes:
     return file.getvalue()
 
 
-def as_svg(figure: Figure, name: str) -> str:
+def as_svg(figure: Figure, name: str, kind: str) -> str:
     """Return an ``<svg>`` element for a page. Inside ``drawing``.
 
     Parameters
@@ -96,6 +97,8 @@ def as_svg(figure: Figure, name: str) -> str:
         What to show.
     name
         Begins the element's ids, so that they differ from those of others on the page.
+    kind
+        Its class.
 
     Returns
     -------
@@ -113,4 +116,4 @@ def as_svg(figure: Figure, name: str) -> str:
     rest = re.sub(r"<metadata>.*?</metadata>", "", rest, flags=re.DOTALL).replace("xlink:href=", "href=")
     rest = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{name}-", rest)
     rest = rest.replace(INK, "currentColor")
-    return f'<svg {box.group() if box else ""} aria-hidden="true" focusable="false">{rest.rstrip()}'
+    return f'<svg class="{kind}" {box.group() if box else ""} aria-hidden="true" focusable="false">{rest.rstrip()}'

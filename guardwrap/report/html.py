@@ -23,17 +23,20 @@ from guardwrap.report.blocks import (
     Text,
     Texts,
 )
-from guardwrap.report.charts import alt_of, can_be_drawn, edges_of, figures_of, svg_of
+from guardwrap.report.charts import alt_of, can_be_drawn, edges_of, figures_of, methods_of, svg_of
 from guardwrap.report.terms import Term, first_uses, used_in
 from guardwrap.report.words import in_line, in_words, visible
 
 __all__ = ["html_report"]
 
 _SHORT = 24  # characters of a cell that need not be broken
+_LONG = 56  # characters, beyond which the name of a row is a sentence
 
 _CSS = """
-:root { color-scheme: light dark; --ink: #16181c; --paper: #fff; --line: #8886; --soft: #8881; --link: #0b5cad; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e8eb; --paper: #16181c; --link: #8cc0ff; } }
+:root { color-scheme: light dark; --ink: #16181c; --paper: #fff; --line: #8886; --soft: #8881; --link: #0b5cad;
+  --shade: #0006; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e8eb; --paper: #16181c; --link: #8cc0ff;
+  --shade: #fff6; } }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; text-size-adjust: 100%; }
 body { margin: 0 auto; padding: 1rem; max-width: 60rem; font: 1rem/1.5 system-ui, sans-serif; color: var(--ink);
@@ -49,14 +52,20 @@ figcaption, .hint, .note, footer, nav { font-size: .875rem; }
 .note { border-left: .25rem solid #d55e00; padding-left: .75rem; }
 figure { margin: 1.5rem 0; }
 figure > strong, .title { display: block; font-weight: 600; }
-figure svg { width: 100%; max-width: 33rem; height: auto; display: block; margin: .5rem 0; }
+figure svg { width: 100%; height: auto; display: block; margin: .5rem 0; }
+.broad { display: none; }
+@media (min-width: 38rem) { figure .broad { display: block; } figure .slim { display: none; } }
 details { margin: .5rem 0; font-size: .875rem; }
 .legend dl { display: grid; grid-template-columns: max-content minmax(0, 46rem); gap: .25rem 1rem; margin: .5rem 0; }
 .legend dt { font-weight: 600; }
 .legend dd { margin: 0; }
 abbr { cursor: help; text-underline-offset: .2em; }
 summary { cursor: pointer; padding: .25rem 0; }
-.wide { overflow-x: auto; margin: 1rem 0; }
+.wide { overflow-x: auto; margin: 1rem 0; background:
+  linear-gradient(to right, var(--paper) 1rem, transparent) left / 2.5rem 100% no-repeat local,
+  linear-gradient(to left, var(--paper) 1rem, transparent) right / 2.5rem 100% no-repeat local,
+  linear-gradient(to right, var(--shade), transparent) left / 1rem 100% no-repeat scroll,
+  linear-gradient(to left, var(--shade), transparent) right / 1rem 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding: .5rem 0; }
 caption span { position: sticky; left: 0; display: inline-block; max-width: min(46rem, 100vw - 2rem); }
@@ -65,7 +74,8 @@ th, td { padding: .3rem .9rem .3rem 0; text-align: left; vertical-align: top; bo
   overflow-wrap: anywhere; }
 th { overflow-wrap: break-word; }
 th[scope=row] { min-width: 7rem; max-width: 16rem; }
-@media (min-width: 40rem) { th[scope=row] { min-width: 11rem; } }
+th.long { min-width: 11rem; font-weight: 400; }
+@media (min-width: 40rem) { th[scope=row] { min-width: 11rem; } th.long { min-width: 20rem; max-width: 26rem; } }
 th[scope=col] { vertical-align: bottom; }
 td.n { white-space: nowrap; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--soft); padding: .75rem; margin: .5rem 0;
@@ -84,9 +94,12 @@ class _Report:
         For the ids of drawings.
     left
         Terms that no table has used yet.
+    methods
+        What has one colour in all charts.
     """
 
     left: dict[str, Term]
+    methods: Sequence[str]
     names: Iterator[str] = field(default_factory=lambda: (f"c{i}" for i in count(1)))
 
 
@@ -113,7 +126,9 @@ def html_report(pages: Sequence[Page], title: str | None = None, sources: Sequen
         If there is a chart, and matplotlib is not installed.
     """
     terms = used_in("\n".join(told for page in pages for told in _told(page)))
-    report = _Report({term.name: term for term in terms})
+    blocks = [block for page in pages for section in page.sections for block in section.blocks]
+    methods = methods_of(block for block in blocks if isinstance(block, Curves | Points | Bars | Cloud))
+    report = _Report({term.name: term for term in terms}, methods)
     head = in_line(title if title is not None else pages[0].title)
     whole = title is None and len(pages) == 1  # then the page's title is the report's
     level = 2 if whole else 3
@@ -190,20 +205,21 @@ def _block(block: Block, report: _Report) -> str:
 def _chart(block: Chart, report: _Report) -> str:
     said = " ".join(part for part in (block.caption, edges_of(block)) if part)
     table = figures_of(block)
-    behind = f"<details><summary>The figures</summary>{_table(table, report)}</details>" if table and table.rows else ""
+    behind = f"<details><summary>The figures</summary>{_table(table, None)}</details>" if table and table.rows else ""
     if can_be_drawn(block):
-        drawn = f'<div role="img" aria-label="{_shown(alt_of(block))}">{svg_of(block, next(report.names))}</div>'
+        shown = svg_of(block, next(report.names), report.methods)
+        drawn = f'<div role="img" aria-label="{_shown(alt_of(block))}">{shown}</div>'
     else:
         drawn = _tag("p", "There is nothing to draw.")
     caption = _tag("figcaption", said) if said else ""
     return f"<figure>{_tag('strong', block.title)}{drawn}{caption}{behind}</figure>"
 
 
-def _table(table: Table, report: _Report) -> str:
+def _table(table: Table, report: _Report | None) -> str:
+    """Show a table; without a report it explains nothing, as one that is folded away is not where a reader begins."""
     titles = "".join(f'<th scope="col" dir="auto">{_explained(title, report)}</th>' for title in table.columns)
     lines = "".join(
-        f"<tr>{''.join(_cell(cell, report if i == 0 else None) for i, cell in enumerate(row))}</tr>\n"
-        for row in table.rows
+        f"<tr>{''.join(_cell(cell, report, first=i == 0) for i, cell in enumerate(row))}</tr>\n" for row in table.rows
     )
     caption = f"<caption>{_tag('span', table.caption)}</caption>" if table.caption else ""
     label = f' aria-label="{_shown(table.caption)}"' if table.caption else ""
@@ -213,16 +229,19 @@ def _table(table: Table, report: _Report) -> str:
     )
 
 
-def _cell(cell: Cell, report: _Report | None) -> str:
+def _cell(cell: Cell, report: _Report | None, *, first: bool) -> str:
     """Show a cell; the first one of a row names it, and may be the first to use a term of the report."""
-    if report is not None:
-        return f'<th scope="row" dir="auto">{_explained(in_words(cell), report)}</th>'
+    if first:
+        kind = ' class="long"' if len(in_words(cell)) > _LONG else ""
+        return f'<th scope="row"{kind} dir="auto">{_explained(in_words(cell), report)}</th>'
     text = in_words(cell)
     return _tag("td", text, "n" if not isinstance(cell, str) or len(text) <= _SHORT else "")
 
 
-def _explained(text: str, report: _Report) -> str:
+def _explained(text: str, report: _Report | None) -> str:
     """Escape a text; what it is the first to use is explained where one points at it."""
+    if report is None:
+        return _shown(text)
     return "".join(
         _shown(piece) if term is None else f'<abbr title="{_shown(term.meaning)}">{_shown(piece)}</abbr>'
         for piece, term in first_uses(text, report.left)

@@ -28,7 +28,11 @@ class Term:
 
 
 TERMS = (
-    Term("a", "your model, with its prompt and settings: texts come as often as it writes them", r"‖a\)|log a\b"),
+    Term(
+        "a",
+        "your model, with its prompt and settings: texts come as it writes them",
+        r"(?<=‖)a(?=\))|(?<=log )a\b",
+    ),
     Term(
         "g",
         "the target: your model's own texts that keep the constraint, each as often as the model writes it",

@@ -231,7 +231,7 @@ def charts_of(trainings: Sequence[Training]) -> dict[str, Curves]:
         if on_gold:
             kl.append(Curve(training.name, on_gold))
         elif by_weights:
-            kl.append(Curve(f"{training.name} (by weights)", by_weights))
+            kl.append(Curve(f"{training.name} (by weights)", by_weights, training.name))
         rates.append(Curve(training.name, _points(rows, lambda row: row.acceptance)))
     found = [training.result.figures for training in trainings if training.result is not None]
     before = [rate for figures in found if (rate := figures.get("acceptance_before")) and rate.value > 0]

@@ -18,6 +18,8 @@ from guardwrap.evaluation import tradeoff
 from guardwrap.evaluation.report import page_of, read_evaluation
 from guardwrap.evaluation.run import evaluate
 from guardwrap.evaluation.settings import Settings
+from guardwrap.report.blocks import Bars, Curves, Points
+from guardwrap.report.charts import methods_of
 from guardwrap.report.html import html_report
 from guardwrap.samplers import from_row, qrs
 from tests.evaluation.placed import Source, placed
@@ -116,7 +118,7 @@ def test_the_page(tmp_path):
     assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in page.seen
     assert "prefers-color-scheme: dark" in html
     plots = [attributes for tag, attributes in page.seen if attributes.get("role") == "img"]
-    assert len(plots) == sum(tag == "svg" for tag, _ in page.seen) == 7
+    assert 2 * len(plots) == sum(tag == "svg" for tag, _ in page.seen) == 14
     of_a_prompt = ["Where in the text", *2 * ["What samplers cost"]]
     for attributes, start in zip(plots, ["Cost against distance", *2 * of_a_prompt], strict=True):
         label = attributes["aria-label"] or ""
@@ -142,6 +144,17 @@ def test_the_page(tmp_path):
     for name in ("cost-2", "positions-2", "tradeoff-2", "tradeoff-of-2-2"):
         assert (tmp_path / f"{name}.png").exists()
     assert SECRET not in html
+
+
+def test_a_proposal_has_one_colour_on_its_page(tmp_path):
+    """The model's texts are those of g; the paper's curves are of the same samplers."""
+    found = run(tmp_path)
+    blocks = [block for section in page_of(found).sections for block in section.blocks]
+    charts = [block for block in blocks if isinstance(block, Points | Bars | Curves)]
+    assert len(charts) == 3
+    assert methods_of(charts) == ["the model itself", "cap", "QRS", "IMH"]
+    names = [one.name for chart in charts for one in chart.series]
+    assert {"g", "g' of cap", "QRS, in the paper"} <= set(names)
 
 
 def test_negative_control_a_page_that_escapes_nothing(tmp_path, monkeypatch):

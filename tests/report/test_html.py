@@ -195,7 +195,7 @@ def test_nothing_from_a_page_is_obeyed():
     page = Page(html)
     tags = [tag for tag, _ in page.seen]
     assert not {"script", "img", "link", "iframe", "object", "image", "b"} & set(tags)
-    assert tags.count("svg") == tags.count("figure") == 8
+    assert tags.count("svg") == 2 * tags.count("figure") == 16
     assert not any(name.startswith("on") for _, attributes in page.seen for name in attributes)
     for tag, attributes in page.seen:
         assert not {"src", "xlink:href", "action"} & attributes.keys()
@@ -456,8 +456,18 @@ addEventListener("load", () => {
     beyond: all("body *").filter((e) => !inside(e) && e.getBoundingClientRect().right > view.innerWidth + 0.5)
       .map((e) => e.tagName),
     marks: all("mark").map((e) => [e.textContent, ...box(e), style(e, "backgroundColor"), style(e, "color")]),
-    images: all("[role=img]").map((e) => [e.getAttribute("aria-label").length, ...box(e.querySelector("svg"))]),
-    letters: all("svg text").map((e) => box(e)[1]),
+    images: all("[role=img]").map((e) => [e.getAttribute("aria-label").length,
+      ...box([...e.querySelectorAll("svg")].find((svg) => box(svg)[0] > 0))]),
+    letters: all("svg text").map((e) => box(e)[1]).filter((height) => height > 0),
+    room: page.querySelector("main").getBoundingClientRect().width,
+    overlaps: all("figure svg").flatMap((svg) => {
+      const of = [...svg.querySelectorAll("text")].filter((e) => e.textContent.trim() && box(e)[1] > 0);
+      const at = of.map((e) => e.getBoundingClientRect());
+      const over = (p, q) => Math.min(p.right, q.right) - Math.max(p.left, q.left) > 1
+        && Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top) > 2;
+      return at.flatMap((p, i) => at.slice(0, i).flatMap((q, j) => over(p, q)
+        ? [[svg.parentElement.getAttribute("aria-label").slice(0, 40), of[i].textContent, of[j].textContent]] : []));
+    }),
     ink: style(page.body, "color"), paper: style(page.body, "backgroundColor"),
     drawn: style(page.querySelector("svg text"), "fill"),
     scripts: page.scripts.length, hacked: Boolean(view.hacked || window.hacked),
@@ -538,6 +548,45 @@ def test_negative_control_a_page_that_is_too_wide(shown, tmp_path):
     (tmp_path / "report.html").write_text(wide)
     found = measured(tmp_path / "report.html")
     assert found["needed"] > PHONE
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [PHONE, 1280])
+def test_charts_are_as_wide_as_the_page_and_labels_do_not_overlap(shown, width):
+    found = measured(shown, width=width)
+    assert found["overlaps"] == []
+    assert len(found["images"]) >= 12
+    assert all(drawn == pytest.approx(found["room"], abs=1) for _, drawn, _ in found["images"])
+    assert found["room"] >= min(width - 40, 900)
+    assert 9 <= np.median(found["letters"]) <= 24
+
+
+@needs_browser
+def test_negative_control_labels_that_overlap(shown, tmp_path):
+    larger = shown.read_text().replace("</style>", "svg text { font-size: 40px !important; }</style>", 1)
+    (tmp_path / "report.html").write_text(larger)
+    assert measured(tmp_path / "report.html")["overlaps"] != []
+
+
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_a_table_that_goes_on_beyond_the_edge_shows_it(tmp_path, dark):
+    def at_the_edge(*cells):
+        """The grey at the right edge of a tall table, and that of the paper."""
+        table = Table(None, ("", *("w" * len(cell) for cell in cells)), (("row", *cells),) * 60)
+        (tmp_path / "report.html").write_text(html_of(table)[0])
+        path = tmp_path / "shot.png"
+        size = f"--window-size={PHONE},1200"
+        page = (tmp_path / "report.html").as_uri()
+        browse(tmp_path, *["--force-dark-mode"] * dark, size, f"--screenshot={path}", page)
+        with Image.open(path) as image:
+            grey = np.asarray(image.convert("L")).astype(int)
+        return np.median(grey[300:, PHONE - 18]), np.median(grey[300:, PHONE - 4])
+
+    edge, paper = at_the_edge(*["12345678"] * 9)
+    assert abs(edge - paper) > 40
+    edge, paper = at_the_edge("1")
+    assert edge == paper, "a negative control: all of it is seen"
 
 
 @needs_browser
