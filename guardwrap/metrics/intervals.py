@@ -66,9 +66,10 @@ def mean_interval(values: Floats, freedom: float = math.inf) -> Estimate:
     if scale == 0:
         return Estimate(mean, mean, mean)
     centred = centred / scale  # powers of what is left neither overflow nor vanish
-    variance = float((centred**2).mean())
-    skewness = float((centred**3).mean()) / variance**1.5
-    kurtosis = float((centred**4).mean()) / variance**2
+    square = centred * centred
+    variance = float(square.mean())
+    skewness = float((square * centred).mean()) / variance**1.5
+    kurtosis = float((square * square).mean()) / variance**2
     error = scale * math.sqrt(variance / (size - 1))
     quantile = -float(stdtrit(min(2 * size / max(kurtosis - 1, 1), size - 1, freedom), _TAIL))
     low, high = (error * _hall(x, skewness, size) for x in (quantile, -quantile))

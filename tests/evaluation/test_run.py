@@ -24,6 +24,8 @@ ATTEMPTS = 2000
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     undrawn(monkeypatch)
+    for place in ("figures", "tradeoff"):  # how alike texts are is no matter here
+        monkeypatch.setattr(f"guardwrap.evaluation.{place}.diversity", lambda texts: {})
 
 
 def evaluated(folder: Path, world: World, proposals: dict[str, Any], attempts: int = ATTEMPTS) -> Any:
