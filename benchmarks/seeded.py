@@ -174,7 +174,7 @@ def cases(story: str, steps: "Steps") -> dict[str, Callable[[], Any]]:
         ),
         "tiny, many": lambda: outcomes(tiny(letter, seed=33, batch_size=16).run(several * 30, max_new_tokens=6)),
         "table": lambda: outcomes(
-            tiny(Keyword("a", whole_words=False, max_count=2), table, seed=34).run(
+            tiny(Keyword("a", whole_words=False, min_count=1, max_count=2), table, seed=34).run(
                 ["a", "ab"], num_return_sequences=50, **table.settings
             )
         ),

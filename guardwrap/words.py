@@ -45,7 +45,7 @@ def _origin(report: Report) -> str:
     if words.startswith("approximately g"):
         return f"nearly {satisfy}"
     if words.endswith(", not g"):
-        return f"{every}, drawn from {report.proposal} and not from your model's own law"
+        return f"{every}, drawn from a proposal and not from your model's own law"
     if words.startswith("biased"):
         return f"{every}; short ones are favoured by the deadline"
     return f"{every}; {words}"

@@ -25,7 +25,7 @@ FITS = 1e-3
 FAILS = 1e-9
 
 # Z ≈ 0.35, texts of one to four tokens, and a verdict that aborts.
-CONSTRAINT = Keyword("a", whole_words=False, max_count=2) & ~Regex("^b")
+CONSTRAINT = Keyword("a", whole_words=False, min_count=1, max_count=2) & ~Regex("^b")
 
 
 @pytest.fixture

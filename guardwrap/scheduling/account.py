@@ -299,10 +299,10 @@ class Account:
         if request.prompt.law.mode != "sample":
             return f"{request.prompt.law.mode} search, checked: not a draw from g", {}
         words, evidence = request.sampler.report(self.state)
-        if not self.accepted and words.startswith(("exactly", "approximately")):
-            return "nothing", evidence
         if request.budget.deadline is not None:
             words = "biased by a deadline"
+        elif not self.accepted and words.startswith(("exactly", "approximately")):
+            words = "nothing"
         elif request.proposal is not None and not request.sampler.weighs:
             words = f"g' of {request.proposal}, not g"
         return words, evidence

@@ -15,8 +15,8 @@ LENGTH = 10
 
 def undrawn(patch: pytest.MonkeyPatch) -> None:
     """Leave out an evaluation's page and charts, which take longer than its figures; test_report.py has them."""
-    patch.setattr("guardwrap.evaluation.run.png_of", lambda chart: b"")
-    patch.setattr("guardwrap.evaluation.run.html_report", lambda pages: "")
+    patch.setattr("guardwrap.evaluation.run.png_of", lambda *_: b"")
+    patch.setattr("guardwrap.evaluation.run.html_report", lambda *_: "")
 
 
 @dataclass(frozen=True)

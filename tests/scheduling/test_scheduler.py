@@ -25,7 +25,7 @@ from tests.scheduling.table import LETTERS, TableBackend, TableLaw, TablePrompt,
 DRAWS = 20_000
 FEW = 5_000
 FITS, FAILS = 1e-3, 1e-9
-RULE = Keyword("a", whole_words=False, max_count=2) & ~Regex("^b")
+RULE = Keyword("a", whole_words=False, min_count=1, max_count=2) & ~Regex("^b")
 
 
 @constraint(prefix=lambda text: Verdict.VIOLATED if text.startswith("b") or text.count("a") > 2 else Verdict.UNDECIDED)
