@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from guardwrap.backends.known import TokenLaw
-from guardwrap.scheduling.backend import Mask
+from guardwrap.scheduling.backend import Ids, Mask
 
 __all__ = ["Branch", "Candidates", "Narrowed", "narrowed"]
 
@@ -64,7 +64,7 @@ class Branch:
         whole law.
     """
 
-    prefix: tuple[int, ...]
+    prefix: Ids
     tokens: npt.NDArray[np.int64]
     log_probabilities: npt.NDArray[np.float64]
     judged: int = 0
@@ -140,17 +140,17 @@ class Narrowed:
 
 
 def narrowed(
-    before: Narrowed | None,
-    ended: Sequence[tuple[tuple[int, ...], bool]],
-    law_after: Callable[[tuple[int, ...]], Candidates],
+    before: Branch | None,
+    ended: Sequence[tuple[Ids, bool]],
+    law_after: Callable[[Ids], Candidates],
     mask: Mask,
-) -> Narrowed:
-    """Leave out more of what is known to be rejected.
+) -> Branch:
+    """Leave out more of what is known to be rejected, and return where attempts begin.
 
     Parameters
     ----------
     before
-        What was left out already. It grows, so none that is drawn from it may be under way.
+        Where they began, with what was left out already. It grows, so none that is drawn from it may be under way.
     ended
         The tokens of attempts that were drawn since then, in launch order, and whether each ended there and was
         rejected.
@@ -164,29 +164,28 @@ def narrowed(
     CheckFailed
         If the constraint cannot judge a text.
     """
-    root = before.root if before is not None else Branch((), *law_after(()))
+    root = before or Branch((), *law_after(()))
     if before is None:
         root.judge(mask)
-    computed, size = 0, sum(len(branch.tokens) for branch, _ in root.below())
+    added, size = 0, sum(len(branch.tokens) for branch, _ in root.below())
     # Prefixes of attempts that came by at least twice; those of more attempts first, and so each before longer ones.
     visits = Counter(ids[:end] for ids, _ in ended for end in range(1, len(ids)))
     for prefix, count in visits.most_common():
-        if count < 2 or computed == NEW or size >= ENTRIES:
+        if count < 2 or added == NEW or size >= ENTRIES:
             break
         parent = root.at(prefix[:-1])
         if parent is not None and prefix[-1] in parent.tokens and prefix[-1] not in parent.children:
             child = parent.children[prefix[-1]] = Branch(prefix, *law_after(prefix))
             child.judge(mask)
-            computed, size = computed + 1, size + len(child.tokens)
+            added, size = added + 1, size + len(child.tokens)
     for ids, rejected in ended:
         if rejected and (parent := root.at(ids[:-1])) is not None:
             parent.leave_out({ids[-1]})
     root.weigh()
     branches = list(root.below())
+    notable = NOTABLE * root.live / len(branches)
     for branch, reached in branches:
-        if reached * float(np.exp(branch.log_probabilities[branch.judged :]).sum()) > NOTABLE * root.live / len(
-            branches
-        ):
+        if reached * float(np.exp(branch.log_probabilities[branch.judged :]).sum()) > notable:
             branch.judge(mask)
     root.weigh()
-    return Narrowed(root, root.live, computed)
+    return root

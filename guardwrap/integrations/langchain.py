@@ -30,9 +30,8 @@ class _Guarded(BaseModel):
     cache: Any = Field(default=False, exclude=True, frozen=True)
 
     def __init__(self, guarded: Any, constraints: Any = None, **fields: Any) -> None:
-        if fields.get(
-            "cache"
-        ):  # its key knows nothing of a call's constraint, so a text of another one would come back
+        # Its key knows nothing of a call's constraint, so a text of another one would come back.
+        if fields.get("cache"):
             raise UsageError("a cache would return texts that were drawn under other constraints; leave cache= out")
         super().__init__(guarded=as_guarded(guarded, constraints), **{**fields, "cache": False})
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from guardwrap.errors import ModelError
+from guardwrap.hub import cached_or_online
 
 __all__ = ["load_local"]
 
@@ -39,8 +40,9 @@ def load_local() -> tuple[Any, Any]:
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source: Path | str = _converted() or HUB_ID
+    converted = _converted()
     try:
+        source = converted or cached_or_online(HUB_ID)
         model = AutoModelForCausalLM.from_pretrained(source, dtype="float32")
         return model, AutoTokenizer.from_pretrained(source)
     except OSError as error:

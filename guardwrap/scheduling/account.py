@@ -179,7 +179,8 @@ class Account:
             return
         self.computed += found.computed
         rounds.take(found)
-        self.rejected_at, self.satisfied_before = [], self.satisfied
+        if rounds.narrowed is not None:
+            self.rejected_at, self.satisfied_before = [], self.satisfied
         if found.live == 0.0:
             self.ended = "impossible"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from guardwrap.scheduling.backend import Narrowed
+from guardwrap.scheduling.backend import Ids, Narrowed
 
 __all__ = ["Rounds"]
 
@@ -42,7 +42,7 @@ class Rounds:
     _begin: int = 0
     _size: int = field(default_factory=lambda: FIRST)
     _satisfied: int = 0
-    _ended: dict[int, tuple[tuple[int, ...], bool]] = field(default_factory=dict)
+    _ended: dict[int, tuple[Ids, bool]] = field(default_factory=dict)
 
     def room(self, launched: int) -> int:
         """Return how many more attempts may be launched before this round must be over."""
@@ -54,7 +54,7 @@ class Rounds:
         """Whether all attempts of a round without enough texts are decided."""
         return decided == self._begin + self._size and not self._enough
 
-    def note(self, attempt: int, token_ids: tuple[int, ...], satisfied: bool) -> None:
+    def note(self, attempt: int, token_ids: Ids, satisfied: bool) -> None:
         """Keep what became of an attempt of this round."""
         if attempt >= self._begin:
             self._satisfied += satisfied
@@ -62,7 +62,7 @@ class Rounds:
             rejected = not satisfied and len(token_ids) <= DEPTH
             self._ended[attempt] = token_ids[:DEPTH], rejected
 
-    def ended(self) -> list[tuple[tuple[int, ...], bool]]:
+    def ended(self) -> list[tuple[Ids, bool]]:
         """Return this round's last attempts in launch order: tokens, and whether each ended so and was rejected."""
         return [ended for _, ended in sorted(self._ended.items())]
 

@@ -10,7 +10,7 @@ import torch
 
 from guardwrap import Budget, GuardedGenerator, Regex, constraint, imh
 from guardwrap.backends import narrowing
-from guardwrap.backends.narrowing import Branch, Narrowed, narrowed
+from guardwrap.backends.narrowing import Branch, narrowed
 from guardwrap.draws import Outcome
 from guardwrap.errors import CheckFailed
 from guardwrap.scheduling import account, skipping
@@ -78,12 +78,12 @@ def test_the_batch_size_does_not_matter(batch_size: int) -> None:
     assert texts(batch_size) == texts(64)
 
 
-def too_many(before: Narrowed | None, ended: Any, law_after: Callable[[tuple[int, ...]], Any], mask: Any) -> Narrowed:
+def too_many(before: Branch | None, ended: Any, law_after: Callable[[tuple[int, ...]], Any], mask: Any) -> Branch:
     """Leave out a text that does satisfy the constraint: "abca"."""
-    found = narrowed(before, ended, law_after, mask)
-    found.root.leave_out({world().tokenizer.convert_tokens_to_ids("a")})
-    found.root.weigh()
-    return Narrowed(found.root, found.root.live, found.computed)
+    root = narrowed(before, ended, law_after, mask)
+    root.leave_out({world().tokenizer.convert_tokens_to_ids("a")})
+    root.weigh()
+    return root
 
 
 @pytest.mark.usefixtures("soon")
@@ -213,11 +213,29 @@ def test_what_is_added_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(narrowing, "ENTRIES", 12)
     sizes: list[int] = []
 
-    def counted(*given: Any) -> Narrowed:
-        found = narrowed(*given)
-        sizes.append(sum(len(branch.tokens) for branch, _ in found.root.below()))
-        return found
+    def counted(*given: Any) -> Branch:
+        root = narrowed(*given)
+        sizes.append(sum(len(branch.tokens) for branch, _ in root.below()))
+        return root
 
     monkeypatch.setattr("guardwrap.backends.refill.decode.narrowed", counted)
     assert min(fits(served(world(), RARE, 5), world(), RARE)) > FITS
     assert max(sizes) <= 12 + len(world().tokenizer)
+
+
+@pytest.mark.usefixtures("soon")
+def test_what_is_computed_to_leave_texts_out_is_counted() -> None:
+    made, computed = world(), 0
+
+    def count(model: Any, given: Any, options: dict[str, Any]) -> None:
+        nonlocal computed
+        past = options.get("past_key_values")
+        if past is not None and past.get_seq_length():  # else it is a prompt
+            computed += options["input_ids"].numel()
+
+    guarded = GuardedGenerator(made.pipeline(), RARE, seed=3, budget=Budget(max_attempts=None))
+    guarded.run(made.prompt, **made.settings)  # tries how rows are kept
+    made.model.register_forward_pre_hook(count, with_kwargs=True)
+    (outcome,) = guarded.run(made.prompt, num_return_sequences=60, **made.settings)
+    assert outcome.report.usage.skipped_attempts
+    assert outcome.report.usage.computed_tokens == computed

@@ -136,11 +136,13 @@ class RefillBackend:
         if not self._rows.shares or not launch.law.repeats:
             return None
         rows = self._make_rows()  # of their own: the same figures, whatever else is under way
+        computed = 0
 
         def law_after(prefix: Ids) -> Candidates:
+            nonlocal computed
             prompt = launch.law.ids
             if prefix:
-                rows.join((*prompt, *prefix[:-1]), len(prompt))
+                computed += rows.join((*prompt, *prefix[:-1]), len(prompt)) + 1
                 newest = torch.tensor(prefix[-1:], device=self._tokens.device)
                 logits = rows.forward(newest, {0: (*prompt, *prefix)})
             else:
@@ -148,7 +150,8 @@ class RefillBackend:
             rows.keep([])
             return candidates_of(logits, Decoded(launch, list(prefix)))
 
-        return narrowed(launch.narrowed, ended, law_after, lookahead)
+        root = narrowed(None if launch.narrowed is None else launch.narrowed.root, ended, law_after, lookahead)
+        return Narrowed(root, root.live, computed)
 
     def _begun(self, launch: Launch) -> Decoded:
         attempt = begun(launch)

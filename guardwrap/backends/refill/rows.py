@@ -15,10 +15,9 @@ from typing import Any, Protocol
 import torch
 from transformers import Cache, DynamicCache
 
+from guardwrap.scheduling.backend import Ids
+
 __all__ = ["Ids", "Plain", "Rows", "Wave", "fresh_cache", "run", "taken_by"]
-
-
-Ids = tuple[int, ...]
 
 
 class Rows(Protocol):
