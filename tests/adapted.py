@@ -14,7 +14,8 @@ KL = Figure(value=0.61, low=0.5, high=0.72)
 
 
 def world_of(**options: Any) -> World:
-    return llama_world(letters="ab", max_new_tokens=4, temperature=0.8, **options)
+    """The numbers of an adapter are float32, so the model's are too: what is saved and read is the same bit by bit."""
+    return llama_world(letters="ab", max_new_tokens=4, temperature=0.8, **{"dtype": torch.float32, **options})
 
 
 def trained(model: Any, *, seed: int = 0, strength: float = 0.07, trainable: bool = False, **config: Any) -> Any:

@@ -20,6 +20,13 @@ torch.set_num_threads(1)
 settings.register_profile("guardwrap", deadline=None, derandomize=True)
 settings.load_profile("guardwrap")
 
+LONG = ("test_examples", "test_paper", "training", "test_exactness", "test_benchmarks", "test_docs")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put what takes long first: at the end there are short tests left, and no worker waits for another's long one."""
+    items.sort(key=lambda item: not item.path.relative_to(Path(__file__).parent).parts[0].startswith(LONG))
+
 
 @pytest.fixture(scope="session")
 def world() -> World:
