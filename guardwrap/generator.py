@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.draws import Budget, Outcome
-from guardwrap.errors import GuardwrapError, spelled
+from guardwrap.errors import GuardwrapError, UsageError, spelled
 from guardwrap.exhausted import Fallback, completed, raise_if_short, require_on_exhausted
 from guardwrap.job import Job
 from guardwrap.pipelike import PipelineLike, streaming
@@ -229,7 +231,42 @@ class GuardedGenerator(PipelineLike):
         """
         given = self._session.kind.read_prompts(prompts).prompts
         require_whole("first", first, 0)
-        return (outcome for _, outcome in self._outcomes(given, self._session.job(options), first=first))
+        job = self._session.job(options)
+        return (outcome for _, outcome in self._outcomes(given, job, first=first, alone=True))
+
+    async def arun(self, prompts: Any = None, **options: Any) -> list[Outcome]:
+        """Generate as ``run`` does, without blocking the event loop: calls that run side by side share one batch.
+
+        Parameters
+        ----------
+        prompts, **options
+            As in a call.
+        """
+        return [outcome async for outcome in self.astream(prompts, **options)]
+
+    async def astream(self, prompts: Any = None, **options: Any) -> AsyncGenerator[Outcome, None]:
+        """Generate as ``arun`` does, and yield each outcome when those of the prompts before it are there.
+
+        A task that is cancelled leaves the batch at once, and so does ``aclose``.
+
+        Parameters
+        ----------
+        prompts, **options
+            As in a call. Lists only: what a generator of prompts waits for would keep other calls waiting.
+
+        Raises
+        ------
+        UsageError
+            If an option is unknown, or the prompts are a generator.
+        """
+        prompts, options = self._session.kind.with_named_inputs(prompts, options)
+        given = self._session.kind.read_prompts(prompts)
+        if given.lazy:
+            raise UsageError("a generator of prompts is for stream(); give astream() a list")
+        job = await asyncio.to_thread(self._session.job, options)
+        async with aclosing(job.aserved(job.requests(given.prompts))) as served:
+            async for prompt, constraint, outcome in served:
+                yield await asyncio.to_thread(self._completed, prompt, constraint, outcome)
 
     def attempts(self, prompts: Any, count: int, *, weigh: bool = True, **options: Any) -> list[list[Attempt]]:
         """Draw a fixed number of attempts for each prompt and return them all, judged: for estimates and training.
@@ -313,10 +350,13 @@ class GuardedGenerator(PipelineLike):
         return returned_rows(new, begins, two_parts=not self._session.kind.causal)
 
     def _outcomes(
-        self, prompts: Iterable[Any], job: Job, *, first: int = 0
+        self, prompts: Iterable[Any], job: Job, *, first: int = 0, alone: bool = False
     ) -> Iterator[tuple[PreparedPrompt, Outcome]]:
-        for prompt, constraint, outcome in job.served(job.requests(prompts, first=first)):
-            yield prompt, completed(self._on_exhausted, outcome, prompt.text, constraint, self.tokenizer)
+        for prompt, constraint, outcome in job.served(job.requests(prompts, first=first), alone=alone):
+            yield prompt, self._completed(prompt, constraint, outcome)
+
+    def _completed(self, prompt: PreparedPrompt, constraint: Constraint, outcome: Outcome) -> Outcome:
+        return completed(self._on_exhausted, outcome, prompt.text, constraint, self.tokenizer)
 
     def _collect(
         self, prompts: Any, job: Job, *, progress: bool | None = None, render: bool = False
@@ -336,6 +376,6 @@ class GuardedGenerator(PipelineLike):
         return outcomes, records
 
     def _records_lazily(self, prompts: Iterable[Any], job: Job) -> Iterator[Any]:
-        for prompt, outcome in self._outcomes(prompts, job):
+        for prompt, outcome in self._outcomes(prompts, job, alone=True):
             raise_if_short(self._on_exhausted, [outcome], self._session.kind.sampling)
             yield job.records(prompt, outcome)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator, Sized
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -23,8 +24,9 @@ from guardwrap.pipelines.proposed import require_weighable
 from guardwrap.proposals import Masked
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Backend
+from guardwrap.scheduling.batch import Batches
 from guardwrap.scheduling.request import Request, Weigh
-from guardwrap.scheduling.scheduler import WINDOW, Scheduler, in_order
+from guardwrap.scheduling.scheduler import WINDOW, Scheduler
 
 __all__ = ["Asked", "Job", "backend_for"]
 
@@ -76,6 +78,8 @@ class Job:
         Whether the model continues its prompts, so that our own loop draws from it.
     each
         What the prompts ask for, one for each.
+    batches
+        Where it joins the calls that are under way; None for a batch of its own.
     """
 
     call: Call
@@ -89,6 +93,7 @@ class Job:
     weigh: Weigh | None = None
     causal: bool = False
     each: Iterable[Asked] | None = None
+    batches: Batches | None = None
 
     def requests(self, prompts: Iterable[Any], *, first: int = 0) -> Iterator[Request]:
         """Prepare prompts, one by one as they are taken, and make requests of them.
@@ -171,12 +176,43 @@ class Job:
         """Make the backend that draws its attempts."""
         return backend_for(self.model, self.batch_size) if self.causal else GenerateBackend(self.batch_size)
 
-    def served(self, requests: Iterator[Request]) -> Iterator[tuple[PreparedPrompt, Constraint, Outcome]]:
-        """Serve requests, and yield each prompt with its constraint and its outcome, in their order."""
-        scheduler = Scheduler(self.backend(), requests, window=WINDOW * self.batch_size)
-        for request, outcome in in_order(scheduler):
+    def served(
+        self, requests: Iterator[Request], *, alone: bool = False
+    ) -> Iterator[tuple[PreparedPrompt, Constraint, Outcome]]:
+        """Serve requests, and yield each prompt with its constraint and its outcome, in their order.
+
+        Parameters
+        ----------
+        requests
+            As ``requests`` returns them.
+        alone
+            Whether they are served in a batch of their own. In one with others they may be taken in another thread, and
+            where taking one waits for something, others would wait too.
+        """
+        window = WINDOW * self.batch_size
+        if alone or self.batches is None or not self.causal:
+            served = Scheduler(self.backend()).serve(requests, window=window)
+        else:
+            served = self.batches.serve(self._key, self.backend, requests, window=window)
+        for request, outcome in served:
             prompt: Any = request.prompt
             yield prompt, request.constraint, outcome
+
+    async def aserved(
+        self, requests: Iterator[Request]
+    ) -> AsyncGenerator[tuple[PreparedPrompt, Constraint, Outcome], None]:
+        """Serve requests as ``served`` does, without blocking the event loop."""
+        batches = self.batches or Batches()
+        async with aclosing(
+            batches.aserve(self._key, self.backend, requests, window=WINDOW * self.batch_size)
+        ) as served:
+            async for request, outcome in served:
+                prompt: Any = request.prompt
+                yield prompt, request.constraint, outcome
+
+    @property
+    def _key(self) -> Hashable:
+        return id(self.model), self.batch_size, self.causal
 
 
 _ONE_EACH = "constraint_each takes one constraint for each prompt"

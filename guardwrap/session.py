@@ -35,6 +35,7 @@ from guardwrap.pipelines.tensors import prepare_rows
 from guardwrap.private import batch_size_of, library_lock
 from guardwrap.proposals import Masked, merged
 from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
+from guardwrap.scheduling.batch import Batches
 from guardwrap.sources import Proposal, adapter_of, proposal_of
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Session:
         self.budget = budget_or_none(budget) or file.budget or Budget()
         self._seed = None if seed is None else require_whole("seed", seed, 0)
         self._calls = itertools.count()
+        self._batches = Batches()
         self.pipe = as_pipeline(generator, tokenizer)
         self.kind = call_kind(self.pipe)
         batch_size = (batch_size_of(self.pipe) or BATCH_SIZE) if batch_size is None else batch_size
@@ -283,6 +285,7 @@ class Session:
             weigh=None if proposal is None or proposal.only_masks(self.pipe) else Weigher(self.model, model),
             causal=causal,
             each=each,
+            batches=self._batches,
         )
 
     def _each(self, own: Mapping[str, Any], asked: Asked) -> Iterable[Asked] | None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from guardwrap.draws import Outcome
-from guardwrap.errors import GuardwrapError
 from guardwrap.scheduling.account import Account, Judged
 from guardwrap.scheduling.backend import Backend, Decoded, Launch
 from guardwrap.scheduling.judging import judged
 from guardwrap.scheduling.request import Request
+from guardwrap.scheduling.source import InOrder, Served, Source
 
-__all__ = ["Scheduler", "Served", "in_order"]
+__all__ = ["WINDOW", "Scheduler"]
 
 logger = logging.getLogger("guardwrap")
 
@@ -33,86 +32,69 @@ LAUNCH_ROUNDS = 32
 the model is run, 4 rounds took 98 passes for a constraint that one attempt in 2 000 satisfies; 32 rounds take 33."""
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A request that has ended.
-
-    Parameters
-    ----------
-    number
-        Its place in the order in which requests were taken, from 0.
-    request
-        The request.
-    outcome
-        What it got, also before an error.
-    error
-        What ended it, or None.
-    """
-
-    number: int
-    request: Request
-    outcome: Outcome
-    error: Exception | None = None
-
-
 class Scheduler:
     """Draws for requests until each has its texts or has spent its budget. They end in any order.
+
+    Requests come from sources, one a caller. Those of one source are begun in their order; of several sources each gets
+    a fair share, and none waits for another's end.
 
     Parameters
     ----------
     backend
         Draws attempts.
-    upcoming
-        Requests that are taken as there is room for them, after those that were submitted.
-    window
-        Requests under way at once, at most.
-
-    Attributes
-    ----------
-    window : int
-        May be changed while it runs.
-    failure : Exception or None
-        What ``upcoming`` raised: nothing more is taken from it.
     """
 
-    def __init__(self, backend: Backend, upcoming: Iterable[Request] = (), *, window: int) -> None:
+    def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.failure: Exception | None = None
-        self._upcoming = iter(upcoming)
-        self._exhausted = False
-        self.window = window
-        self._submitted: deque[Request] = deque()
-        self._callers = False  # whether requests were submitted, and not just taken one after the other
+        self._sources: list[Source] = []
+        self._whose: dict[Request, Source] = {}
         self._active: dict[Request, Account] = {}
-        self._numbers: dict[Request, int] = {}
-        self._taken = 0
         self._unjudged: list[Decoded] = []
         self._failed: dict[Request, Exception] = {}
         self._rounds = 0  # of launches in a row
         self._began = 0.0  # this step
 
-    def submit(self, request: Request) -> None:
-        """Add a request; it begins when there is room, whatever those under way still want."""
-        self._callers = True
-        self._submitted.append(request)
+    def add(self, source: Source) -> None:
+        """Serve the requests of one more caller."""
+        self._sources.append(source)
 
-    def cancel(self, request: Request) -> None:
-        """Forget a request; its attempts leave the batch at once."""
-        if request in self._submitted:
-            self._submitted.remove(request)
-        if self._active.pop(request, None) is not None:
-            self._numbers.pop(request)
-            self.backend.cancel(lambda launch: launch.request is request)
-            self._unjudged = [attempt for attempt in self._unjudged if attempt.launch.request is not request]
+    def remove(self, source: Source) -> None:
+        """Forget a caller; attempts of its requests leave the batch at once."""
+        if source in self._sources:
+            self._sources.remove(source)
+        gone = {request for request in source.numbers if request in self._active}
+        source.numbers.clear()
+        if gone:
+            for request in gone:
+                del self._active[request], self._whose[request]
+            self.backend.cancel(lambda launch: launch.request in gone)
+            self._unjudged = [attempt for attempt in self._unjudged if attempt.launch.request not in gone]
+
+    def serve(self, requests: Iterable[Request], *, window: int) -> Iterator[tuple[Request, Outcome]]:
+        """Serve the requests of one caller, alone.
+
+        Yields
+        ------
+        Request, Outcome
+            In the order in which they were taken.
+
+        Raises
+        ------
+        Exception
+            What the first request that failed has raised, at once. What taking a request raised, once those before it
+            are done.
+        """
+        source = Source(requests, window)
+        self.add(source)
+        order = InOrder(source)
+        while not source.over:
+            yield from order.put(self.step())
+        order.end()
 
     @property
     def idle(self) -> bool:
         """Whether nothing is left to do."""
-        return self._exhausted and not self._active and not self._submitted
-
-    def unfinished(self) -> list[tuple[int, Outcome]]:
-        """Return what requests under way have got so far, where they have got something."""
-        return [(self._numbers[of], account.outcome()) for of, account in self._active.items() if account.accepted]
+        return all(source.over for source in self._sources)
 
     def step(self) -> list[Served]:
         """Launch attempts where there is room, or else draw a token for those that run; return who has ended."""
@@ -149,46 +131,63 @@ class Scheduler:
         return found
 
     def _next_launches(self) -> tuple[list[Launch], list[Decoded]]:
-        """Fill the room: a fair share for each request under way, then new ones, then whoever still needs more."""
+        """Fill the room: a fair share for each caller, those with the fewest attempts first, then who needs more."""
         launches: list[Launch] = []
         found: list[Decoded] = []
         room = self.backend.room
+        self._sources = [source for source in self._sources if not source.over]
         if not room:
             return launches, found
         lengths = dict(self.backend.lengths())
         for attempt in self._unjudged:
             if attempt.whole:
                 lengths.setdefault(attempt.launch.request, []).append(len(attempt.token_ids))
+        if len(self._sources) == 1:
+            self._fill(self._sources[0], room, lengths, launches, found)
+            return launches, found
+        running = {source: sum(len(lengths.get(of, ())) for of in source.numbers) for source in self._sources}
+        by_need = sorted(self._sources, key=running.__getitem__)
+        share = max(1, (self.backend.running + room) // max(1, len(by_need)))
+        for source in by_need:
+            self._fill(source, min(share - running[source], room - len(launches)), lengths, launches, found)
+        for source in by_need:
+            self._fill(source, room - len(launches), lengths, launches, found)
+        return launches, found
+
+    def _fill(
+        self,
+        source: Source,
+        room: int,
+        lengths: Mapping[Any, list[int]],
+        launches: list[Launch],
+        found: list[Decoded],
+    ) -> None:
+        """Fill a caller's room: a fair share for each request under way, then new ones, then who still needs more."""
+        most = len(launches) + room
 
         def more(account: Account, most: int) -> list[Launch]:
             request = account.request
             new = sum(launch.request is request for launch in launches)
             return account.launches(most, lengths.get(request, []) + [0] * new)
 
-        under_way = [account for account in self._active.values() if account.ended is None]
+        under_way = [self._active[request] for request in source.numbers]
+        under_way = [account for account in under_way if account.ended is None]
         share = max(1, room // max(1, len(under_way)))
-        kept = 0  # for those that were submitted and have not begun
-        if self._callers:
-            # Of several callers none waits for another's end: whoever has the fewest attempts running comes first.
-            under_way.sort(key=lambda account: len(lengths.get(account.request, ())))
-            each = (self.backend.running + room) // (len(under_way) + len(self._submitted)) if self._submitted else 0
-            kept = min(room, len(self._submitted) * max(1, each))
         for account in under_way:
-            if len(launches) < room - kept:
-                launches += more(account, min(share, room - kept - len(launches)))
-        while len(launches) < room and len(self._active) < self.window and (request := self._take()):
+            if len(launches) < most:
+                launches += more(account, min(share, most - len(launches)))
+        while len(launches) < most and (request := source.take()) is not None:
+            self._whose[request] = source
             account = self._begun(request)
             if request in self._failed:
                 continue
             if request.prompt.law.found is None:
-                waiting = len(self._submitted)  # each of which gets something too
-                launches += account.launches(max(1, (room - len(launches)) // (waiting + 1)), ())
+                launches += account.launches(most - len(launches), ())
             else:
                 found += account.found()
         for account in under_way:
-            if len(launches) < room and account.ended is None:
-                launches += more(account, room - len(launches))
-        return launches, found
+            if len(launches) < most and account.ended is None:
+                launches += more(account, most - len(launches))
 
     def _begun(self, request: Request) -> Account:
         account = self._active[request] = Account(request, self.backend.mode)
@@ -197,20 +196,6 @@ class Scheduler:
         except Exception as error:
             self._failed[request] = error
         return account
-
-    def _take(self) -> Request | None:
-        """Return the next request, if there is one."""
-        request = self._submitted.popleft() if self._submitted else None
-        if request is None and not self._exhausted:
-            try:
-                request = next(self._upcoming, None)
-            except Exception as error:  # the user's generator too
-                self.failure = error
-            self._exhausted = request is None
-        if request is not None:
-            self._numbers[request] = self._taken
-            self._taken += 1
-        return request
 
     def _ready(self) -> list[Decoded]:
         """Take the attempts that are judged now: a classifier wants company, and so do texts to be weighed."""
@@ -256,48 +241,15 @@ class Scheduler:
         return [self._close(request, error) for request in lost]
 
     def _close(self, request: Request, error: Exception | None) -> Served:
-        account = self._active.pop(request)
-        return Served(self._numbers.pop(request), request, account.outcome(), error)
+        account, source = self._active.pop(request), self._whose.pop(request)
+        number = source.numbers.pop(request)
+        unfinished: list[tuple[int, Outcome]] = []
+        if error is not None:
+            others = ((its, self._active[of]) for of, its in source.numbers.items())
+            unfinished = [(its, other.outcome()) for its, other in others if other.accepted]
+        return Served(source, number, request, account.outcome(), error, tuple(unfinished))
 
 
 def _is_costly(attempt: Decoded) -> bool:
     request: Request = attempt.launch.request
     return request.constraint.cost >= COSTLY or request.weigh is not None
-
-
-def in_order(scheduler: Scheduler) -> Iterator[tuple[Request, Outcome]]:
-    """Serve all requests of a scheduler.
-
-    Yields
-    ------
-    Request, Outcome
-        In the order in which they were taken.
-
-    Raises
-    ------
-    Exception
-        What the first request that failed has raised, at once; an error's ``outcomes`` keep what others have got.
-        What taking a request raised, once those before it are done.
-    """
-    done: dict[int, Served] = {}
-    following, window = 0, scheduler.window
-    while not scheduler.idle:
-        scheduler.window = window - len(done)  # those that wait for their turn take memory too
-        for served in scheduler.step():
-            done[served.number] = served
-            if served.error is not None:
-                raise _with_outcomes(served.error, [*done.values()], scheduler.unfinished())
-        while following in done:
-            served = done.pop(following)
-            following += 1
-            yield served.request, served.outcome
-    if scheduler.failure is not None:
-        raise scheduler.failure
-
-
-def _with_outcomes(error: Exception, done: Sequence[Served], unfinished: Sequence[tuple[int, Outcome]]) -> Exception:
-    """Keep what requests further on have got already."""
-    if isinstance(error, GuardwrapError):
-        ended = [(each.number, each.outcome) for each in done if each.error is None or each.outcome.texts]
-        error.outcomes = tuple(outcome for _, outcome in sorted([*ended, *unfinished], key=lambda pair: pair[0]))
-    return error

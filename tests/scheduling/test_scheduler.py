@@ -17,7 +17,8 @@ from guardwrap.scheduling import backend as seam
 from guardwrap.scheduling.backend import Decoded, Launch, draw_all
 from guardwrap.scheduling.randomness import uniforms
 from guardwrap.scheduling.request import Request
-from guardwrap.scheduling.scheduler import Scheduler, Served, in_order
+from guardwrap.scheduling.scheduler import Scheduler
+from guardwrap.scheduling.source import Served, Source
 from guardwrap.testing import goodness_of_fit
 from tests.clock import Clock, ticking
 from tests.scheduling.table import LETTERS, TableBackend, TableLaw, TablePrompt, draw_of, random_law, text_of
@@ -59,7 +60,7 @@ def gold(law: TableLaw, rule: Constraint = RULE) -> dict[tuple[int, ...], float]
 
 
 def served(requests: list[Request], size: int = 64, window: int = 256) -> list[Outcome]:
-    return [outcome for _, outcome in in_order(Scheduler(TableBackend(size), requests, window=window))]
+    return [outcome for _, outcome in Scheduler(TableBackend(size)).serve(requests, window=window)]
 
 
 def run_to_the_end(scheduler: Scheduler) -> list[Served]:
@@ -161,9 +162,9 @@ def test_a_request_gets_the_same_whatever_else_is_served() -> None:
     alone = [facts(served([request], 1)[0]) for request in everything(3)]
     assert [facts(outcome) for outcome in served(everything(3), 64)] == alone
     assert [facts(outcome) for outcome in served(everything(3), 5, window=2)] == alone
-    scheduler = Scheduler(TableBackend(9), window=8)
+    scheduler = Scheduler(TableBackend(9))
     for request in reversed(everything(3)):
-        scheduler.submit(request)
+        scheduler.add(Source([request], 1))
     ended = {each.outcome.prompt: facts(each.outcome) for each in run_to_the_end(scheduler)}
     assert [ended[fact[0]] for fact in alone] == alone
 
@@ -185,7 +186,7 @@ def test_requests_are_taken_as_there_is_room() -> None:
             # The first one takes long: those behind it are finished meanwhile, but not without end.
             yield request_of(i, random_law(0), Length(min=99) if i == 0 else RULE, budget=Budget(max_attempts=200))
 
-    stream = in_order(Scheduler(TableBackend(4), coming(), window=8))
+    stream = Scheduler(TableBackend(4)).serve(coming(), window=8)
     assert taken == []
     next(stream)
     assert len(taken) == 8
@@ -197,7 +198,7 @@ def test_what_comes_raises_when_those_before_it_are_done() -> None:
         yield request_of(0, random_law(0))
         raise KeyError("of the user")
 
-    stream = in_order(Scheduler(TableBackend(4), coming(), window=8))
+    stream = Scheduler(TableBackend(4)).serve(coming(), window=8)
     assert next(stream)[1].ok
     with pytest.raises(KeyError, match="of the user"):
         next(stream)
@@ -237,9 +238,9 @@ def test_an_error_belongs_to_its_request(kind: str) -> None:
     failing, backend = broken(kind)
     others = [request_of(i, random_law(0, count=3)) for i in range(5)]
     alone = [facts(served([request])[0]) for request in others]
-    scheduler = Scheduler(backend, window=32)
+    scheduler = Scheduler(backend)
     for request in [*others[:2], failing, *others[2:]]:
-        scheduler.submit(request)
+        scheduler.add(Source([request], 1))
     ended = run_to_the_end(scheduler)
     (failed,) = [each for each in ended if each.error is not None]
     assert failed.request is failing
@@ -253,15 +254,15 @@ def test_in_order_keeps_what_others_have_got() -> None:
     failing, backend = broken("check")
     requests = [request_of(0, random_law(0)), request_of(1, random_law(0, count=2)), failing]
     with pytest.raises(CheckFailed) as caught:
-        list(in_order(Scheduler(backend, requests, window=8)))
+        list(Scheduler(backend).serve(requests, window=8))
     assert all(outcome.texts for outcome in caught.value.outcomes)
 
 
 def test_a_backend_that_breaks_ends_whom_it_drew_for(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = TableBackend(2)
-    scheduler = Scheduler(backend, window=2)
+    scheduler = Scheduler(backend)
     for i in range(4):
-        scheduler.submit(request_of(i, random_law(0), Length(min=2)))
+        scheduler.add(Source([request_of(i, random_law(0), Length(min=2))], 1))
     advance = TableBackend.advance
     calls: list[None] = []
 
@@ -274,8 +275,8 @@ def test_a_backend_that_breaks_ends_whom_it_drew_for(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(TableBackend, "advance", once)
     ended = run_to_the_end(scheduler)
-    assert sorted(each.number for each in ended) == [0, 1, 2, 3]
-    assert [each.number for each in ended if each.error is not None] == [0, 1]
+    assert sorted(each.request.number for each in ended) == [0, 1, 2, 3]
+    assert [each.request.number for each in ended if each.error is not None] == [0, 1]
     assert all(each.outcome.ok for each in ended if each.error is None)
 
 
@@ -292,14 +293,15 @@ def test_cancelled_requests_leave_at_once() -> None:
     endless = request_of(0, random_law(0, count=1_000), Length(min=99), budget=Budget(max_attempts=None))
     other, waiting = request_of(1, random_law(0), Length(min=3)), request_of(2, random_law(0))
     backend = TableBackend(4)
-    scheduler = Scheduler(backend, window=2)
-    for request in (endless, other, waiting):
-        scheduler.submit(request)
+    scheduler = Scheduler(backend)
+    sources = {request: Source([request], 1) for request in (endless, other, waiting)}
+    for source in sources.values():
+        scheduler.add(source)
     while not any(attempt.launch.request is endless for attempt in backend.attempts):
         assert all(each.request is not endless for each in scheduler.step())
-    scheduler.cancel(endless)
+    scheduler.remove(sources[endless])
     assert all(attempt.launch.request is not endless for attempt in backend.attempts)
-    scheduler.cancel(waiting)
+    scheduler.remove(sources[waiting])
     assert endless not in [each.request for each in run_to_the_end(scheduler)]
     assert backend.running == 0
 
@@ -308,11 +310,11 @@ def test_a_fair_share_each() -> None:
     """One request that takes everything does not keep another from its text."""
     greedy = request_of(0, random_law(0, count=10_000), budget=Budget(max_attempts=None))
     small = request_of(1, random_law(0))
-    scheduler = Scheduler(TableBackend(8), window=8)
-    scheduler.submit(greedy)
+    scheduler = Scheduler(TableBackend(8))
+    scheduler.add(Source([greedy], 1))
     for _ in range(5):
         scheduler.step()
-    scheduler.submit(small)
+    scheduler.add(Source([small], 1))
     for _ in range(40):
         if any(each.request is small for each in scheduler.step()):
             return

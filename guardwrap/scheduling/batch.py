@@ -1,0 +1,235 @@
+"""One batch for all callers of a model: whoever comes while it runs joins it, and leaves it when done.
+
+A caller that is alone drives the scheduler itself, in its own thread: nothing changes hands, and an interrupt is its
+own. As soon as there are two, the batch's own thread drives, and callers wait for what is theirs. The same texts come
+of both, because randomness belongs to a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
+
+from guardwrap.draws import Outcome
+from guardwrap.scheduling.backend import Backend
+from guardwrap.scheduling.request import Request
+from guardwrap.scheduling.scheduler import Scheduler
+from guardwrap.scheduling.source import InOrder, Served, Source
+
+__all__ = ["Batches"]
+
+
+class _Call:
+    """One caller's place in a batch. ``wake`` is called from another thread when there is something new."""
+
+    def __init__(self, source: Source, wake: Callable[[], None]) -> None:
+        self.source = source
+        self.wake = wake
+        self.inbox: list[Served] = []
+        self.over = False
+        self.error: BaseException | None = None
+
+    def taken(self) -> list[Served] | None:
+        """Return what was served since it was asked last; None when that was all."""
+        if self.error is not None:
+            raise self.error
+        ended, self.inbox = self.inbox, []
+        return ended if ended or not self.over else None
+
+
+class _Batch:
+    """A scheduler, its callers, and who drives it. Everything is done under the lock, but for the steps themselves."""
+
+    def __init__(self, make_backend: Callable[[], Backend], lock: threading.RLock) -> None:
+        self._make_backend = make_backend
+        self._scheduler = Scheduler(make_backend())
+        self._changed = threading.Condition(lock)
+        self._calls: dict[Source, _Call] = {}
+        self._coming: list[Source] = []
+        self._going: list[Source] = []
+        self._driven = False
+
+    def join(self, call: _Call) -> None:
+        """Take a caller in, from its next step on."""
+        self._calls[call.source] = call
+        self._coming.append(call.source)
+        self._changed.notify_all()
+
+    def leave(self, call: _Call) -> bool:
+        """Let a caller go, served or not; return whether it was the last one."""
+        self._calls.pop(call.source, None)
+        self._going.append(call.source)
+        self._changed.notify_all()
+        return not self._calls
+
+    def step_alone(self, call: _Call) -> bool:
+        """Make a step for a caller that is alone; return whether it was."""
+        with self._changed:
+            if self._driven or len(self._calls) > 1:
+                self.drive()
+                return False
+            self._driven = True
+            self._admit()
+        ended: list[Served] | None = None
+        try:
+            ended = self._scheduler.step()
+        finally:
+            with self._changed:
+                self._driven = False
+                if ended is None:  # interrupted: what it left may be half done, and nobody else's is in it
+                    self._scheduler = Scheduler(self._make_backend())
+                else:
+                    self._deliver(ended)
+                if len(self._calls) > 1:
+                    self.drive()
+        return True
+
+    def drive(self) -> None:
+        """Have the batch's own thread drive it from now on."""
+        if not self._driven:
+            self._driven = True
+            threading.Thread(target=self._run, name="guardwrap-batch", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._admit()
+                if not self._calls:
+                    self._driven = False
+                    return
+                if self._scheduler.idle:
+                    self._changed.wait()
+                    continue
+            try:
+                ended = self._scheduler.step()
+            except BaseException as error:  # of the backend itself, and not of a request
+                with self._changed:
+                    self._fail(error)
+                continue
+            with self._changed:
+                self._deliver(ended)
+
+    def _admit(self) -> None:
+        coming, self._coming = self._coming, []
+        going, self._going = self._going, []
+        for source in coming:
+            self._scheduler.add(source)
+        for source in going:
+            self._scheduler.remove(source)
+
+    def _deliver(self, ended: Sequence[Served]) -> None:
+        told = set()
+        for served in ended:
+            if served.source in self._calls:
+                self._calls[served.source].inbox.append(served)
+                served.source.window -= 1  # what nobody has fetched takes memory too
+                told.add(served.source)
+        for source, call in self._calls.items():
+            if source in told or (source.over and not call.over):
+                call.over = source.over
+                call.wake()
+
+    def _fail(self, error: BaseException) -> None:
+        self._scheduler = Scheduler(self._make_backend())
+        for call in self._calls.values():
+            if call.source not in self._coming:
+                call.error = error
+                call.wake()
+
+
+class Batches:
+    """The batches of a wrapper, one for each model that is drawn from; each lives as long as it has callers."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._open: dict[Hashable, _Batch] = {}
+
+    def _join(self, key: Hashable, make_backend: Callable[[], Backend], call: _Call) -> _Batch:
+        with self._lock:
+            batch = self._open.get(key)
+            if batch is None:
+                batch = self._open[key] = _Batch(make_backend, self._lock)
+            batch.join(call)
+            return batch
+
+    def _leave(self, key: Hashable, call: _Call) -> None:
+        with self._lock:
+            if self._open[key].leave(call):
+                del self._open[key]
+
+    def serve(
+        self, key: Hashable, make_backend: Callable[[], Backend], requests: Iterable[Request], *, window: int
+    ) -> Iterator[tuple[Request, Outcome]]:
+        """Serve the requests of one caller, beside those of others.
+
+        Parameters
+        ----------
+        key
+            Callers with equal keys share a batch.
+        make_backend
+            Makes what the batch draws from.
+        requests
+            Taken as there is room for them, maybe in another thread.
+        window
+            Under way at once, at most.
+
+        Yields
+        ------
+        Request, Outcome
+            In the order in which they were taken.
+
+        Raises
+        ------
+        Exception
+            What the first request that failed has raised, at once. What taking a request raised, once those before it
+            are done.
+        """
+        news = threading.Event()
+        call = _Call(Source(requests, window), news.set)
+        order = InOrder(call.source)
+        batch = self._join(key, make_backend, call)
+        try:
+            while True:
+                news.clear()
+                with self._lock:
+                    ended = call.taken()
+                if ended is None:
+                    break
+                if ended:
+                    yield from order.put(ended)
+                elif not batch.step_alone(call):
+                    news.wait()
+            order.end()
+        finally:
+            self._leave(key, call)
+
+    async def aserve(
+        self, key: Hashable, make_backend: Callable[[], Backend], requests: Iterable[Request], *, window: int
+    ) -> AsyncGenerator[tuple[Request, Outcome], None]:
+        """Serve the requests of one caller in an event loop: as ``serve`` does, and the loop is never blocked."""
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                loop.call_soon_threadsafe(news.set)
+
+        call = _Call(Source(requests, window), wake)
+        order = InOrder(call.source)
+        batch = self._join(key, make_backend, call)
+        try:
+            while True:
+                news.clear()
+                with self._lock:
+                    batch.drive()
+                    ended = call.taken()
+                if ended is None:
+                    break
+                for item in order.put(ended):
+                    yield item
+                if not ended:
+                    await news.wait()
+            order.end()
+        finally:
+            self._leave(key, call)

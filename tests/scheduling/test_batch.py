@@ -1,0 +1,268 @@
+"""Callers in threads and in event loops share one batch, and each gets what it gets alone."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from guardwrap import Budget, CheckFailed, Length, constraint
+from guardwrap.draws import Outcome
+from guardwrap.errors import ModelError
+from guardwrap.scheduling.backend import Decoded
+from guardwrap.scheduling.batch import Batches
+from guardwrap.scheduling.randomness import uniforms
+from guardwrap.scheduling.request import Request
+from tests.scheduling import table
+from tests.scheduling.table import TableBackend, random_law
+from tests.scheduling.test_scheduler import facts, request_of, served
+
+pytestmark = pytest.mark.usefixtures("watchdog")
+
+
+class Made:
+    """Makes backends, and keeps them."""
+
+    def __init__(self, size: int = 8) -> None:
+        self.backends: list[TableBackend] = []
+        self.size = size
+
+    def __call__(self) -> TableBackend:
+        self.backends.append(TableBackend(self.size))
+        return self.backends[-1]
+
+
+def requests_of(caller: int, count: int = 3) -> list[Request]:
+    return [request_of(i, random_law(i, count=4), seed=caller) for i in range(count)]
+
+
+def alone(caller: int, count: int = 3) -> list[tuple[Any, ...]]:
+    return [facts(outcome) for outcome in served(requests_of(caller, count))]
+
+
+def endless() -> list[Request]:
+    return [request_of(0, random_law(0, count=1_000_000), Length(min=99), budget=Budget(max_attempts=None))]
+
+
+def got(batches: Batches, made: Callable[[], Any], requests: Any, window: int = 8) -> list[Outcome]:
+    return [outcome for _, outcome in batches.serve("model", made, requests, window=window)]
+
+
+async def agot(batches: Batches, made: Callable[[], Any], requests: Any, window: int = 8) -> list[Outcome]:
+    return [outcome async for _, outcome in batches.aserve("model", made, requests, window=window)]
+
+
+def until(true: Callable[[], Any]) -> None:
+    event = threading.Event()
+    while not true():
+        event.wait(0.001)
+
+
+def kept_open(batches: Batches, made: Made) -> Any:
+    """Keep a batch busy with an endless request; returns what ends it."""
+    leaving = threading.Event()
+
+    async def stay() -> None:
+        task = asyncio.create_task(agot(batches, made, endless()))
+        await asyncio.to_thread(leaving.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    thread = threading.Thread(target=lambda: asyncio.run(stay()))
+    thread.start()
+    until(lambda: made.backends and made.backends[0].attempts)
+
+    def leave() -> None:
+        leaving.set()
+        thread.join()
+
+    return leave
+
+
+def test_one_caller_drives_itself() -> None:
+    threads = threading.active_count()
+    batches, made = Batches(), Made()
+    for _, outcome in batches.serve("model", made, requests_of(1), window=8):
+        assert outcome.ok
+        assert threading.active_count() == threads
+    assert len(made.backends) == 1
+    assert batches._open == {}
+
+
+def test_threads_share_a_batch_and_get_what_they_get_alone() -> None:
+    batches, made = Batches(), Made()
+    leave = kept_open(batches, made)
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda caller: got(batches, made, requests_of(caller)), range(8)))
+    leave()
+    assert [[facts(outcome) for outcome in each] for each in results] == [alone(caller) for caller in range(8)]
+    assert len(made.backends) == 1
+    assert batches._open == {}
+
+
+def test_whoever_drives_hands_over_to_the_batch() -> None:
+    """A caller that began alone ends beside another one that came later."""
+    batches, made = Batches(), Made()
+    came, results = threading.Event(), []
+
+    def slowly() -> Iterator[Request]:
+        for i, request in enumerate(requests_of(1, 30)):
+            if i == 5:
+                thread.start()
+                came.wait(5)
+            yield request
+
+    def other() -> None:
+        came.set()
+        results.append(got(batches, made, requests_of(2)))
+
+    thread = threading.Thread(target=other)
+    assert [facts(outcome) for outcome in got(batches, made, slowly(), window=2)] == alone(1, 30)
+    thread.join()
+    assert [facts(outcome) for outcome in results[0]] == alone(2)
+    assert len(made.backends) == 1
+
+
+def test_tasks_share_a_batch_and_get_what_they_get_alone() -> None:
+    batches, made = Batches(), Made()
+
+    async def all_of_them() -> list[list[Outcome]]:
+        return await asyncio.gather(*(agot(batches, made, requests_of(caller)) for caller in range(8)))
+
+    results = asyncio.run(all_of_them())
+    assert [[facts(outcome) for outcome in each] for each in results] == [alone(caller) for caller in range(8)]
+    assert len(made.backends) == 1
+    assert batches._open == {}
+
+
+def test_other_models_have_batches_of_their_own() -> None:
+    batches, made, others = Batches(), Made(), Made()
+    leave = kept_open(batches, made)
+    outcomes = [outcome for _, outcome in batches.serve("another", others, requests_of(1), window=8)]
+    leave()
+    assert [facts(outcome) for outcome in outcomes] == alone(1)
+    assert len(others.backends) == 1
+
+
+def test_a_cancelled_task_frees_its_rows_at_once() -> None:
+    batches, made = Batches(), Made()
+
+    async def run() -> list[Outcome]:
+        task = asyncio.create_task(agot(batches, made, endless()))
+        while not (made.backends and made.backends[0].attempts):
+            await asyncio.sleep(0.001)
+        other = asyncio.create_task(agot(batches, made, requests_of(1)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await other
+
+    assert [facts(outcome) for outcome in asyncio.run(run())] == alone(1)
+    until(lambda: not made.backends[0].attempts)
+    until(lambda: not any(thread.name == "guardwrap-batch" for thread in threading.enumerate()))
+
+
+@constraint
+def crashes(text: str) -> bool:
+    raise ZeroDivisionError(text)
+
+
+def test_an_error_is_its_caller_s() -> None:
+    batches, made = Batches(), Made()
+    leave = kept_open(batches, made)
+    broken = [request_of(0, random_law(0, count=2)), request_of(1, random_law(0), crashes, watched=False)]
+    with ThreadPoolExecutor(2) as pool:
+        failing = pool.submit(got, batches, made, broken)
+        fine = pool.submit(got, batches, made, requests_of(2))
+        with pytest.raises(CheckFailed) as caught:
+            failing.result()
+        assert [facts(outcome) for outcome in fine.result()] == alone(2)
+    leave()
+    assert all(outcome.texts for outcome in caught.value.outcomes)
+
+
+def test_a_prompt_that_cannot_be_taken_is_its_caller_s() -> None:
+    def coming() -> Iterator[Request]:
+        yield request_of(0, random_law(0))
+        raise KeyError("of the user")
+
+    batches, made = Batches(), Made()
+    leave = kept_open(batches, made)
+    mine = batches.serve("model", made, coming(), window=4)
+    assert next(mine)[1].ok
+    with pytest.raises(KeyError, match="of the user"):
+        next(mine)
+    leave()
+
+
+def test_a_backend_that_breaks_ends_whom_it_served_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches, made = Batches(), Made()
+
+    async def run() -> None:
+        victim = asyncio.create_task(agot(batches, made, endless()))
+        while not (made.backends and made.backends[0].attempts):
+            await asyncio.sleep(0.001)
+        with monkeypatch.context() as patch:
+
+            def gone(self: TableBackend) -> int:
+                raise ModelError("gone")
+
+            patch.setattr(TableBackend, "advance", gone)
+            with pytest.raises(ModelError, match="gone"):
+                await victim
+
+    asyncio.run(run())
+    assert [facts(outcome) for outcome in got(batches, made, requests_of(2))] == alone(2)
+
+
+def test_an_interrupt_is_its_caller_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes while another one is interrupted gets everything all the same."""
+    batches, made, expected = Batches(), Made(), alone(2)
+    advance, results = TableBackend.advance, list[Any]()
+    thread = threading.Thread(target=lambda: results.append(got(batches, made, requests_of(2))))
+
+    def interrupted(self: TableBackend) -> list[Decoded]:
+        if threading.current_thread() is threading.main_thread():
+            thread.start()
+            until(lambda: len(batches._open["model"]._calls) == 2)
+            raise KeyboardInterrupt
+        return advance(self)
+
+    monkeypatch.setattr(TableBackend, "advance", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        got(batches, made, requests_of(1))
+    thread.join()
+    assert [facts(outcome) for outcome in results[0]] == expected
+
+
+def test_who_fetches_nothing_takes_no_more_than_its_window() -> None:
+    batches, made = Batches(), Made()
+    leave = kept_open(batches, made)
+    taken: list[Request] = []
+
+    def coming() -> Iterator[Request]:
+        for request in requests_of(1, 40):
+            taken.append(request)
+            yield request
+
+    mine = batches.serve("model", made, coming(), window=4)
+    next(mine)
+    steps = made.backends[0].steps
+    until(lambda: made.backends[0].steps > steps + 200)
+    assert len(taken) <= 4 + 4
+    assert len(list(mine)) == 39
+    leave()
+
+
+def test_negative_control_noise_that_belongs_to_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = [alone(caller) for caller in range(8)]
+    shared = uniforms(0, 0, 0)
+    monkeypatch.setattr(table, "uniforms", lambda *_: shared)
+    batches, made = Batches(), Made()
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda caller: got(batches, made, requests_of(caller)), range(8)))
+    assert [[facts(outcome) for outcome in each] for each in results] != expected
