@@ -66,6 +66,8 @@ class Session:
         What attempts are drawn from, if not the model itself.
     adapter : Loaded or Checkpoint or None
         The adapter in use.
+    batches : Batches
+        Where calls that run side by side share a batch.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class Session:
         self.budget = budget_or_none(budget) or file.budget or Budget()
         self._seed = None if seed is None else require_whole("seed", seed, 0)
         self._calls = itertools.count()
-        self._batches = Batches()
+        self.batches = Batches()
         self.pipe = as_pipeline(generator, tokenizer)
         self.kind = call_kind(self.pipe)
         batch_size = (batch_size_of(self.pipe) or BATCH_SIZE) if batch_size is None else batch_size
@@ -285,7 +287,7 @@ class Session:
             weigh=None if proposal is None or proposal.only_masks(self.pipe) else Weigher(self.model, model),
             causal=causal,
             each=each,
-            batches=self._batches,
+            batches=self.batches,
         )
 
     def _each(self, own: Mapping[str, Any], asked: Asked) -> Iterable[Asked] | None:

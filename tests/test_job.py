@@ -55,7 +55,7 @@ def test_all_prompts_share_one_batch(world: World, monkeypatch: pytest.MonkeyPat
             made.append(self)
             super().__init__(*args, **options)
 
-    monkeypatch.setattr("guardwrap.job.Scheduler", Counted)
+    monkeypatch.setattr("guardwrap.scheduling.batch.Scheduler", Counted)
     guarded_of(world).run(PROMPTS, constraint_each=EACH, seed=1, **world.settings)
     assert len(made) == 1
 

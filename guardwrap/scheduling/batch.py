@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterat
 from contextlib import suppress
 
 from guardwrap.draws import Outcome
+from guardwrap.scheduling.aside import Aside
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.scheduler import Scheduler
@@ -42,8 +43,9 @@ class _Call:
 class _Batch:
     """A scheduler, its callers, and who drives it. Everything is done under the lock, but for the steps themselves."""
 
-    def __init__(self, make_backend: Callable[[], Backend], lock: threading.RLock) -> None:
+    def __init__(self, make_backend: Callable[[], Backend], lock: threading.RLock, patience: float | None) -> None:
         self._make_backend = make_backend
+        self._patience = patience
         self._scheduler = Scheduler(make_backend())
         self._changed = threading.Condition(lock)
         self._calls: dict[Source, _Call] = {}
@@ -95,6 +97,7 @@ class _Batch:
     def _run(self) -> None:
         while True:
             with self._changed:
+                self._scheduler.aside = self._scheduler.aside or Aside(self._patience)
                 self._admit()
                 if not self._calls:
                     self._driven = False
@@ -140,9 +143,17 @@ class _Batch:
 
 
 class Batches:
-    """The batches of a wrapper, one for each model that is drawn from; each lives as long as it has callers."""
+    """The batches of a wrapper, one for each model that is drawn from; each lives as long as it has callers.
+
+    Attributes
+    ----------
+    patience : float or None
+        Seconds that the user's own functions may take to judge what ended at one time, in a batch of several callers;
+        then their requests fail. None waits.
+    """
 
     def __init__(self) -> None:
+        self.patience: float | None = None
         self._lock = threading.RLock()
         self._open: dict[Hashable, _Batch] = {}
 
@@ -150,7 +161,7 @@ class Batches:
         with self._lock:
             batch = self._open.get(key)
             if batch is None:
-                batch = self._open[key] = _Batch(make_backend, self._lock)
+                batch = self._open[key] = _Batch(make_backend, self._lock, self.patience)
             batch.join(call)
             return batch
 

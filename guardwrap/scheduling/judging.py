@@ -1,17 +1,25 @@
-"""Attempts that ended become texts and are judged: those of all requests under one constraint together."""
+"""Attempts that ended become texts and are judged: those of all requests under one constraint together.
+
+Costly parts, such as classifiers, judge the texts of all requests that have them together, whatever else those ask for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from guardwrap.constraints.judge import Judgement, judge
+from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.judge import Judgement, judge_parts
+from guardwrap.constraints.limits import judging
 from guardwrap.draws import Draw
 from guardwrap.scheduling.account import Judged
 from guardwrap.scheduling.backend import Decoded, grouped
 from guardwrap.scheduling.request import Request
 
-__all__ = ["Failures", "judged"]
+__all__ = ["COSTLY", "Failures", "judged"]
+
+COSTLY = 2
+"""``Constraint.cost`` from which parts judge many texts together."""
 
 Failures = dict[Request, Exception]
 """What judging a request's attempts raised."""
@@ -43,8 +51,8 @@ def judged(ended: Sequence[Decoded]) -> tuple[list[Judged], Failures]:
             failures.setdefault(request, error)
     judgements = {i: Judgement(False, ended[i].blame) for i in draws}
     whole = [i for i in draws if ended[i].whole]
-    for places in grouped(whole, lambda i: _request(ended[i]).constraint):
-        judgements |= _each(ended, places, failures, lambda part: _judge(ended, draws, part))
+    with judging():
+        judgements |= _judgements(ended, draws, whole, failures)
     weights: dict[int, float] = {}
     heavy = [i for i in whole if judgements[i].satisfied and _request(ended[i]).weigh is not None]
     for places in grouped(heavy, lambda i: id(_request(ended[i]).weigh)):
@@ -77,8 +85,25 @@ def _each(ended: Sequence[Decoded], places: Sequence[int], failures: Failures, w
     return found
 
 
-def _judge(ended: Sequence[Decoded], draws: dict[int, Draw], places: Sequence[int]) -> list[Judgement]:
-    return judge(_request(ended[places[0]]).constraint, [draws[i] for i in places])
+def _judgements(
+    ended: Sequence[Decoded], draws: dict[int, Draw], whole: Sequence[int], failures: Failures
+) -> dict[int, Judgement]:
+    """Judge whole texts: under each constraint its cheap parts first, then costly parts on all that are left."""
+    found: dict[int, Judgement] = {}
+    left: dict[int, list[Constraint]] = {}
+
+    def by(parts: Sequence[Constraint], places: Sequence[int]) -> None:
+        found.update(_each(ended, places, failures, lambda some: judge_parts(parts, [draws[i] for i in some])))
+
+    for places in grouped(whole, lambda i: _request(ended[i]).constraint):
+        parts = _request(ended[places[0]]).constraint.parts
+        by([part for part in parts if part.cost < COSTLY], places)
+        left |= {i: [part for part in parts if part.cost >= COSTLY] for i in places}
+    while waiting := [i for i, parts in left.items() if parts and found[i].satisfied]:
+        following = {i: left[i].pop(0) for i in waiting}
+        for places in grouped(waiting, following.__getitem__):
+            by([following[places[0]]], places)
+    return found
 
 
 def _weigh(ended: Sequence[Decoded], draws: dict[int, Draw], places: Sequence[int]) -> list[float]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
-from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.base import Constraint, walk
+from guardwrap.constraints.callables import Python
 from guardwrap.draws import Budget, Draw
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Law, Mask, Watch
@@ -98,3 +100,9 @@ class Request:
     def number(self) -> int:
         """The number that its randomness belongs to."""
         return self.prompt.number if self.place is None else self.place
+
+    @cached_property
+    def runs_code(self) -> bool:
+        """Whether judging its texts runs code that is not guardwrap's own, so that nothing limits the time it takes."""
+        parts = list(walk(self.constraint))
+        return any(isinstance(each, Python) or type(each).__module__.split(".")[0] != "guardwrap" for each in parts)

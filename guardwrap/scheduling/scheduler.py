@@ -9,8 +9,9 @@ from typing import Any
 
 from guardwrap.draws import Outcome
 from guardwrap.scheduling.account import Account, Judged
+from guardwrap.scheduling.aside import Aside
 from guardwrap.scheduling.backend import Backend, Decoded, Launch
-from guardwrap.scheduling.judging import judged
+from guardwrap.scheduling.judging import COSTLY, Failures, judged
 from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.source import InOrder, Served, Source
 
@@ -19,13 +20,14 @@ __all__ = ["WINDOW", "Scheduler"]
 logger = logging.getLogger("guardwrap")
 
 WINDOW = 4
-"""Requests under way at once, in batches: those behind a hard one are finished meanwhile, in bounded memory."""
-
-COSTLY = 2
-"""``Constraint.cost`` from which attempts that ended are judged in batches …"""
+"""Requests of one caller under way at once, in batches: those behind a hard one are finished meanwhile, in bounded
+memory."""
 
 JUDGED_TOGETHER = 16
-"""… of this many, or as many as there are when nothing else is left to do."""
+"""Attempts with a costly constraint are judged when there are so many, or when nothing else is left to do."""
+
+PATIENCE = 0.02
+"""Seconds that a step waits for what is judged aside, where nothing else is left to do."""
 
 LAUNCH_ROUNDS = 32
 """Rounds of launches in a row before the attempts that run are advanced by a token. Where most attempts are over before
@@ -42,10 +44,16 @@ class Scheduler:
     ----------
     backend
         Draws attempts.
+
+    Attributes
+    ----------
+    aside : Aside or None
+        Where texts are judged by the user's own code; None judges them between two steps, so that all wait for it.
     """
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self.aside: Aside | None = None
         self._sources: list[Source] = []
         self._whose: dict[Request, Source] = {}
         self._active: dict[Request, Account] = {}
@@ -128,6 +136,8 @@ class Scheduler:
         if self.backend.running:
             self._rounds = 0
             return found + self.backend.advance()
+        if self.aside is not None and not found:
+            self.aside.wait(PATIENCE)
         return found
 
     def _next_launches(self) -> tuple[list[Launch], list[Decoded]]:
@@ -139,7 +149,7 @@ class Scheduler:
         if not room:
             return launches, found
         lengths = dict(self.backend.lengths())
-        for attempt in self._unjudged:
+        for attempt in (*self._unjudged, *(() if self.aside is None else self.aside.attempts)):
             if attempt.whole:
                 lengths.setdefault(attempt.launch.request, []).append(len(attempt.token_ids))
         if len(self._sources) == 1:
@@ -206,17 +216,27 @@ class Scheduler:
         ready, self._unjudged = [each for each in self._unjudged if not _is_costly(each)], costly
         return ready
 
+    def _judged(self) -> tuple[list[Judged], Failures]:
+        ready = self._ready()
+        if self.aside is None:
+            return judged(ready)
+        slow = [attempt.whole and attempt.launch.request.runs_code for attempt in ready]
+        self.aside.take([attempt for attempt, is_slow in zip(ready, slow, strict=True) if is_slow])
+        items, failures = judged([attempt for attempt, is_slow in zip(ready, slow, strict=True) if not is_slow])
+        others, failed = self.aside.judged()
+        return items + others, failures | failed
+
     def _book(self) -> list[Served]:
         """Judge attempts that ended, decide about them, and stop those that are not needed any more."""
         shares = {account: max(1, account.under_way) for account in self._active.values()}
-        items, failures = judged(self._ready())
+        items, failures = self._judged()
         failed = {**failures, **self._failed}
         self._failed = {}
         by_request: dict[Request, list[Judged]] = {}
         for item in items:
             by_request.setdefault(item.decoded.launch.request, []).append(item)
         for request, its in by_request.items():
-            if request not in failed:
+            if request not in failed and request in self._active:
                 try:
                     self._active[request].commit(its)
                 except Exception as error:  # of a sampler

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -60,8 +61,9 @@ def until(true: Callable[[], Any]) -> None:
         event.wait(0.001)
 
 
-def kept_open(batches: Batches, made: Made) -> Any:
-    """Keep a batch busy with an endless request; returns what ends it."""
+@contextmanager
+def kept_open(batches: Batches, made: Made) -> Iterator[None]:
+    """Keep a batch busy with an endless request of another thread."""
     leaving = threading.Event()
 
     async def stay() -> None:
@@ -74,12 +76,11 @@ def kept_open(batches: Batches, made: Made) -> Any:
     thread = threading.Thread(target=lambda: asyncio.run(stay()))
     thread.start()
     until(lambda: made.backends and made.backends[0].attempts)
-
-    def leave() -> None:
+    try:
+        yield
+    finally:
         leaving.set()
         thread.join()
-
-    return leave
 
 
 def test_one_caller_drives_itself() -> None:
@@ -94,10 +95,8 @@ def test_one_caller_drives_itself() -> None:
 
 def test_threads_share_a_batch_and_get_what_they_get_alone() -> None:
     batches, made = Batches(), Made()
-    leave = kept_open(batches, made)
-    with ThreadPoolExecutor(8) as pool:
+    with kept_open(batches, made), ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda caller: got(batches, made, requests_of(caller)), range(8)))
-    leave()
     assert [[facts(outcome) for outcome in each] for each in results] == [alone(caller) for caller in range(8)]
     assert len(made.backends) == 1
     assert batches._open == {}
@@ -140,9 +139,8 @@ def test_tasks_share_a_batch_and_get_what_they_get_alone() -> None:
 
 def test_other_models_have_batches_of_their_own() -> None:
     batches, made, others = Batches(), Made(), Made()
-    leave = kept_open(batches, made)
-    outcomes = [outcome for _, outcome in batches.serve("another", others, requests_of(1), window=8)]
-    leave()
+    with kept_open(batches, made):
+        outcomes = [outcome for _, outcome in batches.serve("another", others, requests_of(1), window=8)]
     assert [facts(outcome) for outcome in outcomes] == alone(1)
     assert len(others.backends) == 1
 
@@ -173,15 +171,14 @@ def crashes(text: str) -> bool:
 
 def test_an_error_is_its_caller_s() -> None:
     batches, made = Batches(), Made()
-    leave = kept_open(batches, made)
-    broken = [request_of(0, random_law(0, count=2)), request_of(1, random_law(0), crashes, watched=False)]
-    with ThreadPoolExecutor(2) as pool:
-        failing = pool.submit(got, batches, made, broken)
-        fine = pool.submit(got, batches, made, requests_of(2))
-        with pytest.raises(CheckFailed) as caught:
-            failing.result()
-        assert [facts(outcome) for outcome in fine.result()] == alone(2)
-    leave()
+    with kept_open(batches, made):
+        broken = [request_of(0, random_law(0, count=2)), request_of(1, random_law(0), crashes, watched=False)]
+        with ThreadPoolExecutor(2) as pool:
+            failing = pool.submit(got, batches, made, broken)
+            fine = pool.submit(got, batches, made, requests_of(2))
+            with pytest.raises(CheckFailed) as caught:
+                failing.result()
+            assert [facts(outcome) for outcome in fine.result()] == alone(2)
     assert all(outcome.texts for outcome in caught.value.outcomes)
 
 
@@ -191,12 +188,11 @@ def test_a_prompt_that_cannot_be_taken_is_its_caller_s() -> None:
         raise KeyError("of the user")
 
     batches, made = Batches(), Made()
-    leave = kept_open(batches, made)
-    mine = batches.serve("model", made, coming(), window=4)
-    assert next(mine)[1].ok
-    with pytest.raises(KeyError, match="of the user"):
-        next(mine)
-    leave()
+    with kept_open(batches, made):
+        mine = batches.serve("model", made, coming(), window=4)
+        assert next(mine)[1].ok
+        with pytest.raises(KeyError, match="of the user"):
+            next(mine)
 
 
 def test_a_backend_that_breaks_ends_whom_it_served_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,21 +237,20 @@ def test_an_interrupt_is_its_caller_s(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_who_fetches_nothing_takes_no_more_than_its_window() -> None:
     batches, made = Batches(), Made()
-    leave = kept_open(batches, made)
-    taken: list[Request] = []
+    with kept_open(batches, made):
+        taken: list[Request] = []
 
-    def coming() -> Iterator[Request]:
-        for request in requests_of(1, 40):
-            taken.append(request)
-            yield request
+        def coming() -> Iterator[Request]:
+            for request in requests_of(1, 40):
+                taken.append(request)
+                yield request
 
-    mine = batches.serve("model", made, coming(), window=4)
-    next(mine)
-    steps = made.backends[0].steps
-    until(lambda: made.backends[0].steps > steps + 200)
-    assert len(taken) <= 4 + 4
-    assert len(list(mine)) == 39
-    leave()
+        mine = batches.serve("model", made, coming(), window=4)
+        next(mine)
+        steps = made.backends[0].steps
+        until(lambda: made.backends[0].steps > steps + 200)
+        assert len(taken) <= 4 + 4
+        assert len(list(mine)) == 39
 
 
 def test_negative_control_noise_that_belongs_to_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,3 +261,46 @@ def test_negative_control_noise_that_belongs_to_the_batch(monkeypatch: pytest.Mo
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda caller: got(batches, made, requests_of(caller)), range(8)))
     assert [[facts(outcome) for outcome in each] for each in results] != expected
+
+
+def test_a_function_that_never_returns_ends_its_own_requests_only() -> None:
+    batches, made, released = Batches(), Made(), threading.Event()
+    batches.patience = 0.2
+
+    @constraint
+    def hangs(text: str) -> bool:
+        return released.wait(30)
+
+    def hanging() -> list[Request]:
+        return [request_of(0, random_law(0), hangs, watched=False)]
+
+    with kept_open(batches, made), ThreadPoolExecutor(3) as pool:
+        failing = pool.submit(got, batches, made, hanging())
+        same = pool.submit(got, batches, made, hanging())  # behind the first one, or judged with it
+        fine = [pool.submit(got, batches, made, requests_of(caller)) for caller in (1, 2)]
+        assert [[facts(outcome) for outcome in each.result()] for each in fine] == [alone(1), alone(2)]
+        for each in (failing, same):
+            with pytest.raises(CheckFailed, match=r"'hangs' took more than 0\.2 s"):
+                each.result()
+        released.set()
+        # Once it has returned, requests are served again.
+        until(lambda: not any(thread.name == "guardwrap-judge" for thread in threading.enumerate()))
+        assert all(outcome.ok for outcome in pool.submit(got, batches, made, hanging()).result())
+
+
+def test_others_go_on_while_a_function_judges() -> None:
+    """A function that waits for the others' texts gets them."""
+    batches, made, others = Batches(), Made(), threading.Event()
+
+    @constraint
+    def waits(text: str) -> bool:
+        assert others.wait(10)
+        return "a" in text
+
+    with kept_open(batches, made), ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(got, batches, made, [request_of(0, random_law(0, count=3), waits, watched=False, seed=5)])
+        assert [facts(outcome) for outcome in got(batches, made, requests_of(2))] == alone(2)
+        others.set()
+        assert [facts(outcome) for outcome in slow.result()] == [
+            facts(outcome) for outcome in served([request_of(0, random_law(0, count=3), waits, watched=False, seed=5)])
+        ]
