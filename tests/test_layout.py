@@ -7,6 +7,7 @@ PACKAGE = TESTS.parent / "guardwrap"
 
 WHOLE = {
     "benchmarks",
+    "callers",
     "docs",
     "examples",
     "exactness",

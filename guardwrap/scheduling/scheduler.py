@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from guardwrap.draws import Outcome
@@ -210,11 +210,18 @@ class Scheduler:
     def _ready(self) -> list[Decoded]:
         """Take the attempts that are judged now: a classifier wants company, and so do texts to be weighed."""
         costly = [attempt for attempt in self._unjudged if _is_costly(attempt)]
-        if len(costly) >= JUDGED_TOGETHER or not self.backend.running:
+        if len(costly) >= JUDGED_TOGETHER or self._keeps_waiting(costly):
             ready, self._unjudged = self._unjudged, []
             return ready
         ready, self._unjudged = [each for each in self._unjudged if not _is_costly(each)], costly
         return ready
+
+    def _keeps_waiting(self, costly: Sequence[Decoded]) -> bool:
+        """Say whether a caller has nothing else on its way: what others have may go on for ever."""
+        if not self.backend.running or not costly:
+            return not self.backend.running
+        running = {self._whose[request] for request in self.backend.lengths() if isinstance(request, Request)}
+        return any(self._whose[attempt.launch.request] not in running for attempt in costly)
 
     def _judged(self) -> tuple[list[Judged], Failures]:
         ready = self._ready()

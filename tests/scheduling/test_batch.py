@@ -2,23 +2,26 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from guardwrap import Budget, CheckFailed, Length, constraint
-from guardwrap.draws import Outcome
+from guardwrap import Budget, CheckFailed, Constraint, Length, constraint
+from guardwrap.draws import Draw, Outcome
 from guardwrap.errors import ModelError
 from guardwrap.scheduling.backend import Decoded
 from guardwrap.scheduling.batch import Batches
 from guardwrap.scheduling.randomness import uniforms
 from guardwrap.scheduling.request import Request
+from guardwrap.scheduling.scheduler import Scheduler
+from guardwrap.scheduling.source import Source
 from tests.scheduling import table
 from tests.scheduling.table import TableBackend, random_law
-from tests.scheduling.test_scheduler import facts, request_of, served
+from tests.scheduling.test_scheduler import facts, request_of, run_to_the_end, served
 
 pytestmark = pytest.mark.usefixtures("watchdog")
 
@@ -304,3 +307,42 @@ def test_others_go_on_while_a_function_judges() -> None:
         assert [facts(outcome) for outcome in slow.result()] == [
             facts(outcome) for outcome in served([request_of(0, random_law(0, count=3), waits, watched=False, seed=5)])
         ]
+
+
+@dataclass(frozen=True, eq=False)
+class Costly(Constraint):
+    """No b; asked about many texts at once, like a classifier."""
+
+    seen: list[int] = field(default_factory=list, kw_only=True, repr=False)
+    cost = 2
+
+    def check(self, draws: Sequence[Draw], /) -> list[bool]:
+        self.seen.append(len(draws))
+        return ["b" not in draw.text for draw in draws]
+
+
+def test_who_waits_for_company_does_not_wait_for_another_caller() -> None:
+    """What others have on their way may go on for ever."""
+    batches, made = Batches(), Made()
+    with kept_open(batches, made):
+        mine = got(batches, made, [request_of(0, random_law(0), Costly(), watched=False)])
+    assert [facts(outcome)[:3] for outcome in mine] == [
+        facts(outcome)[:3] for outcome in served([request_of(0, random_law(0), Costly(), watched=False)])
+    ]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_costly_parts_judge_the_texts_of_all_requests_together(shared: bool) -> None:
+    one = Costly()
+    rules = [(one if shared else Costly()) & Length(max=5 + i % 3) for i in range(8)]
+    requests = [request_of(i, random_law(i, count=2), rule, watched=False) for i, rule in enumerate(rules)]
+    expected = [facts(served([request], 1)[0]) for request in requests]
+    for rule in rules:
+        next(part for part in rule.parts if isinstance(part, Costly)).seen.clear()
+    scheduler = Scheduler(TableBackend(64))
+    for request in requests:
+        scheduler.add(Source([request], 1))
+    ended = {each.request: facts(each.outcome) for each in run_to_the_end(scheduler)}
+    assert [ended[request] for request in requests] == expected
+    seen = [size for rule in rules for part in rule.parts if isinstance(part, Costly) for size in part.seen]
+    assert (max(seen) >= 6) is shared
