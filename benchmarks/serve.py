@@ -25,12 +25,14 @@ from typing import Any
 
 from openai import AsyncOpenAI
 
-from guardwrap import Constraint, Keyword
+from guardwrap import Constraint, Keyword, Length
 
-WORDS = ["a", "and", "the", "was", "to", "he", "she", "it", "her", "his", "they", "had", "said", "with", "in", "of"]
-WORDS += ["you", "so", "very", "happy", "day", "big", "little", "play", "girl", "boy", "mom", "friend", "saw", "wanted"]
-WORDS += ["time", "named"]
-RULES: list[Constraint] = [Keyword(word) for word in WORDS] + [~Keyword(word) for word in WORDS]
+SEEN = ["a", "and", "the", "was", "to", "he", "she", "had", "with", "in", "little", "girl", "boy", "named"]
+OTHERS = ["it", "her", "his", "they", "said", "of", "you", "so", "very", "happy", "day", "big", "play", "mom", "friend"]
+LENGTHS = [Length(min=low, max=low + 60, unit="characters") for low in (50, 60, 70)]
+RULES: list[Constraint] = [Keyword(word) for word in SEEN] + LENGTHS + [~Keyword(word) for word in SEEN + OTHERS]
+RULES += [Keyword(word) & ~Keyword(other) for word, other in zip(SEEN, OTHERS, strict=False)]
+RULES += [~Keyword(word) & ~Keyword(other) for word, other in zip(OTHERS[:4], SEEN[4:8], strict=True)]
 PROMPT = "Once upon a time, there was a"
 TICKS = os.sysconf("SC_CLK_TCK")
 

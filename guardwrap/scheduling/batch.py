@@ -8,9 +8,11 @@ of both, because randomness belongs to a request.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from weakref import WeakKeyDictionary
 
 from guardwrap.draws import Outcome
 from guardwrap.scheduling.aside import Aside
@@ -20,6 +22,9 @@ from guardwrap.scheduling.scheduler import Scheduler
 from guardwrap.scheduling.source import InOrder, Served, Source
 
 __all__ = ["Batches"]
+
+LAST_STEP = 30.0
+"""Seconds that the end of a process waits for the step that runs."""
 
 
 class _Call:
@@ -92,7 +97,15 @@ class _Batch:
         """Have the batch's own thread drive it from now on."""
         if not self._driven:
             self._driven = True
-            threading.Thread(target=self._run, name="guardwrap-batch", daemon=True).start()
+            thread = threading.Thread(target=self._run, name="guardwrap-batch", daemon=True)
+            _running[thread] = self
+            thread.start()
+
+    def close(self) -> None:
+        """Leave everyone unserved: the process ends."""
+        with self._changed:
+            self._calls.clear()
+            self._changed.notify_all()
 
     def _run(self) -> None:
         while True:
@@ -140,6 +153,19 @@ class _Batch:
             if call.source not in self._coming:
                 call.error = error
                 call.wake()
+
+
+_running: WeakKeyDictionary[threading.Thread, _Batch] = WeakKeyDictionary()
+
+
+@atexit.register
+def _end() -> None:
+    """Let batches come to the end of their step: a thread that the interpreter stops in the middle of one aborts."""
+    threads = list(_running.items())
+    for _, batch in threads:
+        batch.close()
+    for thread, _ in threads:
+        thread.join(LAST_STEP)
 
 
 class Batches:

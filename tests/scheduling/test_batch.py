@@ -1,6 +1,8 @@
 """Callers in threads and in event loops share one batch, and each gets what it gets alone."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -347,3 +349,20 @@ def test_costly_parts_judge_the_texts_of_all_requests_together(shared: bool) -> 
     assert [ended[request] for request in requests] == expected
     seen = [size for rule in rules for part in rule.parts if isinstance(part, Costly) for size in part.seen]
     assert (max(seen) >= 6) is shared
+
+
+def test_a_process_may_end_while_a_batch_runs() -> None:
+    """A thread that the interpreter stopped in the middle of torch's code would abort it."""
+    script = (
+        "import threading, time\n"
+        "from guardwrap import Budget, GuardedGenerator, Keyword\n"
+        "from guardwrap.testing import llama_world\n"
+        "world = llama_world()\n"
+        "guarded = GuardedGenerator(world.pipeline(), Keyword('a'), budget=Budget(max_attempts=None))\n"
+        "call = lambda: guarded.run(world.prompt, num_return_sequences=10**6, **world.settings)\n"
+        "for _ in range(2): threading.Thread(target=call, daemon=True).start()\n"
+        "while not any(thread.name == 'guardwrap-batch' for thread in threading.enumerate()): time.sleep(0.01)\n"
+        "time.sleep(0.2)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
