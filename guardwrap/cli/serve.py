@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -75,6 +77,8 @@ def serve(
         }
     )
     settings = read_settings(config, changes=changes)
+    if settings.allow_code and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     menu = menu_of(settings)  # what is wrong with it is said before a model is loaded
     listening = listen(settings.host, settings.port)
     guarded = load_generator(

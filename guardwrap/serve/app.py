@@ -228,7 +228,7 @@ async def _answered(service: Service, request: Request, handle: _Handler) -> Res
         refused = refusal_of(error)
         if refused.status == 500:
             log.debug("unexpected error", exc_info=error)
-        if refused.status in (401, 413, 415, 429, 503):
+        if refused.status != 408:
             await unread(request)
         note(refused.status, _attempts_in(refused))
         return as_json(refused.body(), refused.status, refused.headers)

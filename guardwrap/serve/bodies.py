@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from fastapi import Request
-from starlette.requests import ClientDisconnect
 
 from guardwrap.serve.refusals import Refused
 from guardwrap.serve.settings import Limits
@@ -76,6 +75,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     except TimeoutError:
         message = f"the request did not arrive within {limits.body_seconds:g} s"
         raise Refused(408, message, code="too_slow", headers={"Connection": "close"}) from None
+    request.state.read = True
     return b"".join(parts)
 
 
@@ -86,8 +86,8 @@ def _too_large(most: int) -> Refused:
 
 async def unread(request: Request) -> None:
     """Take what is left of a refused request and forget it: a client that still sends would miss the reply."""
-    size = 0
-    with suppress(TimeoutError, ClientDisconnect, RuntimeError):  # RuntimeError: it was read to its end
+    size = _UNREAD_BYTES if getattr(request.state, "read", False) else 0
+    with suppress(TimeoutError):
         async with asyncio.timeout(_UNREAD_SECONDS):
             while size < _UNREAD_BYTES:
                 message = await request.receive()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TICK", "Gone", "Stream", "as_json", "served"]
 
-TICK = 5.0
+TICK = 3.0
 """Seconds after which a client that waits is told so. Proxies drop connections that say nothing for 30 or 60."""
 
 

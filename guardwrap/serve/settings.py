@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
+from guardwrap.constraints.base import walk
+from guardwrap.constraints.callables import Python
 from guardwrap.constraints.documents import Invalid, document_of, validated
 from guardwrap.constraints.proposing import AnAdapter, AProposal
 from guardwrap.constraints.registry import kinds
@@ -148,8 +150,8 @@ def read_named(settings: Settings) -> dict[str, ConstraintFile]:
     ------
     UsageError
         If there is no such folder, or two files have one name.
-    SpecError
-        If a file is not well formed, or names code where that is not allowed.
+    ConstraintError
+        If a file is not well formed, or names code where that is not allowed, or that is not there.
     """
     if settings.constraints is None:
         return {}
@@ -162,7 +164,10 @@ def read_named(settings: Settings) -> dict[str, ConstraintFile]:
         if path.stem in named:
             raise UsageError(f"two files of {str(place)!r} are called {path.stem!r}; rename one of them")
         try:
-            named[path.stem] = load(path, allow_code=settings.allow_code)
+            file = named[path.stem] = load(path, allow_code=settings.allow_code)
+            for part in walk(file.constraint):
+                if isinstance(part, Python):
+                    part.call, part.call_prefix  # noqa: B018  # a function that is not there is missed now
         except SpecError as error:
             way_out = str(error).replace("pass allow_code=True", "say --allow-code or allow_code: true")
             raise SpecError(way_out) from None
