@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -21,14 +22,16 @@ from starlette.requests import ClientDisconnect
 from guardwrap.constraints.files import catalogue, catalogue_names
 from guardwrap.content import PREFIX
 from guardwrap.draws import Outcome
-from guardwrap.errors import SpecError, nearest
+from guardwrap.errors import GuardwrapError, SpecError, nearest
+from guardwrap.pipelines.prepare import require_context
+from guardwrap.pipelines.prompts import what_is_wrong
 from guardwrap.samplers.registry import sampler_names
 from guardwrap.serve.admission import Gate, closing
 from guardwrap.serve.asking import Menu
 from guardwrap.serve.bodies import read_body, require_json, require_key, unread
 from guardwrap.serve.fields import parsed
 from guardwrap.serve.figures import Figures
-from guardwrap.serve.refusals import Refused, refusal_of
+from guardwrap.serve.refusals import Refused, bad, refusal_of
 from guardwrap.serve.replies import DONE, WAITING, Reply, event, require_complete
 from guardwrap.serve.serving import Gone, Stream, as_json, served
 from guardwrap.serve.settings import Settings, read_keys, read_named
@@ -106,6 +109,8 @@ class Service:
         self.begun = int(time.time())
         self.about = self._about()
         self._adapters = self._loaded()
+        # Few, and not those of asyncio.to_thread, which the wrapper needs for others.
+        self._readers = ThreadPoolExecutor(2, "guardwrap-reading")
 
     def _loaded(self) -> dict[Any, Any]:
         """Load the adapters that requests may name, once: a call that loads its own shares no batch."""
@@ -120,12 +125,36 @@ class Service:
         adapter = wish.options["adapter"]
         return {**wish.options, "adapter": self._adapters.get(adapter, adapter)}
 
-    def prompt_tokens(self, wish: Wish) -> int:
-        """Count the tokens of a request's prompts as the model reads them."""
+    async def read(self, raw: bytes, *, chat: bool) -> tuple[Wish, int]:
+        """Read a request, and count its prompts' tokens, in a thread: a hostile one holds up neither loop nor batch.
+
+        Raises
+        ------
+        Refused
+            If it cannot be heeded.
+        PromptError
+            If a prompt is longer than the model's context.
+        """
+
+        def read() -> tuple[Wish, int]:
+            wish = read_wish(parsed(raw), self.menu, chat=chat)
+            try:
+                return wish, sum(self._lengths(wish))
+            except GuardwrapError:
+                raise
+            except Exception as error:  # of a chat template, whatever its code raises
+                raise bad("messages" if chat else "prompt", what_is_wrong(wish.prompts, error)) from None
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, read)
+
+    def _lengths(self, wish: Wish) -> Iterator[int]:
+        """Yield the tokens of each prompt as the model reads it."""
         session = self.guarded.session
         call = session.kind.read(session.pipe, {})
-        prompts = session.kind.read_prompts(wish.prompts).prompts
-        return sum(int(call.encoded(prompt)["input_ids"].shape[1]) for prompt in prompts)
+        for prompt in session.kind.read_prompts(wish.prompts).prompts:
+            length = int(call.encoded(prompt)["input_ids"].shape[1])
+            require_context(session.model, length)
+            yield length
 
     def _about(self) -> dict[str, Any]:
         described = {name: file.description for name, file in self.menu.named.items()}
@@ -227,7 +256,8 @@ async def _answered(service: Service, request: Request, handle: _Handler) -> Res
     except Exception as error:
         refused = refusal_of(error)
         if refused.status == 500:
-            log.debug("unexpected error", exc_info=error)
+            log.warning("unexpected %s; -vv shows where", type(error).__name__)
+            log.debug("unexpected error", exc_info=error)  # its message may quote a text
         if refused.status != 408:
             await unread(request)
         note(refused.status, _attempts_in(refused))
@@ -281,16 +311,15 @@ async def _completion(service: Service, request: Request, *, chat: bool) -> tupl
     raw = await read_body(request, service.settings.limits)
     with ExitStack() as place:
         place.enter_context(service.gate.place())
-        wish = await asyncio.to_thread(lambda: read_wish(parsed(raw), service.menu, chat=chat))
+        wish, tokens = await service.read(raw, chat=chat)
         outcomes = served(service.guarded, service.gate, request, wish, service.options(wish))
         reply = Reply(wish, chat)
         if wish.stream:
-            events = _events(service, reply, outcomes)
+            events = _events(service, reply, outcomes, tokens)
             first = await anext(events)  # so that what is refused at once has its status
             return Stream(first, events, place.pop_all()), 0
         found = [_drawn(service, outcome) async for outcome in outcomes if outcome is not None]
         complete = [require_complete(outcome) for outcome in found]
-        tokens = await asyncio.to_thread(service.prompt_tokens, wish)
         attempts = sum(outcome.report.usage.attempts for outcome in complete)
         return as_json(reply.whole(complete, tokens)), attempts
 
@@ -301,7 +330,7 @@ def _drawn(service: Service, outcome: Outcome) -> Outcome:
 
 
 async def _events(
-    service: Service, reply: Reply, outcomes: AsyncGenerator[Outcome | None, None]
+    service: Service, reply: Reply, outcomes: AsyncGenerator[Outcome | None, None], prompt_tokens: int
 ) -> AsyncGenerator[tuple[bytes, int], None]:
     """Yield server-sent events, each with the attempts behind it: a prompt's texts when they are accepted."""
     complete: list[Outcome] = []
@@ -314,5 +343,5 @@ async def _events(
         complete.append(outcome)
         yield pieces, outcome.report.usage.attempts
     if reply.wish.usage:
-        yield event(reply.last(complete, await asyncio.to_thread(service.prompt_tokens, reply.wish))), 0
+        yield event(reply.last(complete, prompt_tokens)), 0
     yield DONE, 0

@@ -31,11 +31,11 @@ CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "tiny", "prompt": "hi"}
 
 
-def wish(chat: bool = True, **fields: Any):
+def wish(chat: bool = True, **fields: Any) -> Any:
     return read_wish({**(CHAT if chat else TEXT), **fields}, MENU, chat=chat)
 
 
-def constraint_of(**fields: Any):
+def constraint_of(**fields: Any) -> Any:
     return wish(**fields).options["constraints"].constraint
 
 
@@ -350,7 +350,7 @@ def test_negative_control_without_the_look_at_it_a_request_would_read_the_disk(m
     """What is refused is what would work: the reader of constraint files does read the file."""
     (tmp_path / "secret.yaml").write_text("guardwrap: 1\nconstraint: {kind: regex, pattern: secret}\n")
     monkeypatch.chdir(tmp_path)
-    asked = {"guardwrap": {"constraint": {"kind": "not", "of": {"file": "secret.yaml"}}}}
+    asked: dict[str, Any] = {"guardwrap": {"constraint": {"kind": "not", "of": {"file": "secret.yaml"}}}}
     assert refused(**asked).param == "guardwrap.constraint.of.file"
     monkeypatch.setattr("guardwrap.serve.asking._require_own", lambda *_: None)
     assert not constraint_of(**asked).accepts("secret")
