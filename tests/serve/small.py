@@ -3,11 +3,18 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 from guardwrap.testing import llama_world
 
 ROOT = Path(__file__).parents[2]
+MESSAGES: list[Any] = [{"role": "user", "content": "ab"}]
+ASKED: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, "max_tokens": 12, "seed": 1}
+HAS_A = {"guardwrap": {"constraint": "has-a"}}
+ENDLESS = {"guardwrap": {"constraint": "endless"}}
+MASKED = {"guardwrap": {"proposal": "masked"}}
 LETTERS = 'abcdef {}":1'
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 RULES = {
@@ -91,3 +98,18 @@ class Server:
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+
+def figures(http):
+    lines = http.get("/metrics").text.splitlines()
+    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if not line.startswith("#")}
+
+
+def wait_until(http, **wanted):
+    """Wait until figures are so."""
+    for _ in range(400):
+        found = figures(http)
+        if all(found[f"guardwrap_{name}"] == value for name, value in wanted.items()):
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"{wanted} never came; {found}")

@@ -10,8 +10,7 @@ import pytest
 
 from guardwrap.errors import UsageError
 from guardwrap.serve.process import listen, url_of
-from tests.serve.small import Server, furnish
-from tests.serve.test_app import ASKED, wait_until
+from tests.serve.small import ASKED, Server, furnish, wait_until
 
 
 @pytest.fixture
