@@ -11,7 +11,7 @@ from guardwrap.draws import Budget, Draw
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Law, Mask, Watch
 
-__all__ = ["DrawOf", "Prepared", "Request", "Weigh"]
+__all__ = ["DrawOf", "OnText", "Prepared", "Request", "Weigh"]
 
 
 class Prepared(Protocol):
@@ -32,6 +32,10 @@ class Prepared(Protocol):
 
 DrawOf = Callable[[Any, Sequence[int], bool, "float | None"], Draw]
 """From a prompt, new tokens, whether they ended by themselves and log a' in nats to the draw as the user gets it."""
+
+
+OnText = Callable[[int, Draw], None]
+"""Told the number of a prompt and a text of its own."""
 
 
 class Weigh(Protocol):
@@ -78,6 +82,8 @@ class Request:
         a proposal.
     place
         The number that its randomness belongs to, beside its seed; None for the prompt's own.
+    on_text
+        Told each text when it is accepted, and the number of its prompt; in the thread that decides.
     """
 
     prompt: Prepared
@@ -93,6 +99,7 @@ class Request:
     proposal: str | None = None
     weigh: Weigh | None = None
     place: int | None = None
+    on_text: OnText | None = None
 
     @property
     def number(self) -> int:

@@ -33,7 +33,7 @@ from guardwrap.serve.fields import parsed
 from guardwrap.serve.figures import Figures
 from guardwrap.serve.refusals import Refused, bad, refusal_of
 from guardwrap.serve.replies import DONE, WAITING, Reply, event, require_complete
-from guardwrap.serve.serving import Gone, Stream, as_json, served
+from guardwrap.serve.serving import Accepted, Gone, Stream, as_json, served
 from guardwrap.serve.settings import Settings, read_keys, read_named
 from guardwrap.serve.wishes import Wish, read_wish
 
@@ -318,7 +318,7 @@ async def _completion(service: Service, request: Request, *, chat: bool) -> tupl
             events = _events(service, reply, outcomes, tokens)
             first = await anext(events)  # so that what is refused at once has its status
             return Stream(first, events, place.pop_all()), 0
-        found = [_drawn(service, outcome) async for outcome in outcomes if outcome is not None]
+        found = [_drawn(service, item) async for item in outcomes if isinstance(item, Outcome)]
         complete = [require_complete(outcome) for outcome in found]
         attempts = sum(outcome.report.usage.attempts for outcome in complete)
         return as_json(reply.whole(complete, tokens)), attempts
@@ -330,18 +330,19 @@ def _drawn(service: Service, outcome: Outcome) -> Outcome:
 
 
 async def _events(
-    service: Service, reply: Reply, outcomes: AsyncGenerator[Outcome | None, None], prompt_tokens: int
+    service: Service, reply: Reply, outcomes: AsyncGenerator[Accepted | Outcome | None, None], prompt_tokens: int
 ) -> AsyncGenerator[tuple[bytes, int], None]:
-    """Yield server-sent events, each with the attempts behind it: a prompt's texts when they are accepted."""
+    """Yield server-sent events: each text when it is accepted. With each the attempts that are known of by then."""
     complete: list[Outcome] = []
-    async for outcome in outcomes:
-        if outcome is None:
+    async for item in outcomes:
+        if item is None:
             yield WAITING, 0
-            continue
-        _drawn(service, outcome)
-        pieces = b"".join(map(event, reply.pieces(require_complete(outcome), len(complete))))
-        complete.append(outcome)
-        yield pieces, outcome.report.usage.attempts
+        elif isinstance(item, Accepted):
+            yield b"".join(map(event, reply.text(item.draw, item.prompt, item.number))), 0
+        else:
+            ends = reply.ends(require_complete(_drawn(service, item)), len(complete))
+            complete.append(item)
+            yield b"".join(map(event, ends)), item.report.usage.attempts
     if reply.wish.usage:
         yield event(reply.last(complete, prompt_tokens)), 0
     yield DONE, 0

@@ -77,26 +77,36 @@ class Reply:
         usage = _usage(outcomes, prompt_tokens)
         return head | {"choices": choices, "usage": usage, "guardwrap": reports[0] if len(reports) == 1 else reports}
 
-    def pieces(self, outcome: Outcome, number: int) -> Iterator[dict[str, Any]]:
-        """Yield the chunks for a prompt's texts; the last one of each text has the report.
+    def text(self, draw: Draw, prompt: int, number: int) -> Iterator[dict[str, Any]]:
+        """Yield the chunks of a text that was accepted.
+
+        Parameters
+        ----------
+        draw
+            The text.
+        prompt, number
+            The prompt's number, and the text's own among those of its prompt.
+        """
+        index = prompt * self.wish.n + number
+        if self.chat:
+            yield self._chunk(index, {"delta": {"role": "assistant", "content": ""}}, None)
+        text = self._text(draw)
+        yield self._chunk(index, {"delta": {"content": text}} if self.chat else {"text": text}, None)
+
+    def ends(self, outcome: Outcome, prompt: int) -> Iterator[dict[str, Any]]:
+        """Yield the chunks that end a prompt's texts, once all of them are there; each has the report.
 
         Parameters
         ----------
         outcome
             The prompt's, complete.
-        number
+        prompt
             The prompt's number.
         """
         report = outcome.report.to_dict()
-        for index, draw in enumerate(outcome.draws, start=number * self.wish.n):
-            text, reason = self._text(draw), self._reason(draw)
-            if self.chat:
-                yield self._chunk(index, {"delta": {"role": "assistant", "content": ""}}, None)
-                yield self._chunk(index, {"delta": {"content": text}}, None)
-                yield self._chunk(index, {"delta": {}}, reason) | {"guardwrap": report}
-            else:
-                yield self._chunk(index, {"text": text}, None)
-                yield self._chunk(index, {"text": ""}, reason) | {"guardwrap": report}
+        for index, draw in enumerate(outcome.draws, start=prompt * self.wish.n):
+            nothing: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}
+            yield self._chunk(index, nothing, self._reason(draw)) | {"guardwrap": report}
 
     def last(self, outcomes: Sequence[Outcome], prompt_tokens: int) -> dict[str, Any]:
         """Return the chunk that says how many tokens there were."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, aclosing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
-from guardwrap.draws import Outcome
+from guardwrap.draws import Draw, Outcome
 from guardwrap.serve.admission import Gate, closing
 from guardwrap.serve.bodies import gone
 from guardwrap.serve.refusals import refusal_of
@@ -21,7 +22,7 @@ from guardwrap.serve.wishes import Wish
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
-__all__ = ["TICK", "Gone", "Stream", "as_json", "served"]
+__all__ = ["TICK", "Accepted", "Gone", "Stream", "as_json", "served"]
 
 TICK = 3.0
 """Seconds after which a client that waits is told so. Proxies drop connections that say nothing for 30 or 60."""
@@ -37,10 +38,30 @@ def as_json(data: Any, status: int = 200, headers: Mapping[str, str] | None = No
     return Response(content, status, dict(headers or {}), media_type="application/json")
 
 
+class Accepted(NamedTuple):
+    """A text that was accepted, before the others of its prompt are there.
+
+    Parameters
+    ----------
+    prompt, number
+        The prompt's number, and the text's own among those of its prompt.
+    draw
+        The text.
+    """
+
+    prompt: int
+    number: int
+    draw: Draw
+
+
+class _Over(NamedTuple):
+    """Nothing more comes."""
+
+
 async def served(
     guarded: GuardedGenerator, gate: Gate, request: Request, wish: Wish, options: dict[str, Any]
-) -> AsyncGenerator[Outcome | None, None]:
-    """Draw what a request asks for, and yield an outcome for each prompt; None after each ``TICK`` without one.
+) -> AsyncGenerator[Accepted | Outcome | None, None]:
+    """Draw what a request asks for. Yield each text, and for each prompt its outcome; None after a ``TICK`` of nothing.
 
     Raises
     ------
@@ -51,29 +72,38 @@ async def served(
     GuardwrapError
         As ``GuardedGenerator.arun`` does.
     """
-    found: asyncio.Queue[Outcome | None] = asyncio.Queue()
+    found: asyncio.Queue[Accepted | Outcome | _Over] = asyncio.Queue()
+    loop, counts = asyncio.get_running_loop(), Counter[int]()
+
+    def on_text(prompt: int, text: Draw) -> None:
+        with suppress(RuntimeError):  # the loop was closed
+            loop.call_soon_threadsafe(found.put_nowait, Accepted(prompt, counts[prompt], text))
+        counts[prompt] += 1
 
     async def draw() -> None:
         try:
-            async with gate.slot(), aclosing(guarded.astream(wish.prompts, **options)) as outcomes:
+            async with (
+                gate.slot(),
+                aclosing(guarded.astream(wish.prompts, on_text=on_text, **options)) as outcomes,
+            ):
                 async for outcome in outcomes:
                     found.put_nowait(outcome)
         finally:
-            found.put_nowait(None)  # that was all
+            found.put_nowait(_Over())
 
     drawing = asyncio.create_task(draw())
     left, over = asyncio.create_task(gone(request)), asyncio.create_task(gate.over.wait())
-    following: asyncio.Task[Outcome | None] | None = None
+    following: asyncio.Task[Accepted | Outcome | _Over] | None = None
     try:
         while True:
             following = following or asyncio.create_task(found.get())
             await asyncio.wait({following, left, over}, timeout=TICK, return_when=asyncio.FIRST_COMPLETED)
             if following.done():
-                outcome, following = following.result(), None
-                if outcome is None:
+                item, following = following.result(), None
+                if isinstance(item, _Over):
                     await drawing
                     return
-                yield outcome
+                yield item
             elif left.done():
                 raise Gone
             elif over.done():

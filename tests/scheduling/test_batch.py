@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -266,3 +267,40 @@ def test_negative_control_noise_that_belongs_to_the_batch(monkeypatch: pytest.Mo
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda caller: got(batches, made, requests_of(caller)), range(8)))
     assert [[facts(outcome) for outcome in each] for each in results] != expected
+
+
+def test_texts_are_told_when_they_are_accepted_in_their_order() -> None:
+    told: list[tuple[int, Any]] = []
+    made = [replace(request, on_text=lambda *text: told.append(text)) for request in requests_of(1, 3)]
+    outcomes = got(Batches(), Made(), made)
+    assert [facts(outcome) for outcome in outcomes] == alone(1, 3)  # being told changes nothing
+    assert len(told) == 12
+    for number, outcome in enumerate(outcomes):
+        assert [draw for its, draw in told if its == number] == list(outcome.draws)
+
+
+def test_a_text_is_told_before_the_others_are_there() -> None:
+    batches, made = Batches(), Made()
+    told = threading.Event()
+    law, budget = random_law(0, count=1_000_000), Budget(max_attempts=None)
+    never = request_of(0, law, budget=budget, on_text=lambda *_: told.set())
+
+    async def until_told() -> None:
+        task = asyncio.create_task(agot(batches, made, [never]))
+        assert await asyncio.to_thread(told.wait, 10)
+        assert not task.done()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(until_told())
+
+
+def test_rows_that_are_busy_are_counted() -> None:
+    batches, made = Batches(), Made()
+    assert batches.rows == 0
+    leave = kept_open(batches, made)
+    until(lambda: batches.rows > 0)
+    assert batches.rows <= made.size
+    leave()
+    assert batches.rows == 0

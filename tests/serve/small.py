@@ -22,6 +22,7 @@ RULES = {
     "never": "constraint: {kind: regex, name: has a z, pattern: z}\n",
     "endless": "constraint: {kind: python, name: endless, function: 'slow:endless'}\nbudget: {max_attempts: null}\n",
     "late": "constraint: {kind: python, name: late, function: 'slow:late'}\n",
+    "once": "constraint: {kind: python, name: once, function: 'slow:once'}\nbudget: {max_attempts: null}\n",
     "hanging": "constraint: {kind: python, name: hanging, function: 'slow:hanging'}\n",
 }
 SLOW = """\
@@ -34,6 +35,13 @@ def endless(text):
 def late(text):
     time.sleep(0.5)
     return True
+
+taken = []
+
+def once(text):  # equal texts are judged together: a long one comes but once
+    time.sleep(0.02)
+    taken.extend([text] * (len(text) > 9))
+    return taken == [text]
 
 def hanging(text):
     time.sleep(60)

@@ -73,7 +73,7 @@ def test_a_stream_has_the_text_of_the_reply_in_one_piece(client):
     assert chunks[-1].usage == whole.usage
     assert chunks[-1].choices == []
     assert {chunk.id for chunk in chunks} == {chunks[0].id}
-    assert chunks[2].guardwrap["accepted"] == 2
+    assert [chunk.guardwrap["accepted"] for chunk in chunks if hasattr(chunk, "guardwrap")] == [2, 2]
     texts = list(client.completions.create(model="tiny", prompt="ab", seed=1, max_tokens=6, stream=True))
     plain = client.completions.create(model="tiny", prompt="ab", seed=1, max_tokens=6)
     assert "".join(chunk.choices[0].text for chunk in texts) == plain.choices[0].text
@@ -98,6 +98,17 @@ def test_a_stream_that_waits_says_so_and_one_that_fails_ends_with_an_error(http)
     assert error["code"] == "max_seconds"
     assert error["guardwrap"]["accepted"] == 0
     assert not [line for line in others if "choices" in line or "DONE" in line]
+
+
+def test_a_text_is_sent_when_it_is_accepted_and_not_when_all_are_there(http):
+    """One text is accepted, and no second one ever."""
+    asked = {**ASKED, "n": 2, "guardwrap": {"constraint": "once", "budget": {"max_seconds": 1}}, "stream": True}
+    with http.stream("POST", "/v1/chat/completions", json=asked) as response:
+        assert response.status_code == 200
+        *texts, error = [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")]
+    assert [chunk["choices"][0]["index"] for chunk in texts] == [0, 0]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in texts] == [None, None]  # no end was promised
+    assert (error["error"]["code"], error["error"]["guardwrap"]["accepted"]) == ("max_seconds", 1)
 
 
 def test_a_stream_that_fails_at_once_has_its_status(client):

@@ -41,13 +41,18 @@ def test_stop_strings_are_cut_off():
 
 
 def test_pieces_have_the_numbers_of_the_whole():
-    pieces = list(reply(stops=("\nST",)).pieces(outcome(), 1))
-    assert [piece["choices"][0]["index"] for piece in pieces] == [2] * 3 + [3] * 3
-    assert pieces[4]["choices"][0]["delta"] == {"content": "two"}
-    assert [("guardwrap" in piece) for piece in pieces] == [False, False, True] * 2
-    assert not [piece for piece in pieces if "usage" in piece]
-    with_usage = [*reply(usage=True).pieces(outcome(), 0)]
+    made = reply(stops=("\nST",))
+    text, ends = list(made.text(DRAWS[1], 1, 1)), list(made.ends(outcome(), 1))
+    assert [piece["choices"][0]["index"] for piece in text + ends] == [3, 3, 2, 3]
+    assert [piece["choices"][0]["delta"] for piece in text] == [
+        {"role": "assistant", "content": ""},
+        {"content": "two"},
+    ]
+    assert [("guardwrap" in piece) for piece in text + ends] == [False, False, True, True]
+    assert not [piece for piece in text + ends if "usage" in piece]
+    with_usage = [*reply(usage=True).text(DRAWS[0], 0, 0), *reply(usage=True).ends(outcome(), 0)]
     assert {piece["usage"] for piece in with_usage} == {None}
+    assert [piece["choices"][0]["text"] for piece in reply(chat=False).text(DRAWS[0], 0, 0)] == ["one"]
 
 
 def test_an_event_is_one_line_whatever_the_text():
