@@ -88,6 +88,7 @@ def serve(
         adapter=settings.adapter,
         batch_size=settings.batch_size,
     )
+    guarded.session.job({"seed": 0})  # the model is tried now, and not while somebody waits
     app = create_app(guarded, settings, menu)
     log_to_stderr()
     url = url_of(listening)
