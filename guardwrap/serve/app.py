@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from guardwrap.draws import Outcome
 from guardwrap.errors import GuardwrapError, SpecError, nearest
 from guardwrap.pipelines.prepare import require_context
 from guardwrap.pipelines.prompts import what_is_wrong
+from guardwrap.proposals import Masked, Prompt
 from guardwrap.samplers.registry import sampler_names
 from guardwrap.serve.admission import Gate, closing
 from guardwrap.serve.asking import Menu
@@ -131,30 +133,51 @@ class Service:
         Raises
         ------
         Refused
-            If it cannot be heeded.
+            If it cannot be heeded, or does not fit into the model's context.
         PromptError
-            If a prompt is longer than the model's context.
+            If a prompt alone does not.
         """
 
         def read() -> tuple[Wish, int]:
             wish = read_wish(parsed(raw), self.menu, chat=chat)
             try:
-                return wish, sum(self._lengths(wish))
-            except GuardwrapError:
+                lengths = self._lengths(wish.prompts)
+                return self._fitting(wish, lengths), sum(lengths)
+            except (GuardwrapError, Refused):
                 raise
             except Exception as error:  # of a chat template, whatever its code raises
                 raise bad("messages" if chat else "prompt", what_is_wrong(wish.prompts, error)) from None
 
         return await asyncio.get_running_loop().run_in_executor(self._readers, read)
 
-    def _lengths(self, wish: Wish) -> Iterator[int]:
-        """Yield the tokens of each prompt as the model reads it."""
+    def _lengths(self, prompts: Sequence[Any]) -> list[int]:
+        """Return the tokens of each prompt as the model reads it."""
         session = self.guarded.session
         call = session.kind.read(session.pipe, {})
-        for prompt in session.kind.read_prompts(wish.prompts).prompts:
-            length = int(call.encoded(prompt)["input_ids"].shape[1])
-            require_context(session.model, length)
-            yield length
+        lengths = []
+        for prompt in session.kind.read_prompts(prompts).prompts:
+            lengths.append(int(call.encoded(prompt)["input_ids"].shape[1]))
+            require_context(session.model, lengths[-1])
+        return lengths
+
+    def _fitting(self, wish: Wish, lengths: Sequence[int]) -> Wish:
+        """Return a wish whose texts fit into the model's context, and those of its proposal's prompt.
+
+        Some models fail beyond it, and with them whatever is in the batch.
+        """
+        context = getattr(self.guarded.model.config.get_text_config(), "max_position_embeddings", None)
+        if context is None:
+            return wish
+        proposal = wish.options["proposal"]
+        proposal = proposal.proposal if isinstance(proposal, Masked) else proposal
+        told = [proposal.apply(prompt) for prompt in wish.prompts] if isinstance(proposal, Prompt) else []
+        longest, wanted = max([*lengths, *self._lengths(told)]), wish.options["max_new_tokens"]
+        if longest + wanted <= context:
+            return wish
+        if wish.length_given:
+            problem = f"{longest} tokens of the prompt and {wanted} more are beyond the model's context of {context}"
+            raise bad("max_tokens", problem, code="context_length_exceeded")
+        return dataclasses.replace(wish, options={**wish.options, "max_new_tokens": max(1, context - longest)})
 
     def _about(self) -> dict[str, Any]:
         described = {name: file.description for name, file in self.menu.named.items()}

@@ -34,6 +34,7 @@ from guardwrap.serve.settings import Limits
 __all__ = ["Menu", "budget_of", "constraints_of", "drawn_from", "require_mapping", "sampler_of"]
 
 _FIELDS = ("constraint", "constraints", "sampler", "proposal", "adapter", "budget")
+_MOST_OF_A_SAMPLER = 10_000  # chains take memory, and so do steps
 _KINDS = (
     "all", "any", "not", "classifier", "finished", "grammar", "json_schema", "keyword", "length", "regex",
 )  # fmt: skip
@@ -169,6 +170,10 @@ def sampler_of(given: Mapping[str, Any]) -> Any:
     """Return the sampler that is asked for, or None."""
     if "sampler" not in given:
         return None
+    options = given["sampler"].values() if isinstance(given["sampler"], dict) else ()
+    numbers = [number for each in options if isinstance(each, dict) for number in each.values()]
+    if any(isinstance(number, int | float) and number > _MOST_OF_A_SAMPLER for number in numbers):
+        raise bad("guardwrap.sampler", f"this server takes numbers up to {_MOST_OF_A_SAMPLER}", code="above_the_limit")
     try:
         return read_sampler(given["sampler"])
     except (Invalid, GuardwrapError) as error:

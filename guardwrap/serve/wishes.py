@@ -52,6 +52,8 @@ class Wish:
         Whether it is answered by server-sent events.
     usage
         Whether these end with the number of tokens.
+    length_given
+        Whether it says how long a text may be.
     """
 
     model: str
@@ -61,6 +63,7 @@ class Wish:
     stops: tuple[str, ...] = ()
     stream: bool = False
     usage: bool = False
+    length_given: bool = False
 
 
 def read_wish(fields: Mapping[str, Any], menu: Menu, *, chat: bool) -> Wish:
@@ -96,7 +99,8 @@ def read_wish(fields: Mapping[str, Any], menu: Menu, *, chat: bool) -> Wish:
         options["stop_strings"] = list(stops)
     if (seed := whole(said, "seed", 0, 2**63 - 1)) is not None:
         options["seed"] = seed
-    return Wish(model, prompts, options, n, stops, stream, usage)
+    length_given = "max_tokens" in said or "max_completion_tokens" in said
+    return Wish(model, prompts, options, n, stops, stream, usage, length_given)
 
 
 def _law(said: Mapping[str, Any], menu: Menu) -> dict[str, Any]:

@@ -71,3 +71,19 @@ def test_errors_in_the_batch_say_nothing_of_texts(app, monkeypatch, caplog, erro
         assert "nobody" not in reply.text + caplog.text
     gate = app.state.service.gate
     assert (gate.inside, gate.running) == (0, 0)
+
+
+def test_texts_fit_into_the_models_context(app):
+    headers = {"Authorization": "Bearer first-key"}
+
+    def told(**more):
+        return ask(app, "POST", "/v1/completions", json={**ASKED, "prompt": "ab" * 30, **more}, headers=headers)
+
+    assert told(max_tokens=4).status_code == 200
+    for refused in (told(max_tokens=5), told(guardwrap={"proposal": {"prompt": "ab{prompt}"}})):
+        assert refused.status_code == 400
+        assert refused.json()["error"]["code"] == "context_length_exceeded", refused.text
+    left_out = told(max_tokens=None)
+    assert left_out.status_code == 200
+    assert left_out.json()["usage"]["completion_tokens"] <= 4
+    assert "context" in told(prompt="ab" * 50).json()["error"]["message"]

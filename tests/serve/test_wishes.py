@@ -277,6 +277,7 @@ def test_neutral_values_and_labels_change_nothing(fields):
         ({"guardwrap": {"constraint": 5}}, "guardwrap.constraint", "mapping"),
         ({"guardwrap": {"sampler": "qrss"}}, "guardwrap.sampler", "did you mean 'qrs'"),
         ({"guardwrap": {"sampler": {"imh": {"step": 1}}}}, "guardwrap.sampler.imh.step", "steps"),
+        ({"guardwrap": {"sampler": {"imh": {"chains": 10**9}}}}, "guardwrap.sampler", "up to 10000"),
         ({"guardwrap": {"proposal": "/models/other"}}, "guardwrap.proposal", "no proposal"),
         ({"guardwrap": {"proposal": {"prompt": "no place"}}}, "guardwrap.proposal.prompt", "{prompt}"),
         ({"guardwrap": {"proposal": {"model": "gpt2"}}}, "guardwrap.proposal.model", "unknown field"),
