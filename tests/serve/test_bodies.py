@@ -19,7 +19,9 @@ ASKED = {"model": "local", "prompt": "ab", "max_tokens": 4}
 def app(tmp_path):
     (tmp_path / "keys").write_text("first-key\nsecond-key\n")
     guarded = GuardedGenerator(world().pipeline(), ANYTHING)
-    return create_app(guarded, Settings(keys=Keys(file=str(tmp_path / "keys"))))
+    made = create_app(guarded, Settings(keys=Keys(file=str(tmp_path / "keys"))))
+    with asyncio.Runner() as made.state.runner:  # a server has one event loop
+        yield made
 
 
 def ask(app, method, path, **options):
@@ -28,7 +30,7 @@ def ask(app, method, path, **options):
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             return await client.request(method, path, **options)
 
-    return asyncio.run(send())
+    return app.state.runner.run(send())
 
 
 @pytest.mark.parametrize("key", ["first-key", "second-key"])
