@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from guardwrap.constraints.base import Constraint
-from guardwrap.draws import Budget, Outcome
+from guardwrap.draws import Budget, Draw, Outcome
 from guardwrap.errors import GuardwrapError, UsageError, spelled
 from guardwrap.exhausted import Fallback, completed, raise_if_short, require_on_exhausted
 from guardwrap.job import Job
@@ -244,7 +244,9 @@ class GuardedGenerator(PipelineLike):
         """
         return [outcome async for outcome in self.astream(prompts, **options)]
 
-    async def astream(self, prompts: Any = None, **options: Any) -> AsyncGenerator[Outcome, None]:
+    async def astream(
+        self, prompts: Any = None, *, on_text: Callable[[int, Draw], None] | None = None, **options: Any
+    ) -> AsyncGenerator[Outcome, None]:
         """Generate as ``arun`` does, and yield each outcome when those of the prompts before it are there.
 
         A task that is cancelled leaves the batch at once, and so does ``aclose``.
@@ -253,6 +255,9 @@ class GuardedGenerator(PipelineLike):
         ----------
         prompts, **options
             As in a call. Lists only: what a generator of prompts waits for would keep other calls waiting.
+        on_text
+            Told the number of a prompt and a text of its own as soon as that is accepted, before the others of its
+            prompt are there. Called in the batch's thread, which it must not hold up.
 
         Raises
         ------
@@ -264,6 +269,7 @@ class GuardedGenerator(PipelineLike):
         if given.lazy:
             raise UsageError("a generator of prompts is for stream(); give astream() a list")
         job = await asyncio.to_thread(self._session.job, options)
+        job = dataclasses.replace(job, on_text=on_text)
         async with aclosing(job.aserved(job.requests(given.prompts))) as served:
             async for prompt, constraint, outcome in served:
                 yield await asyncio.to_thread(self._completed, prompt, constraint, outcome)

@@ -25,7 +25,7 @@ from guardwrap.proposals import Masked
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.batch import Batches
-from guardwrap.scheduling.request import Request, Weigh
+from guardwrap.scheduling.request import OnText, Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
 
 __all__ = ["Asked", "Job", "backend_for"]
@@ -80,6 +80,8 @@ class Job:
         What the prompts ask for, one for each.
     batches
         Where it joins the calls that are under way; None for a batch of its own.
+    on_text
+        As a Request has it.
     """
 
     call: Call
@@ -94,6 +96,7 @@ class Job:
     causal: bool = False
     each: Iterable[Asked] | None = None
     batches: Batches | None = None
+    on_text: OnText | None = None
 
     def requests(self, prompts: Iterable[Any], *, first: int = 0) -> Iterator[Request]:
         """Prepare prompts, one by one as they are taken, and make requests of them.
@@ -164,6 +167,7 @@ class Job:
             notes=self.notes,
             proposal=None if self.proposal is None else self.proposal(asked.constraint),
             weigh=self.weigh if asked.sampler.weighs else None,
+            on_text=self.on_text,
         )
 
     def records(self, prompt: PreparedPrompt, outcome: Outcome) -> Any:

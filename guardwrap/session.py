@@ -114,6 +114,11 @@ class Session:
         """The tokenizer in use."""
         return self.pipe.tokenizer
 
+    @property
+    def rows(self) -> int:
+        """Attempts that hold a row of a batch now."""
+        return self.batches.rows
+
     def use_adapter(self, given: Any, *, allow_mismatch: bool = False) -> None:
         """Draw from an adapter from now on; see ``GuardedGenerator.load_adapter``."""
         if self.proposal is not None and not self.proposal.only_masks(self.pipe):

@@ -99,7 +99,7 @@ def adapter_of(pipe: Pipeline, given: Any, allow_mismatch: bool = False) -> Load
     pipe
         The wrapped pipeline.
     given
-        As ``GuardedGenerator`` takes it.
+        As ``GuardedGenerator`` takes it; or one that is loaded already, for this model, which is returned.
     allow_mismatch
         As ``Adapter`` has it.
 
@@ -112,8 +112,10 @@ def adapter_of(pipe: Pipeline, given: Any, allow_mismatch: bool = False) -> Load
     """
     if not call_kind(pipe).causal:
         raise UsageError("an adapter needs a causal language model, whose texts can be weighed; leave adapter= out")
-    from guardwrap.adapters.loaded import in_training, load  # peft takes a second to import
+    from guardwrap.adapters.loaded import Checkpoint, Loaded, in_training, load  # peft takes a second to import
 
+    if isinstance(given, Loaded | Checkpoint):
+        return given
     if isinstance(given, PreTrainedModel) or hasattr(given, "get_base_model"):
         return in_training(pipe.model, given)
     if isinstance(given, str | Path):

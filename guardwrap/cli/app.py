@@ -21,6 +21,7 @@ from guardwrap.cli.generate import generate
 from guardwrap.cli.init import init
 from guardwrap.cli.plan import plan
 from guardwrap.cli.report import report
+from guardwrap.cli.serve import serve
 from guardwrap.cli.streams import INTERRUPTED, complete, end_at_once, end_from_now_on, in_words, let_go
 from guardwrap.cli.train import train
 from guardwrap.errors import GuardwrapError
@@ -123,6 +124,7 @@ app.command()(plan)
 app.command()(evaluate)
 app.command()(train)
 app.command()(report)
+app.command()(serve)
 app.command()(check)
 app.command()(catalogue)
 

@@ -13,6 +13,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from guardwrap.constraints.limits import look
 from guardwrap.draws import Draw
 from guardwrap.errors import ConstraintError, require_options
 
@@ -63,7 +64,11 @@ class Monitor(ABC):
         texts
             The candidates.
         """
-        return [self.read(text).verdict for text in texts]
+        found = []
+        for text in texts:
+            look()  # there may be a thousand of them
+            found.append(self.read(text).verdict)
+        return found
 
 
 class Constraint(ABC):

@@ -15,6 +15,8 @@ __all__ = ["Reader", "Reading"]
 
 PATIENCE = 2
 RARELY = 50
+MASK_SECONDS = 2.0
+"""Of the verdicts on all candidates of one token: there may be a thousand of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +51,14 @@ class Reader:
     slow : set of int
         Numbers of the parts that are not asked any more: those that took most of the time when it ended, more than
         ``PATIENCE`` times and in more than one of ``RARELY``. Once is nothing: Python's collector of garbage may have
-        been at work.
+        been at work. So are those whose verdicts on candidates took ``MASK_SECONDS`` more than ``PATIENCE`` times.
     """
 
     def __init__(self, constraint: Constraint) -> None:
         self.slow: set[int] = set()
         self._asked = 0
         self._late: Counter[int] = Counter()
+        self._masks_late: Counter[int] = Counter()
         self._parts = constraint.parts
         self.start = Reading("", tuple((part.monitor(), 0) for part in constraint.parts))
 
@@ -106,16 +109,25 @@ class Reader:
             What may come next.
         """
         found = [False] * len(texts)
-        with time_limit(VERDICT_SECONDS * len(texts)):
+        took: dict[int, float] = {}
+        with time_limit(min(MASK_SECONDS, VERDICT_SECONDS * len(texts))) as clock:
             for number, part in enumerate(self._parts):
                 left = [i for i, violated in enumerate(found) if not violated]
                 if number in self.slow or not left:
                     continue
                 monitor, done = before.monitors[number]
                 behind = before.text[done:]
+                began = clock.end - now()
                 verdicts = _verdicts(part, monitor, [behind + texts[i] for i in left])
+                took[number] = began - (clock.end - now())
                 for i, verdict in zip(left, verdicts, strict=True):
                     found[i] = verdict is Verdict.VIOLATED
+            over = now() >= clock.end
+        if over and took:
+            slowest = max(took, key=took.__getitem__)
+            self._masks_late[slowest] += 1
+            if self._masks_late[slowest] > PATIENCE:
+                self.slow.add(slowest)
         return found
 
 

@@ -232,6 +232,8 @@ class Account:
         self.state, text = self.request.sampler.step(self.state, self._attempt(judged))
         if text is not None:
             self.accepted.append(text)
+            if self.request.on_text is not None:
+                self.request.on_text(self.request.prompt.number, text)
         else:
             self.rejections[judged.judgement.blame or "the sampler"] += 1
         if len(self.accepted) == self.wanted:

@@ -58,6 +58,11 @@ class _Batch:
         self._going: list[Source] = []
         self._driven = False
 
+    @property
+    def rows(self) -> int:
+        """Attempts that hold a row now."""
+        return self._scheduler.backend.running
+
     def join(self, call: _Call) -> None:
         """Take a caller in, from its next step on."""
         self._calls[call.source] = call
@@ -182,6 +187,12 @@ class Batches:
         self.patience: float | None = None
         self._lock = threading.RLock()
         self._open: dict[Hashable, _Batch] = {}
+
+    @property
+    def rows(self) -> int:
+        """Attempts that hold a row of a batch now, over all of them."""
+        with self._lock:
+            return sum(batch.rows for batch in self._open.values())
 
     def _join(self, key: Hashable, make_backend: Callable[[], Backend], call: _Call) -> _Batch:
         with self._lock:

@@ -13,7 +13,7 @@ from guardwrap.draws import Budget, Draw
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Law, Mask, Watch
 
-__all__ = ["DrawOf", "Prepared", "Request", "Weigh"]
+__all__ = ["DrawOf", "OnText", "Prepared", "Request", "Weigh"]
 
 
 class Prepared(Protocol):
@@ -34,6 +34,10 @@ class Prepared(Protocol):
 
 DrawOf = Callable[[Any, Sequence[int], bool, "float | None"], Draw]
 """From a prompt, new tokens, whether they ended by themselves and log a' in nats to the draw as the user gets it."""
+
+
+OnText = Callable[[int, Draw], None]
+"""Told the number of a prompt and a text of its own."""
 
 
 class Weigh(Protocol):
@@ -80,6 +84,8 @@ class Request:
         a proposal.
     place
         The number that its randomness belongs to, beside its seed; None for the prompt's own.
+    on_text
+        Told each text when it is accepted, and the number of its prompt; in the thread that decides.
     """
 
     prompt: Prepared
@@ -95,6 +101,7 @@ class Request:
     proposal: str | None = None
     weigh: Weigh | None = None
     place: int | None = None
+    on_text: OnText | None = None
 
     @property
     def number(self) -> int:

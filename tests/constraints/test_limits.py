@@ -215,6 +215,27 @@ def test_a_part_that_is_slow_now_and_then_is_not_given_up(clock):
         assert reader.read(reader.start, f"a{number}").blame == (None if number % 100 == 0 else "busy")
 
 
+def test_verdicts_on_all_candidates_of_a_token_have_a_limit_too(clock):
+    """Each is done in time; a thousand of them would hold up the batch for 40 s."""
+    slow = Busy(0.04, clock)
+    reader = Reader(slow & Busy(0.0, clock, Verdict.VIOLATED, name="quick"))
+    for number in range(1, 4):
+        began = clock.seconds
+        assert not any(reader.violated(reader.start, [f"a{i}" for i in range(1000)]))  # not known, so not left out
+        assert 1.9 < clock.seconds - began < 2.1
+        assert reader.slow == ({0} if number == 3 else set())
+    calls = len(slow.calls)
+    assert all(reader.violated(reader.start, ["a", "b"]))
+    assert len(slow.calls) == calls
+
+
+def test_verdicts_on_candidates_that_are_in_time_are_not_given_up(clock):
+    reader = Reader(Busy(0.04, clock, Verdict.VIOLATED))
+    for _ in range(20):
+        assert all(reader.violated(reader.start, [f"a{i}" for i in range(45)]))
+    assert not reader.slow
+
+
 def test_the_users_prefix_function_uses_up_no_ones_time(clock):
     def slow(prefix: str) -> Verdict:
         clock.seconds += 50

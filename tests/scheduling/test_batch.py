@@ -1,13 +1,14 @@
 """Callers in threads and in event loops share one batch, and each gets what it gets alone."""
 
 import asyncio
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -353,6 +354,7 @@ def test_costly_parts_judge_the_texts_of_all_requests_together(shared: bool) -> 
 
 def test_a_process_may_end_while_a_batch_runs() -> None:
     """A thread that the interpreter stopped in the middle of torch's code would abort it."""
+    signal.alarm(120)  # importing torch takes long on a busy machine
     script = (
         "import threading, time\n"
         "from guardwrap import Budget, GuardedGenerator, Keyword\n"
@@ -368,3 +370,39 @@ def test_a_process_may_end_while_a_batch_runs() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_texts_are_told_when_they_are_accepted_in_their_order() -> None:
+    told: list[tuple[int, Any]] = []
+    made = [replace(request, on_text=lambda *text: told.append(text)) for request in requests_of(1, 3)]
+    outcomes = got(Batches(), Made(), made)
+    assert [facts(outcome) for outcome in outcomes] == alone(1, 3)  # being told changes nothing
+    assert len(told) == 12
+    for number, outcome in enumerate(outcomes):
+        assert [draw for its, draw in told if its == number] == list(outcome.draws)
+
+
+def test_a_text_is_told_before_the_others_are_there() -> None:
+    batches, made = Batches(), Made()
+    told = threading.Event()
+    law, budget = random_law(0, count=1_000_000), Budget(max_attempts=None)
+    never = request_of(0, law, budget=budget, on_text=lambda *_: told.set())
+
+    async def until_told() -> None:
+        task = asyncio.create_task(agot(batches, made, [never]))
+        assert await asyncio.to_thread(told.wait, 10)
+        assert not task.done()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(until_told())
+
+
+def test_rows_that_are_busy_are_counted() -> None:
+    batches, made = Batches(), Made()
+    assert batches.rows == 0
+    with kept_open(batches, made):
+        until(lambda: batches.rows > 0)
+        assert batches.rows <= made.size
+    assert batches.rows == 0

@@ -1,0 +1,94 @@
+"""The server's own functions, each call within a time limit: one that hangs must not hang the batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, TypeVar
+
+from guardwrap.constraints.base import Constraint, Verdict, walk
+from guardwrap.constraints.callables import Python
+from guardwrap.draws import Draw
+from guardwrap.errors import CheckFailed
+
+__all__ = ["Timed", "runs_code"]
+
+_Answer = TypeVar("_Answer")
+
+
+def runs_code(constraint: Constraint) -> bool:
+    """Whether a constraint calls functions that are not guardwrap's own."""
+    foreign = (not type(part).__module__.startswith("guardwrap.") for part in walk(constraint))
+    return any(foreign) or any(isinstance(part, Python) for part in walk(constraint))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Timed(Constraint):
+    """Another constraint, each call of it within so many seconds.
+
+    Parameters
+    ----------
+    of
+        The constraint.
+    seconds
+        The limit. A call that takes longer is CheckFailed; its thread cannot be ended, and is left behind.
+    """
+
+    of: Constraint
+    seconds: float
+    kind: Literal["timed"] = field(default="timed", kw_only=True)
+
+    @cached_property
+    def cost(self) -> int:  # type: ignore[override]
+        """The price of the constraint."""
+        return self.of.cost
+
+    @cached_property
+    def title(self) -> str:
+        """That of the constraint."""
+        return self.of.title
+
+    @cached_property
+    def digest(self) -> str:
+        """That of the constraint: the limit changes no judgement."""
+        return self.of.digest
+
+    @property
+    def in_memory(self) -> bool:
+        """True: no constraint file can spell it."""
+        return True
+
+    def check(self, draws: Sequence[Draw], /) -> list[bool]:
+        """Judge, within the limit."""
+        return self._within(lambda: self.of.check(draws))
+
+    def verdict(self, prefix: str, /) -> Verdict:
+        """Judge a prefix, within the limit."""
+        return self._within(lambda: self.of.verdict(prefix)) if self._judges_prefixes else Verdict.UNDECIDED
+
+    @cached_property
+    def _judges_prefixes(self) -> bool:
+        functions = [part for part in walk(self.of) if isinstance(part, Python)]
+        return len(functions) < 1 or self.of is not functions[0] or functions[0].prefix is not None
+
+    def _within(self, call: Callable[[], _Answer]) -> _Answer:
+        answer: list[_Answer] = []
+        raised: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                answer.append(call())
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=run, name="guardwrap-checker", daemon=True)
+        thread.start()
+        thread.join(self.seconds)
+        if raised:
+            error: Any = raised[0]
+            raise error
+        if not answer:
+            raise CheckFailed(self.title, f"took more than {self.seconds:g} s; make it faster, or raise the limit")
+        return answer[0]

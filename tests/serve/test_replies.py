@@ -1,0 +1,74 @@
+"""Outcomes as OpenAI's objects."""
+
+import json
+
+import pytest
+
+from guardwrap import Budget
+from guardwrap.draws import Draw, Outcome, Report, Usage
+from guardwrap.serve.refusals import Refused
+from guardwrap.serve.replies import Reply, event, require_complete
+from guardwrap.serve.wishes import Wish
+
+REPORT = Report("exactly g", "rejection", 1, 2, 2, "complete", Usage(5, 30), Budget(), None, {"r": 3}, "0")
+DRAWS = (Draw("p", (1, 2, 0), "one", True), Draw("p", (1, 2, 3), "two\nSTOP", False))
+
+
+def outcome(draws=DRAWS, report=REPORT):
+    return Outcome("p", tuple(draw.text for draw in draws), draws, report)
+
+
+def reply(chat=True, **more):
+    return Reply(Wish("tiny", ["p"], {}, n=2, **more), chat, "1", 2)
+
+
+def test_a_chat():
+    whole = reply().whole([outcome()], 7)
+    assert whole["id"] == "chatcmpl-1"
+    assert [choice["message"]["content"] for choice in whole["choices"]] == ["one", "two\nSTOP"]
+    assert [choice["finish_reason"] for choice in whole["choices"]] == ["stop", "length"]
+    assert whole["usage"] == {"prompt_tokens": 7, "completion_tokens": 6, "total_tokens": 13}
+    assert whole["guardwrap"] == REPORT.to_dict()
+    assert json.loads(json.dumps(whole, allow_nan=False)) == whole
+
+
+def test_stop_strings_are_cut_off():
+    whole = reply(chat=False, stops=("\nST",)).whole([outcome(), outcome()], 7)
+    assert [choice["text"] for choice in whole["choices"]] == ["one", "two"] * 2
+    assert [choice["finish_reason"] for choice in whole["choices"]] == ["stop"] * 4
+    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3]
+    assert whole["guardwrap"] == [REPORT.to_dict()] * 2
+
+
+def test_pieces_have_the_numbers_of_the_whole():
+    made = reply(stops=("\nST",))
+    text, ends = list(made.text(DRAWS[1], 1, 1)), list(made.ends(outcome(), 1))
+    assert [piece["choices"][0]["index"] for piece in text + ends] == [3, 3, 2, 3]
+    assert [piece["choices"][0]["delta"] for piece in text] == [
+        {"role": "assistant", "content": ""},
+        {"content": "two"},
+    ]
+    assert [("guardwrap" in piece) for piece in text + ends] == [False, False, True, True]
+    assert not [piece for piece in text + ends if "usage" in piece]
+    with_usage = [*reply(usage=True).text(DRAWS[0], 0, 0), *reply(usage=True).ends(outcome(), 0)]
+    assert {piece["usage"] for piece in with_usage} == {None}
+    assert [piece["choices"][0]["text"] for piece in reply(chat=False).text(DRAWS[0], 0, 0)] == ["one"]
+
+
+def test_an_event_is_one_line_whatever_the_text():
+    sent = event({"text": "a\n\ndata: x\r\u2028\ud800"})
+    assert sent.startswith(b"data: ")
+    assert sent.endswith(b"\n\n")
+    assert b"\n" not in sent[:-2]
+    assert sent.isascii()
+
+
+def test_what_is_not_complete_is_refused_with_its_report():
+    short = Report("nothing", "rejection", 1, 2, 1, "max_attempts", Usage(5, 30), Budget(), None, {"r": 5}, "0")
+    with pytest.raises(Refused) as caught:
+        require_complete(outcome(DRAWS[:1], short))
+    assert (caught.value.status, caught.value.code) == (422, "max_attempts")
+    body = caught.value.body()
+    assert body["error"]["guardwrap"]["usage"]["attempts"] == 5
+    assert "one" not in json.dumps(body)
+    assert require_complete(outcome())
