@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from guardwrap.draws import Draw, Outcome
+from guardwrap.draws import Draw, Outcome, Report
 from guardwrap.serve.refusals import Refused
 from guardwrap.serve.stopping import cut
 from guardwrap.serve.wishes import Wish
@@ -27,6 +27,11 @@ def event(data: Any) -> bytes:
     return b"data: " + json.dumps(data, allow_nan=False).encode() + b"\n\n"
 
 
+def told(report: Report) -> dict[str, Any]:
+    """Return a report as plain JSON types, and beside its figures what it says."""
+    return {**report.to_dict(), "said": str(report)}
+
+
 def require_complete(outcome: Outcome) -> Outcome:
     """Return an outcome that has all of its texts.
 
@@ -39,7 +44,7 @@ def require_complete(outcome: Outcome) -> Outcome:
     if outcome.ok and len(outcome.draws) == report.requested:
         return outcome
     message = f"{report.headline()}; {report.advice()}"
-    raise Refused(422, message, code=report.ended, report=report.to_dict())
+    raise Refused(422, message, code=report.ended, report=told(report))
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class Reply:
             Tokens of all prompts.
         """
         choices = [self._choice(draw, index) for index, draw in self._numbered(outcomes)]
-        reports = [outcome.report.to_dict() for outcome in outcomes]
+        reports = [told(outcome.report) for outcome in outcomes]
         head = self._head("chat.completion" if self.chat else "text_completion")
         usage = _usage(outcomes, prompt_tokens)
         return head | {"choices": choices, "usage": usage, "guardwrap": reports[0] if len(reports) == 1 else reports}
@@ -103,7 +108,7 @@ class Reply:
         prompt
             The prompt's number.
         """
-        report = outcome.report.to_dict()
+        report = told(outcome.report)
         for index, draw in enumerate(outcome.draws, start=prompt * self.wish.n):
             nothing: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}
             yield self._chunk(index, nothing, self._reason(draw)) | {"guardwrap": report}

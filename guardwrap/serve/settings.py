@@ -41,8 +41,8 @@ class Limits(_Strict):
     pattern_characters: int = Field(
         default=10_000, ge=1, description="Size of a regular expression, grammar or choice."
     )
-    running: int = Field(default=8, ge=1, description="Requests in the batch at once.")
-    queue: int = Field(default=64, ge=0, description="Requests that wait for a place in the batch.")
+    running: int = Field(default=32, ge=1, description="Requests in the batch at once.")
+    queue: int = Field(default=256, ge=0, description="Requests that wait for a place in the batch.")
     grace_seconds: float = Field(
         default=30.0, ge=0, description="Seconds for what runs when the server is told to end."
     )

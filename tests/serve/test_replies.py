@@ -28,7 +28,7 @@ def test_a_chat():
     assert [choice["message"]["content"] for choice in whole["choices"]] == ["one", "two\nSTOP"]
     assert [choice["finish_reason"] for choice in whole["choices"]] == ["stop", "length"]
     assert whole["usage"] == {"prompt_tokens": 7, "completion_tokens": 6, "total_tokens": 13}
-    assert whole["guardwrap"] == REPORT.to_dict()
+    assert whole["guardwrap"] == REPORT.to_dict() | {"said": str(REPORT)}
     assert json.loads(json.dumps(whole, allow_nan=False)) == whole
 
 
@@ -37,7 +37,7 @@ def test_stop_strings_are_cut_off():
     assert [choice["text"] for choice in whole["choices"]] == ["one", "two"] * 2
     assert [choice["finish_reason"] for choice in whole["choices"]] == ["stop"] * 4
     assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3]
-    assert whole["guardwrap"] == [REPORT.to_dict()] * 2
+    assert whole["guardwrap"] == [REPORT.to_dict() | {"said": str(REPORT)}] * 2
 
 
 def test_pieces_have_the_numbers_of_the_whole():
