@@ -88,7 +88,7 @@ def test_null_is_no_bound(tmp_path):
     assert isinstance(three, Estimate)
     assert math.isnan(three.value)
     _, page = html_of(read_page(tmp_path / "page.json").sections[0].blocks[0])
-    assert [cell for kind, cell in page.kinds if kind == "n"] == ["1 [-∞, 2]", "∞ [2.5, ∞]", "– [-∞, ∞]"]
+    assert [cell for kind, cell in page.kinds if kind == "n"] == ["1 [-∞,\xa02]", "∞ [2.5,\xa0∞]", "– [-∞,\xa0∞]"]
 
 
 AT = "sections[0].blocks[0]"
@@ -173,7 +173,7 @@ def test_the_page_in_the_documentation(tmp_path):
     (tmp_path / "page.json").write_text(example)
     html = html_report([read_page(tmp_path / "page.json")])
     assert "A <mark>dragon</mark>!" in html
-    assert "0.3 [0.07, 0.65]" in html
+    assert "0.3 [0.07,\xa00.65]" in html
 
 
 # What is shown.
