@@ -21,6 +21,7 @@ import guardwrap
 from guardwrap import Keyword, adapters, metrics, samplers, testing, training
 from guardwrap.adapters import attach, describe, save_adapter
 from guardwrap.cli.app import app
+from guardwrap.cli.demo import SCENES
 from guardwrap.constraints import ConstraintFile, load, parse
 from tests.tiny import storyteller
 
@@ -187,15 +188,19 @@ def test_what_own_constraint_says_of_an_unsound_verdict_is_so(model: Any, given:
         run_python("own-constraint.md", source.replace(".split()[:-1]", ".split()"), model)
 
 
-@pytest.fixture(scope="module")
-def pictures() -> Any:
-    spec = importlib.util.spec_from_file_location("pictures", DOCS / "pictures.py")
+def module_of(name: str) -> Any:
+    """Return a script of the docs as a module; dataclasses look theirs up by its name."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["pictures"] = module  # dataclasses look themselves up
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    yield module
+    return module
+
+
+@pytest.fixture(scope="module")
+def pictures() -> Any:
+    yield module_of("pictures")
     del sys.modules["pictures"]
 
 
@@ -233,15 +238,36 @@ def test_verdicts_and_seeds_are_as_pictured(pictures: Any) -> None:
 
 
 def test_pictures_are_there_small_and_described() -> None:
-    used = [(page, *found) for page in PAGES for found in re.findall(r"!\[(.*?)\]\((.*?)\)", read(page), re.S)]
+    pages = [*PAGES, "../README.md"]
+    used = [(page, *found) for page in pages for found in re.findall(r"!\[(.*?)\]\((.*?)\)", read(page), re.S)]
     assert len(used) >= 5
     for page, alt, name in used:
         path = (DOCS / page).parent / name
         assert len(alt) > 60, f"{page}: {name} needs a text for those who cannot see it"
-        assert page != "exactness.md" or path.stat().st_size <= 60_000
+        assert path.stat().st_size <= (60_000 if page == "exactness.md" else 100_000)
         if path.suffix == ".svg":
             ElementTree.parse(path)
     assert {Path(name).name for *_, name in used} == {path.name for path in (DOCS / "images").iterdir()}
+
+
+def test_the_recording_is_of_the_demo_and_needs_nothing_from_elsewhere() -> None:
+    drawn = ElementTree.parse(DOCS / "images" / "demo.svg")
+    shown = " ".join(
+        "".join(each.itertext()).replace("\xa0", " ") for each in drawn.iter() if each.tag.endswith("}text")
+    )
+    assert all(words in shown for scene in SCENES[:2] for words in (scene.title, scene.prompt))
+    assert SCENES[2].title not in shown
+    assert not re.search(r"url\([\"']?http|href|@import", (DOCS / "images" / "demo.svg").read_text())
+
+
+def test_the_recording_is_what_was_written() -> None:
+    recording = module_of("recording")
+    written = "Loading\n\n\x1b[1m1. A\x1b[0m\nx < 3\n\n\x1b[1m2. B\x1b[0m\ny\n\n\x1b[1m3. C\x1b[0m\n"
+    drawn = recording.picture(recording.first_screens(written, 2))
+    assert "x&#160;&lt;&#160;3" in drawn
+    assert "2.&#160;B" in drawn
+    assert "3.&#160;C" not in drawn
+    assert "http" not in drawn.replace("https://www.textualize.io", "").replace("http://www.w3.org", "")
 
 
 def read(page: str) -> str:

@@ -1,9 +1,12 @@
 """The examples and the code blocks of the documents run."""
 
+import io
+import json
 import re
 import runpy
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +65,48 @@ def test_example(
     monkeypatch.setattr(sys, "argv", [str(path), *options])
     runpy.run_path(str(path), run_name="__main__")
     assert len(capsys.readouterr().out.splitlines()) >= 3
+
+
+TOUR = ROOT / "examples" / "tour.ipynb"
+
+
+def cells_of(notebook: Path) -> list[tuple[str, str]]:
+    """Return each cell of code with what it printed when the notebook was saved; nothing else may have come out."""
+    found = []
+    for cell in json.loads(notebook.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            assert [out["name"] for out in cell["outputs"]] == ["stdout"], "save it again, with no warnings"
+            found.append(("".join(cell["source"]), "".join(cell["outputs"][0]["text"])))
+    return found
+
+
+def but_for_seconds(printed: str) -> str:
+    """Take out what the machine decides: how long it took."""
+    return re.sub(r"(?m)[\d.]+ s$|^  seconds .*$", "", printed)
+
+
+@pytest.mark.usefixtures("loaded")
+def test_the_tour_prints_what_it_shows() -> None:
+    """Same seeds, same texts, so what was saved is compared letter by letter.
+
+    The cells run in this process, where the model is loaded already; a Jupyter kernel shows the same and takes twice
+    as long. It is saved with ``TQDM_DISABLE=1 PYTHONWARNINGS=ignore jupyter execute --inplace examples/tour.ipynb``.
+    """
+    cells, namespace = cells_of(TOUR), {"__name__": "__main__"}
+    assert len(cells) == 5
+    for source, shown in cells:
+        with redirect_stdout(io.StringIO()) as printed:
+            exec(compile(source, TOUR.name, "exec"), namespace)
+        assert but_for_seconds(printed.getvalue()) == but_for_seconds(shown)
+
+
+def test_negative_control_another_text_or_figure_in_the_tour_is_seen() -> None:
+    _, shown = cells_of(TOUR)[1]
+    assert but_for_seconds(shown) != shown
+    assert but_for_seconds(re.sub(r"[\d.]+ s$", "9999 s", shown, flags=re.M)) == but_for_seconds(shown)
+    for part in ("sea", "acceptance   0", "4 attempts"):
+        assert part in shown
+        assert but_for_seconds(shown.replace(part, "x")) != but_for_seconds(shown)
 
 
 def test_the_examples_constraint_file_means_what_its_examples_say() -> None:

@@ -63,6 +63,12 @@ MISTAKES: list[tuple[str, Callable[[], Any], str, str]] = [
     ("option of imh", lambda: imh(**given(step=1)), "'step'", "did you mean 'steps'"),
     ("option of a call", lambda: asked(max_new_token=3), "'max_new_token'", "did you mean 'max_new_tokens'"),
     ("option of another API", lambda: made(RULE).run("a", n=3), "argument 'n'", "here it is 'num_return_sequences'"),
+    (
+        "option of the wrapper in a call",
+        lambda: made(RULE).run("a", on_exhausted="none"),
+        "'on_exhausted'",
+        "belongs to the wrapper",
+    ),
     ("tokens of another API", lambda: made(RULE).run("a", max_tokens=3), "'max_tokens'", "here it is 'max_new_tokens'"),
     ("option of a stream", lambda: list(made(RULE).stream("a", bugdet=1)), "'bugdet'", "did you mean 'budget'"),
     ("name of a sampler", lambda: asked(sampler="rejecton"), "sampler 'rejecton'", "did you mean 'rejection'"),

@@ -185,7 +185,8 @@ class Run:
             last = now
             line = f"guardwrap: {self.done}{'' if self._total is None else f' of {self._total}'} prompts done"
             line += f", {self.short} of them without all their texts" if self.short else ""
-            if self._total is not None:
+            # The first prompts end late, as they share the batch with those after them: they alone tell no time.
+            if self._total is not None and self.done - before >= (self._total - before) / 10:
                 line += f", {_lasting((self._total - self.done) * (now - start) / (self.done - before))} left"
             with suppress(OSError):  # nobody reads it
                 typer.echo(line, err=True)

@@ -48,10 +48,12 @@ def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bo
         )
     ratio = figures.get("log_partition_over_base_rate")
     if ratio is None:
-        notes.append("no attempt of the model itself satisfies the constraint: nothing can be held against AR_a")
+        notes.append(
+            "no attempt of the model itself satisfies the constraint: nothing can be held against its acceptance rate"
+        )
     elif ratio.high < 0 or ratio.low > 0:
         notes.append(
-            "Z from the weights is not AR_a: the proposal hardly ever gives part of what g gives, so that "
+            "Z from the weights is not the model's AR: the proposal hardly ever gives part of what g gives, so that "
             "distances end too low, or log-probabilities are wrong"
         )
     if place and gold < _FEW:

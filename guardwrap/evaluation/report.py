@@ -217,7 +217,7 @@ def _places(prompt: PromptFigures, known: Mapping[str, ProposalFigures]) -> Bars
     methods = {"g": _MODEL} | {f"g' of {name}": name for name in known}  # as in the other charts
     count = len(shown["g"])
     return Bars(
-        "Where in the text the place is, in g and in what rejection gives",
+        "Where in the text the match stands, in g and in what rejection gives",
         "relative position in the text, from",
         "share of texts",
         tuple(f"{i / count:.2g}" for i in range(count)),

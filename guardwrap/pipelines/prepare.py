@@ -369,8 +369,13 @@ def _say(error: Exception, known: Sequence[str]) -> str:
     names = [*vars(GenerationConfig()), *known]
     if unused[1] in _ELSEWHERE:
         return f"unknown argument {unused[1]!r}: here it is {_ELSEWHERE[unused[1]]!r}"
+    if unused[1] in _ONCE:
+        return f"unknown argument {unused[1]!r}: it belongs to the wrapper, GuardedGenerator(..., {unused[1]}=...)"
     return f"unknown argument {unused[1]!r}{nearest(unused[1], [n for n in names if not n.startswith('_')])}"
 
 
 _ELSEWHERE = {"n": "num_return_sequences", "max_tokens": "max_new_tokens", "stop": "stop_strings"}
 """What other libraries call it."""
+
+_ONCE = ("on_exhausted", "allow_code")
+"""What is said when a pipeline is wrapped, and not in a call."""

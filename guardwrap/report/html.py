@@ -34,9 +34,9 @@ _LONG = 56  # characters, beyond which the name of a row is a sentence
 
 _CSS = """
 :root { color-scheme: light dark; --ink: #16181c; --paper: #fff; --line: #8886; --soft: #8881; --link: #0b5cad;
-  --shade: #0006; }
+  --shade: #0003; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e8eb; --paper: #16181c; --link: #8cc0ff;
-  --shade: #fff6; } }
+  --shade: #fff3; } }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; text-size-adjust: 100%; }
 body { margin: 0 auto; padding: 1rem; max-width: 60rem; font: 1rem/1.5 system-ui, sans-serif; color: var(--ink);
@@ -78,6 +78,9 @@ th.long { min-width: 11rem; font-weight: 400; }
 @media (min-width: 40rem) { th[scope=row] { min-width: 11rem; } th.long { min-width: 20rem; max-width: 26rem; } }
 th[scope=col] { vertical-align: bottom; }
 td.n { white-space: nowrap; }
+/* On a phone an interval stands below its figure, and no number is cut: so more columns are seen. */
+@media (max-width: 38rem) { td, th { padding-right: .6rem; }
+  td.n { white-space: normal; overflow-wrap: normal; min-width: 0; } }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--soft); padding: .75rem; margin: .5rem 0;
   font: .9375rem/1.5 ui-serif, Georgia, serif; border-radius: .25rem; max-height: 24rem; overflow-y: auto; }
 mark { background: #ffd866; color: #16181c; border-radius: .2em; padding: 0 .1em; }
@@ -235,7 +238,9 @@ def _cell(cell: Cell, report: _Report | None, *, first: bool) -> str:
         kind = ' class="long"' if len(in_words(cell)) > _LONG else ""
         return f'<th scope="row"{kind} dir="auto">{_explained(in_words(cell), report)}</th>'
     text = in_words(cell)
-    return _tag("td", text, "n" if not isinstance(cell, str) or len(text) <= _SHORT else "")
+    if not isinstance(cell, str):
+        return _tag("td", text.replace(", ", ",\u00a0"), "n")  # an interval stays in one line
+    return _tag("td", text, "n" if len(text) <= _SHORT else "")
 
 
 def _explained(text: str, report: _Report | None) -> str:

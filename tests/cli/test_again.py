@@ -168,6 +168,8 @@ def test_a_line_now_and_then_says_how_far_it_is(model, has_a, monkeypatch):
     assert told[1].startswith("guardwrap: 2 of 3 prompts done, ")
     assert all(line.endswith(" left") for line in told[:2])
     assert not any(line.startswith("guardwrap: 3 of 3 prompts done") for line in told)
+    told = generate(model, *["ab"] * 20, "-c", has_a, "--max-attempts", 1, "--seed", 1).stderr.splitlines()
+    assert [line.endswith(" left") for line in told[:19]] == [False] + [True] * 18  # from a tenth on
     stdin = "ab\ncd\n"
     told = generate(model, "-", "-c", has_a, stdin=stdin).stderr.splitlines()
     assert told == ["guardwrap: 1 prompts done", "guardwrap: 2 prompts done"]

@@ -81,7 +81,7 @@ def test_negative_control_a_term_that_all_weights_miss(found):
     off = evaluated(lambda attempt: replace(attempt, log_weight=attempt.log_weight - 0.8)).proposals["cap"]
     assert not covers(off.figures["log_partition_over_base_rate"], 0)
     assert not covers(off.figures["theorem2_residual"], 0)
-    assert any("Z from the weights is not AR_a" in note for note in off.notes)
+    assert any("Z from the weights is not the model's AR" in note for note in off.notes)
 
 
 def laws():
@@ -205,7 +205,7 @@ def test_what_cannot_be_known_is_left_out():
     assert "more is known" in empty.proposals["none"].notes[0]
     assert empty.proposals["cap"].reach == []
     assert all(point.projected_kl is None for point in empty.proposals["cap"].samplers)
-    assert any("AR_a" in note for note in empty.proposals["cap"].notes)
+    assert any("its acceptance rate" in note for note in empty.proposals["cap"].notes)
     data = json.loads(json.dumps(plain(empty), allow_nan=False))
     assert data["base"]["figures"]["kl_gold_base"]["value"] is None
 

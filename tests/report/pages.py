@@ -67,6 +67,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
+        data = data.replace("\xa0", " ")  # in which an interval is kept in one line
         self.text.append(data)
         if self.open:
             if self.open[-1] == "mark":

@@ -173,7 +173,7 @@ def test_the_page_in_the_documentation(tmp_path):
     (tmp_path / "page.json").write_text(example)
     html = html_report([read_page(tmp_path / "page.json")])
     assert "A <mark>dragon</mark>!" in html
-    assert "0.3 [0.07, 0.65]" in html
+    assert "0.3 [0.07,\xa00.65]" in html
 
 
 # What is shown.
