@@ -29,9 +29,10 @@ from guardwrap import Constraint, Keyword, Length
 
 SEEN = ["a", "and", "the", "was", "to", "he", "she", "had", "with", "in", "little", "girl", "boy", "named"]
 OTHERS = ["it", "her", "his", "they", "said", "of", "you", "so", "very", "happy", "day", "big", "play", "mom", "friend"]
-LENGTHS = [Length(min=low, max=low + 60, unit="characters") for low in (50, 60, 70)]
+LENGTHS = [Length(max=most, unit="characters") for most in (80, 95, 110)]
 RULES: list[Constraint] = [Keyword(word) for word in SEEN] + LENGTHS + [~Keyword(word) for word in SEEN + OTHERS]
 RULES += [Keyword(word) & ~Keyword(other) for word, other in zip(SEEN, OTHERS, strict=False)]
+BANS = [~Keyword(word) for word in SEEN + OTHERS]
 RULES += [~Keyword(word) & ~Keyword(other) for word, other in zip(OTHERS[:4], SEEN[4:8], strict=True)]
 PROMPT = "Once upon a time, there was a"
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -78,7 +79,9 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-async def drive(server: Server, count: int, clients: int, tokens: int, first: int = 0) -> dict[str, Any]:
+async def drive(
+    server: Server, count: int, clients: int, tokens: int, first: int = 0, rules: Sequence[Constraint] = RULES
+) -> dict[str, Any]:
     """Send requests, so many at once; the i-th has constraint and seed number i."""
     texts: dict[int, str] = {}
     latencies: list[float] = []
@@ -89,7 +92,7 @@ async def drive(server: Server, count: int, clients: int, tokens: int, first: in
     async def one_client(client: AsyncOpenAI) -> None:
         for i in waiting:
             start = time.monotonic()
-            rule = RULES[i % len(RULES)]
+            rule = rules[i % len(rules)]
             reply = await client.completions.create(
                 model="model",
                 prompt=PROMPT,
@@ -133,7 +136,7 @@ async def measured(server: Server, given: argparse.Namespace) -> dict[str, Any]:
     same = [a.pop("texts") == b.pop("texts") for a, b in zip(alone, together, strict=True)]
     memory = []
     for i in range(0, given.many, 500):
-        await drive(server, min(500, given.many - i), given.clients, 8, first=2 * 10**6 + i)
+        await drive(server, min(500, given.many - i), given.clients, 8, 2 * 10**6 + i, BANS)
         memory.append(server.memory)
         print(f"{i + 500} short requests: {memory[-1] / 2**20:.0f} MiB", file=sys.stderr)
     pairs = list(zip(alone, together, strict=True))

@@ -72,7 +72,10 @@ def tvd_to_sampler(log_weights: Floats, log_accept: Floats, log_beta: float = -m
         share = float(heavy.sum() / w.sum()) * draws
         high = float(betaincinv(share + 1, draws - share, 0.975)) if draws > share else 1.0
         return Estimate(float(_tvd(columns.mean(axis=1))), 0.0, high)
-    return clip(jackknife(columns, _tvd, len(heavy) - 1), high=1.0)
+    found = jackknife(columns, _tvd, len(heavy) - 1)
+    if np.ptp(w[w > 0]) == 0:  # all alike, maybe one and the same text: the spread says nothing of what was not seen
+        found = found._replace(high=found.high + 1 - 0.025 ** (1 / kong(w)))
+    return clip(found, high=1.0)
 
 
 def _tvd(mean: Floats) -> Floats:

@@ -76,7 +76,8 @@ def qrs_tvd(log_weights: ArrayLike, log_beta: float) -> Estimate:
         Between 0 and 1. Self-normalised importance sampling (Eikema et al. 2022); jackknife. Where fewer than two
         weights are above β the attempts hardly show what is lost, and the value is near 0 or 0. Then the upper end is
         that of Clopper and Pearson (1934) for g's share of such weights, as if the attempts were as many draws of g
-        as their effective sample size; TVD(g, p_β) is never more than this share.
+        as their effective sample size; TVD(g, p_β) is never more than this share. Where all weights are alike, the same
+        holds of weights that were not seen.
 
     Raises
     ------

@@ -74,3 +74,12 @@ def test_nearer_costs_more(log_weights: np.ndarray) -> None:
     for figure in (metrics.qrs_acceptance, metrics.qrs_tvd, metrics.qrs_kl):
         values = [figure(log_weights, float(log_beta)).value for log_beta in log_betas]
         assert all(later <= earlier + 1e-3 for earlier, later in pairwise(values))
+
+
+@pytest.mark.parametrize("rejected", [0, 20])
+@pytest.mark.parametrize("log_beta", [-5.0, -1.0, 2.0])
+def test_weights_that_are_all_alike_do_not_show_that_there_are_no_others(rejected: int, log_beta: float) -> None:
+    """Five draws of g leave a share of it open, and may be one and the same text."""
+    found = metrics.qrs_tvd([-1.0] * 5 + [-math.inf] * rejected, log_beta)
+    assert (found.value, found.low) == (pytest.approx(0, abs=1e-12), 0)
+    assert found.high == pytest.approx(1 - 0.025 ** (1 / 5))
