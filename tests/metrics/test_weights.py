@@ -102,11 +102,11 @@ def test_one_acceptance_says_nothing_of_the_spread(name: str) -> None:
 
 
 def test_equal_weights() -> None:
-    """a' = a: g' is g, for certain."""
+    """a' = a: g' is g. Of weights alone the TVD is as sure as it can be: others may not have been seen."""
     assert metrics.kl_gold_guarded(np.repeat([0.0, REJECTED], [9, 70])) == (0, 0, math.inf)  # too few to tell
     log_weights = np.repeat([0.0, REJECTED], [30, 70])
     assert metrics.kl_gold_guarded(log_weights) == (0, 0, 0)
-    assert metrics.tvd_gold_guarded(log_weights) == (0, 0, 0)
+    assert metrics.tvd_gold_guarded(log_weights) == (0, 0, pytest.approx(1 - 0.025 ** (1 / 30)))
     assert metrics.partition(log_weights).value == pytest.approx(0.3)
     assert metrics.kl_gold_proposal(log_weights).value == pytest.approx(-math.log(0.3), abs=0.02)
     assert metrics.effective_sample_size(log_weights).value == pytest.approx(30)
