@@ -6,7 +6,6 @@ import asyncio
 import logging
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -125,6 +124,3 @@ def run(app: FastAPI, listening: socket.socket, ready: Callable[[], None]) -> No
         timeout_graceful_shutdown=int(_LAST_SECONDS),
     )
     _Server(config, service, ready).run(sockets=[listening])
-    for thread in threading.enumerate():
-        if thread.name == "guardwrap-batch":  # it ends after the step that it is in
-            thread.join(_LAST_SECONDS)
