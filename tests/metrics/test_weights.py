@@ -106,7 +106,7 @@ def test_equal_weights() -> None:
     assert metrics.kl_gold_guarded(np.repeat([0.0, REJECTED], [9, 70])) == (0, 0, math.inf)  # too few to tell
     log_weights = np.repeat([0.0, REJECTED], [30, 70])
     assert metrics.kl_gold_guarded(log_weights) == (0, 0, 0)
-    assert metrics.tvd_gold_guarded(log_weights) == (0, 0, pytest.approx(1 - 0.025 ** (1 / 30)))
+    assert metrics.tvd_gold_guarded(log_weights) == pytest.approx((0, 0, 1 - 0.025 ** (1 / 30)))
     assert metrics.partition(log_weights).value == pytest.approx(0.3)
     assert metrics.kl_gold_proposal(log_weights).value == pytest.approx(-math.log(0.3), abs=0.02)
     assert metrics.effective_sample_size(log_weights).value == pytest.approx(30)
