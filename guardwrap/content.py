@@ -6,10 +6,13 @@ from pathlib import Path
 
 from guardwrap.errors import ModelError
 
-__all__ = ["CARD", "PREFIX", "adapters", "content"]
+__all__ = ["CARD", "CONFIG", "PREFIX", "adapters", "content"]
 
 CARD = "card.yaml"
 """What is known about an adapter, in its folder."""
+
+CONFIG = "adapter_config.json"
+"""What makes a folder an adapter's, by peft's name for it."""
 
 PREFIX = "catalogue:"
 """Of the name of something ready-made, where a path could stand."""

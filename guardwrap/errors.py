@@ -52,7 +52,7 @@ __all__ = [
     "UsageError",
     "first_line",
     "nearest",
-    "require_options",
+    "require_arguments",
     "spelled",
 ]
 
@@ -216,9 +216,9 @@ Made = TypeVar("Made", bound=Callable[..., Any])
 
 
 def spelled(made: Made) -> Made:
-    """Let a function or class refuse options that it does not have with a UsageError that names the nearest one.
+    """Let a function or class refuse arguments that it does not take with a UsageError that names what it does.
 
-    Python's own TypeError names none before 3.13.
+    Python's own TypeError names no nearest option before 3.13, and never the options that need their names.
     """
     if not isinstance(made, type):
         checked: Made = _checked(made, made.__qualname__.removesuffix(".__init__"))
@@ -230,20 +230,38 @@ def spelled(made: Made) -> Made:
 def _checked(function: Any, name: str) -> Any:
     @functools.wraps(function)
     def call(*given: Any, **options: Any) -> Any:
-        require_options(function, name, options, UsageError)
+        require_arguments(function, name, given, options, UsageError)
         return function(*given, **options)
 
     return call
 
 
-def require_options(function: Any, name: str, options: Iterable[str], error: type[GuardwrapError]) -> None:
-    """Raise an error unless a function has all of these options."""
-    if not options:
-        return
+def require_arguments(
+    function: Any, name: str, given: Sequence[object], options: Iterable[str], error: type[GuardwrapError]
+) -> None:
+    """Raise an error unless a function has all of these options, and a place for what is given without a name.
+
+    Parameters
+    ----------
+    function, name
+        The function, and what to call it. A method is given as a function: its ``self`` is among what is given.
+    given, options
+        Arguments without a name, and the names of the others.
+    error
+        What to raise.
+    """
     known = inspect.signature(function).parameters
-    if any(each.kind is each.VAR_KEYWORD for each in known.values()):
-        return
+    kinds = {each.kind for each in known.values()}
     names = [name for name in known if name != "self"]
+    places = [each for each in known.values() if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    if len(given) > len(places) and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        without = [each.name for each in places if each.name in names]
+        others = [f"{name}=..." for name in names if name not in without]
+        takes = f"{name} takes {len(without) or 'no'} argument{'s' * (len(without) > 1)} without a name"
+        surplus = f"{takes}, not {len(given) - len(places) + len(without)}"
+        raise error(f"{surplus}; " + (f"write {name}({', '.join(without + others)})" if names else "leave them out"))
+    if inspect.Parameter.VAR_KEYWORD in kinds:
+        return
     for option in options:
         if option not in names:
             has = f"it has {', '.join(names)}" if names else "it has none"

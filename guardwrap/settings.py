@@ -30,7 +30,7 @@ class TaskSettings(BaseModel):
 
     model: str = "local"
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    constraint: str | dict[str, Any]
+    constraint: str | dict[str, Any] | list[str | dict[str, Any]]
     prompts: list[str] = Field(min_length=1)
     chat: bool = False
     generation: dict[str, Any] = {}
@@ -99,7 +99,7 @@ def read_task_settings(
     return settings.model_copy(update=found), constraint
 
 
-def _spelt(given: str | dict[str, Any], allow_code: bool) -> Constraint | None:
+def _spelt(given: str | dict[str, Any] | list[str | dict[str, Any]], allow_code: bool) -> Constraint | None:
     """Read a constraint that is spelt out; None where it is only named."""
     if isinstance(given, str):
         return None

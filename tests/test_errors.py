@@ -4,13 +4,13 @@ import concurrent.futures
 import copy
 import multiprocessing
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 
-from guardwrap import errors
+from guardwrap import Constraint, errors
 from guardwrap.draws import Budget, Draw, Estimate, Outcome, Report, Usage
 
 SECRET = "a text that was not checked"
@@ -107,3 +107,29 @@ def test_a_pool_of_processes_gives_errors_back() -> None:
             assert type(caught.value) is kind
             assert known(caught.value) == known(raised(kind))
             assert SECRET not in str(caught.value.__cause__)  # the worker's traceback
+
+
+def test_only_arguments_that_have_no_place_are_refused() -> None:
+    @errors.spelled
+    def exact(a: int, /, b: int = 2, *, c: int = 3) -> tuple[int, ...]:
+        return a, b, c
+
+    @errors.spelled
+    def any_number(*given: int, **options: int) -> tuple[int, ...]:
+        return (*given, *options.values())
+
+    class Words(Constraint):
+        def __init__(self, *words: str) -> None:
+            self.words = words
+
+        def check(self, draws: Sequence[Draw], /) -> list[bool]:
+            return [draw.text in self.words for draw in draws]
+
+    assert exact(1, 5, c=4) == (1, 5, 4)
+    assert any_number(1, 2, 3, x=4) == (1, 2, 3, 4)
+    assert Words("a", "b", "c").words == ("a", "b", "c")
+    given: list[int] = [1, 2, 3]
+    with pytest.raises(errors.UsageError, match=r"exact takes 2 .* not 3; write .*exact\(a, b, c=...\)$"):
+        exact(*given)
+    with pytest.raises(errors.UsageError, match=r"takes no argument without a name, not 3; leave them out$"):
+        errors.spelled(lambda: None)(*given)

@@ -61,6 +61,21 @@ MISTAKES: list[tuple[str, Callable[[], Any], str, str]] = [
     ("option of Adapter", lambda: Adapter(**given(sorce="x")), "'sorce'", "did you mean 'source'"),
     ("option of qrs", lambda: qrs(**given(target=0.1)), "'target'", "did you mean 'target_tvd'"),
     ("option of imh", lambda: imh(**given(step=1)), "'step'", "did you mean 'steps'"),
+    ("a unit without its name", lambda: Length(*[20, "words"]), "no argument without a name, not 2", r"max=..., unit="),
+    (
+        "a match without its name",
+        lambda: Regex(*["a", "full"]),
+        "1 argument without a name, not 2",
+        r"\(pattern, match=",
+    ),
+    ("a place too many", lambda: Prompt(*["{prompt}", "b"]), "1 argument without a name, not 2", r"Prompt\(template\)"),
+    (
+        "a sampler without its name",
+        lambda: GuardedGenerator(*["x", RULE, "qrs"]),
+        "2 arguments without a name",
+        "sampler=",
+    ),
+    ("options of qrs", lambda: qrs(*[None, 0.1]), "1 argument without a name, not 2", r"qrs\(beta, target_tvd="),
     ("option of a call", lambda: asked(max_new_token=3), "'max_new_token'", "did you mean 'max_new_tokens'"),
     ("option of another API", lambda: made(RULE).run("a", n=3), "argument 'n'", "here it is 'num_return_sequences'"),
     (

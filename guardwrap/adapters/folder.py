@@ -20,14 +20,14 @@ from safetensors.torch import save
 from guardwrap.adapters.card import Card, readme
 from guardwrap.adapters.fingerprints import difference
 from guardwrap.adapters.lora import FIRST, LARGEST, PARTS_WAY_OUT, tensors_of
-from guardwrap.content import CARD, PREFIX, adapters
+from guardwrap.content import CARD, CONFIG, PREFIX, adapters
 from guardwrap.errors import AdapterError, UnknownName, first_line
 from guardwrap.hub import reachable
 from guardwrap.proposals import HUB_ID
 
 __all__ = ["CARD", "CONFIG", "CURVE", "WEIGHTS", "Files", "fetched", "read_adapter", "save_adapter"]
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+WEIGHTS = "adapter_model.safetensors"
 CURVE, README = "curve.jsonl", "README.md"
 MAX_CONFIG = 1_000_000
 """Bytes of ``adapter_config.json``."""

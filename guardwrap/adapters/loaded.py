@@ -15,6 +15,7 @@ from guardwrap.adapters.lora import attach, merged, require_plain
 from guardwrap.backends.refill.selftest import as_tried
 from guardwrap.backends.score import is_exact
 from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.proposing import trained_for_another
 from guardwrap.errors import AdapterError, AdapterMismatch, UsageError, first_line
 from guardwrap.inputs import irregular
 from guardwrap.proposals import Adapter
@@ -72,12 +73,10 @@ class Loaded:
         AdapterMismatch
             If it is another one, and that was not allowed.
         """
-        if self.card is None or self._adapter.allow_mismatch or self.card.constraint_digest == constraint.digest:
+        if self.card is None:
             return
-        raise AdapterMismatch(
-            f"the adapter {self.name!r} was trained for another constraint (digest {self.card.constraint_digest[:12]}) "
-            f"than {constraint.title} (digest {constraint.digest[:12]}); {self._way_out()}"
-        )
+        if other := trained_for_another(self._adapter, self.name, self.card.constraint_digest, constraint):
+            raise AdapterMismatch(f"{other}; {self._way_out()}")
 
     def model(self, *, merge: bool) -> tuple[Any, tuple[str, ...]]:
         """Return the model of a', and notes for reports.

@@ -16,6 +16,7 @@ from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.classifier import Classifier
 from guardwrap.constraints.judge import run_check
 from guardwrap.constraints.limits import judging
+from guardwrap.constraints.proposing import misfit
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.draws import Draw
 
@@ -74,6 +75,9 @@ def check(
     if digest:
         typer.echo(read.constraint.digest)
         return
+    if read.adapter is not None and read.source is not None and (other := misfit(read.adapter, read.constraint)):
+        way_out = "use the one it is for, or, if you mean it, {source: ..., allow_mismatch: true}"
+        raise read.source.error(("adapter",), f"{other}; {way_out}")
     given = [*(texts or []), *(line for _, line in (lines(from_file) if from_file else ()))]
     if any(isinstance(part, Classifier) for part in walk(read.constraint)):
         quieten_transformers()

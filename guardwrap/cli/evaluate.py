@@ -67,9 +67,10 @@ def evaluate(
 
         attempts: 200
 
-    A constraint may also be a file or catalogue:NAME; a proposal also {adapter: PATH} or {model: PATH}. There may be
-    model, dtype, chat, base_attempts, batch_size, betas, steps, sampler, texts, position and seed too. generation takes
-    arguments of generate; top_k: 0, because a proposal must be able to give whatever the model gives.
+    A constraint may also be a file, catalogue:NAME, or a list as in such a file; a proposal also {adapter: PATH} or
+    {model: PATH}. There may be model, dtype, chat, base_attempts, batch_size, betas, steps, sampler, texts, position
+    and seed too. generation takes arguments of generate; top_k: 0, because a proposal must be able to give whatever the
+    model gives.
 
     Writes evaluation.json, report.html and the plots as PNG. Attempts are kept in the folder: after an interruption the
     same command goes on where it was. Exit code 0: done; 2: bad input; 130: interrupted.

@@ -46,7 +46,7 @@ def train(
 
     CONFIG says at least
 
-        constraint: catalogue:NAME, a constraint file, or a constraint as in one
+        constraint: catalogue:NAME, a constraint file, or a constraint or list as in one
 
         prompts: [...]
 

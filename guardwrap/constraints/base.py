@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from guardwrap.constraints.limits import look
 from guardwrap.draws import Draw
-from guardwrap.errors import ConstraintError, require_options
+from guardwrap.errors import ConstraintError, require_arguments
 
 if TYPE_CHECKING:
     from guardwrap.constraints.algebra import All, AnyOf
@@ -85,8 +85,8 @@ class Constraint(ABC):
     """Rank of the price of a check; ``All`` judges low ranks first and hands on only the survivors."""
 
     def __new__(cls, *given: Any, **options: Any) -> Self:
-        """Refuse options that it does not have, with the nearest one."""
-        require_options(cls.__init__, cls.__name__, options, ConstraintError)
+        """Refuse arguments that it does not take, and name those that it does."""
+        require_arguments(cls.__init__, cls.__name__, (cls, *given), options, ConstraintError)
         return super().__new__(cls)
 
     @abstractmethod

@@ -9,12 +9,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
+from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.documents import read_as
 from guardwrap.constraints.yaml_nodes import beside, short
-from guardwrap.content import PREFIX, adapters
+from guardwrap.content import CARD, CONFIG, PREFIX, adapters
 from guardwrap.errors import ConstraintError, UnknownName, nearest
 from guardwrap.proposals import HUB_ID, Adapter, Masked, Prompt
 
-__all__ = ["AProposal", "AnAdapter", "adapter_spelt", "proposal_spelt"]
+__all__ = ["AProposal", "AnAdapter", "adapter_spelt", "misfit", "proposal_spelt", "trained_for_another"]
 
 
 class _Strict(BaseModel):
@@ -121,6 +123,66 @@ def adapter_spelt(adapter: Adapter) -> str | dict[str, Any]:
     """Spell an adapter as a constraint file does."""
     options = {**_without_defaults(adapter), "source": str(adapter.source)}
     return options if len(options) > 1 else str(options["source"])
+
+
+class _Trained(BaseModel):
+    """Of an adapter's card what it was trained for; the rest is read where torch is at hand."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    constraint_digest: str
+
+
+def misfit(adapter: Adapter, constraint: Constraint) -> str | None:
+    """Say in words that an adapter was trained for another constraint, by its card alone.
+
+    Parameters
+    ----------
+    adapter
+        Which.
+    constraint
+        What texts have to satisfy.
+
+    Returns
+    -------
+    str or None
+        None where it was trained for this one, where another is allowed, and where that is not known: it has no card,
+        is a whole model, or is on the Hub.
+
+    Raises
+    ------
+    SpecError
+        If the card cannot be read; the message names its path and line.
+    """
+    source = str(adapter.source)
+    ready_made = adapters().get(source.removeprefix(PREFIX)) if source.startswith(PREFIX) else None
+    folder = ready_made or Path(source).expanduser()
+    if not all((folder / name).exists() for name in (CARD, CONFIG)):
+        return None
+    digest = read_as(folder / CARD, _Trained).constraint_digest
+    return trained_for_another(adapter, folder.resolve().name, digest, constraint)
+
+
+def trained_for_another(adapter: Adapter, name: str, digest: str, constraint: Constraint) -> str | None:
+    """Say in words that an adapter's card has another constraint; None where it has this one, or another is allowed.
+
+    Parameters
+    ----------
+    adapter
+        Which.
+    name
+        What to call it.
+    digest
+        Of the constraint that it was trained for.
+    constraint
+        What texts have to satisfy.
+    """
+    if adapter.allow_mismatch or digest == constraint.digest:
+        return None
+    return (
+        f"the adapter {name!r} was trained for another constraint (digest {digest[:12]}) "
+        f"than {constraint.title} (digest {constraint.digest[:12]})"
+    )
 
 
 def _without_defaults(value: Any) -> dict[str, Any]:

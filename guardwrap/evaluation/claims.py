@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +11,8 @@ from guardwrap.evaluation.figures import ProposalFigures
 from guardwrap.evaluation.notes import sees_all_of_g
 from guardwrap.evaluation.summary import Evaluation
 from guardwrap.evaluation.tradeoff import CURVES, Point
-from guardwrap.metrics.intervals import combine, log_estimate
-from guardwrap.report.claims import Answer, Claim, above, below, worst
+from guardwrap.metrics.rates import times_fewer
+from guardwrap.report.claims import Answer, Claim, above, below, cheaper, worst
 from guardwrap.report.words import in_words
 from guardwrap.samplers.qrs import NEAR
 
@@ -75,9 +74,7 @@ def claims_of(evaluation: Evaluation) -> list[Claim]:
     every = f", for each of {len(evaluation.prompts)} prompts" if len(evaluation.prompts) > 1 else ""
     claims = []
     for way in _ways(evaluation):
-        saves = way.saves
-        fewer = f"{in_words(saves.value)} times fewer" if 1 < saves.value < math.inf else "fewer"
-        claims.append(Claim(f"{way.name} costs {fewer} attempts than the model{every}", way.cheap, saves, "above 1"))
+        claims.append(cheaper(way.name, way.saves, way.cheap, every))
         furthest = max(way.distances, key=lambda figure: figure.high, default=None)
         if furthest is None:
             continue
@@ -128,7 +125,7 @@ def _ways(evaluation: Evaluation) -> list[_Way]:
         all_of = [prompt.proposals[name] for prompt in evaluation.prompts]
         rates = [prompt.base.figures["acceptance_rate"] for prompt in evaluation.prompts]
         believed = [sees_all_of_g(of.figures) for of in all_of]
-        saved = [_saved(base, of.figures["acceptance_rate"]) for base, of in zip(rates, all_of, strict=True)]
+        saved = [times_fewer(base, of.figures["acceptance_rate"]) for base, of in zip(rates, all_of, strict=True)]
         known = [of.figures["tvd_gold_guarded"] for of in all_of if "tvd_gold_guarded" in of.figures]
         distances = known if len(known) == len(all_of) else ()
         found.append(_Way(f"Rejection from {name}", saved, distances, NEAR, believed[: len(distances)]))
@@ -147,7 +144,7 @@ def _ways(evaluation: Evaluation) -> list[_Way]:
             if len(points) == 1 and points[0].setting is not None:
                 called += f" with β = {points[0].setting:.3g}"
             costs = [
-                _saved(base, Estimate(*(1 / x for x in (point.cost.value, point.cost.high, point.cost.low))))
+                times_fewer(base, Estimate(*(1 / x for x in (point.cost.value, point.cost.high, point.cost.low))))
                 for base, point in zip(rates, points, strict=True)
             ]
             found.append(_Way(called, costs, far, within, believed))
@@ -180,15 +177,3 @@ def _target(sampler: str | Mapping[str, Any] | None) -> float:
     options = next(iter(sampler.values()), None) if isinstance(sampler, Mapping) else None
     target = options.get("target_tvd") if isinstance(options, Mapping) else None
     return NEAR if target is None else float(target)
-
-
-def _saved(base: Estimate, own: Estimate) -> Estimate:
-    """Return one acceptance rate over another that is independent of it, the model's: attempts it would take."""
-    if base.value > 0 and own.value > 0:
-        ratio = combine((1, log_estimate(own)), (-1, log_estimate(base)))
-        return Estimate(*(math.exp(min(x, 700.0)) for x in ratio))
-    return Estimate(_over(own.value, base.value), _over(own.low, base.high), _over(own.high, base.low))
-
-
-def _over(one: float, other: float) -> float:
-    return one / other if other > 0 else math.nan if one == 0 else math.inf

@@ -37,7 +37,8 @@ class EvaluationSettings(TaskSettings):
         What the model computes in; None is what its weights are stored in. float16 on a CPU takes three times as
         long as float32.
     constraint
-        ``catalogue:NAME``, the path of a constraint file, or a constraint as in such a file.
+        ``catalogue:NAME``, the path of a constraint file, or what such a file has there: a constraint, or a list
+        of them that must all hold.
     prompts
         One or more. g differs from prompt to prompt, so each has its own figures.
     proposals

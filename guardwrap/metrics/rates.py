@@ -1,12 +1,15 @@
-"""Acceptance rates."""
+"""Acceptance rates, and one over another."""
 
 from __future__ import annotations
+
+import math
 
 from scipy.special import betaincinv
 
 from guardwrap.draws import Estimate
+from guardwrap.metrics.intervals import combine, log_estimate
 
-__all__ = ["acceptance_rate"]
+__all__ = ["acceptance_rate", "times_fewer"]
 
 
 def acceptance_rate(accepted: int, attempts: int, *, stopped_on_acceptance: bool, level: float = 0.95) -> Estimate:
@@ -38,3 +41,27 @@ def acceptance_rate(accepted: int, attempts: int, *, stopped_on_acceptance: bool
     haldane = stopped_on_acceptance and accepted >= 2
     value = (accepted - 1) / (attempts - 1) if haldane else accepted / attempts
     return Estimate(float(value), float(low), float(high))
+
+
+def times_fewer(base: Estimate, own: Estimate) -> Estimate:
+    """Estimate how many times fewer attempts a text takes: one acceptance rate over another, independent one.
+
+    Parameters
+    ----------
+    base, own
+        Acceptance rates: of what is compared with, e.g. the model itself, and of what should save attempts.
+
+    Returns
+    -------
+    Estimate
+        ``own`` over ``base``, by MOVER of their logarithms (``combine``). Where one of them is 0, each end is the one
+        that the ends of both allow.
+    """
+    if base.value > 0 and own.value > 0:
+        ratio = combine((1, log_estimate(own)), (-1, log_estimate(base)))
+        return Estimate(*(math.exp(min(x, 700.0)) for x in ratio))
+    return Estimate(_over(own.value, base.value), _over(own.low, base.high), _over(own.high, base.low))
+
+
+def _over(one: float, other: float) -> float:
+    return one / other if other > 0 else math.nan if one == 0 else math.inf

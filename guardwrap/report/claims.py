@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from guardwrap.draws import Estimate
 from guardwrap.report.blocks import Table
+from guardwrap.report.words import in_words
 
-__all__ = ["Answer", "Claim", "above", "below", "table_of", "worst"]
+__all__ = ["Answer", "Claim", "above", "below", "cheaper", "table_of", "worst"]
 
 Answer = Literal["holds", "does not hold", "cannot be told"]
 
@@ -56,6 +58,26 @@ def below(figure: Estimate, limit: float) -> Answer:
 def worst(answers: Iterable[Answer]) -> Answer:
     """Return the answer of "all of them": one that does not hold is enough, and all have to be told to hold."""
     return max(answers, key=_SEVERITY.index)
+
+
+def cheaper(name: str, saved: Estimate, answer: Answer, every: str = "", rule: str = "above 1") -> Claim:
+    """Claim that something costs fewer attempts than the model.
+
+    Parameters
+    ----------
+    name
+        What to call it.
+    saved
+        How many times fewer.
+    answer
+        Whether that is so.
+    every
+        Over which prompts, in words.
+    rule
+        As in ``Claim``.
+    """
+    fewer = f"{in_words(saved.value)} times fewer" if 1 < saved.value < math.inf else "fewer"
+    return Claim(f"{name} costs {fewer} attempts than the model{every}", answer, saved, rule)
 
 
 def table_of(claims: Sequence[Claim]) -> Table:

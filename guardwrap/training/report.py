@@ -26,9 +26,11 @@ from guardwrap.report.blocks import (
     Table,
     Text,
 )
+from guardwrap.report.claims import table_of
 from guardwrap.report.diagonal import cost_against_distance, minus_log
 from guardwrap.report.reading import loads, read_as, text_of
 from guardwrap.report.words import UNKNOWN
+from guardwrap.training.claims import claims_of, on_draws_of_g
 from guardwrap.training.progress import Row
 from guardwrap.training.settings import TrainingSettings
 
@@ -182,9 +184,10 @@ def _measured(group: Sequence[Training]) -> list[Block]:
         if after is not None and guarded is not None:
             spots[training.name] = [Spot(minus_log(after), guarded)]
     caption = "AR is the acceptance rate, KL(g‖a') = KL(g‖g') - log AR. In brackets 95 % intervals."
-    blocks: list[Block] = [Table(caption, head, tuple(rows))]
-    both = [row for row in rows if row[7] == "draws of g"]
-    if both:
+    results = [(training.name, training.result) for training in group if training.result is not None]
+    claims = [claim for name, result in results for claim in claims_of(name, result.figures, result.settings)]
+    blocks: list[Block] = [table_of(claims), Table(caption, head, tuple(rows))]
+    if any(on_draws_of_g(result.figures) for _, result in results):
         blocks.append(_by_weights(group))
     if spots:
         blocks.append(cost_against_distance(spots))
@@ -192,11 +195,9 @@ def _measured(group: Sequence[Training]) -> list[Block]:
 
 
 def _measured_on(figures: Mapping[str, Estimate]) -> str:
-    """Say what KL was measured on: where draws of g are too few, the figures from weights stand in for them."""
-    kl = figures.get("kl_gold_proposal")
-    if kl is None:
+    if "kl_gold_proposal" not in figures:
         return UNKNOWN
-    return "weights of its own draws" if kl == figures.get("weighted_kl_gold_proposal") else "draws of g"
+    return "draws of g" if on_draws_of_g(figures) else "weights of its own draws"
 
 
 def _by_weights(group: Sequence[Training]) -> Table:

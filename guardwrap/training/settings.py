@@ -27,7 +27,8 @@ class TrainingSettings(TaskSettings):
     dtype
         What the model computes in; None is what its weights are stored in. The adapter is float32 whatever it is.
     constraint
-        ``catalogue:NAME``, the path of a constraint file, or a constraint as in such a file.
+        ``catalogue:NAME``, the path of a constraint file, or what such a file has there: a constraint, or a list
+        of them that must all hold.
     prompts
         One or more. Each has a g and a Z of its own; KL(g‖a') is their mean.
     chat

@@ -1,10 +1,13 @@
 """``guardwrap check``: examples, texts, exit codes."""
 
 import json
+import shutil
+import subprocess
 
 import pytest
 
-from tests.cli.commands import HAS_A, TWO_PARTS, assert_one_line, run
+from guardwrap.content import adapters
+from tests.cli.commands import HAS_A, TWO_PARTS, assert_one_line, python, run
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
@@ -104,3 +107,55 @@ def test_check_says_when_a_checker_crashes_without_quoting_the_text(tmp_path):
     result = run("check", "code.yaml", "--allow-code", "secret")
     assert_one_line(result, "cli_crash:bad", "ValueError")
     assert "secret" not in result.output
+
+
+DRAGON = "guardwrap: 1\nconstraint: {kind: keyword, words: [dragon]}\nadapter: "
+OTHER = DRAGON.replace("[dragon]", "[drgon]")
+
+
+@pytest.mark.parametrize("adapter", ["catalogue:dragon", "./mine", "{source: ./mine, allow_mismatch: false}"])
+def test_check_says_when_the_adapter_was_trained_for_another_constraint(tmp_path, adapter):
+    shutil.copytree(adapters()["dragon"], tmp_path / "mine")
+    (tmp_path / "c.yaml").write_text(DRAGON + adapter)
+    assert run("check", "c.yaml").exit_code == 0, "it is for this one"
+    (tmp_path / "c.yaml").write_text(OTHER + adapter)
+    says = (
+        "c.yaml:3: adapter: the adapter '",
+        "trained for another constraint (digest 33f330b23dbc)",
+        "allow_mismatch",
+    )
+    assert_one_line(run("check", "c.yaml"), *says)
+    assert run("check", "c.yaml", "--digest").exit_code == 0, "a digest is of the constraint alone"
+
+
+def test_check_takes_an_adapter_for_another_constraint_that_is_allowed_or_not_known_to_be_one(tmp_path):
+    folder = tmp_path / "mine"
+    shutil.copytree(adapters()["dragon"], folder)
+    (tmp_path / "c.yaml").write_text(OTHER + "{source: ./mine, allow_mismatch: true}")
+    assert run("check", "c.yaml").exit_code == 0
+    (tmp_path / "c.yaml").write_text(OTHER + "./mine")
+    assert run("check", "c.yaml").exit_code == 2
+    (folder / "card.yaml").rename(folder / "card.txt")  # an adapter of peft's
+    assert run("check", "c.yaml").exit_code == 0
+    (tmp_path / "c.yaml").write_text(OTHER + "somebody/on-the-hub")  # nothing is downloaded
+    assert run("check", "c.yaml").exit_code == 0
+
+
+def test_check_names_the_line_of_a_card_that_says_nothing(tmp_path):
+    shutil.copytree(adapters()["dragon"], tmp_path / "mine")
+    (tmp_path / "mine" / "card.yaml").write_text("guardwrap_adapter: 1\n")
+    (tmp_path / "c.yaml").write_text(DRAGON + "./mine")
+    assert_one_line(run("check", "c.yaml"), "card.yaml:1", "constraint_digest")
+
+
+def test_a_card_is_read_without_torch(tmp_path):
+    (tmp_path / "c.yaml").write_text(OTHER + "catalogue:dragon")
+    code = (
+        "import sys\nfrom guardwrap.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n    assert end.code == 2, end.code\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)\n"
+    )
+    process = python(code, "check", tmp_path / "c.yaml", stderr=subprocess.PIPE)
+    assert "another constraint" in process.communicate()[1]
+    assert process.returncode == 0

@@ -7,9 +7,10 @@ import pytest
 
 from guardwrap import Keyword, Regex
 from guardwrap.cli.evaluate import evaluate
-from guardwrap.constraints import Length
+from guardwrap.constraints import Length, catalogue
 from guardwrap.errors import SpecError, UsageError
 from guardwrap.evaluation.settings import EvaluationSettings, Settings, marks_of, place_of, read_settings
+from guardwrap.training.settings import read_settings as read_training
 
 
 def test_the_place():
@@ -150,6 +151,41 @@ def test_a_constraint_can_be_replaced(tmp_path, monkeypatch):
     settings, constraint = read_settings(tmp_path / "c.yaml", changes={"constraint": str(tmp_path / "word.yaml")})
     assert constraint == Keyword("b")
     assert settings.constraint == str(tmp_path / "word.yaml")
+
+
+@pytest.mark.parametrize("read", [read_settings, read_training], ids=["evaluation", "training"])
+def test_a_list_of_constraints_all_of_which_must_hold(tmp_path, read):
+    (tmp_path / "word.yaml").write_text("guardwrap: 1\nconstraint: {kind: keyword, words: b}\n")
+    text = "prompts: [Hm]\nconstraint:\n  - {kind: keyword, words: a}\n  - file: word.yaml\n  - catalogue:no-urls\n"
+    text += "proposals: {cap: 'A. {prompt}'}\n" if read is read_settings else ""
+    (tmp_path / "c.yaml").write_text(text)
+    settings, constraint = read(tmp_path / "c.yaml")
+    assert constraint == Keyword("a") & Keyword("b") & catalogue("no-urls").constraint
+    assert type(settings).model_validate_json(settings.model_dump_json()) == settings, "as results keep it"
+    assert constraint.accepts("a b")
+    assert not any(map(constraint.accepts, ("a", "b", "a b http://x.org")))  # neither the first alone nor any of them
+    _, alone = read(tmp_path / "c.yaml", changes={"constraint": [{"kind": "keyword", "words": "a"}]})
+    assert alone == Keyword("a")
+    for wrong, says in (
+        (text.replace("words: a", "wrods: a"), "c.yaml:3: constraint.0.wrods: unknown field 'wrods' (did you mean"),
+        (text.replace("file: word", "file: wrd"), "c.yaml:4: constraint.1: there is no file "),
+        (text.replace("file: word.yaml", "word.yaml"), "c.yaml:4: constraint.1: a constraint file is named by its"),
+        (text.replace("- catalogue:no-urls", "- catalogue:no-url"), "c.yaml:5: constraint.2: unknown catalogue entry"),
+        (text.replace("- catalogue:no-urls", "- [catalogue:no-urls]"), "c.yaml:5: constraint.2: must be "),
+        (
+            re.sub("constraint:\n(  -.*\n)+", "constraint: []\n", text),
+            "c.yaml:2: constraint: List should have at least 1",
+        ),
+        (
+            text.replace("file: word.yaml", "{kind: python, function: 'os:getcwd'}"),
+            "c.yaml:4: constraint.1.function: na",
+        ),
+    ):
+        (tmp_path / "c.yaml").write_text(wrong)
+        with pytest.raises(SpecError) as error:
+            read(tmp_path / "c.yaml")
+        assert says in str(error.value)
+        assert "\n" not in str(error.value)
 
 
 def test_the_names_of_version_0_1_stay():
