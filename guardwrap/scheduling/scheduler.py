@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -174,11 +175,13 @@ class Scheduler:
     ) -> None:
         """Fill a caller's room: a fair share for each request under way, then new ones, then who still needs more."""
         most = len(launches) + room
+        new = Counter(launch.request for launch in launches)
 
         def more(account: Account, most: int) -> list[Launch]:
             request = account.request
-            new = sum(launch.request is request for launch in launches)
-            return account.launches(most, lengths.get(request, []) + [0] * new)
+            found = account.launches(most, lengths.get(request, []) + [0] * new[request])
+            new[request] += len(found)
+            return found
 
         under_way = [self._active[request] for request in source.numbers]
         under_way = [account for account in under_way if account.ended is None]
@@ -192,7 +195,7 @@ class Scheduler:
             if request in self._failed:
                 continue
             if request.prompt.law.found is None:
-                launches += account.launches(most - len(launches), ())
+                launches += more(account, most - len(launches))
             else:
                 found += account.found()
         for account in under_way:
