@@ -68,7 +68,6 @@ async def fault_of(error: Exception, endpoint: Endpoint, line: Line, route: str)
     route
         Below the endpoint's address.
     """
-    import httpx
     import openai
 
     where = endpoint.base_url
@@ -78,10 +77,10 @@ async def fault_of(error: Exception, endpoint: Endpoint, line: Line, route: str)
         line.answered = True
         return await _refused(error, endpoint, line, route)
     cause = error.__cause__ or error
-    waited = isinstance(error, openai.APITimeoutError | httpx.TimeoutException)
-    if waited and (line.answered or not isinstance(cause, httpx.ConnectTimeout)):
+    reached = line.answered or type(cause).__name__ != "ConnectTimeout"
+    if isinstance(error, openai.APITimeoutError) and reached:
         return Fault(f"{where} said nothing for {endpoint.timeout:g} s (Endpoint(timeout=...))", again=True)
-    if isinstance(error, openai.APIConnectionError | httpx.TransportError):
+    if isinstance(error, openai.APIConnectionError):
         if line.answered:
             return Fault(f"the connection to {where} broke", again=True)
         return Fault(f"no server answers at {where} ({type(cause).__name__}); start it, or correct base_url")

@@ -87,7 +87,6 @@ async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
     Exception
         Whatever broke it off.
     """
-    import httpx
     import openai
 
     end: str | None = None
@@ -99,12 +98,12 @@ async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
         try:
             async for chunk in stream:
                 tokens = chunk.usage.completion_tokens if chunk.usage else tokens
-                for choice in chunk.choices:
-                    piece = choice.text if isinstance(law.prompt, str) else choice.delta.content
+                for choice in chunk.choices or ():
+                    piece = choice.text if isinstance(law.prompt, str) else choice.delta and choice.delta.content
                     if piece:
-                        put(piece)
+                        put(str(piece))
                     end = choice.finish_reason or end
-        except (httpx.HTTPError, openai.APIError):
+        except openai.APIError:
             if end is None:  # else the text is whole, and only its count of tokens is lost
                 raise
     if end == "content_filter":

@@ -155,21 +155,28 @@ class Server:
         chance = random.Random(asked["seed"]) if self.honours_seeds else self._chance
         pieces, reason, tokens = self.text(prompt, chance)
         self.count["begun"] += 1
-        writer.write(_HEAD)
-        for piece in pieces:
+        data = _HEAD
+        for number, piece in enumerate(pieces):
             if self._chance.random() < self.breaks:
                 self.count["broken"] += 1
+                writer.write(data)
+                if self._chance.random() < 0.5:  # else what was sent may be lost too
+                    await writer.drain()
+                    return False
                 writer.transport.abort()
                 return False
-            await asyncio.sleep(self.slow)
-            if reader.at_eof() or writer.is_closing():
-                self.count["closed"] += 1
-                return False
-            writer.write(_piece(chat, piece))
-        writer.write(_end(chat, self.ends or reason))
+            data += _piece(chat, piece)
+            if self.slow or number % 16 == 15:
+                writer.write(data)
+                data = b""
+                await asyncio.sleep(self.slow)
+                if reader.at_eof() or writer.is_closing():
+                    self.count["closed"] += 1
+                    return False
+        data += _end(chat, self.ends or reason)
         if self.usage and asked["stream_options"]["include_usage"]:
-            writer.write(_usage(tokens))
-        writer.write(_chunk(b"[DONE]") + b"0\r\n\r\n")
+            data += _usage(tokens)
+        writer.write(data + _chunk(b"[DONE]") + b"0\r\n\r\n")
         await writer.drain()
         self.count["whole"] += 1
         return True
