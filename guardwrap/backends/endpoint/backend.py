@@ -17,6 +17,9 @@ from guardwrap.scheduling.randomness import seed_of
 
 __all__ = ["EndpointBackend"]
 
+_PATIENCE = 0.05
+"""Seconds that a step waits for a piece of text: who comes, leaves or is late must not wait for a server."""
+
 _CHUNKS = "of {} the server counted no tokens: the pieces of their streams are counted"
 _SAME = "{} broke in mid-stream and began again with the same seed, for which the server promises the same text"
 _OTHER = (
@@ -82,7 +85,7 @@ class EndpointBackend:
         return []
 
     def advance(self) -> list[Decoded]:
-        """Wait until some attempt has grown or ended, judge those that have grown, and return those that ended."""
+        """Wait a little for what comes in, judge attempts that have grown, and return those that ended."""
         grown: set[int] = set()
         for number, event in self._arrived():
             attempt = self._attempts.get(number)
@@ -106,12 +109,9 @@ class EndpointBackend:
         """Leave nothing out: the law is the server's."""
 
     def _arrived(self) -> list[tuple[int, Event]]:
-        """Wait for the inbox, no longer than to the next deadline, and empty it."""
-        ends = [attempt.launch.deadline for attempt in self._attempts.values() if attempt.launch.deadline is not None]
-        timeout = max(0.0, min(ends) - time.monotonic()) if ends else None
         found: list[tuple[int, Event]] = []
         try:
-            found.append(self._inbox.get(timeout=timeout))
+            found.append(self._inbox.get(timeout=_PATIENCE))
             while True:
                 found.append(self._inbox.get_nowait())
         except queue.Empty:

@@ -166,7 +166,7 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
     "num_return_sequences": _whole(1),
     "repetition_penalty": _number(0.0, math.inf, open_=True),
     "stop_strings": _strings,
-    "temperature": _number(0.0, math.inf, open_=True),
+    "temperature": _number(0.01, math.inf),  # vLLM takes less for this, and says nothing
     "top_k": _whole(0),
     "top_p": _number(0.0, 1.0, open_=True),
 }

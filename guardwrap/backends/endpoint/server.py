@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import weakref
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -18,6 +19,9 @@ __all__ = ["Endpoint", "Line", "line_to"]
 
 _CONNECT = 10.0
 """Seconds for a connection, at most."""
+
+_CLOSING = 0.01
+"""Seconds for sockets to be closed: the loop does that after what has asked for it."""
 
 _NO_KEY = "none"  # the client wants one, and a server without keys takes any
 
@@ -154,12 +158,16 @@ class Line:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
-        left = asyncio.all_tasks(self.loop)
-        for task in left:
-            task.cancel()
-        self.loop.run_until_complete(asyncio.gather(*left, self.client.close(), return_exceptions=True))
+        self.loop.run_until_complete(self._end(asyncio.all_tasks(self.loop)))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
+
+    async def _end(self, left: Iterable[asyncio.Task[Any]]) -> None:
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await self.client.close()
+        await asyncio.sleep(_CLOSING)
 
     def close(self) -> None:
         """End the thread, and with it all connections."""

@@ -97,7 +97,7 @@ async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
             raise EndpointError(f"{endpoint.base_url} does not stream, which early abort needs; is base_url right?")
         try:
             async for chunk in stream:
-                tokens = chunk.usage.completion_tokens if chunk.usage else tokens
+                tokens = (chunk.usage and chunk.usage.completion_tokens) or tokens
                 for choice in chunk.choices or ():
                     piece = choice.text if isinstance(law.prompt, str) else choice.delta and choice.delta.content
                     if piece:

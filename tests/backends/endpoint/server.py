@@ -31,7 +31,7 @@ class Server:
     text
         From a prompt and a generator of random numbers to a text.
     model, key
-        What it is asked for; no key takes any.
+        What it is asked for; None takes any.
     honours_seeds
         Whether the same seed gives the same text.
     breaks
@@ -53,7 +53,7 @@ class Server:
     """
 
     text: Callable[[str, random.Random], Text]
-    model: str = "table"
+    model: str | None = "table"
     key: str | None = None
     honours_seeds: bool = True
     breaks: float = 0.0
@@ -138,7 +138,7 @@ class Server:
             return _plain(writer, 200, {}, {"object": "list", "data": [{"id": self.model, "object": "model"}]})
         asked = json.loads(body)
         self.seen.append(asked)
-        if asked["model"] != self.model:
+        if self.model not in (None, asked["model"]):
             return _plain(writer, 404, {}, _error(f"The model `{asked['model']}` does not exist."))
         if self.strict and asked.keys() & {"top_k", "min_p", "repetition_penalty"}:
             return _plain(writer, 400, {}, _error("Unrecognized request argument supplied: top_k"))
@@ -184,7 +184,8 @@ class Server:
 
 def endpoint(server: Server, **options: Any) -> Endpoint:
     """Return an endpoint for a server."""
-    return Endpoint(server.url, **{"model": server.model, "repeats_seeds": server.honours_seeds, **options})
+    given = {"model": server.model, "repeats_seeds": server.honours_seeds, "max_retries": 30}
+    return Endpoint(server.url, **{**given, **options})
 
 
 def of_world(world: World) -> Callable[[str, random.Random], Text]:

@@ -1,12 +1,13 @@
 """Faults that may pass are tried again as the same attempt; others are one line with the way out, without the key."""
 
+import logging
 import re
 import threading
 import time
 
 import pytest
 
-from guardwrap import GuardedGenerator, Regex
+from guardwrap import Endpoint, GuardedGenerator, Regex
 from guardwrap.backends.endpoint import faults
 from guardwrap.errors import EndpointError
 from guardwrap.testing import table_world
@@ -21,6 +22,13 @@ BUSY = {"error": {"message": "busy", "code": None}}
 def server():
     with Server(of_world(WORLD)).running() as running:
         yield running
+
+
+def test_as_many_tries_as_the_docstring_says(monkeypatch):
+    """Eight of them take a minute and a half, a little less where chance has it."""
+    monkeypatch.setattr(faults, "_FIRST", 0.5)
+    assert Endpoint("http://localhost/v1", model="m").max_retries == 8
+    assert 65 < sum(faults.waiting(faults.Fault("", again=True), tries) for tries in range(1, 9)) < 92
 
 
 def drawn(at, count=1, prompt="a", **options):
@@ -140,6 +148,14 @@ def test_the_key_of_the_environment(server, monkeypatch):
     outcome = drawn(endpoint(server))
     assert outcome.ok
     assert KEY not in str(outcome.to_dict())
+
+
+def test_the_key_is_in_no_log(server, caplog):
+    caplog.set_level(logging.DEBUG)
+    server.key, server.refusals = KEY, [(503, {}, BUSY)]
+    drawn(endpoint(server, api_key=KEY))
+    assert "answers HTTP 503; trying again in" in caplog.text
+    assert KEY not in caplog.text
 
 
 def test_a_wrong_model(server):

@@ -59,7 +59,7 @@ def test_greedy():
         (AT, {"logits_processor": []}, "no option 'logits_processor'"),
         (AT, {"return_tensors": True}, "no option 'return_tensors'"),
         (AT, {"max_new_tokens": 0}, "max_new_tokens=0: give a whole number of at least 1"),
-        (AT, {"temperature": 0.0}, "temperature=0.0: give a number above 0; greedy search is do_sample=False"),
+        (AT, {"temperature": 0.0}, "temperature=0.0: give a number of at least 0.01; greedy search is do_sample=False"),
         (AT, {"top_p": 1.5}, "top_p=1.5: give a number above 0 and at most 1"),
         (AT, {"min_p": float("nan")}, "min_p=nan: give a number of at least 0 and at most 1"),
         (AT, {"do_sample": 1}, "do_sample=1: give True or False"),
