@@ -166,8 +166,11 @@ class Line:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        await self.client.close()
-        await asyncio.sleep(_CLOSING)
+        await asyncio.sleep(_CLOSING)  # requests that were stopped let go of their connections
+        try:
+            await self.client.close()
+        finally:
+            await asyncio.sleep(_CLOSING)
 
     def close(self) -> None:
         """End the thread, and with it all connections."""
