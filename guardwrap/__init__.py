@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from guardwrap.backends.endpoint.server import Endpoint
     from guardwrap.constraints import (
         Classifier,
         Constraint,
@@ -54,6 +55,7 @@ _WHERE = {
     "Verdict": "constraints",
     "catalogue": "constraints",
     "constraint": "constraints",
+    "Endpoint": "backends.endpoint.server",
     "Fallback": "exhausted",
     "GuardedGenerator": "generator",
     "load_local": "pipelines.local",
@@ -74,6 +76,7 @@ __all__ = [
     "Classifier",
     "Constraint",
     "Draw",
+    "Endpoint",
     "Estimate",
     "Fallback",
     "Finished",

@@ -34,7 +34,8 @@ class Draw:
     prompt
         The prompt as text. For a chat it is the rendered conversation without special tokens, for audio it is empty.
     token_ids
-        The new tokens, the end-of-sequence token included where one was drawn; shape ``[length]``.
+        The new tokens, the end-of-sequence token included where one was drawn; shape ``[length]``. Empty where a server
+        gave text and no tokens.
     text
         The new text, decoded as the user gets it.
     finished
@@ -185,9 +186,9 @@ class Report:
         Digest of the constraint.
     mode
         How it was decoded: ``"refill"`` (a slot that is freed is taken by the next attempt), ``"evict-only"``
-        (attempts begin together), ``"plain"`` (no cache: slow, for architectures that nothing else is right for), or
+        (attempts begin together), ``"plain"`` (no cache: slow, for architectures that nothing else is right for),
         ``"generate"`` (transformers' own loop: beam search, encoder-decoder models, images, speech; attempts of one
-        prompt run together until the last one ends).
+        prompt run together until the last one ends), or ``"endpoint"`` (by a server).
     fallback
         Whether the missing texts were filled with the fallback.
     evidence

@@ -10,6 +10,7 @@
     │   ├── SpecError                  the same, in a constraint file: names path and line
     │   └── Unsatisfiable              no text can satisfy it
     ├── ModelError                     the model or its files cannot be used
+    │   └── EndpointError              a server cannot be used: not reached, wrong key or model, broken too often
     ├── AdapterError                   an adapter's files cannot be used: missing, corrupt, tampered with, unsupported
     │   └── AdapterMismatch            they are fine, and for another model or constraint
     ├── NoAcceptance (ValueError)      a figure about g, from attempts none of which satisfies the constraint
@@ -41,6 +42,7 @@ __all__ = [
     "CheckFailed",
     "ConstraintError",
     "Deterministic",
+    "EndpointError",
     "GenerationFailed",
     "GuardwrapError",
     "ModelError",
@@ -121,6 +123,10 @@ class Unsatisfiable(ConstraintError):
 
 class ModelError(GuardwrapError):
     """The model or its files cannot be used."""
+
+
+class EndpointError(ModelError):
+    """A server that texts are drawn from cannot be used: it was not reached, refuses, or has failed too often."""
 
 
 class AdapterError(GuardwrapError):

@@ -71,7 +71,7 @@ def completed(
     constraint
         What the fallback must satisfy.
     tokenizer
-        Counts the fallback's tokens, for constraints that ask.
+        Counts the fallback's tokens, for constraints that ask; None where none can, as texts come from a server.
 
     Raises
     ------
@@ -84,8 +84,10 @@ def completed(
         return outcome
     text = on_exhausted.text
     text = text if isinstance(text, str) else _require_text(text(outcome.prompt))
-    with library_lock:
-        ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+    ids: tuple[int, ...] = ()
+    if tokenizer is not None:
+        with library_lock:
+            ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
     if not run_check(constraint, [Draw(prompt, ids, text)])[0]:
         note = "the fallback violates the constraint and was withheld"
         report = dataclasses.replace(outcome.report, notes=(*outcome.report.notes, note))

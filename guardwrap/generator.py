@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from guardwrap.asking import require_whole
+from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.constraints.base import Constraint
 from guardwrap.draws import Budget, Draw, Outcome
 from guardwrap.errors import GuardwrapError, UsageError, spelled
@@ -20,8 +22,9 @@ from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.tensors import returned_rows
 from guardwrap.planning import Plan, cheapest, planned, way_of
 from guardwrap.progress import tracked
+from guardwrap.remote import EndpointSession
 from guardwrap.samplers import Attempt, Sampler
-from guardwrap.session import Session, require_whole
+from guardwrap.session import Session
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
@@ -39,10 +42,11 @@ class GuardedGenerator(PipelineLike):
     ----------
     generator
         A ``text-generation``, ``image-text-to-text`` or ``automatic-speech-recognition`` pipeline (the latter of a
-        model with a decoder, such as Whisper), a causal or encoder-decoder language model, a Hub id, a path, or
-        ``"local"``, the embedded default model. A causal model gets the pipeline's defaults in calls (sampling at
-        temperature 0.7, 256 new tokens) and its own in ``generate``. The others keep their own, which often are
-        greedy or beam search: say how to sample (``do_sample=True, num_beams=1``; for Whisper, ``temperature=1.0``).
+        model with a decoder, such as Whisper), a causal or encoder-decoder language model, a Hub id, a path,
+        ``"local"``, the embedded default model, or an ``Endpoint``, a model on a server. A causal model gets the
+        pipeline's defaults in calls (sampling at temperature 0.7, 256 new tokens) and its own in ``generate``. The
+        others keep their own, which often are greedy or beam search: say how to sample (``do_sample=True,
+        num_beams=1``; for Whisper, ``temperature=1.0``).
     constraints
         A Constraint, a sequence of them (all must hold), ``"catalogue:<name>"``, or the path of a constraint file.
     tokenizer
@@ -106,7 +110,8 @@ class GuardedGenerator(PipelineLike):
         allow_code: bool = False,
     ) -> None:
         self._on_exhausted = require_on_exhausted(on_exhausted)
-        self._session = Session(
+        kind = EndpointSession if isinstance(generator, Endpoint) else Session
+        self._session = kind(
             generator,
             constraints,
             tokenizer=tokenizer,
@@ -120,7 +125,7 @@ class GuardedGenerator(PipelineLike):
         )
 
     @property
-    def session(self) -> Session:
+    def session(self) -> Session | EndpointSession:
         """Where the options of calls are put together, for code that draws in ways of its own."""
         return self._session
 
@@ -312,7 +317,7 @@ class GuardedGenerator(PipelineLike):
             suffices; the sampler and budget to choose; and what the model itself, and masked, would cost instead.
         """
         wanted = require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
-        other = self._session.draws_elsewhere(options)
+        other = self._session.weighs and self._session.draws_elsewhere(options)
         outcomes, attempts = self._session.pilot(prompts, pilot, weigh=other, **options)
         budget = options.get("budget") or self._session.budget
         made = planned(outcomes, attempts, texts=wanted, budget=budget, proposal=other)

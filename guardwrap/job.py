@@ -16,7 +16,6 @@ from guardwrap.backends.refill.selftest import select_rows
 from guardwrap.constraints.base import Constraint
 from guardwrap.draws import Budget, Outcome
 from guardwrap.errors import UsageError
-from guardwrap.pipelines.calls import Call
 from guardwrap.pipelines.masking import Mask
 from guardwrap.pipelines.prefix import PrefixWatch
 from guardwrap.pipelines.prepare import PreparedPrompt
@@ -57,7 +56,7 @@ class Job:
     Parameters
     ----------
     call
-        Reads its prompts and renders its texts.
+        Reads its prompts and renders its texts: a ``Call``, or one of an endpoint.
     asked
         What each prompt asks for, unless ``each`` says so.
     batch_size
@@ -84,7 +83,7 @@ class Job:
         As a Request has it.
     """
 
-    call: Call
+    call: Any
     asked: Asked
     batch_size: int
     model: Any

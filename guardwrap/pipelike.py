@@ -14,6 +14,7 @@ from transformers.pipelines import Pipeline
 
 from guardwrap.draws import Outcome
 from guardwrap.errors import UsageError, nearest
+from guardwrap.remote import EndpointSession
 from guardwrap.session import Session
 
 __all__ = ["PipelineLike", "as_pipeline", "streaming"]
@@ -22,7 +23,7 @@ __all__ = ["PipelineLike", "as_pipeline", "streaming"]
 class PipelineLike:
     """What a pipeline has besides its call."""
 
-    _session: Session
+    _session: Session | EndpointSession
 
     @property
     def pipeline(self) -> Pipeline:

@@ -1,4 +1,4 @@
-"""Where a pipeline, a constraint and the options of a call are put together, and nowhere else.
+"""Where a pipeline, a constraint and the options of a call are put together; of a server, ``remote`` does that.
 
 The wrapper, training and evaluation begin here: a ``Session`` holds what is the same for all calls, and makes a ``Job``
 of the options of one; a job makes requests of prompts and has a scheduler serve them.
@@ -6,47 +6,39 @@ of the options of one; a job makes requests of prompts and has a scheduler serve
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from guardwrap.asking import Asking, require_whole
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.refill.selftest import select_rows, slower_because
-from guardwrap.constraints.algebra import All
-from guardwrap.constraints.base import Constraint, is_count
-from guardwrap.constraints.files import Own, as_constraint_file
+from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.reading import Reader
-from guardwrap.constraints.spec import ConstraintFile
-from guardwrap.draws import Budget, Outcome, budget_or_none
-from guardwrap.errors import ConstraintError, UsageError
-from guardwrap.job import Asked, Job
-from guardwrap.pipelines.calls import CALL_OPTIONS, Call, TensorCall
+from guardwrap.draws import Budget
+from guardwrap.errors import UsageError
+from guardwrap.job import Job
+from guardwrap.pipelines.calls import Call, TensorCall
 from guardwrap.pipelines.loading import as_pipeline, has_dropout
 from guardwrap.pipelines.prefix import PrefixWatch, StablePrefix
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.proposed import ProposedCall, Weigher, with_own_target
 from guardwrap.pipelines.tasks import call_kind, call_of
 from guardwrap.pipelines.tensors import prepare_rows
-from guardwrap.private import batch_size_of, library_lock
+from guardwrap.private import batch_size_of
 from guardwrap.proposals import Masked, merged
-from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
-from guardwrap.scheduling.batch import Batches
+from guardwrap.samplers import Sampler
 from guardwrap.sources import Proposal, adapter_of, proposal_of
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
-__all__ = ["Session", "require_whole"]
+__all__ = ["BATCH_SIZE", "Session"]
 
 BATCH_SIZE = 32
 
 
-class Session:
+class Session(Asking):
     """A pipeline with a constraint and the defaults of calls.
 
     Parameters
@@ -60,15 +52,15 @@ class Session:
         The pipeline in use.
     kind : type of Call
         What its calls are.
-    constraint, sampler, budget, batch_size
-        The defaults of a call.
+    batch_size : int
+        Attempts side by side, at most.
     proposal : Proposal or None
         What attempts are drawn from, if not the model itself.
     adapter : Loaded or Checkpoint or None
         The adapter in use.
-    batches : Batches
-        Where calls that run side by side share a batch.
     """
+
+    kind: type[Call]
 
     def __init__(
         self,
@@ -84,15 +76,8 @@ class Session:
         seed: int | None = None,
         allow_code: bool = False,
     ) -> None:
-        file = as_constraint_file(constraints, allow_code=allow_code)
-        self._allow_code = allow_code
-        self.constraint = file.constraint
-        in_file = "rejection" if file.sampler is None else sampler_named(file.sampler, file.source)
-        self.sampler = sampler_named(in_file if sampler is None else sampler)
-        self.budget = budget_or_none(budget) or file.budget or Budget()
-        self._seed = None if seed is None else require_whole("seed", seed, 0)
-        self._calls = itertools.count()
-        self.batches = Batches()
+        super().__init__(constraints, sampler=sampler, budget=budget, seed=seed, allow_code=allow_code)
+        file = self.file
         self.pipe = as_pipeline(generator, tokenizer)
         self.kind = call_kind(self.pipe)
         batch_size = (batch_size_of(self.pipe) or BATCH_SIZE) if batch_size is None else batch_size
@@ -127,6 +112,16 @@ class Session:
         loaded.require_constraint(self.constraint)
         self.adapter = loaded
 
+    @property
+    def takes_chats(self) -> bool:
+        """Whether a prompt may be a list of messages."""
+        return getattr(self.tokenizer, "chat_template", None) is not None
+
+    @property
+    def weighs(self) -> bool:
+        """Whether attempts of a proposal can be weighed under the model."""
+        return True
+
     def draws_elsewhere(self, options: Mapping[str, Any]) -> bool:
         """Whether attempts of a call come from something else than the model under the user's prompts."""
         own, _ = self._read(options)
@@ -152,13 +147,7 @@ class Session:
             yield True, masked
 
     def job(self, options: Mapping[str, Any]) -> Job:
-        """Read the options of a call.
-
-        Raises
-        ------
-        UsageError
-            If one is unknown, or they do not go together.
-        """
+        """Read the options of a call; see ``Asking.job``."""
         own, rest = self._read(options)
         call = call_of(self.pipe, rest)
         proposal = self._proposal_in(own)
@@ -168,29 +157,6 @@ class Session:
             rewrite = None if proposal.prompt is None else proposal.prompt.apply
             call = ProposedCall(**vars(call), source=source, rewrite=rewrite)
         return self._job(own, call, proposal)
-
-    def attempts(self, prompts: Any, count: int, *, weigh: bool = True, **options: Any) -> list[list[Attempt]]:
-        """Draw a fixed number of attempts for each prompt; see ``GuardedGenerator.attempts``."""
-        return self.pilot(prompts, count, weigh=weigh, **options)[1]
-
-    def pilot(
-        self, prompts: Any, count: int, *, weigh: bool, **options: Any
-    ) -> tuple[list[Outcome], list[list[Attempt]]]:
-        """Draw a fixed number of attempts for each prompt.
-
-        Returns
-        -------
-        list of Outcome
-            What they cost. They have no texts: nothing is accepted.
-        list of list of Attempt
-            As ``attempts`` returns them.
-        """
-        collector, found = collecting(weigh)
-        budget = Budget(max_attempts=require_whole("count", count, 1))
-        prompts, options = self.kind.with_named_inputs(prompts, options)
-        given = list(self.kind.read_prompts(prompts).prompts)
-        job = self.job({**options, "sampler": collector, "budget": budget, "num_return_sequences": count})
-        return [outcome for _, _, outcome in job.served(job.requests(given))], found
 
     def tensor_job(self, ids: Any, options: Mapping[str, Any]) -> tuple[Job, list[PreparedPrompt], Sequence[Any]]:
         """Read the options of a call of ``generate``.
@@ -234,32 +200,13 @@ class Session:
             self._stable[key] = call.stable_prefix()
         return self._stable[key]
 
-    def _read(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Tell guardwrap's options of a call from those of the pipeline, and read the constraints among them."""
-        own = {name: value for name, value in options.items() if name in CALL_OPTIONS}
-        # Prompts are tokenized one by one, without the pipeline's data loader.
-        rest = {name: value for name, value in options.items() if name not in (*CALL_OPTIONS, "num_workers")}
-        if own.get("constraints") is not None:
-            file = own["constraints"] = as_constraint_file(own["constraints"], allow_code=self._allow_code)
-            said = own.get("proposal"), own.get("adapter")
-            own["proposal"], own["adapter"] = merged(said, (file.proposal, file.adapter))
-        return own, rest
-
     def _job(self, own: Mapping[str, Any], call: Call, proposal: Proposal | None) -> Job:
         """Check guardwrap's options of a call, and fill them up with the session's."""
-        constraint, sampler, budget = self.constraint, self.sampler, self.budget
-        if own.get("constraints") is not None:
-            given: ConstraintFile = own["constraints"]
-            constraint, budget = given.constraint, given.budget or budget
-            sampler = sampler if given.sampler is None else sampler_named(given.sampler, given.source)
-        if own.get("sampler") is not None:
-            sampler = sampler_named(own["sampler"])
-        budget = budget_or_none(own.get("budget")) or budget
-        seed = self._next_seed() if own.get("seed") is None else require_whole("seed", own["seed"], 0)
+        asked = self._asked(own)
+        constraint, sampler = asked.constraint, asked.sampler
         size = self.batch_size if own.get("batch_size") is None else require_whole("batch_size", own["batch_size"], 1)
         model = self.model if proposal is None else proposal.pipe.model
         notes: tuple[str, ...] = ()
-        asked = Asked(constraint, sampler, budget, seed)
         each = self._each(own, asked)
         if proposal is not None and proposal.adapter is not None:
             proposal.adapter.require_constraint(constraint)
@@ -295,48 +242,6 @@ class Session:
             batches=self.batches,
         )
 
-    def _each(self, own: Mapping[str, Any], asked: Asked) -> Iterable[Asked] | None:
-        """Read what each prompt asks for on its own; of a list at once, so that what is wrong is found before drawing.
-
-        Parameters
-        ----------
-        own
-            guardwrap's options of the call.
-        asked
-            What the call asks for.
-        """
-        given = own.get("constraint_each")
-        if given is None:
-            return None
-        if isinstance(given, str | Constraint | Mapping) or not isinstance(given, Iterable):
-            raise UsageError("constraint_each takes a list, one constraint for each prompt; constraints= holds for all")
-
-        def asked_by(number: int, item: Any) -> Asked:
-            try:
-                return self._asked_by(item if isinstance(item, Own) else Own(item), own, asked)
-            except (ConstraintError, UsageError) as error:
-                raise UsageError(f"constraint_each[{number}]: {error}") from None
-
-        every = itertools.starmap(asked_by, enumerate(given))
-        return tuple(every) if isinstance(given, Sequence) else every
-
-    def _asked_by(self, item: Own, own: Mapping[str, Any], asked: Asked) -> Asked:
-        """Put what a prompt asks for together with what its call does: of constraints, both must hold."""
-        if item.constraints is not None:
-            file = as_constraint_file(item.constraints, allow_code=self._allow_code)
-            if file.proposal is not None or file.adapter is not None:
-                raise UsageError("prompts of one call are drawn from one proposal; give it as proposal= or adapter=")
-            asked = replace(asked, constraint=All((asked.constraint, file.constraint)))
-            if own.get("sampler") is None and file.sampler is not None:
-                asked = replace(asked, sampler=sampler_named(file.sampler, file.source))
-            if own.get("budget") is None and file.budget is not None:
-                asked = replace(asked, budget=file.budget)
-        sampler = asked.sampler if item.sampler is None else sampler_named(item.sampler)
-        asked = replace(asked, sampler=sampler, budget=item.budget or asked.budget)
-        if item.seed is not None:
-            asked = replace(asked, seed=require_whole("seed", item.seed, 0), place=0)
-        return asked if item.number is None else replace(asked, place=item.number)
-
     def _takes_adapter(self, own: Mapping[str, Any]) -> bool:
         given = own.get("adapter")
         return self.adapter is not None if given is None else given is not False
@@ -355,15 +260,6 @@ class Session:
         adapter = self.adapter if given is None else adapter_of(self.pipe, given)
         return Proposal(self.pipe, None, "an adapter", adapter, None if proposal is None else proposal.masked)
 
-    def _next_seed(self) -> int:
-        call = next(self._calls)
-        if self._seed is None:
-            with library_lock:
-                return int(torch.randint(2**63 - 1, ()).item())
-        if call == 0:
-            return self._seed
-        return int.from_bytes(hashlib.blake2b(f"{self._seed}/{call}".encode(), digest_size=7).digest(), "big")
-
 
 def _watches(own: Constraint, call: Call, stable: StablePrefix) -> Callable[[Constraint, GenerationLaw], PrefixWatch]:
     """Return what makes a prompt's watch. A part whose verdicts took too long is not asked again in this call."""
@@ -374,10 +270,3 @@ def _watches(own: Constraint, call: Call, stable: StablePrefix) -> Callable[[Con
         return PrefixWatch(its, partial(stable, decode=partial(call.unparsed, law)))
 
     return watch
-
-
-def require_whole(name: str, value: int, least: int) -> int:
-    """Return a whole number that is large enough, or raise UsageError."""
-    if not is_count(value) or value < least:
-        raise UsageError(f"{name}={value!r}: give a whole number of at least {least}")
-    return value

@@ -23,6 +23,7 @@ from guardwrap.adapters import attach, describe, save_adapter
 from guardwrap.cli.app import app
 from guardwrap.cli.demo import SCENES
 from guardwrap.constraints import ConstraintFile, load, parse
+from tests.backends.endpoint.server import Server
 from tests.tiny import storyteller
 
 ROOT = Path(__file__).parents[1]
@@ -57,7 +58,15 @@ def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-def given(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def server(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A server, which every address leads to."""
+    with Server(lambda prompt, chance: ([" a cup of tea", "."], "stop", 5), model=None).running() as running:
+        monkeypatch.setattr("guardwrap.backends.endpoint.server._address", lambda url: running.url)
+        yield running
+
+
+@pytest.fixture
+def given(model: Any, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that puts beside a page what its reader has: the files it shows, and those it tells of."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -38,8 +38,10 @@ __all__ = [
     "Prompts",
     "Proposal",
     "Seed",
+    "Server",
     "Verbose",
     "fail",
+    "generator_of",
     "in_one_line",
     "keep_freed_memory",
     "known",
@@ -91,6 +93,16 @@ AllowCode = Annotated[
 Model = Annotated[
     str,
     typer.Option("--model", "-m", help="A Hub id, a folder, or 'local': the embedded model."),
+]
+
+Server = Annotated[
+    str | None,
+    typer.Option(
+        "--endpoint",
+        metavar="URL",
+        help="Draw from an OpenAI-compatible server, e.g. http://localhost:8000/v1; --model is the model's name there, "
+        "and its key is OPENAI_API_KEY of the environment.",
+    ),
 ]
 
 Prompts = Annotated[
@@ -185,7 +197,24 @@ def read_constraints(given: Sequence[str], *, allow_code: bool) -> ConstraintFil
         raise SpecError(str(error).replace("allow_code=True", "--allow-code")) from None
 
 
-def load_generator(model: str, constraints: Any, *, dtype: str | None = None, **options: Any) -> GuardedGenerator:
+def generator_of(model: str, endpoint: str | None) -> Any:
+    """Return what a wrapper draws from: a model's name, or an endpoint.
+
+    Raises
+    ------
+    UsageError
+        If an endpoint is given without a model's name.
+    """
+    if endpoint is None:
+        return model
+    if model == "local":
+        raise UsageError("--endpoint needs --model, the model's name on the server")
+    from guardwrap.backends.endpoint.server import Endpoint
+
+    return Endpoint(endpoint, model=model)
+
+
+def load_generator(model: Any, constraints: Any, *, dtype: str | None = None, **options: Any) -> GuardedGenerator:
     """Make a ``GuardedGenerator``. torch is first imported here: help, ``check`` and ``catalogue`` start without it.
 
     Parameters

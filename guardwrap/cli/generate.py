@@ -21,8 +21,10 @@ from guardwrap.cli.common import (
     NoProposal,
     Prompts,
     Proposal,
+    Server,
     Verbose,
     fail,
+    generator_of,
     known,
     load_generator,
     read_constraints,
@@ -67,6 +69,7 @@ def generate(
         bool, typer.Option("--chat", rich_help_panel=_PROMPTS, help="Make each plain prompt a user message.")
     ] = False,
     model: Model = "local",
+    endpoint: Server = None,
     sampler: Annotated[
         str | None,
         typer.Option(
@@ -164,6 +167,7 @@ def generate(
     }
     budget = dataclasses.replace(given.budget or Budget(), **known(limits))
     proposed, drawing = proposed_by(given, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal)
+    generator = generator_of(model, endpoint)
     source = source_of(prompts or [], file, jsonl)
     if source.path is not None:
         source = dataclasses.replace(source, read_own=own_of(source.path, given.constraint, budget))
@@ -179,7 +183,8 @@ def generate(
     items = source.items()
     law = known({"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k})
     with_options = named if isinstance(named, dict) else None  # reports have the names of samplers
-    settings = {"model": model, "chat": chat, **law, **known({"adapter": adapter, "sampler": with_options})}
+    drawn_with = known({"endpoint": endpoint, "adapter": adapter, "sampler": with_options})
+    settings = {"model": model, "chat": chat, **law, **drawn_with}
     done = Finished()
     if output and resume:
         drawn_from = in_words(proposed, drawing, given.constraint)
@@ -213,7 +218,7 @@ def generate(
 
     @cache
     def guarded() -> GuardedGenerator:
-        return load_generator(model, given, **wrapper)
+        return load_generator(generator, given, **wrapper)
 
     if output and retry_failed and done.failed:
         again = Again(done, fresh, settings, output=output, quiet=quiet)

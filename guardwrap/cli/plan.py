@@ -17,7 +17,9 @@ from guardwrap.cli.common import (
     NoProposal,
     Prompts,
     Proposal,
+    Server,
     Verbose,
+    generator_of,
     known,
     load_generator,
     printable,
@@ -42,6 +44,7 @@ def plan(
     ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Make each plain prompt a user message.")] = False,
     model: Model = "local",
+    endpoint: Server = None,
     proposal: Proposal = None,
     adapter: Adapter = None,
     no_proposal: NoProposal = False,
@@ -74,6 +77,6 @@ def plan(
         raise UsageError("there is no prompt to plan for")
     options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "seed": seed}
     proposed, drawing = proposed_by(given, proposal=proposal, adapter=adapter, none=no_proposal)
-    guarded = load_generator(model, given, budget=budget, proposal=proposed, adapter=drawing)
+    guarded = load_generator(generator_of(model, endpoint), given, budget=budget, proposal=proposed, adapter=drawing)
     made = guarded.plan(texts, pilot=pilot, num_return_sequences=count, **known(options))
     typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable(str(made)))

@@ -117,10 +117,10 @@ class Run:
         return f"{self.done}{of} prompts are in {self._output}; continue with the same command and --resume"
 
     def _prompts(self, guarded: GuardedGenerator) -> Iterator[Any]:
-        template = getattr(guarded.tokenizer, "chat_template", None)
+        chats = guarded.session.takes_chats
         for item in self._items:
             prompt = item.given(self._settings["chat"])
-            if template is None and not isinstance(prompt, str):
+            if not chats and not isinstance(prompt, str):
                 way_out = 'leave out --chat, and give "prompt" instead of "messages"'
                 raise UsageError(f"{item.where}: this model has no chat template; {way_out}")
             self._under_way.append(item)

@@ -18,9 +18,9 @@ from guardwrap.draws import Draw
 from guardwrap.errors import PromptError, UsageError
 from guardwrap.pipelines.prefix import StablePrefix
 from guardwrap.pipelines.prepare import PreparedPrompt, prepare, require_context
-from guardwrap.pipelines.prompts import Prompts, as_chat, read_prompts, taken, unpadded, what_is_wrong
+from guardwrap.pipelines.prompts import PromptReader, unpadded, what_is_wrong
 from guardwrap.pipelines.records import record, return_type
-from guardwrap.private import NEW_TEXT, Chat, is_valid_message, library_lock, read_arguments
+from guardwrap.private import NEW_TEXT, Chat, library_lock, read_arguments
 
 __all__ = ["CALL_OPTIONS", "Call", "TensorCall", "TextToTextCall"]
 
@@ -29,7 +29,7 @@ CALL_OPTIONS = ("constraints", "constraint_each", "sampler", "budget", "seed", "
 
 
 @dataclass(frozen=True)
-class Call:
+class Call(PromptReader):
     """A call of a pipeline whose prompts are text.
 
     Parameters
@@ -48,17 +48,8 @@ class Call:
     causal: ClassVar[bool] = True
     """Whether attempts are drawn by our own loop, and can be weighed."""
 
-    media: ClassVar[bool] = False
-    """Whether prompts are more than text."""
-
-    named: ClassVar[str] = "text_inputs"
-    """The name of the prompts in the pipeline's call."""
-
     sampling: ClassVar[str] = "do_sample=True, num_beams=1"
     """The arguments that make it sample."""
-
-    unread: ClassVar[str] = "is neither a string nor a chat (a list of messages)"
-    """What is said of a prompt that cannot be read."""
 
     pipe: Pipeline
     preprocess: Mapping[str, Any] = field(default_factory=dict)
@@ -119,29 +110,6 @@ class Call:
         template = getattr(pipe.tokenizer, "response_template", None) is not None
         full = return_type(postprocess) == "FULL_TEXT"
         return template and full and not postprocess.get("continue_final_message")
-
-    @classmethod
-    def with_named_inputs(cls, prompts: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Return the prompts, which may be given by name, and the other options."""
-        options = dict(options)
-        prompts = options.pop(cls.named, None) if prompts is None else prompts
-        if prompts is None:
-            raise PromptError("there is no prompt: give a string, a chat or a list of them")
-        return prompts, options
-
-    @classmethod
-    def read_prompts(cls, given: Any) -> Prompts:
-        """Read prompts as the pipeline does."""
-        return read_prompts(given, cls.one_prompt, media=cls.media)
-
-    @classmethod
-    def one_prompt(cls, prompt: Any, number: int) -> Any:
-        """Read one of several prompts."""
-        if isinstance(prompt, str | Chat):
-            return taken(prompt)
-        if isinstance(prompt, list | tuple) and prompt and is_valid_message(prompt[0]):
-            return as_chat(prompt, number)
-        raise PromptError(f"prompt {number} {cls.unread}")
 
     def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[PreparedPrompt]:
         """Preprocess numbered prompts and resolve their laws.

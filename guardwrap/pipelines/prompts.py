@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import GeneratorType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jinja2 import TemplateError
@@ -15,7 +15,7 @@ from guardwrap.errors import PromptError, UsageError, first_line
 from guardwrap.inputs import is_text
 from guardwrap.private import Chat, is_valid_message
 
-__all__ = ["Prompts", "as_chat", "read_prompts", "taken", "unpadded", "what_is_wrong", "with_kind"]
+__all__ = ["PromptReader", "Prompts", "as_chat", "read_prompts", "taken", "unpadded", "what_is_wrong", "with_kind"]
 
 
 class Prompts(NamedTuple):
@@ -34,6 +34,42 @@ class Prompts(NamedTuple):
     prompts: Any
     single: bool
     lazy: bool
+
+
+class PromptReader:
+    """Reads the prompts of calls as a pipeline does; what calls of a kind differ in is in the class."""
+
+    media: ClassVar[bool] = False
+    """Whether prompts are more than text."""
+
+    named: ClassVar[str] = "text_inputs"
+    """The name of the prompts in the pipeline's call."""
+
+    unread: ClassVar[str] = "is neither a string nor a chat (a list of messages)"
+    """What is said of a prompt that cannot be read."""
+
+    @classmethod
+    def with_named_inputs(cls, prompts: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return the prompts, which may be given by name, and the other options."""
+        options = dict(options)
+        prompts = options.pop(cls.named, None) if prompts is None else prompts
+        if prompts is None:
+            raise PromptError("there is no prompt: give a string, a chat or a list of them")
+        return prompts, options
+
+    @classmethod
+    def read_prompts(cls, given: Any) -> Prompts:
+        """Read prompts as the pipeline does."""
+        return read_prompts(given, cls.one_prompt, media=cls.media)
+
+    @classmethod
+    def one_prompt(cls, prompt: Any, number: int) -> Any:
+        """Read one of several prompts."""
+        if isinstance(prompt, str | Chat):
+            return taken(prompt)
+        if isinstance(prompt, list | tuple) and prompt and is_valid_message(prompt[0]):
+            return as_chat(prompt, number)
+        raise PromptError(f"prompt {number} {cls.unread}")
 
 
 def read_prompts(given: Any, one: Callable[[Any, int], Any], *, media: bool = False) -> Prompts:

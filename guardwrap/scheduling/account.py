@@ -19,6 +19,7 @@ from guardwrap.scheduling.backend import Backend, Decoded, Launch
 from guardwrap.scheduling.randomness import decision, skipped
 from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.skipping import Rounds
+from guardwrap.words import counted
 
 __all__ = ["Account", "Judged", "next_in_turn"]
 
@@ -58,6 +59,7 @@ class Account:
     state: Any = None  # the sampler's
     accepted: list[Draw] = field(default_factory=list)
     rejections: Counter[str] = field(default_factory=Counter)
+    remarks: Counter[str] = field(default_factory=Counter)
     rejected_at: list[int] = field(default_factory=list)  # their tokens, ascending, decided out of turn or not
     launched: int = 0
     waiting: dict[int, Judged] = field(default_factory=dict)  # decided out of turn, by attempt
@@ -200,7 +202,7 @@ class Account:
 
     def discard(self, decoded: Decoded) -> None:
         """Book an attempt that was stopped because it is not needed any more."""
-        self.surplus.append(len(decoded.token_ids))
+        self.surplus.append(decoded.length)
         self.computed += decoded.computed
 
     def commit(self, judged: Sequence[Judged]) -> None:
@@ -209,26 +211,27 @@ class Account:
             self.waiting[item.decoded.launch.attempt] = item
             self.computed += item.decoded.computed
             if not item.judgement.satisfied:
-                insort(self.rejected_at, len(item.draw.token_ids))
+                insort(self.rejected_at, item.decoded.length)
             if self.rounds is not None:
                 self.rounds.note(item.decoded.launch.attempt, item.draw.token_ids, item.judgement.satisfied)
         while self.ended is None and (next_ := next_in_turn(self.waiting, self.decided)) is not None:
             self._book(next_)
         if self.ended is not None:
-            self.surplus += [len(item.draw.token_ids) for item in self.waiting.values()]
+            self.surplus += [item.decoded.length for item in self.waiting.values()]
             self.waiting.clear()
 
     def _book(self, judged: Judged) -> None:
         budget, law = self.request.budget, self.request.prompt.law
         if judged.decoded.status == "abandoned":
-            self.surplus.append(len(judged.draw.token_ids))
+            self.surplus.append(judged.decoded.length)
             self.ended = "deadline"
             return
         self._skip(judged.decoded.launch.skipped)
         self.decided += 1
         self.attempts += 1
         self.satisfied += judged.judgement.satisfied
-        self.tokens += len(judged.draw.token_ids)
+        self.tokens += judged.decoded.length
+        self.remarks.update(judged.decoded.remarks)
         self.state, text = self.request.sampler.step(self.state, self._attempt(judged))
         if text is not None:
             self.accepted.append(text)
@@ -275,6 +278,7 @@ class Account:
         rounding = None if request.weigh is None else request.weigh.note
         skips = _SKIPS.format(self.skipped, self.attempts) if self.skipped else None
         never = _NEVER if self.ended == "impossible" else None
+        said = (remark.format(counted(count, "attempt")) for remark, count in self.remarks.items())
         report = Report(
             drawn_from=drawn_from,
             evidence=evidence,
@@ -289,7 +293,7 @@ class Account:
             rejections=dict(self.rejections.most_common()),
             constraint=request.constraint.digest,
             mode=self.mode if law.found is None else "generate",
-            notes=(*request.notes, *(note for note in (clock, rounding, skips, never) if note is not None)),
+            notes=(*request.notes, *(note for note in (clock, rounding, skips, never) if note is not None), *said),
             proposal=request.proposal,
         )
         draws = tuple(self.accepted)

@@ -16,6 +16,7 @@ __all__ = [
     "Mask",
     "Narrowed",
     "Scorer",
+    "Streamed",
     "Watch",
     "draw_all",
     "grouped",
@@ -23,8 +24,8 @@ __all__ = [
 
 Ids = tuple[int, ...]
 
-Watch = Callable[[Sequence[int]], "str | None"]
-"""From the token ids so far to the part of the constraint that no continuation can satisfy, or None."""
+Watch = Callable[[Any], "str | None"]
+"""From what has grown so far (``Decoded.grown``) to the part of a constraint that nothing can satisfy then, or None."""
 
 
 class Mask(Protocol):
@@ -83,7 +84,7 @@ class Launch:
     deadline
         ``time.monotonic()`` at which it is abandoned, or None.
     watch
-        Judges its tokens as it grows; a title aborts it. None judges nothing.
+        Judges it as it grows; a title aborts it. None judges nothing.
     request
         Whose attempt it is.
     mask
@@ -107,6 +108,25 @@ class Launch:
 
 
 @dataclass(slots=True)
+class Streamed:
+    """What has come of an attempt whose backend gives text in the place of token ids.
+
+    Parameters
+    ----------
+    text
+        So far.
+    tokens
+        How many tokens that is, as far as is known.
+    reading
+        How far the text has been judged; the watch's own affair.
+    """
+
+    text: str = ""
+    tokens: int = 0
+    reading: Any = field(default=None, repr=False)
+
+
+@dataclass(slots=True)
 class Decoded:
     """An attempt on its way, or as the backend left it.
 
@@ -115,7 +135,9 @@ class Decoded:
     launch
         What was asked.
     token_ids
-        The new tokens, the end-of-sequence token included.
+        The new tokens, the end-of-sequence token included. Empty where there is ``streamed``.
+    streamed
+        The new text, of a backend that gives no token ids; None of one that does.
     log_probability
         log a' of ``token_ids`` in nats, summed in float64.
     log_left
@@ -137,10 +159,13 @@ class Decoded:
         Where it stands in what the backend knows already; the backend's own affair.
     memo
         What judging texts has found out about this very one, from an attempt before; None where nothing is kept.
+    remarks
+        What the report says of attempts like this one, with ``{}`` for their number.
     """
 
     launch: Launch
     token_ids: list[int] = field(default_factory=list)
+    streamed: Streamed | None = None
     log_probability: float = 0.0
     log_left: float = 0.0
     status: str = "running"
@@ -152,6 +177,17 @@ class Decoded:
     place: Any = field(default=None, repr=False)
     branch: Any = field(default=None, repr=False)
     memo: dict[str, Any] | None = field(default=None, repr=False)
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def grown(self) -> Any:
+        """What has come so far: token ids, or ``Streamed``. A watch judges it, ``Request.draw_of`` decodes it."""
+        return self.token_ids if self.streamed is None else self.streamed
+
+    @property
+    def length(self) -> int:
+        """How many tokens it has."""
+        return len(self.token_ids) if self.streamed is None else self.streamed.tokens
 
     @property
     def whole(self) -> bool:

@@ -46,7 +46,7 @@ def judged(ended: Sequence[Decoded]) -> tuple[list[Judged], Failures]:
             continue
         try:
             finished = attempt.status == "finished"
-            draws[i] = request.draw_of(request.prompt, attempt.token_ids, finished, attempt.log_probability)
+            draws[i] = request.draw_of(request.prompt, attempt.grown, finished, attempt.log_probability)
         except Exception as error:
             failures.setdefault(request, error)
     judgements = {i: Judgement(False, ended[i].blame) for i in draws}

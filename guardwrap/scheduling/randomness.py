@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-__all__ = ["decision", "skipped", "uniforms"]
+__all__ = ["decision", "seed_of", "skipped", "uniforms"]
 
 _BLOCK = 64
 
@@ -60,6 +60,11 @@ def skipped(seed: int, prompt: int, attempt: int, live: float) -> int:
         return 0
     uniform = float(_generator(seed, prompt, attempt, 2).random())
     return int(math.log1p(-uniform) / math.log1p(-live))
+
+
+def seed_of(seed: int, prompt: int, attempt: int) -> int:
+    """Return an attempt's own seed, for a server: below 2^53, as every reader of JSON keeps such numbers exactly."""
+    return int(_generator(seed, prompt, attempt, 3).integers(2**53))
 
 
 def _generator(seed: int, *key: int) -> np.random.Generator:

@@ -32,8 +32,9 @@ class Prepared(Protocol):
         """What its attempts are drawn from."""
 
 
-DrawOf = Callable[[Any, Sequence[int], bool, "float | None"], Draw]
-"""From a prompt, new tokens, whether they ended by themselves and log a' in nats to the draw as the user gets it."""
+DrawOf = Callable[[Any, Any, bool, "float | None"], Draw]
+"""From a prompt, what has grown (``Decoded.grown``), whether it ended by itself and log a' in nats to the draw as the
+user gets it."""
 
 
 OnText = Callable[[int, Draw], None]
@@ -68,9 +69,9 @@ class Request:
     seed
         Of the call.
     draw_of
-        Decodes new tokens as the user gets them.
+        Makes a draw of an attempt, as the user gets it.
     watch
-        Judges the tokens of a running attempt; None where there is no early abort.
+        Judges a running attempt; None where there is no early abort.
     mask
         Leaves out next tokens that no text which satisfies the constraint begins with; None draws from the law itself.
     lookahead

@@ -152,7 +152,7 @@ class Scheduler:
         lengths = dict(self.backend.lengths())
         for attempt in (*self._unjudged, *(() if self.aside is None else self.aside.attempts)):
             if attempt.whole:
-                lengths.setdefault(attempt.launch.request, []).append(len(attempt.token_ids))
+                lengths.setdefault(attempt.launch.request, []).append(attempt.length)
         if len(self._sources) == 1:
             self._fill(self._sources[0], room, lengths, launches, found)
             return launches, found

@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect
 from guardwrap.constraints.files import catalogue, catalogue_names
 from guardwrap.content import PREFIX
 from guardwrap.draws import Outcome
-from guardwrap.errors import GuardwrapError, SpecError, nearest
+from guardwrap.errors import GuardwrapError, SpecError, UsageError, nearest
 from guardwrap.pipelines.prepare import require_context
 from guardwrap.pipelines.prompts import what_is_wrong
 from guardwrap.proposals import Masked, Prompt
@@ -38,6 +38,7 @@ from guardwrap.serve.replies import DONE, WAITING, Reply, event, require_complet
 from guardwrap.serve.serving import Accepted, Gone, Stream, as_json, served
 from guardwrap.serve.settings import Settings, read_keys, read_named
 from guardwrap.serve.wishes import Wish, read_wish
+from guardwrap.session import Session
 
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
@@ -103,10 +104,13 @@ class Service:
     menu: Menu
 
     def __post_init__(self) -> None:
+        if not isinstance(self.guarded.session, Session):
+            raise UsageError("a server draws from a model of its own, not from another server's")
+        self.session = self.guarded.session
         limits = self.settings.limits
         self.gate = Gate(limits.running, limits.queue)
         self.keys = [hashlib.sha256(key.encode()).digest() for key in read_keys(self.settings)]
-        gate, session = self.gate, self.guarded.session
+        gate, session = self.gate, self.session
         self.figures = Figures(running=lambda: gate.running, queued=lambda: gate.queued, rows=lambda: session.rows)
         self.begun = int(time.time())
         self.about = self._about()
@@ -152,7 +156,7 @@ class Service:
 
     def _lengths(self, prompts: Sequence[Any]) -> list[int]:
         """Return the tokens of each prompt as the model reads it."""
-        session = self.guarded.session
+        session = self.session
         call = session.kind.read(session.pipe, {})
         lengths = []
         for prompt in session.kind.read_prompts(prompts).prompts:

@@ -1,0 +1,1 @@
+"""Texts drawn from a server that speaks the OpenAI protocol: one streamed request an attempt."""

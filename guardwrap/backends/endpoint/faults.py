@@ -1,0 +1,137 @@
+"""What went wrong with a request: whether to try it again, when, and what to say of it without key or text."""
+
+from __future__ import annotations
+
+import email.utils
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from guardwrap.errors import EndpointError, nearest
+
+if TYPE_CHECKING:
+    from guardwrap.backends.endpoint.server import Endpoint, Line
+
+__all__ = ["Broken", "Fault", "fault_of", "waiting"]
+
+_AGAIN = (408, 409, 425, 429)
+_FIRST, _LONGEST = 0.5, 30.0
+_PATIENCE = 600.0
+"""Seconds that a server may ask us to wait, at most."""
+
+
+class Broken(Exception):  # never leaves the backend
+    """A stream that ended before its text did."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What went wrong.
+
+    Parameters
+    ----------
+    words
+        It in words: one line with the way out.
+    again
+        Whether the same request may succeed later.
+    wait
+        Seconds that the server asks to wait, or None.
+    """
+
+    words: str
+    again: bool = False
+    wait: float | None = None
+
+    def error(self, tries: int) -> EndpointError:
+        """Return it as an error, after so many tries."""
+        often = f", {tries} times in a row" if self.again and tries > 1 else ""
+        return EndpointError(f"{self.words}{often}{'; try again later' if self.again else ''}")
+
+
+def waiting(fault: Fault, tries: int) -> float:
+    """Return how many seconds to wait before an attempt is tried again: a little at random, lest all come at once."""
+    if fault.wait is not None:
+        return min(fault.wait, _PATIENCE)
+    return min(_LONGEST, _FIRST * 2.0 ** (tries - 1)) * random.uniform(0.75, 1.0)
+
+
+async def fault_of(error: Exception, endpoint: Endpoint, line: Line, route: str) -> Fault:
+    """Say what went wrong.
+
+    Parameters
+    ----------
+    error
+        What a request has raised.
+    endpoint, line
+        Where it went.
+    route
+        Below the endpoint's address.
+    """
+    import openai
+
+    where = endpoint.base_url
+    if isinstance(error, EndpointError):
+        return Fault(str(error))
+    if isinstance(error, openai.APIStatusError):
+        line.answered = True
+        return await _refused(error, endpoint, line, route)
+    cause = error.__cause__ or error
+    reached = line.answered or type(cause).__name__ != "ConnectTimeout"
+    if isinstance(error, openai.APITimeoutError) and reached:
+        return Fault(f"{where} said nothing for {endpoint.timeout:g} s (Endpoint(timeout=...))", again=True)
+    if isinstance(error, openai.APIConnectionError):
+        if line.answered:
+            return Fault(f"the connection to {where} broke", again=True)
+        return Fault(f"no server answers at {where} ({type(cause).__name__}); start it, or correct base_url")
+    if isinstance(error, Broken | openai.APIError):  # the latter: an error that comes as a piece of the stream
+        return Fault(f"{where} ended a stream before its text was over", again=True)
+    return Fault(f"{where} answers with something else than the OpenAI protocol ({type(error).__name__})")
+
+
+async def _refused(error: Any, endpoint: Endpoint, line: Line, route: str) -> Fault:
+    where, status = endpoint.base_url, error.status_code
+    if status in (401, 403):
+        return Fault(f"{where} refuses the key (HTTP {status}); pass api_key=, or set OPENAI_API_KEY")
+    if status == 404:
+        return await _missing(endpoint, line, route)
+    if error.code == "insufficient_quota":
+        return Fault(f"{where} says that the quota of the key is used up (HTTP {status})")
+    if status in _AGAIN or (status >= 500 and status != 501):
+        return Fault(f"{where} answers HTTP {status}", again=True, wait=_retry_after(error.response.headers))
+    body = error.body if isinstance(error.body, dict) else {}
+    said = body.get("message")  # the request was refused as it is, so no text has been drawn that this could quote
+    said = f": {' '.join(said.split())[:300]}" if isinstance(said, str) else ""
+    way_out = ""
+    if endpoint.extra and status in (400, 422):
+        way_out = "; if it does not take top_k, min_p or repetition_penalty, pass Endpoint(extra=False)"
+    return Fault(f"{where} refuses the request (HTTP {status}{said.replace(line.secret, '***')}){way_out}")
+
+
+async def _missing(endpoint: Endpoint, line: Line, route: str) -> Fault:
+    """Tell a model that is not there from a route that is not."""
+    where = endpoint.base_url
+    try:
+        names = sorted([model.id async for model in line.client.models.list()])
+    except Exception:  # whatever answers there knows nothing of models
+        return Fault(f"{where} has no route {route} (HTTP 404); base_url mostly ends in /v1")
+    if endpoint.model in names:
+        takes = "chats only; give lists of messages" if route == "/completions" else "no chats; give strings"
+        return Fault(f"{where} has no route {route} (HTTP 404): it takes {takes}")
+    has = ", ".join(names[:10]) + (" and others" if len(names) > 10 else "")
+    return Fault(f"{where} has no model {endpoint.model!r}{nearest(endpoint.model, names)}; it has {has or 'none'}")
+
+
+def _retry_after(headers: Any) -> float | None:
+    """Return what ``Retry-After`` says, in seconds: a number, or a date."""
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers.get(name)) * unit
+        except (TypeError, ValueError):
+            continue
+        if seconds >= 0:
+            return seconds
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(headers["retry-after"]).timestamp() - time.time())
+    except (KeyError, TypeError, ValueError):
+        return None

@@ -1,0 +1,11 @@
+import pytest
+
+from guardwrap.backends.endpoint import faults
+
+
+@pytest.fixture(autouse=True)
+def _no_key_and_no_waiting(monkeypatch):
+    """Nothing of the machine's environment counts, and waits between tries are short."""
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(faults, "_FIRST", 0.002)

@@ -1,0 +1,50 @@
+"""Commands that draw from a server."""
+
+import pytest
+
+from tests.backends.endpoint.server import Server
+from tests.cli.commands import assert_one_line, records, run
+
+pytestmark = pytest.mark.usefixtures("command_line")
+
+
+def text_with_an_a(prompt, chance):
+    return [f"{prompt}a", chance.choice("bc")], "stop", 3
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-7")
+    with Server(text_with_an_a, key="sk-very-secret-7").running() as running:
+        yield running
+
+
+def test_texts_of_an_endpoint(server, has_a, tmp_path):
+    """Chats too: it is the server that has a template."""
+    (tmp_path / "in.jsonl").write_text('{"prompt": "x"}\n{"messages": [{"role": "user", "content": "y"}]}\n')
+    given = ["--endpoint", server.url, "--model", "table", "-c", has_a, "--seed", 1, "--max-new-tokens", 7]
+    result = run("generate", *given, "--jsonl", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl")
+    assert result.exit_code == 0, result.output
+    first, second = records((tmp_path / "out.jsonl").read_text())
+    assert first["texts"][0].startswith("xa")
+    assert second["texts"][0].startswith("ya")
+    assert first["report"]["settings"]["endpoint"] == server.url
+    assert "sk-very" not in (tmp_path / "out.jsonl").read_text()
+    assert {asked["max_tokens"] for asked in server.seen} == {7}
+    elsewhere = run("generate", *given[2:], "--jsonl", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl", "--resume")
+    assert_one_line(elsewhere, "resume with the same settings")
+
+
+def test_what_is_wrong_with_an_endpoint_is_one_line(server, has_a, monkeypatch):
+    assert_one_line(run("generate", "x", "-c", has_a, "--endpoint", server.url), "--endpoint needs --model")
+    given = ["generate", "x", "-c", has_a, "--endpoint", server.url, "--model"]
+    assert_one_line(run(*given, "tabel"), "did you mean 'table'?")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-another-secret")
+    assert_one_line(run(*given, "table"), "refuses the key")
+    assert_one_line(run(*given, "table", "--masked"), "Masked() needs the probabilities")
+
+
+def test_plan_of_an_endpoint(server, has_a):
+    result = run("plan", "x", "--endpoint", server.url, "--model", "table", "-c", has_a, "--pilot", 8)
+    assert result.exit_code == 0, result.output
+    assert "from the model itself, rejection: acceptance 1" in result.stdout

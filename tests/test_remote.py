@@ -1,0 +1,167 @@
+"""A wrapper around an endpoint is called as one around a pipeline; what a server cannot do is refused by name."""
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+
+from guardwrap import Adapter, Budget, Endpoint, Fallback, GuardedGenerator, Length, Masked, Prompt, Regex
+from guardwrap.errors import BudgetExhausted, Deterministic, PromptError, UsageError
+from guardwrap.testing import table_world
+from tests.backends.endpoint.server import Server, endpoint, of_world
+
+WORLD = table_world(3, letters="ab", max_new_tokens=5)
+RULE = Regex(r"\Aa")
+LAW: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 5}
+CHAT = [{"role": "user", "content": "a"}]
+NOWHERE = Endpoint("http://127.0.0.1:9/v1", model="m")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Server(of_world(WORLD)).running() as running:
+        yield running
+
+
+@pytest.fixture
+def guarded(server):
+    return GuardedGenerator(endpoint(server), RULE, seed=3)
+
+
+def test_calls_give_the_pipelines_own_records(guarded):
+    (record,) = guarded("a", **LAW)
+    assert record["generated_text"].startswith("aa")
+    two = guarded(["a", "b"], num_return_sequences=2, return_full_text=False, **LAW)
+    assert [[sorted(each) for each in texts] for texts in two] == [[["generated_text"]] * 2] * 2
+    assert all(each["generated_text"].startswith("a") for texts in two for each in texts)
+    (record,) = guarded(CHAT, **LAW)
+    assert record["generated_text"][:1] == CHAT
+    assert record["generated_text"][1]["role"] == "assistant"
+    lazy = guarded((prompt for prompt in ["a", "b"]), **LAW)
+    assert [len(records) for records in lazy] == [1, 1]
+
+
+def test_all_ways_to_call_give_the_same_texts(guarded):
+    prompts = ["a", "b", "ab"]
+    texts = [outcome.texts for outcome in guarded.run(prompts, seed=7, **LAW)]
+
+    async def each():
+        return [outcome.texts async for outcome in guarded.astream(prompts, seed=7, **LAW)]
+
+    assert [outcome.texts for outcome in guarded.stream(iter(prompts), seed=7, **LAW)] == texts
+    assert [outcome.texts for outcome in asyncio.run(guarded.arun(prompts, seed=7, **LAW))] == texts
+    assert asyncio.run(each()) == texts
+    assert [outcome.texts for outcome in guarded.run(prompts, seed=7, batch_size=1, **LAW)] == texts
+
+
+def test_callers_share_a_batch(guarded):
+    async def all_of_them():
+        return await asyncio.gather(*(guarded.arun("a", seed=i, **LAW) for i in range(8)))
+
+    alone = [guarded.run("a", seed=i, **LAW)[0].texts for i in range(8)]
+    assert [outcomes[0].texts for outcomes in asyncio.run(all_of_them())] == alone
+
+
+def test_attempts_and_plan(guarded):
+    ((*attempts,),) = guarded.attempts("a", 40, **LAW)
+    assert len(attempts) == 40
+    assert {attempt.satisfied for attempt in attempts} == {True, False}
+    assert {attempt.log_weight for attempt in attempts if attempt.satisfied} == {0.0}  # a' is a
+    plan = guarded.plan("a", pilot=40, **LAW)
+    assert plan.forecasts[0].pilot == 40
+    assert 0 < plan.forecasts[0].acceptance.value < 1
+
+
+def test_samplers_that_weigh_take_texts_of_a_itself(guarded):
+    assert guarded.run("a", sampler="qrs", **LAW)[0].ok
+
+
+def test_reports_say_what_a_is(server, guarded):
+    (outcome,) = guarded.run("a", top_k=2, **LAW)
+    report = outcome.report
+    assert (report.drawn_from, report.mode) == ("exactly g", "endpoint")
+    assert report.notes[0].startswith(f"a is the model 'table' at {server.url} under temperature=1, top_p=1, top_k=2,")
+    assert not any("need not give the same texts" in note for note in report.notes)
+    other = GuardedGenerator(endpoint(server, repeats_seeds=False), RULE)
+    assert any("need not give the same texts" in note for note in other.run("a", **LAW)[0].report.notes)
+
+
+def test_a_budget_that_ends(guarded):
+    few = Budget(max_attempts=5)
+    with pytest.raises(BudgetExhausted):
+        guarded("a", constraints=Regex("c"), budget=few, **LAW)
+    filled = GuardedGenerator(guarded.model, Regex("c"), on_exhausted=Fallback("c"), budget=few)
+    assert filled.run("a", **LAW)[0].texts == ("c",)
+
+
+def test_greedy_that_violates_raises(guarded):
+    with pytest.raises(Deterministic, match="do_sample=True"):
+        guarded("a", constraints=Regex("c"), do_sample=False)
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        ({"adapter": "folder"}, "adapter= is for a model in this process"),
+        ({"adapter": Adapter("folder")}, "have the server load it"),
+        ({"proposal": Masked()}, "Masked() needs the probabilities"),
+        ({"proposal": "gpt2"}, "over an endpoint a proposal is a Prompt"),
+        ({"tokenizer": object()}, "leave tokenizer= out"),
+        ({"batch_size": 0}, "batch_size=0"),
+    ],
+)
+def test_wrappers_that_cannot_be_made(made, says):
+    with pytest.raises(UsageError, match=re.escape(says)):
+        GuardedGenerator(NOWHERE, RULE, **made)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"adapter": "folder"}, "adapter= is for a model in this process"),
+        ({"proposal": Masked()}, "Masked() needs the probabilities"),
+        ({"proposal": NOWHERE}, "over an endpoint a proposal is a Prompt"),
+        ({"proposal": Prompt("x {prompt}"), "sampler": "qrs"}, "the sampler 'qrs' weighs the texts of a proposal"),
+        ({"proposal": Prompt("x {prompt}"), "sampler": "imh"}, "pass sampler='rejection'"),
+        ({"constraints": Length(max=5, unit="tokens")}, "counts tokens, and an endpoint gives text"),
+        ({"constraint_each": [Length(max=5, unit="tokens")]}, "counts tokens, and an endpoint gives text"),
+        ({"return_full_text": 1}, "return_full_text=1"),
+        ({"num_beams": 2}, "no option 'num_beams'"),
+        ({"tempreature": 2}, "did you mean 'temperature'?"),
+    ],
+)
+def test_calls_that_cannot_be_had(options, says):
+    with pytest.raises(UsageError, match=re.escape(says)):
+        GuardedGenerator(NOWHERE, RULE)("a", **options)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "says"),
+    [
+        ([[*CHAT, {"role": "assistant", "content": "b"}]], "end it with a user message"),
+        ("\ud800", "half of a surrogate pair"),
+        ([5], "is neither a string nor a chat"),
+        (None, "there is no prompt"),
+    ],
+)
+def test_prompts_that_cannot_be_sent(prompt, says):
+    with pytest.raises(PromptError, match=says):
+        GuardedGenerator(NOWHERE, RULE)(prompt)
+
+
+def test_what_a_pipeline_has_and_an_endpoint_has_not():
+    guarded = GuardedGenerator(NOWHERE, RULE)
+    assert (guarded.model, guarded.tokenizer, guarded.adapter) == (NOWHERE, None, None)
+    for use in (
+        lambda: guarded.pipeline,
+        lambda: guarded.task,
+        lambda: guarded.device,
+        guarded.as_pipeline,
+        guarded.generate,
+        lambda: guarded.load_adapter("folder"),
+        lambda: guarded.attempts("a", 1, proposal=Prompt("x {prompt}")),
+    ):
+        with pytest.raises(UsageError, match=r"endpoint|adapter= is for a model in this process"):
+            use()
+    guarded.unload_adapter()
