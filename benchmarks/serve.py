@@ -63,6 +63,7 @@ def serving(model: str, threads: int, running: int, folder: Path) -> Iterator[Se
     settings = folder / "serve.yaml"
     settings.write_text(f"name: model\nlimits: {{running: {running}, queue: 1000, attempts: 10000, n: 64}}\n")
     command = [sys.executable, "-m", "guardwrap", "serve", "--model", model, "--port", "0", "--config", str(settings)]
+    command += ["--dtype", "float32"]  # in which texts do not depend on who else is served
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
