@@ -188,6 +188,15 @@ class Batches:
         self._lock = threading.RLock()
         self._open: dict[Hashable, _Batch] = {}
 
+    def __getstate__(self) -> dict[str, float | None]:
+        """Leave the callers out: a copy of a wrapper begins without any."""
+        return {"patience": self.patience}
+
+    def __setstate__(self, state: dict[str, float | None]) -> None:
+        """Make a copy."""
+        Batches.__init__(self)
+        self.patience = state["patience"]
+
     @property
     def rows(self) -> int:
         """Attempts that hold a row of a batch now, over all of them."""

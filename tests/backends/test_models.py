@@ -26,11 +26,11 @@ from guardwrap import (
     Length,
     Regex,
     Verdict,
+    asking,
     constraint,
     exhausted,
     job,
     private,
-    session,
 )
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.refill.decode import RefillBackend
@@ -436,7 +436,7 @@ def after(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, gate: Callabl
 
 
 def unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (prepare, calls, private, session, exhausted):
+    for module in (prepare, calls, private, asking, exhausted):
         monkeypatch.setattr(module, "library_lock", contextlib.nullcontext())
 
 

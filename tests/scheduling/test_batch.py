@@ -1,6 +1,8 @@
 """Callers in threads and in event loops share one batch, and each gets what it gets alone."""
 
 import asyncio
+import copy
+import pickle
 import signal
 import subprocess
 import sys
@@ -406,3 +408,14 @@ def test_rows_that_are_busy_are_counted() -> None:
         until(lambda: batches.rows > 0)
         assert batches.rows <= made.size
     assert batches.rows == 0
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda batches: pickle.loads(pickle.dumps(batches))])
+def test_a_copy_begins_without_callers(copied: Callable[[Batches], Batches]) -> None:
+    """Wrappers are copied with what they are in."""
+    batches, made = Batches(), Made()
+    batches.patience = 3.0
+    with kept_open(batches, made):
+        other = copied(batches)
+        assert (other.patience, other.rows) == (3.0, 0)
+        assert [facts(outcome) for outcome in got(other, Made(), requests_of(1))] == alone(1)
