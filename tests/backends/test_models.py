@@ -445,12 +445,17 @@ def test_a_thread_does_not_use_the_truncation_of_another(locked: bool, monkeypat
     guarded = guard(tiny())
     short = {"max_new_tokens": 4, "seed": 1, "tokenizer_encode_kwargs": {"truncation": True, "max_length": 2}}
     long = {"max_new_tokens": 4, "seed": 1}
-    alone = [guarded.run("abcdef", **options)[0].texts for options in (short, long)]
+
+    def texts(options: dict[str, Any]) -> Any:
+        (outcome,) = guarded.stream(["abcdef"], **options)  # of a batch of its own, whose prompts its thread prepares
+        return outcome.texts
+
+    alone = [texts(options) for options in (short, long)]
     if not locked:
         unlocked(monkeypatch)
     gate = Gate()
     after(monkeypatch, guarded.tokenizer, "set_truncation_and_padding", gate)
-    found = gate.both(*(lambda options=options: guarded.run("abcdef", **options)[0].texts for options in (short, long)))
+    found = gate.both(*(lambda options=options: texts(options) for options in (short, long)))
     assert (list(found) == alone) is locked
 
 
