@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, overload
 import numpy as np
 from pydantic import AfterValidator, ValidationInfo, WithJsonSchema
 
-from guardwrap.constraints.base import Constraint, Verdict, require
+from guardwrap.constraints.base import Constraint, Verdict, require, walk
 from guardwrap.constraints.limits import uncounted
 from guardwrap.constraints.text import require_choice
 from guardwrap.constraints.views import VIEWS, View, view
@@ -20,7 +20,7 @@ from guardwrap.constraints.yaml_nodes import short
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError
 
-__all__ = ["Python", "constraint"]
+__all__ = ["Python", "constraint", "runs_code"]
 
 
 def _require_allowed(function: Any, info: ValidationInfo) -> Any:
@@ -221,3 +221,9 @@ def constraint(
         return Python(function, batched=batched, prefix=prefix, on=on, name=name)
 
     return wrap if function is None else wrap(function)
+
+
+def runs_code(constraint: Constraint) -> bool:
+    """Return whether judging runs code that is not guardwrap's own, so that nothing limits the time it takes."""
+    parts = walk(constraint)
+    return any(isinstance(each, Python) or type(each).__module__.split(".")[0] != "guardwrap" for each in parts)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from guardwrap.constraints.base import Constraint, walk
-from guardwrap.constraints.callables import Python
+from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.callables import runs_code
 from guardwrap.draws import Budget, Draw
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Law, Mask, Watch
@@ -111,6 +111,5 @@ class Request:
 
     @cached_property
     def runs_code(self) -> bool:
-        """Whether judging its texts runs code that is not guardwrap's own, so that nothing limits the time it takes."""
-        parts = list(walk(self.constraint))
-        return any(isinstance(each, Python) or type(each).__module__.split(".")[0] != "guardwrap" for each in parts)
+        """Whether judging its texts runs code that is not guardwrap's own."""
+        return runs_code(self.constraint)

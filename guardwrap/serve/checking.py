@@ -13,15 +13,9 @@ from guardwrap.constraints.callables import Python
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed
 
-__all__ = ["Timed", "runs_code"]
+__all__ = ["Timed"]
 
 _Answer = TypeVar("_Answer")
-
-
-def runs_code(constraint: Constraint) -> bool:
-    """Whether a constraint calls functions that are not guardwrap's own."""
-    foreign = (not type(part).__module__.startswith("guardwrap.") for part in walk(constraint))
-    return any(foreign) or any(isinstance(part, Python) for part in walk(constraint))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

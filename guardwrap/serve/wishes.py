@@ -9,6 +9,7 @@ from typing import Any
 
 from guardwrap.constraints.algebra import All
 from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.callables import runs_code
 from guardwrap.constraints.files import as_constraint_file
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.constraints.text import Length
@@ -16,7 +17,7 @@ from guardwrap.constraints.yaml_nodes import reading
 from guardwrap.errors import GuardwrapError, nearest
 from guardwrap.proposals import merged, only_masks
 from guardwrap.serve.asking import Menu, budget_of, constraints_of, drawn_from, require_mapping, sampler_of
-from guardwrap.serve.checking import Timed, runs_code
+from guardwrap.serve.checking import Timed
 from guardwrap.serve.fields import flag, number, require_known, whole
 from guardwrap.serve.refusals import Refused, bad, in_field
 from guardwrap.serve.stopping import Until

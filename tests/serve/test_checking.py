@@ -5,7 +5,8 @@ import time
 import pytest
 
 from guardwrap import CheckFailed, Regex, Verdict, constraint
-from guardwrap.serve.checking import Timed, runs_code
+from guardwrap.constraints.callables import runs_code
+from guardwrap.serve.checking import Timed
 
 
 @constraint
