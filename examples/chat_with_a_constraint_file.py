@@ -13,7 +13,7 @@ guarded = GuardedGenerator(
     options.model,
     constraints=Path(__file__).with_name("concise.yaml"),
     on_exhausted=Fallback("I would rather talk about tea."),  # checked like any other text
-    seed=0,
+    seed=4,
 )
 chat = [{"role": "user", "content": "What should I drink this morning? Answer in one sentence."}]
 

@@ -49,7 +49,7 @@ def facts(outcomes: list[Outcome]) -> list[Any]:
 @pytest.fixture(scope="module")
 def alone(world: World) -> list[list[Any]]:
     guarded = guarded_of(world)
-    return [facts(guarded.run(["a", "cb"], **asked(world, caller))) for caller in range(16)]
+    return [facts(guarded.run(["a", "cb"], **asked(world, caller))) for caller in range(8)]
 
 
 @pytest.fixture
@@ -91,8 +91,8 @@ def test_threads_share_one_batch(world: World, alone: list[Any], backends: list[
     guarded = guarded_of(world)
 
     def work() -> list[Any]:
-        with ThreadPoolExecutor(16) as pool:
-            return list(pool.map(lambda caller: facts(guarded.run(["a", "cb"], **asked(world, caller))), range(16)))
+        with ThreadPoolExecutor(8) as pool:
+            return list(pool.map(lambda caller: facts(guarded.run(["a", "cb"], **asked(world, caller))), range(8)))
 
     assert beside_an_endless_call(guarded, world, backends, work) == alone
     assert len(backends) == 1
@@ -104,7 +104,7 @@ def test_tasks_share_one_batch(world: World, alone: list[Any], backends: list[Re
     guarded = guarded_of(world)
 
     async def run() -> list[Any]:
-        calls = (guarded.arun(["a", "cb"], **asked(world, caller)) for caller in range(16))
+        calls = (guarded.arun(["a", "cb"], **asked(world, caller)) for caller in range(8))
         return [facts(outcomes) for outcomes in await asyncio.gather(*calls)]
 
     assert asyncio.run(run()) == alone
@@ -116,7 +116,7 @@ def test_negative_control_seeds_that_belong_to_the_wrapper(world: World, alone: 
     guarded = guarded_of(world, seed=1)
 
     async def run() -> list[Any]:
-        calls = (guarded.arun(["a", "cb"], **{**asked(world, caller), "seed": None}) for caller in reversed(range(16)))
+        calls = (guarded.arun(["a", "cb"], **{**asked(world, caller), "seed": None}) for caller in reversed(range(8)))
         return [facts(outcomes) for outcomes in await asyncio.gather(*calls)][::-1]
 
     assert asyncio.run(run()) != alone

@@ -18,7 +18,7 @@ from guardwrap.scheduling import account, backend
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from tests.clock import Clock, ticking
 
-DRAWS = 20_000
+DRAWS = 10_000
 FEW = 5_000  # enough for a negative control: the biases are gross
 GROSS = 2_000  # where they are grosser still: p < 1e-24 with half as many
 FITS = 1e-3
@@ -54,7 +54,7 @@ BUDGETS = {
 def test_drawn_from_g_whatever_the_budget(kind: str, clock: Clock) -> None:
     """Through a pipeline; every budget with every batch size, one attempt at a time too, in tests/scheduling.
 
-    There with 20 000 draws each; here with as many as the negative controls of these limits.
+    There with 10 000 draws each; here with as many as the negative controls of these limits.
     """
     budget, ended = BUDGETS[kind]
     world = table_world(letters="ab ", temperature=0.8)

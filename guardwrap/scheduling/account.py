@@ -8,6 +8,7 @@ from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from guardwrap.constraints.judge import Judgement
@@ -76,10 +77,16 @@ class Account:
     began: float | None = None
     seconds: float = 0.0
     ended: str | None = None
+    content: bool = False  # until one of its attempts has ended, it needs no more of them
 
     def __post_init__(self) -> None:
         if self.request.lookahead is not None and self.request.sampler.skips and self.request.mask is None:
             self.rounds = Rounds()
+
+    @cached_property
+    def _watches_clock(self) -> bool:
+        budget = self.request.budget
+        return (budget.deadline, budget.max_seconds, budget.max_computed_tokens) != (None, None, None)
 
     @property
     def wanted(self) -> int:
@@ -128,7 +135,9 @@ class Account:
             count = min(count, 1 - self.launched)
         if self.rounds is not None:
             count = min(count, self.rounds.room(self.launched))
-        return self._numbered(count)
+        found = self._numbered(count)
+        self.content = len(found) < room and not self._watches_clock
+        return found
 
     def _numbered(self, count: int) -> list[Launch]:
         """Return the next attempts that the budget allows; it is spent where there is none, and none on its way."""
@@ -172,6 +181,7 @@ class Account:
 
     def narrow(self, backend: Backend) -> None:
         """Leave out what the attempts of a round have shown to be rejected."""
+        self.content = False
         rounds, lookahead = self.rounds, self.request.lookahead
         if rounds is None or lookahead is None:
             return
@@ -207,6 +217,7 @@ class Account:
 
     def commit(self, judged: Sequence[Judged]) -> None:
         """Take what was judged, and decide about attempts one after the other, in launch order."""
+        self.content = False
         for item in judged:
             self.waiting[item.decoded.launch.attempt] = item
             self.computed += item.decoded.computed

@@ -113,6 +113,8 @@ class Scheduler:
         except Exception as error:  # nothing runs any more: of no request that had attempts there can be more
             return self._lost(error)
         for attempt in ended:
+            if (account := self._active.get(attempt.launch.request)) is not None:
+                account.content = False
             if attempt.error is not None:
                 self._failed.setdefault(attempt.launch.request, attempt.error)
         self._unjudged += [attempt for attempt in ended if attempt.launch.request not in self._failed]
@@ -178,6 +180,9 @@ class Scheduler:
         new = Counter(launch.request for launch in launches)
 
         def more(account: Account, most: int) -> list[Launch]:
+            # Those on their way only get further: what was enough is enough. Hundreds of requests wait at each step.
+            if account.content:
+                return []
             request = account.request
             found = account.launches(most, lengths.get(request, []) + [0] * new[request])
             new[request] += len(found)

@@ -60,8 +60,8 @@ def test_the_embedded_model_answers_in_json(local: tuple[Any, Any]) -> None:
     guarded = GuardedGenerator(model, JSON, tokenizer=tokenizer, adapter=JSON, batch_size=16)
     chat = [{"role": "user", "content": "Give me a name and an age as JSON."}]
     options: dict[str, Any] = {"do_sample": True, "temperature": 1.0, "top_k": 0, "max_new_tokens": 64}
-    (with_it,) = guarded.attempts([chat], 16, weigh=False, seed=1, **options)
-    (without,) = guarded.attempts([chat], 16, weigh=False, seed=1, adapter=False, **options)
+    (with_it,) = guarded.attempts([chat], 12, weigh=False, seed=1, **options)
+    (without,) = guarded.attempts([chat], 12, weigh=False, seed=1, adapter=False, **options)
     assert sum(attempt.satisfied for attempt in with_it) >= 4
     assert sum(attempt.satisfied for attempt in without) <= 2  # 3 of 400 were
     (outcome,) = guarded.run([chat], seed=1, **options)

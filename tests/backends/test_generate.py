@@ -19,7 +19,7 @@ from guardwrap.scheduling.backend import Decoded
 from guardwrap.testing import World, goodness_of_fit
 from tests.tiny import AUDIO, bart, law, llava, picture, t5, whisper
 
-DRAWS = 20_000
+DRAWS = 10_000
 FEW = 5_000
 FITS = 1e-3
 FAILS = 1e-9

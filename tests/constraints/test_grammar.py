@@ -95,7 +95,7 @@ def test_the_laws_hold(name: str) -> None:
 
 
 @pytest.mark.slow
-@profile(60)
+@profile(30)
 @given(data=st.data())
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_sentences_and_what_is_near_them(name: str, data: st.DataObject) -> None:

@@ -63,7 +63,7 @@ continuations = st.lists(soup | json_texts(), min_size=1, max_size=3)
 
 
 @pytest.mark.slow
-@profile(1200)
+@profile(600)
 @given(mutated(json_texts()) | soup, continuations)
 def test_a_dead_prefix_has_no_continuation(text, rests):
     if parses(text):

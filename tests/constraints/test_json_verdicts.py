@@ -84,7 +84,7 @@ def in_pieces(constraint: JSONSchema, text: str, where: list[int]) -> Verdict:
 
 
 @pytest.mark.slow
-@profile(1500)
+@profile(600)
 @given(whole_schemas(), st.lists(texts | mutated(texts), min_size=1, max_size=4), cuts)
 def test_verdicts_are_sound_and_the_same_however_the_text_is_cut(schema, written, where):
     constraint = JSONSchema(schema)
@@ -142,7 +142,7 @@ def assert_pattern_is_sound(pattern: str, text: str) -> None:
 
 
 @pytest.mark.slow
-@profile(1500)
+@profile(600)
 @given(patterns() | patterns(("a", "b", r"\n", ".")), st.lists(st.sampled_from(STRINGS), max_size=8).map("".join))
 def test_patterns_are_sound(pattern, text):
     assert_pattern_is_sound(pattern, text)

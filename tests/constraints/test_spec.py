@@ -401,7 +401,7 @@ syntax = st.lists(st.sampled_from(SYNTAX), max_size=20).map("".join)
 
 
 @pytest.mark.slow
-@profile(1200)
+@profile(600)
 @given(syntax)
 def test_line_noise(text):
     refused(text)

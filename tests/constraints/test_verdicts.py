@@ -35,14 +35,14 @@ V, U, S = Verdict.VIOLATED, Verdict.UNDECIDED, Verdict.SATISFIED
 
 
 @pytest.mark.parametrize("theme", THEMES)
-@profile(600)
+@profile(300)
 @given(data=st.data())
 def test_regexes_are_sound(theme, data):
     assert_sound(data.draw(regexes(THEMES[theme])), data.draw(texts_of(THEMES[theme])))
 
 
 @pytest.mark.parametrize("theme", THEMES)
-@profile(300)
+@profile(150)
 @given(data=st.data())
 def test_keywords_are_sound(theme, data):
     assert_sound(data.draw(keywords(THEMES[theme])), data.draw(texts_of(THEMES[theme])))

@@ -25,7 +25,7 @@ def test_same_seed_same_texts_whatever_the_batch_size(local: tuple[Any, Any]) ->
     guarded = guard(local, ~Regex("[0-9]"), seed=0)
 
     def run(size: int) -> list[Any]:
-        return guarded.run(prompts, batch_size=size, seed=3, num_return_sequences=2, max_new_tokens=8)
+        return guarded.run(prompts, batch_size=size, seed=3, num_return_sequences=2, max_new_tokens=6)
 
     one = run(1)
     assert all(outcome.ok for outcome in one)
@@ -37,8 +37,8 @@ def test_texts_satisfy_the_constraint_and_log_proposal_is_that_of_a_forward_pass
     model, tokenizer = local
     judged = Keyword("mug") & ~Regex(",") & Finished()
     guarded = guard(local, judged, seed=1)
-    (outcome,) = guarded.run(CHAT, num_return_sequences=2, max_new_tokens=48, temperature=0.8, top_k=0)
-    assert len(outcome.texts) == 2
+    (outcome,) = guarded.run(CHAT, max_new_tokens=48, temperature=0.8, top_k=0)
+    assert len(outcome.texts) == 1
     prompt = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=True)["input_ids"]
     for text, draw in zip(outcome.texts, outcome.draws, strict=True):
         assert judged.accepts(text)
@@ -61,8 +61,8 @@ def test_verdicts_abort_early_and_change_no_text(local: tuple[Any, Any]) -> None
         return "," not in text
 
     budget = Budget(max_attempts=60)
-    fast_run = guard(local, ban, budget=budget).run(CHAT, seed=2, max_new_tokens=24, num_return_sequences=3)[0]
-    slow_run = guard(local, slow, budget=budget).run(CHAT, seed=2, max_new_tokens=24, num_return_sequences=3)[0]
+    fast_run = guard(local, ban, budget=budget).run(CHAT, seed=2, max_new_tokens=16, num_return_sequences=3)[0]
+    slow_run = guard(local, slow, budget=budget).run(CHAT, seed=2, max_new_tokens=16, num_return_sequences=3)[0]
     assert fast_run.texts == slow_run.texts
     assert fast_run.report.usage.attempts == slow_run.report.usage.attempts
     assert fast_run.report.usage.tokens < slow_run.report.usage.tokens

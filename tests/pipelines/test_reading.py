@@ -18,7 +18,7 @@ from guardwrap.testing import TableConfig, TableModel, _with_end
 
 WORDS = ["there", "was", "a", "little", "cat", ".", ","]
 PROMPT = "there was a"
-TEXTS = 12
+TEXTS = 6
 SETTINGS: dict[str, Any] = {"do_sample": True, "max_new_tokens": 5, "num_return_sequences": TEXTS, "seed": 5}
 
 

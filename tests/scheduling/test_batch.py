@@ -362,7 +362,7 @@ def test_a_process_may_end_while_a_batch_runs() -> None:
         "from guardwrap import Budget, GuardedGenerator, Keyword\n"
         "from guardwrap.testing import llama_world\n"
         "import torch\n"
-        "world, large = llama_world(), torch.ones(1500, 1500)\n"
+        "world, large = llama_world(), torch.ones(800, 800)\n"
         "world.model.register_forward_pre_hook(lambda *_: (large @ large, None)[1])\n"
         "guarded = GuardedGenerator(world.pipeline(), Keyword('a'), budget=Budget(max_attempts=None))\n"
         "call = lambda: guarded.run(world.prompt, num_return_sequences=10**6, **world.settings)\n"

@@ -23,7 +23,7 @@ from guardwrap.testing import goodness_of_fit
 from tests.clock import Clock, ticking
 from tests.scheduling.table import LETTERS, TableBackend, TableLaw, TablePrompt, draw_of, random_law, text_of
 
-DRAWS = 20_000
+DRAWS = 10_000
 FEW = 5_000
 FITS, FAILS = 1e-3, 1e-9
 RULE = Keyword("a", whole_words=False, min_count=1, max_count=2) & ~Regex("^b")

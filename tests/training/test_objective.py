@@ -199,7 +199,7 @@ def best() -> float:
 
 
 METHODS: dict[str, dict[str, Any]] = {
-    "replay": {"samples": 8_000, "rounds": 3, "learning_rate": 5e-3, "batch_size": 64, "updates": 120},
+    "replay": {"samples": 4_000, "rounds": 3, "learning_rate": 5e-3, "batch_size": 64, "updates": 120},
     "dpg": {"samples": 50_000, "samples_per_step": 500, "learning_rate": 3e-2},
 }
 

@@ -170,7 +170,7 @@ def test_others_generate_while_it_trains(tmp_path, small):
     thread.start()
     texts: list[tuple[int, ...]] = []
     guarded = GuardedGenerator(pipe, DOUBLED, batch_size=64, budget=Budget(max_attempts=None), seed=3)
-    while thread.is_alive() or len(texts) < 2000:
+    while thread.is_alive() or len(texts) < 1000:
         outcome = guarded.run(small.prompt, num_return_sequences=200, **small.settings)[0]
         texts += [draw.token_ids for draw in outcome.draws]
     thread.join()
