@@ -1,0 +1,1 @@
+"""Many rows on many machines: Ray Data, with a model in each worker."""
