@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -81,13 +82,14 @@ def on_ray(
         if retry_failed and fresh == of_run:
             raise UsageError(f"{str(output)!r} was made with --seed {seed}, which draws the same again; give another")
         require_same(folder, {**made_with, "seed": of_run}, other_budget=retry_failed)
-        if begun is None:
-            folder.begin({**made_with, "seed": of_run})
         recipe = Recipe(**{**vars(recipe), "options": {**recipe.options, "seed": of_run}})
         tell = (lambda: None) if quiet else _teller(folder, len(order))
         retry = fresh if retry_failed else None
         try:
-            with connected(address, workers, gpus) as ray:
+            # Ray remarks on stdout what becomes of its workers; nothing of ours goes there.
+            with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), connected(address, workers, gpus) as ray:
+                if begun is None:
+                    folder.begin({**made_with, "seed": of_run})
                 run(items, order, folder, recipe, ray, workers=workers, gpus=gpus, retry_seed=retry, tell=tell)
         except KeyboardInterrupt:
             raise typer.Exit(fail(f"interrupted: {_state(folder, order)}", 130)) from None

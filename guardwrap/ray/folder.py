@@ -91,7 +91,7 @@ class Folder:
             raise UsageError("--resume keeps what --overwrite throws away; give one of them")
         if path.exists() and not path.is_dir():
             raise UsageError(f"cannot write to {str(path)!r}: with --ray the output is a folder, and this is none")
-        used = any((path / name).exists() for name in (RESULTS, FAILED, RUN, PARTS))
+        used = any((path / name).exists() for name in (RESULTS, FAILED, RUN))
         if used and not (resume or overwrite):
             raise UsageError(f"{str(path)!r} has results; continue with --resume or replace them with --overwrite")
         try:

@@ -66,11 +66,14 @@ def connected(address: str, workers: int, gpus: float = 0) -> Iterator[Any]:
     address = os.environ.get("RAY_ADDRESS", "auto") if address == "auto" else address
     if address == "auto":
         cpus = max(workers, os.cpu_count() or 1)
-        ray.init(address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=STORE, **quiet)
+        own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": STORE}
+        with _nothing_said():
+            ray.init(address="local", **own, **quiet)
     else:
         _require_there(address)
         try:
-            ray.init(address=address, **quiet)
+            with _nothing_said():
+                ray.init(address=address, **quiet)
         except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError):
             raise UsageError(f"no Ray answers at {address!r}; see `ray status` there, and its version") from None
     try:
@@ -78,6 +81,20 @@ def connected(address: str, workers: int, gpus: float = 0) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _nothing_said() -> Iterator[None]:
+    """Keep off stderr what Ray's C++ part says there when it begins: that it is told to say nothing."""
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(nowhere)
+        os.close(kept)
 
 
 def _require_there(address: str) -> None:

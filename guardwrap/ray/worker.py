@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,7 +58,9 @@ class Recipe:
         keep_freed_memory()
         quieten_transformers()
         guarded = GuardedGenerator(self.generator, self.constraints, **self.wrapper)
-        guarded.session.job(self.options)
+        job = guarded.session.job(self.options)
+        with suppress(PromptError):
+            next(iter(job.requests(["a"])))
         if self.chat and not guarded.session.takes_chats:
             raise UsageError(_NO_CHATS)
         return guarded
