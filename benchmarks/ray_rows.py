@@ -28,6 +28,7 @@ COSTS = ("seconds", "surplus_attempts", "surplus_tokens", "computed_tokens")
 """Figures of a report that depend on the moment, or on what is drawn beside."""
 
 RULE = "guardwrap: 1\nconstraint: {kind: keyword, words: WORD}\n"
+SHORT = ("--max-new-tokens", "8", "--max-attempts", "5")
 WHO = ("girl", "boy", "dog", "cat", "bird")
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -135,35 +136,36 @@ def measured(process: "subprocess.Popen[str]", out: Path) -> dict[str, Any]:
     """Wait for a run; say how long its workers took from the first block to the last, and what they computed."""
     first: dict[int, float] = {}
     last: dict[int, float] = {}
-    began = ended = 0.0
-    parts, memory = 0, 0.0
+    began = ended = memory = 0.0
+    before = seen = 0
     while process.poll() is None:
-        time.sleep(0.2)
+        time.sleep(0.05)
         memory = max(memory, resident(process.pid))
         there = len(list((out / "parts").glob("*.jsonl"))) if (out / "parts").exists() else 0
-        now = {each: cpu(each) for each in workers_of(process.pid)}
-        if there and not began:
-            began, parts, first = time.monotonic(), there, now
-        if there > parts and began:
-            ended, last, seen = time.monotonic(), now, there
+        if there > seen:
+            now = time.monotonic()
+            used = {each: cpu(each) for each in workers_of(process.pid)}
+            if not began:
+                began, before, first = now, there, used
+            seen, ended, last = there, now, {**last, **used}
     if process.returncode not in (0, 3):
         raise SystemExit(f"the command ended with {process.returncode}")
-    if not ended:
+    if seen == before:
         return {"memory_mib": memory}
-    used = sum(last.get(each, 0.0) - first.get(each, 0.0) for each in last)
-    return {"blocks": seen - parts, "seconds": ended - began, "cpu_seconds": used, "memory_mib": memory}
+    took = sum(used - first.get(each, 0.0) for each, used in last.items())
+    return {"blocks": seen - before, "seconds": ended - began, "cpu_seconds": took, "memory_mib": memory}
 
 
 def speed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Compare two workers with one, in turn."""
     model = in_float32(options.model, folder / "model")
-    (folder / "rule.yaml").write_text(RULE.replace("WORD", "happy"))
+    (folder / "rule.yaml").write_text(RULE.replace("WORD", "the"))
     rows(folder / "rows.jsonl", options.rows)
     found: dict[str, Any] = {"load": [], "one": [], "two": []}
     for turn in range(options.repeats):
         for name, workers in (("one", 1), ("two", 2)):
             out = folder / f"{name}-{turn}"
-            given = (model, folder / "rule.yaml", folder / "rows.jsonl", out, workers, "--max-new-tokens", "24")
+            given = (model, folder / "rule.yaml", folder / "rows.jsonl", out, workers, *SHORT)
             found[name].append(measured(command(*given), out))
             found["load"].append(os.getloadavg()[0])
             print(name, found[name][-1], "load", found["load"][-1], flush=True)
@@ -177,16 +179,15 @@ def kills(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     (folder / "rule.yaml").write_text(RULE.replace("WORD", "the"))
     rows(folder / "rows.jsonl", options.rows)
     given = (model, folder / "rule.yaml", folder / "rows.jsonl")
-    length = ("--max-new-tokens", "8", "--max-attempts", "5")
-    calm = command(*given, folder / "calm", 1, *length)
+    calm = command(*given, folder / "calm", 1, *SHORT)
     if calm.wait() not in (0, 3):
         raise SystemExit(f"the command ended with {calm.returncode}")
     rng = random.Random(options.seed)
     out = folder / "killed"
     done: list[dict[str, Any]] = []
-    process = command(*given, out, 2, *length)
+    process = command(*given, out, 2, *SHORT)
     while process.poll() is None and len(done) < options.kills:
-        time.sleep(rng.uniform(5, 25))
+        time.sleep(rng.uniform(options.least, options.most))
         kind = rng.choice(("worker", "driver"))
         there = sorted(workers_of(process.pid))
         if process.poll() is not None:
@@ -203,7 +204,7 @@ def kills(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             while any(Path(f"/proc/{each}/cmdline").exists() for each in victims):
                 time.sleep(0.2)
             more = ["--resume"] if (out / "run.json").exists() else []
-            process = command(*given, out, 2, *length, *more)
+            process = command(*given, out, 2, *SHORT, *more)
     code = process.wait()
     expected, got = kept(folder / "calm"), kept(out)
     names = [json.loads(line)["id"] for line in got]
@@ -241,10 +242,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--least", type=float, default=5.0, help="seconds between two kills")
+    parser.add_argument("--most", type=float, default=25.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
-    options.rows = options.rows or {"speed": 256, "kills": 3000, "memory": 10_000}[options.what]
+    options.rows = options.rows or {"speed": 2048, "kills": 3000, "memory": 10_000}[options.what]
     with TemporaryDirectory() as folder:
         found = {"speed": speed, "kills": kills, "memory": memory}[options.what](options, Path(folder))
     text = json.dumps(found, indent=1)

@@ -57,7 +57,9 @@ def rows(monkeypatch, tmp_path):
 
 def test_any_number_of_workers_gives_the_same_records(model, rows) -> None:
     for workers in (1, 2):
-        result = generate(model, "--jsonl", "in.jsonl", "-o", f"out{workers}", "--ray", "auto", "--workers", workers)
+        result = generate(
+            model, "--jsonl", "in.jsonl", "-o", f"out{workers}", "--ray", "auto", "--workers", workers, "-q"
+        )
         assert result.returncode == 3, result.stderr
         assert result.stdout == ""
         assert len(result.stderr.splitlines()) == 1
@@ -152,8 +154,10 @@ def test_parquet_holds_the_same_rows(model, rows) -> None:
 def ray_here():
     from guardwrap.ray.library import connected
 
-    with connected("auto", 2) as there:
-        yield there
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))  # of the workers
+        with connected("auto", 2) as there:
+            yield there
 
 
 def test_a_dataset_gets_the_texts_of_its_rows(model, rows, ray_here) -> None:

@@ -144,5 +144,5 @@ def test_rows_with_a_record_are_left_out_and_failed_ones_drawn_again_with_anothe
         assert again is not None
         assert (again.again, again.item.own.seed, again.item.own.number) == (1, 5, given[2].item.own.number)
         other = Row("row-0", Item("in:1", {"id": "row-0", "prompt": "another"}))
-        with pytest.raises(UsageError, match="in:1: .* has the id 'row-0' with another prompt"):
+        with pytest.raises(UsageError, match=r"in:1: .* has the id 'row-0' with another prompt"):
             list(left([other], folder))
