@@ -115,7 +115,7 @@ def map_prompts(
     seed
         Of the whole job.
     workers, gpus
-        How many there are, each with a CPU, and the GPUs of each.
+        How many there are at most, each with a CPU, and the GPUs of each. One CPU stays for what reads the rows.
     chat
         Whether plain prompts become user messages.
     done
@@ -132,7 +132,7 @@ def map_prompts(
     Raises
     ------
     UsageError
-        If Ray is not installed, an id stands there twice, or an argument is wrong.
+        If Ray is not installed or has one CPU only, an id stands there twice, or an argument is wrong.
     """
     ray = library()
     require_whole("seed", seed, 0)
@@ -146,6 +146,10 @@ def map_prompts(
     known = {"sampler": sampler, "proposal": proposal, "adapter": adapter, "budget": budget, "batch_size": batch_size}
     wrapper = {name: value for name, value in known.items() if value is not None} | {"allow_code": allow_code}
     _require_ids(dataset)
+    if ray.cluster_resources().get("CPU", 0) < 2:
+        raise UsageError(
+            "map_prompts needs two CPUs of Ray, for a worker and for what reads its rows: ray.init(num_cpus=2)"
+        )
     if done is not None:
         there = _ids_in(Path(done))
         dataset = dataset.filter(lambda row: key_of(row["id"]) not in there)
@@ -156,7 +160,8 @@ def map_prompts(
         fn_constructor_args=(recipe,),
         batch_size=ROWS,
         batch_format="pyarrow",
-        compute=ray.data.ActorPoolStrategy(size=workers),
+        # Not all at once: what comes before needs a CPU too, and would wait for ever for one that a worker holds.
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers),
         num_cpus=1,
         num_gpus=gpus,
         max_restarts=-1,

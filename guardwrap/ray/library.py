@@ -65,7 +65,7 @@ def connected(address: str, workers: int, gpus: float = 0) -> Iterator[Any]:
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     address = os.environ.get("RAY_ADDRESS", "auto") if address == "auto" else address
     if address == "auto":
-        cpus = max(workers, os.cpu_count() or 1)
+        cpus = max(workers + 1, os.cpu_count() or 1)  # one for what reads rows
         own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": STORE}
         with _nothing_said():
             ray.init(address="local", **own, **quiet)
