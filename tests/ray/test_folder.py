@@ -27,7 +27,7 @@ def texts(path, name="results.jsonl"):
     return [(each["id"], *each["texts"]) for each in found]
 
 
-def test_blocks_become_one_file_in_the_order_of_the_rows(tmp_path) -> None:
+def test_blocks_become_one_file_in_the_order_of_the_rows(tmp_path):
     with opened(tmp_path / "out", resume=False) as folder:
         folder.add([line("d"), line("b", ok=False)])
         folder.add([])
@@ -40,7 +40,7 @@ def test_blocks_become_one_file_in_the_order_of_the_rows(tmp_path) -> None:
         assert len(folder.done) == 4
 
 
-def test_a_row_that_stands_there_twice_counts_once(tmp_path) -> None:
+def test_a_row_that_stands_there_twice_counts_once(tmp_path):
     """As when a worker died after its block had been written, or a process between two files."""
     with opened(tmp_path) as folder:
         folder.add([line("a"), line("b", ok=False)])
@@ -52,7 +52,7 @@ def test_a_row_that_stands_there_twice_counts_once(tmp_path) -> None:
         assert not (tmp_path / "failed.jsonl").exists()
 
 
-def test_negative_control_lines_that_are_strung_together_double_rows(tmp_path) -> None:
+def test_negative_control_lines_that_are_strung_together_double_rows(tmp_path):
     with opened(tmp_path) as folder:
         folder.add([line("a")])
         folder.add([line("a"), line("b")])
@@ -62,7 +62,7 @@ def test_negative_control_lines_that_are_strung_together_double_rows(tmp_path) -
         assert [name for name, _ in texts(tmp_path)] == ["a", "b"]
 
 
-def test_half_a_file_is_none(tmp_path) -> None:
+def test_half_a_file_is_none(tmp_path):
     with opened(tmp_path) as folder:
         folder.add([line("a")])
         (tmp_path / "parts" / ".00000001.jsonl.tmp").write_bytes(line("b")[:20])
@@ -104,7 +104,7 @@ def drawn(out):
         folder.merge(ORDER)
 
 
-def test_whatever_step_is_the_last_one_nothing_is_lost_or_doubled(tmp_path) -> None:
+def test_whatever_step_is_the_last_one_nothing_is_lost_or_doubled(tmp_path):
     for moment in range(1, 30):
         out, ends = tmp_path / str(moment), 0
         for last in (moment, 4, 1, 6, 1000):
@@ -120,7 +120,7 @@ def test_whatever_step_is_the_last_one_nothing_is_lost_or_doubled(tmp_path) -> N
         assert list((out / "parts").iterdir()) == []
 
 
-def test_negative_control_a_run_that_ignores_what_is_there_doubles_rows(tmp_path) -> None:
+def test_negative_control_a_run_that_ignores_what_is_there_doubles_rows(tmp_path):
     def careless(out):
         with opened(out) as folder:
             folder.done.clear()
@@ -133,14 +133,14 @@ def test_negative_control_a_run_that_ignores_what_is_there_doubles_rows(tmp_path
     assert written == ["a", "b", "a", "b"]
 
 
-def test_two_runs_do_not_write_to_one_folder(tmp_path) -> None:
+def test_two_runs_do_not_write_to_one_folder(tmp_path):
     with opened(tmp_path), pytest.raises(UsageError, match="another run writes to"), opened(tmp_path):
         pass
     with opened(tmp_path):  # the lock is let go
         pass
 
 
-def test_what_is_there_is_not_written_over_unasked(tmp_path) -> None:
+def test_what_is_there_is_not_written_over_unasked(tmp_path):
     with opened(tmp_path, resume=False) as folder:
         folder.begin({"seed": 1})
         folder.add([line("a")])
@@ -161,7 +161,7 @@ def test_what_is_there_is_not_written_over_unasked(tmp_path) -> None:
         pass
 
 
-def test_lines_of_others_are_refused(tmp_path) -> None:
+def test_lines_of_others_are_refused(tmp_path):
     for text in ('{"id": 1}\n', "no\n", "[]\n", '{"id": 1, "ok": true, "report": []}\n'):
         (tmp_path / "results.jsonl").write_text(text)
         with pytest.raises(UsageError, match=r"results.jsonl:1: is not a line that guardwrap wrote"), opened(tmp_path):

@@ -55,7 +55,7 @@ def rows(monkeypatch, tmp_path):
     return lines
 
 
-def test_any_number_of_workers_gives_the_same_records(model, rows) -> None:
+def test_any_number_of_workers_gives_the_same_records(model, rows):
     for workers in (1, 2):
         result = generate(
             model, "--jsonl", "in.jsonl", "-o", f"out{workers}", "--ray", "auto", "--workers", workers, "-q"
@@ -112,7 +112,7 @@ def wait_for(there, process):
         time.sleep(0.05)
 
 
-def test_a_worker_and_a_driver_that_are_killed(model, rows) -> None:
+def test_a_worker_and_a_driver_that_are_killed(model, rows):
     lines = [{"id": number, "prompt": f"ab{number} "} for number in range(2000)]
     Path("in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     given = ("--jsonl", "in.jsonl", "--ray", "auto", "-q")
@@ -136,7 +136,7 @@ def test_a_worker_and_a_driver_that_are_killed(model, rows) -> None:
     assert records("out/results.jsonl") == records("calm/results.jsonl")
 
 
-def test_parquet_holds_the_same_rows(model, rows) -> None:
+def test_parquet_holds_the_same_rows(model, rows):
     import pyarrow.parquet
 
     del rows[5:8]
@@ -160,7 +160,7 @@ def ray_here():
             yield there
 
 
-def test_a_dataset_gets_the_texts_of_its_rows(model, rows, ray_here) -> None:
+def test_a_dataset_gets_the_texts_of_its_rows(model, rows, ray_here):
     from guardwrap import Regex
     from guardwrap.errors import UsageError
     from guardwrap.ray import map_prompts, save

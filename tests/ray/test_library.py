@@ -21,14 +21,14 @@ def test_neither_ray_nor_torch_comes_with_the_module() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=HERE, check=False).returncode == 0
 
 
-def test_without_ray_the_way_out_is_said(monkeypatch) -> None:
+def test_without_ray_the_way_out_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install 'guardwrap\[ray\]'"):
         library()
 
 
 @pytest.mark.parametrize("address", ["autoo", "nowhere", "localhost:x", ":6379", "127.0.0.1:1", "127.0.0.1:99999"])
-def test_an_address_where_nobody_is_ends_at_once(address, monkeypatch) -> None:
+def test_an_address_where_nobody_is_ends_at_once(address, monkeypatch):
     class NotAsked:
         def is_initialized(self):
             return False
@@ -41,7 +41,7 @@ def test_an_address_where_nobody_is_ends_at_once(address, monkeypatch) -> None:
         pass
 
 
-def test_workers_that_there_is_no_room_for_are_refused(monkeypatch) -> None:
+def test_workers_that_there_is_no_room_for_are_refused(monkeypatch):
     class Small:
         def is_initialized(self):
             return True
@@ -70,7 +70,7 @@ def test_workers_that_there_is_no_room_for_are_refused(monkeypatch) -> None:
         (["--jsonl", "in.jsonl", "--parquet", "in.parquet"], "prompts come from one place"),
     ],
 )
-def test_what_does_not_go_together_is_refused(args, problem) -> None:
+def test_what_does_not_go_together_is_refused(args, problem):
     Path("c.yaml").write_text("guardwrap: 1\nconstraint: {kind: regex, pattern: a}\n")
     Path("in.jsonl").write_text('{"prompt": "ab"}\n')
     assert_one_line(run("generate", "-c", "c.yaml", *args), problem)

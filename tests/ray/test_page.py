@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = "ray.md"
 
 
-def test_what_the_page_shows_works(model, monkeypatch, tmp_path) -> None:
+def test_what_the_page_shows_works(model, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     lines = [line.strip() for line in (ROOT / "docs" / PAGE).read_text().splitlines()]
     given = [json.loads(line) for line in lines if line.startswith('{"id"')]

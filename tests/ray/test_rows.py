@@ -65,7 +65,7 @@ def test_a_row_with_a_seed_gets_what_it_gets_alone() -> None:
         (([1],), '"id" is neither a whole number nor a string'),
     ],
 )
-def test_ids_that_name_no_row_are_refused(ids, problem) -> None:
+def test_ids_that_name_no_row_are_refused(ids, problem):
     with pytest.raises(PromptError) as caught:
         list(numbered(items(*ids)))
     assert problem in str(caught.value)

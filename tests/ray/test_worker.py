@@ -38,7 +38,7 @@ def texts(worker, *parts):
     return {record["id"]: record["texts"] for part in parts for record, _ in worker.records(part)}
 
 
-def test_texts_do_not_depend_on_blocks_their_order_or_the_worker(worker, model) -> None:
+def test_texts_do_not_depend_on_blocks_their_order_or_the_worker(worker, model):
     given = rows(named=True)
     expected = texts(worker, given)
     assert all("a" in text for found in expected.values() for text in found)
@@ -46,7 +46,7 @@ def test_texts_do_not_depend_on_blocks_their_order_or_the_worker(worker, model) 
     assert texts(Worker(recipe(model)), *([row] for row in reversed(given))) == expected
 
 
-def test_rows_without_ids_get_the_texts_of_a_call(worker, model) -> None:
+def test_rows_without_ids_get_the_texts_of_a_call(worker, model):
     found = GuardedGenerator(model, HAS_A).run([row.item.fields["prompt"] for row in rows()], **OPTIONS)
     given = rows()
     assert texts(worker, given[4:], given[:4]) == {n: list(each.texts) for n, each in enumerate(found)}
@@ -59,12 +59,12 @@ class ByBlock(Worker):
         return super()._drawn([Row(row.id, Item(row.item.where, row.item.fields, Own())) for row in rows])
 
 
-def test_negative_control_randomness_of_the_block_changes_texts(model) -> None:
+def test_negative_control_randomness_of_the_block_changes_texts(model):
     broken, given = ByBlock(recipe(model)), rows(named=True)
     assert texts(broken, given) != texts(broken, given[5:], given[:5])
 
 
-def test_a_row_that_cannot_be_drawn_for_is_kept_apart(worker) -> None:
+def test_a_row_that_cannot_be_drawn_for_is_kept_apart(worker):
     long = Row("long", Item("in:9", {"prompt": "a" * 3000}))
     chat = Row("chat", Item("in:10", {"messages": [{"role": "user", "content": "ab"}]}))
     never = Row("never", Item("in:11", {"prompt": "ab"}, Own(Regex("a.*Z"), budget=Budget(max_attempts=3))))
@@ -87,7 +87,7 @@ def crashes(text):
     raise RuntimeError(f"secret {text}")
 
 
-def test_a_constraint_that_crashes_fails_its_row_and_says_nothing_of_the_text(worker) -> None:
+def test_a_constraint_that_crashes_fails_its_row_and_says_nothing_of_the_text(worker):
     given = rows(3)
     bad = Row("bad", Item("in:4", {"prompt": "ab"}, Own(crashes)))
     records = [record for record, _ in worker.records([*given, bad])]
@@ -103,7 +103,7 @@ def test_a_constraint_that_crashes_fails_its_row_and_says_nothing_of_the_text(wo
         ({"chat": True}, "no chat template"),
     ],
 )
-def test_what_is_wrong_with_the_run_ends_it_and_fails_no_row(model, more, problem) -> None:
+def test_what_is_wrong_with_the_run_ends_it_and_fails_no_row(model, more, problem):
     broken = Worker(Recipe(**{**vars(recipe(model)), **more}))
     assert broken.broken is not None
     assert problem in str(broken.broken)
@@ -112,7 +112,7 @@ def test_what_is_wrong_with_the_run_ends_it_and_fails_no_row(model, more, proble
     assert str(pickle.loads(pickle.dumps(broken.broken))) == str(broken.broken)
 
 
-def test_an_unexpected_error_says_its_type_alone(model, monkeypatch) -> None:
+def test_an_unexpected_error_says_its_type_alone(model, monkeypatch):
     def fail(*_: object) -> None:
         raise KeyError("secret text")
 
@@ -132,7 +132,7 @@ def test_blocks_are_the_same_ones_however_many_rows_are_done() -> None:
     assert list(blocks(some, 4)) == [[given[0], given[2], given[3]], given[8:]]
 
 
-def test_rows_with_a_record_are_left_out_and_failed_ones_drawn_again_with_another_seed(tmp_path) -> None:
+def test_rows_with_a_record_are_left_out_and_failed_ones_drawn_again_with_another_seed(tmp_path):
     given = rows(3, named=True)
     with Folder.opened(tmp_path, resume=False, overwrite=False) as folder:
         for row, ok in ((given[0], True), (given[2], False)):
