@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def records(path):
 def rows(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("c.yaml").write_text(RULE)
-    lines = [{"id": f"row-{number}", "prompt": f"ab{number} "} for number in range(40)]
+    lines: list[dict[str, Any]] = [{"id": f"row-{number}", "prompt": f"ab{number} "} for number in range(40)]
     lines[3] |= {"constraint": {"kind": "regex", "pattern": "b"}, "seed": 7}
     lines[5] |= {"prompt": "a" * 3000}
     lines[7] |= {"constraint": {"kind": "regex", "pattern": "Z"}, "budget": {"max_attempts": 3}}
@@ -199,4 +200,4 @@ def test_a_dataset_gets_the_texts_of_its_rows(model, rows, ray_here):
     with pytest.raises(UsageError, match='needs a column "id"'):
         map_prompts(ray_here.data.from_arrow(table.drop_columns(["id"])), model, rule, seed=1)
     with pytest.raises(UsageError, match="did you mean 'workers'"):
-        map_prompts(twice, model, rule, seed=1, worker=2)
+        map_prompts(twice, model, rule, seed=1, **{"worker": 2})

@@ -16,7 +16,7 @@ from guardwrap.ray.job import blocks, left
 from guardwrap.ray.rows import Row, numbered
 from guardwrap.ray.worker import Recipe, Worker
 
-OPTIONS = {"seed": 1, "max_new_tokens": 6, "top_k": 0}
+OPTIONS: dict[str, Any] = {"seed": 1, "max_new_tokens": 6, "top_k": 0}
 HAS_A = Regex("a", name="has an a")
 
 
