@@ -25,8 +25,8 @@ def rows(count=8, named=False, **own):
     return list(numbered(Item(f"in:{number + 1}", fields, Own(**own)) for number, fields in enumerate(given)))
 
 
-def recipe(model, constraints: Any = HAS_A, **more):
-    return Recipe(model, constraints, **{"options": OPTIONS, **more})
+def recipe(model, **more):
+    return Recipe(model, HAS_A, **{"options": OPTIONS, **more})
 
 
 @pytest.fixture(scope="module")
