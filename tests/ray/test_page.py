@@ -42,5 +42,6 @@ def test_what_the_page_shows_works(model, monkeypatch, tmp_path):
     for _ in range(2):  # the second time all is there
         done = run("-c", code.replace('"local"', repr(model)).replace('"out"', '"saved"'))
         assert done.returncode == 0, done.stderr
-        names = [json.loads(line)["id"] for line in Path("saved/results.jsonl").read_text().splitlines()]
-        assert names == [each["id"] for each in given]
+        lines = [line for path in Path("saved").glob("*.jsonl") for line in path.read_text().splitlines()]
+        # The tiny model is fond of digits: a row may spend its budget.
+        assert sorted(json.loads(line)["id"] for line in lines) == [each["id"] for each in given]
