@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: check demo docs test
+.PHONY: check demo docs test test-ray
 
 demo: .venv/ready
 	$(BIN)/guardwrap demo
@@ -17,6 +17,18 @@ test check: export OMP_NUM_THREADS = 1
 
 test: .venv/ready lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# Ray is large, and few need it: it has an environment of its own, which takes the other packages from .venv.
+test-ray: export OMP_NUM_THREADS = 1
+test-ray: .venv-ray/ready
+	.venv-ray/bin/python -m pytest tests/ray
+
+.venv-ray/ready: .venv/ready
+	$(BIN)/python -m venv .venv-ray
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+		> "$$(.venv-ray/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/guardwrap.pth"
+	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check "ray[data]==2.60.0"
+	touch $@
 
 # A minute: formatting, types, contracts, and tests of everything that needs no real model.
 FAST := constraints metrics scheduling backends/test_tokens.py pipelines/test_calls.py pipelines/test_edges.py \

@@ -9,10 +9,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from guardwrap.cli.prompts import Item
-from guardwrap.cli.results import AGAIN, Finished, replace_lines, to_line
+from guardwrap.cli.results import Finished, replace_lines, to_line
 from guardwrap.cli.running import Run, Write
 from guardwrap.draws import Outcome
+from guardwrap.lines.prompts import Item
+from guardwrap.lines.records import AGAIN
 
 __all__ = ["Again"]
 

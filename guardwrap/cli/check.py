@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from guardwrap.cli.common import AllowCode, in_one_line, quieten_transformers, read_constraints
-from guardwrap.cli.prompts import lines
+from guardwrap.cli.common import AllowCode, in_one_line, read_constraints
 from guardwrap.cli.streams import ends_at_once
 from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.classifier import Classifier
@@ -19,6 +18,8 @@ from guardwrap.constraints.limits import judging
 from guardwrap.constraints.proposing import misfit
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.draws import Draw
+from guardwrap.host import quieten_transformers
+from guardwrap.lines.prompts import lines
 
 __all__ = ["check"]
 

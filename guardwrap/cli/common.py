@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import sys
@@ -18,6 +17,7 @@ from guardwrap.constraints.files import as_constraint_file, catalogue_names
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.content import PREFIX
 from guardwrap.errors import SpecError, UsageError
+from guardwrap.host import keep_freed_memory, quieten_transformers
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,13 +43,11 @@ __all__ = [
     "fail",
     "generator_of",
     "in_one_line",
-    "keep_freed_memory",
     "known",
     "load_generator",
     "load_session",
     "printable",
     "progress_bar",
-    "quieten_transformers",
     "read_constraints",
     "require_folder",
     "show",
@@ -251,25 +249,6 @@ def _loaded(make: Callable[[], _Loaded], dtype: str | None) -> _Loaded:
 
         made.model.to(getattr(torch, dtype))
     return made
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep a gigabyte that was freed, for this process: it gives large blocks back at every forward pass.
-
-    Getting them again cost a ninth of the CPU time, and up to a half on a busy machine (docs/performance.md).
-    """
-    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):  # musl has none
-        mallopt(-4, 0)  # M_MMAP_MAX: no block apart from the heap, which goes back at once
-        mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
-
-
-def quieten_transformers() -> None:
-    """Keep transformers' progress bars and remarks off the terminal, unless guardwrap itself was asked to talk."""
-    if not logging.getLogger("guardwrap").isEnabledFor(logging.INFO):
-        from transformers.utils import logging as theirs
-
-        theirs.set_verbosity_error()
-        theirs.disable_progress_bar()
 
 
 def printable(text: str) -> str:

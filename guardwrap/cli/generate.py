@@ -29,8 +29,6 @@ from guardwrap.cli.common import (
     load_generator,
     read_constraints,
 )
-from guardwrap.cli.own import own_of
-from guardwrap.cli.prompts import Item, source_of
 from guardwrap.cli.proposing import in_words, proposed_by
 from guardwrap.cli.results import Finished, check_output, read_finished
 from guardwrap.cli.running import Run
@@ -40,13 +38,15 @@ from guardwrap.constraints.algebra import All
 from guardwrap.constraints.documents import read_option
 from guardwrap.draws import Budget, plain
 from guardwrap.errors import GuardwrapError, UsageError
+from guardwrap.lines.own import own_of
+from guardwrap.lines.prompts import Item, source_of
 
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
 __all__ = ["generate"]
 
-_PROMPTS, _SETTINGS, _BUDGET, _OUTPUT = "Prompts", "Generation", "Budget for each prompt", "Output"
+_PROMPTS, _SETTINGS, _BUDGET, _OUTPUT, _RAY = "Prompts", "Generation", "Budget for each prompt", "Output", "Ray"
 
 
 def generate(
@@ -64,6 +64,10 @@ def generate(
             help='Prompts as JSON Lines with "prompt" or "messages"; "constraint", "sampler", "budget" and "seed" are '
             "the line's own, other fields are copied. - is stdin.",
         ),
+    ] = None,
+    parquet: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", rich_help_panel=_PROMPTS, help="The same as rows of a Parquet file; with --ray."),
     ] = None,
     chat: Annotated[
         bool, typer.Option("--chat", rich_help_panel=_PROMPTS, help="Make each plain prompt a user message.")
@@ -121,7 +125,11 @@ def generate(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="PATH", rich_help_panel=_OUTPUT, help="JSON Lines file, instead of stdout."
+            "--output",
+            "-o",
+            metavar="PATH",
+            rich_help_panel=_OUTPUT,
+            help="JSON Lines file, instead of stdout; with --ray a folder.",
         ),
     ] = None,
     resume: Annotated[
@@ -142,6 +150,22 @@ def generate(
             "The budget may be another one.",
         ),
     ] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            rich_help_panel=_RAY,
+            help="Share the rows of --jsonl or --parquet among workers of Ray: 'auto' starts one here, HOST:PORT joins "
+            "a cluster. Any number of workers gives the same texts.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, rich_help_panel=_RAY, help="Workers, each with a model and a CPU; if left out 1."),
+    ] = None,
+    worker_gpus: Annotated[
+        float | None, typer.Option(min=0, rich_help_panel=_RAY, help="GPUs of each worker; if left out none.")
+    ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", rich_help_panel=_OUTPUT, help="Do not say on stderr how far it is.")
     ] = False,
@@ -168,7 +192,7 @@ def generate(
     budget = dataclasses.replace(given.budget or Budget(), **known(limits))
     proposed, drawing = proposed_by(given, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal)
     generator = generator_of(model, endpoint)
-    source = source_of(prompts or [], file, jsonl)
+    source = source_of(prompts or [], file, jsonl, parquet)
     if source.path is not None:
         source = dataclasses.replace(source, read_own=own_of(source.path, given.constraint, budget))
     if retry_failed and not resume:
@@ -177,14 +201,51 @@ def generate(
         )
     if resume and output is None:
         raise UsageError("--resume needs --output, the file to go on with")
-    if output is not None:
-        check_output(output, source, resume=resume, overwrite=overwrite)
-    total = source.count()
-    items = source.items()
     law = known({"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k})
     with_options = named if isinstance(named, dict) else None  # reports have the names of samplers
     drawn_with = known({"endpoint": endpoint, "adapter": adapter, "sampler": with_options})
     settings = {"model": model, "chat": chat, **law, **drawn_with}
+    options = {"num_return_sequences": count, **law}
+    wrapper = {
+        "sampler": chosen,
+        "proposal": proposed,
+        "adapter": drawing,
+        "budget": budget,
+        "batch_size": batch_size,
+    }
+    if ray is not None:
+        from guardwrap.cli.cluster import on_ray
+        from guardwrap.ray.worker import Recipe
+
+        on_ray(
+            source,
+            output,
+            Recipe(generator, given, wrapper, options, chat, settings),
+            {
+                "constraint": given.constraint.digest,
+                "sampler": chosen.name,
+                "proposal": in_words(proposed, drawing, given.constraint),
+                "number of texts": count,
+                "budget": plain(budget),
+                "settings": settings,
+            },
+            address=ray,
+            workers=workers or 1,
+            gpus=worker_gpus or 0,
+            seed=seed,
+            resume=resume,
+            overwrite=overwrite,
+            retry_failed=retry_failed,
+            quiet=quiet,
+        )
+        return
+    for option, said in {"--parquet": parquet, "--workers": workers, "--worker-gpus": worker_gpus}.items():
+        if said is not None:
+            raise UsageError(f"{option} goes with --ray; give --ray auto too, or leave it out")
+    if output is not None:
+        check_output(output, source, resume=resume, overwrite=overwrite)
+    total = source.count()
+    items = source.items()
     done = Finished()
     if output and resume:
         drawn_from = in_words(proposed, drawing, given.constraint)
@@ -207,14 +268,6 @@ def generate(
         raise UsageError(f"{str(output)!r} was made with --seed {seed}, which draws the same again; give another one")
     if seed is not None and done.seed not in (None, seed) and not retry_failed:
         raise UsageError(f"{str(output)!r} was made with --seed {done.seed}; resume with the same seed or without one")
-    options = {"num_return_sequences": count, **law}
-    wrapper = {
-        "sampler": chosen,
-        "proposal": proposed,
-        "adapter": drawing,
-        "budget": budget,
-        "batch_size": batch_size,
-    }
 
     @cache
     def guarded() -> GuardedGenerator:

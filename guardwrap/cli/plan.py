@@ -25,10 +25,10 @@ from guardwrap.cli.common import (
     printable,
     read_constraints,
 )
-from guardwrap.cli.prompts import source_of
 from guardwrap.cli.proposing import proposed_by
 from guardwrap.draws import Budget
 from guardwrap.errors import UsageError
+from guardwrap.lines.prompts import source_of
 
 __all__ = ["plan"]
 

@@ -12,21 +12,19 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from guardwrap.cli.own import OPTIONS
-from guardwrap.cli.prompts import Item, Source
 from guardwrap.draws import Outcome
 from guardwrap.errors import UsageError
 from guardwrap.inputs import irregular
+from guardwrap.lines.own import OPTIONS
+from guardwrap.lines.prompts import Item, Source
+from guardwrap.lines.records import AGAIN, record_of, to_bytes
 
-__all__ = ["AGAIN", "Finished", "check_output", "line_file", "read_finished", "replace_lines", "to_line"]
+__all__ = ["Finished", "check_output", "line_file", "read_finished", "replace_lines", "to_line"]
 
 
 def to_line(item: Item, outcome: Outcome, settings: Mapping[str, Any]) -> bytes:
-    """Return the line for one prompt: what came in, the texts, and the report with the run's settings."""
-    report = outcome.report.to_dict() | {"settings": dict(settings)}
-    data = {**item.fields, "texts": list(outcome.texts), "ok": outcome.ok, "report": report}
-    # Half a surrogate pair, which JSON can spell and UTF-8 cannot, goes out as it came in: escaped.
-    return (json.dumps(data, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+    """Return the line for one prompt; see ``record_of``."""
+    return to_bytes(record_of(item.fields, outcome, settings))
 
 
 @dataclass(frozen=True)
@@ -71,9 +69,6 @@ def check_output(path: Path, source: Source, *, resume: bool, overwrite: bool) -
     if source.path not in (None, "-") and path.exists() and path.samefile(str(source.path)):
         raise UsageError(f"{str(path)!r} holds the prompts; write to another file")
 
-
-AGAIN = "drawn_again"
-"""Among the settings of a line: how many times it was drawn for again."""
 
 _SAME = {
     "constraint": "other constraints; resume with the same ones",

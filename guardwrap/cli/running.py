@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from guardwrap.cli.common import in_one_line, show
-from guardwrap.cli.prompts import Item
 from guardwrap.cli.results import Finished, line_file, to_line
 from guardwrap.constraints.files import Own
 from guardwrap.draws import Outcome
 from guardwrap.errors import PromptError, UsageError
+from guardwrap.lines.prompts import Item
 
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
-__all__ = ["Run"]
+__all__ = ["EVERY", "Run", "lasting"]
 
 EVERY = 10.0
 """Seconds between lines that say how far it is, where no terminal shows a bar."""
@@ -187,14 +187,14 @@ class Run:
             line += f", {self.short} of them without all their texts" if self.short else ""
             # The first prompts end late, as they share the batch with those after them: they alone tell no time.
             if self._total is not None and self.done - before >= (self._total - before) / 10:
-                line += f", {_lasting((self._total - self.done) * (now - start) / (self.done - before))} left"
+                line += f", {lasting((self._total - self.done) * (now - start) / (self.done - before))} left"
             with suppress(OSError):  # nobody reads it
                 typer.echo(line, err=True)
 
         return tell
 
 
-def _lasting(seconds: float) -> str:
+def lasting(seconds: float) -> str:
     """Spell a time as people do."""
     for unit, name in ((3600, "h"), (60, "min")):
         if seconds >= unit:

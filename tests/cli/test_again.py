@@ -180,4 +180,4 @@ def test_a_line_now_and_then_says_how_far_it_is(model, has_a, monkeypatch):
     ("seconds", "words"), [(0.4, "about 0 s"), (59, "about 59 s"), (90, "about 1.5 min"), (9000, "about 2.5 h")]
 )
 def test_times_in_words(seconds, words):
-    assert running._lasting(seconds) == words
+    assert running.lasting(seconds) == words

@@ -109,6 +109,11 @@ class Endpoint:
         """The model and where it is, in words."""
         return f"the model {self.model!r} at {self.base_url}"
 
+    @property
+    def has_key(self) -> bool:
+        """Whether it was given a key of its own, which stays in this process."""
+        return self._key is not None
+
     def __repr__(self) -> str:
         return f"Endpoint({self.base_url!r}, model={self.model!r})"
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from guardwrap.cli.own import ReadOwn
 from guardwrap.constraints.files import Own
 from guardwrap.errors import PromptError, UsageError
 from guardwrap.inputs import is_text
+from guardwrap.lines.own import ReadOwn
 
-__all__ = ["Item", "Source", "lines", "source_of"]
+__all__ = ["Item", "Source", "lines", "require_prompt", "source_of"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class Source:
         Of a file of prompts, ``-`` for stdin, or None.
     jsonl
         Whether the file has JSON Lines instead of one prompt a line.
+    parquet
+        Whether it is a Parquet file, which ``guardwrap.ray`` reads.
     read_own
         Reads what a JSON line asks for on its own.
     """
@@ -69,6 +71,7 @@ class Source:
     arguments: tuple[str, ...] = ()
     path: str | None = None
     jsonl: bool = False
+    parquet: bool = False
     read_own: ReadOwn = lambda *_: Own()
 
     @property
@@ -104,7 +107,7 @@ class Source:
         return sum(1 for _ in self.items())
 
 
-def source_of(arguments: Sequence[str], file: str | None, jsonl: str | None) -> Source:
+def source_of(arguments: Sequence[str], file: str | None, jsonl: str | None, parquet: str | None = None) -> Source:
     """Find out from the command line where the prompts come from.
 
     Raises
@@ -112,8 +115,10 @@ def source_of(arguments: Sequence[str], file: str | None, jsonl: str | None) -> 
     UsageError
         If they come from nowhere, or from two places.
     """
-    if sum((bool(arguments), file is not None, jsonl is not None)) > 1:
-        raise UsageError("prompts come from one place: arguments, --file, --jsonl or stdin")
+    if sum((bool(arguments), file is not None, jsonl is not None, parquet is not None)) > 1:
+        raise UsageError("prompts come from one place: arguments, --file, --jsonl, --parquet or stdin")
+    if parquet is not None:
+        return Source(path=parquet, parquet=True)
     if jsonl is not None:
         return Source(path=jsonl, jsonl=True)
     if file is not None or list(arguments) == ["-"]:
@@ -167,6 +172,11 @@ def _fields(where: str, line: str) -> dict[str, Any]:
         raise PromptError(f"{where}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise PromptError(f"{where}: not JSON: {getattr(error, 'msg', 'unreadable')}") from None
+    return require_prompt(where, fields)
+
+
+def require_prompt(where: str, fields: Any) -> dict[str, Any]:
+    """Return the fields of a line, or raise PromptError unless they have a prompt."""
     if not isinstance(fields, dict) or ("prompt" in fields) == ("messages" in fields):
         raise PromptError(f'{where}: needs an object with either "prompt" (a string) or "messages" (a chat)')
     if "prompt" in fields and not isinstance(fields["prompt"], str):

@@ -1,0 +1,138 @@
+"""``guardwrap generate --ray``: rows of a file through workers of Ray, into a folder."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import typer
+
+from guardwrap.cli.common import fail
+from guardwrap.cli.running import EVERY, lasting
+from guardwrap.cli.streams import in_words as why
+from guardwrap.errors import GuardwrapError, UsageError
+from guardwrap.lines.prompts import Item, Source
+from guardwrap.ray.folder import Folder
+from guardwrap.ray.job import order_of, require_same, run
+from guardwrap.ray.library import connected, library
+from guardwrap.ray.parquet import parquet_items
+from guardwrap.ray.rows import numbered
+from guardwrap.ray.worker import Recipe
+
+__all__ = ["on_ray"]
+
+
+def on_ray(
+    source: Source,
+    output: Path | None,
+    recipe: Recipe,
+    made_with: Mapping[str, Any],
+    *,
+    address: str,
+    workers: int,
+    gpus: float,
+    seed: int | None,
+    resume: bool,
+    overwrite: bool,
+    retry_failed: bool,
+    quiet: bool,
+) -> None:
+    """Draw for all rows of a file that have no record yet.
+
+    Parameters
+    ----------
+    source
+        Where the rows are: JSON Lines, or a Parquet file.
+    output
+        The folder for their records.
+    recipe
+        What workers make their wrappers of; the seed comes from here.
+    made_with
+        What a run that goes on must share with the one that began, by what it is called.
+    address, workers, gpus
+        Of Ray, and how many workers with how many GPUs each.
+    seed
+        Of the run; None for that of the folder, or a new one.
+    resume, overwrite, retry_failed, quiet
+        As of the command.
+
+    Raises
+    ------
+    UsageError
+        If something is missing or does not go together.
+    """
+    if output is None:
+        raise UsageError("--ray needs --output, a folder for the results")
+    if source.path in (None, "-") or not (source.jsonl or source.parquet):
+        raise UsageError("--ray reads its rows more than once; give a file with --jsonl or --parquet")
+    library()  # before the rows are read
+    items = _items_of(source)
+    with Folder.opened(output, resume=resume, overwrite=overwrite) as folder:
+        order = order_of(numbered(items()))
+        if not order:
+            raise UsageError(f"no prompts in {source.name}")
+        begun = folder.made_with()
+        fresh = secrets.randbits(32) if seed is None else seed
+        of_run = begun["seed"] if begun and (seed is None or retry_failed) else fresh
+        if retry_failed and fresh == of_run:
+            raise UsageError(f"{str(output)!r} was made with --seed {seed}, which draws the same again; give another")
+        require_same(folder, {**made_with, "seed": of_run}, other_budget=retry_failed)
+        recipe = Recipe(**{**vars(recipe), "options": {**recipe.options, "seed": of_run}})
+        tell = (lambda: None) if quiet else _teller(folder, len(order))
+        retry = fresh if retry_failed else None
+        try:
+            # Ray remarks on stdout what becomes of its workers; nothing of ours goes there.
+            with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), connected(address, workers, gpus) as ray:
+                if begun is None:
+                    folder.begin({**made_with, "seed": of_run})
+                run(items, order, folder, recipe, ray, workers=workers, gpus=gpus, retry_seed=retry, tell=tell)
+        except KeyboardInterrupt:
+            raise typer.Exit(fail(f"interrupted: {_state(folder, order)}", 130)) from None
+        except OSError as error:
+            raise typer.Exit(fail(f"{why(error)}; {_state(folder, order)}", 1)) from None
+        except GuardwrapError as error:
+            raise typer.Exit(fail(f"{error}; {_state(folder, order)}" if folder.done else str(error), 2)) from None
+        short = sum(not done.ok for done in folder.done.values())
+        if short:
+            where = folder.path / "failed.jsonl"
+            advice = f"{where} says why; --resume --retry-failed draws for them again"
+            raise typer.Exit(fail(f"{short} of {len(order)} rows did not get all their texts; {advice}", 3))
+
+
+def _items_of(source: Source) -> Callable[[], Iterator[Item]]:
+    if source.parquet:
+        return lambda: parquet_items(str(source.path), source.read_own)
+    return source.items
+
+
+def _state(folder: Folder, order: Mapping[int, int]) -> str:
+    done = f"{len(folder.done)} of {len(order)} rows are in {folder.path}"
+    return f"{done}; continue with the same command and --resume"
+
+
+def _teller(folder: Folder, total: int) -> Callable[[], None]:
+    """Return what is called after each block, and writes now and then how far it is."""
+    start = last = monotonic()
+    before = len(folder.done)
+
+    def tell() -> None:
+        nonlocal last
+        now = monotonic()
+        done = len(folder.done)
+        if now - last < EVERY or done == total:
+            return
+        last = now
+        failed = sum(not each.ok for each in folder.done.values())
+        line = f"guardwrap: {done} of {total} rows done"
+        line += f", {failed} of them without all their texts" if failed else ""
+        if done - before >= (total - before) / 10:
+            line += f", {lasting((total - done) * (now - start) / (done - before))} left"
+        with suppress(OSError):  # nobody reads it
+            typer.echo(line, err=True)
+
+    return tell

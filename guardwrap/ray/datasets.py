@@ -1,0 +1,224 @@
+"""Datasets of Ray Data: rows in, rows with texts out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from guardwrap.asking import require_whole
+from guardwrap.backends.endpoint.server import Endpoint
+from guardwrap.constraints.files import as_constraint_file
+from guardwrap.draws import Budget, budget_or_none
+from guardwrap.errors import GuardwrapError, PromptError, UsageError, spelled
+from guardwrap.lines.own import own_of
+from guardwrap.lines.prompts import Item
+from guardwrap.lines.records import to_bytes
+from guardwrap.ray.folder import Folder
+from guardwrap.ray.library import library
+from guardwrap.ray.parquet import fields_of
+from guardwrap.ray.rows import MADE, Row, id_in, key_of, place_of
+from guardwrap.ray.worker import Recipe, Worker
+
+__all__ = ["TableWorker", "map_prompts", "save"]
+
+ROWS = 64
+"""Rows that a worker draws for together."""
+
+
+class TableWorker(Worker):
+    """Takes tables of prompts and gives them columns with their texts: as an actor of Ray Data."""
+
+    def __call__(self, table: Any) -> Any:
+        """Draw for the rows of a table.
+
+        Raises
+        ------
+        GuardwrapError
+            If the model or its server cannot be used.
+        """
+        import pyarrow
+
+        if self.broken is not None:
+            raise self.broken
+        file = as_constraint_file(self.recipe.constraints, allow_code=bool(self.recipe.wrapper.get("allow_code")))
+        budget = self.recipe.wrapper.get("budget") or file.budget or Budget()
+        read_own = own_of("a row of the dataset", file.constraint, budget)
+        rows: list[Row | str] = [_row(values, read_own) for values in table.to_pylist()]
+        records = iter(list(self.records([row for row in rows if isinstance(row, Row)])))
+        made: dict[str, list[Any]] = {name: [] for name in MADE}
+        for row in rows:
+            record = next(records)[0] if isinstance(row, Row) else {"texts": [], "ok": False, "reason": row}
+            made["texts"].append(record["texts"])
+            made["ok"].append(record["ok"])
+            made["report"].append(json.dumps(record["report"]) if "report" in record else None)
+            made["reason"].append(record.get("reason"))
+        kinds = (pyarrow.list_(pyarrow.string()), pyarrow.bool_(), pyarrow.string(), pyarrow.string())
+        for (name, values), kind in zip(made.items(), kinds, strict=True):
+            table = table.drop_columns([name]) if name in table.column_names else table
+            table = table.append_column(name, pyarrow.array(values, kind))
+        return table
+
+
+def _row(values: Mapping[str, Any], read_own: Any) -> Row | str:
+    """Return a row of a table, or why it is none."""
+    where = f"the row {json.dumps(values.get('id'), default=str)}"
+    try:
+        fields = fields_of(where, values)
+        name = id_in(where, fields)
+        if name is None:
+            raise PromptError(f'{where}: has no "id", to which its randomness belongs')
+        own = read_own(where, fields)
+        row = Row(name, Item(where, fields, own))
+        place = None if own.seed is not None else place_of(row, named=True)
+        return Row(name, Item(where, fields, dataclasses.replace(own, number=place)))
+    except GuardwrapError as error:
+        return str(error)
+
+
+@spelled
+def map_prompts(
+    dataset: Any,
+    generator: Any,
+    constraints: Any,
+    *,
+    seed: int,
+    workers: int = 1,
+    gpus: float = 0,
+    chat: bool = False,
+    done: str | Path | None = None,
+    sampler: Any = None,
+    proposal: Any = None,
+    adapter: Any = None,
+    budget: Budget | None = None,
+    batch_size: int | None = None,
+    allow_code: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """Draw texts for the rows of a dataset of Ray Data.
+
+    A row's texts follow from the seed, its id and what it asks for. How many workers there are, how the rows are cut
+    into blocks, and which of them are drawn for twice as a worker died, changes no text.
+
+    Parameters
+    ----------
+    dataset
+        With the columns ``id`` (whole numbers or strings, each once) and ``prompt`` (strings) or ``messages`` (chats).
+        ``constraint``, ``constraints``, ``sampler``, ``budget`` and ``seed`` are a row's own, as structs or as JSON.
+    generator
+        A Hub id, a folder, ``"local"``, or an ``Endpoint``, whose key is ``OPENAI_API_KEY`` where the workers are. Each
+        worker loads it.
+    constraints, sampler, proposal, adapter, budget, batch_size, allow_code
+        As ``GuardedGenerator`` takes them.
+    seed
+        Of the whole job.
+    workers, gpus
+        How many there are at most, each with a CPU, and the GPUs of each. One CPU stays for what reads the rows.
+    chat
+        Whether plain prompts become user messages.
+    done
+        A folder of ``save``: rows with a record there are left out.
+    options
+        Of each call: ``num_return_sequences``, and what the pipeline takes, such as ``max_new_tokens``.
+
+    Returns
+    -------
+    ray.data.Dataset
+        The rows with the columns ``texts`` (a list of strings), ``ok`` (whether there are as many as asked for),
+        ``report`` (JSON) and ``reason`` (why there are fewer, or null). Lazy, as datasets are.
+
+    Raises
+    ------
+    UsageError
+        If Ray is not installed or has one CPU only, an id stands there twice, or an argument is wrong.
+    """
+    ray = library()
+    require_whole("seed", seed, 0)
+    require_whole("workers", workers, 1)
+    budget_or_none(budget)
+    if not isinstance(generator, str | Path | Endpoint):
+        raise UsageError("map_prompts loads the model in each worker: give a Hub id, a folder, 'local' or an Endpoint")
+    if isinstance(generator, Endpoint) and generator.has_key:
+        raise UsageError("the api_key= of an Endpoint does not travel: set OPENAI_API_KEY where the workers are")
+    file = as_constraint_file(constraints, allow_code=allow_code)
+    known = {"sampler": sampler, "proposal": proposal, "adapter": adapter, "budget": budget, "batch_size": batch_size}
+    wrapper = {name: value for name, value in known.items() if value is not None} | {"allow_code": allow_code}
+    _require_ids(dataset)
+    if ray.cluster_resources().get("CPU", 0) < 2:
+        raise UsageError(
+            "map_prompts needs two CPUs of Ray, for a worker and for what reads its rows: ray.init(num_cpus=2)"
+        )
+    if done is not None:
+        there = _ids_in(Path(done))
+        dataset = dataset.filter(lambda row: key_of(row["id"]) not in there)
+    name = str(generator) if isinstance(generator, Path) else generator
+    recipe = Recipe(name, file, wrapper, {**(options or {}), "seed": seed}, chat)
+    return dataset.map_batches(
+        TableWorker,
+        fn_constructor_args=(recipe,),
+        batch_size=ROWS,
+        batch_format="pyarrow",
+        # Not all at once: what comes before needs a CPU too, and would wait for ever for one that a worker holds.
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers),
+        num_cpus=1,
+        num_gpus=gpus,
+        max_restarts=-1,
+        max_task_retries=-1,
+    )
+
+
+def save(dataset: Any, folder: str | Path) -> None:
+    """Write what ``map_prompts`` returns to a folder, block by block as it is done; what is there is gone on with.
+
+    Parameters
+    ----------
+    dataset
+        The dataset.
+    folder
+        Gets ``results.jsonl`` and, if some rows have not all their texts, ``failed.jsonl``, in the order of the ids.
+
+    Raises
+    ------
+    UsageError
+        If the folder cannot be written to, or another job writes to it.
+    """
+    with Folder.opened(Path(folder), resume=True, overwrite=False) as out:
+        for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+            out.add([to_bytes(_record(values)) for values in table.to_pylist()])
+        names = {key: done.name for key, done in out.done.items()}
+        in_order = sorted(names, key=lambda key: (isinstance(names[key], str), names[key]))
+        out.merge({key: place for place, key in enumerate(in_order)})
+
+
+def _record(values: Mapping[str, Any]) -> dict[str, Any]:
+    record = {name: value for name, value in values.items() if value is not None}
+    return record | ({"report": json.loads(record["report"])} if "report" in record else {})
+
+
+def _require_ids(dataset: Any) -> None:
+    """Raise UsageError unless each row has an id of its own. Reads that column once."""
+    if "id" not in (dataset.columns() or ()):
+        raise UsageError('map_prompts needs a column "id": the randomness of a row belongs to it')
+    seen: set[int] = set()
+    for name in _column(dataset.select_columns(["id"])):
+        if type(name) not in (int, str):
+            raise UsageError('the column "id" needs whole numbers or strings, one for each row')
+        key = key_of(name)
+        if key in seen:
+            raise UsageError(f"the id {json.dumps(name)} is there twice; each row needs its own")
+        seen.add(key)
+
+
+def _column(dataset: Any) -> Iterator[Any]:
+    for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
+        yield from table["id"].to_pylist()
+
+
+def _ids_in(folder: Path) -> frozenset[int]:
+    if not folder.exists():
+        return frozenset()
+    there = Folder(folder)
+    there.read()
+    return frozenset(there.done)

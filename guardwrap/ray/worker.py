@@ -1,0 +1,158 @@
+"""A worker: a wrapper with its model, which turns blocks of rows into records. Knows nothing of Ray."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from guardwrap.draws import Outcome
+from guardwrap.errors import AdapterError, GuardwrapError, ModelError, PromptError, UsageError, first_line
+from guardwrap.lines.records import AGAIN, record_of, to_bytes
+from guardwrap.ray.rows import Row
+
+__all__ = ["LineWorker", "Recipe", "Worker"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a worker makes its wrapper of, and what it asks that for.
+
+    Parameters
+    ----------
+    generator
+        A Hub id, a folder, ``"local"``, or an ``Endpoint``: models themselves do not travel.
+    constraints
+        As ``GuardedGenerator`` takes them.
+    wrapper
+        Its other options.
+    options
+        Of each call: ``seed``, ``num_return_sequences``, those of the pipeline.
+    chat
+        Whether plain prompts become user messages.
+    settings
+        What records say of the run.
+    """
+
+    generator: Any
+    constraints: Any
+    wrapper: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    chat: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def made(self) -> Any:
+        """Make the wrapper, and try what each call asks for, so that no row is blamed for it.
+
+        Raises
+        ------
+        GuardwrapError
+            If the model cannot be loaded, or an option is wrong.
+        """
+        from guardwrap.generator import GuardedGenerator
+        from guardwrap.host import keep_freed_memory, quieten_transformers
+
+        keep_freed_memory()
+        quieten_transformers()
+        guarded = GuardedGenerator(self.generator, self.constraints, **self.wrapper)
+        job = guarded.session.job(self.options)
+        with suppress(PromptError):
+            next(iter(job.requests(["a"])))
+        if self.chat and not guarded.session.takes_chats:
+            raise UsageError(_NO_CHATS)
+        return guarded
+
+
+_NO_CHATS = 'this model has no chat template; leave out --chat, and give "prompt" instead of "messages"'
+
+
+class Worker:
+    """Draws the texts of blocks of rows.
+
+    Parameters
+    ----------
+    recipe
+        What its wrapper is made of.
+
+    Attributes
+    ----------
+    broken : GuardwrapError or None
+        Why there is no wrapper. Said with each block, and not raised: what is raised is tried again.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.broken: GuardwrapError | None = None
+        try:
+            self._guarded = recipe.made()
+        except Exception as error:
+            self.broken = _known(error)
+
+    def outcomes(self, rows: Sequence[Row]) -> list[tuple[Outcome | None, str]]:
+        """Draw for rows: for each its outcome, or None and why there is none.
+
+        Raises
+        ------
+        GuardwrapError
+            If it is not about a row.
+        """
+        if self.broken is not None:
+            raise self.broken
+        try:
+            return [(outcome, _reason(outcome)) for outcome in self._drawn(rows)]
+        except (ModelError, AdapterError):
+            raise
+        except GuardwrapError as error:
+            if len(rows) == 1:
+                return [(None, first_line(error))]
+            # One row's error ends the call of all. Their texts are the same in any other call.
+            half = len(rows) // 2
+            return [*self.outcomes(rows[:half]), *self.outcomes(rows[half:])]
+        except Exception as error:
+            raise _known(error) from None
+
+    def _drawn(self, rows: Sequence[Row]) -> list[Outcome]:
+        prompts = [row.item.given(self.recipe.chat) for row in rows]
+        if not self._guarded.session.takes_chats and not all(isinstance(prompt, str) for prompt in prompts):
+            raise PromptError(_NO_CHATS)
+        each = [row.item.own for row in rows]
+        return list(self._guarded.stream(prompts, constraint_each=each, **self.recipe.options))
+
+    def records(self, rows: Sequence[Row]) -> Iterator[tuple[dict[str, Any], bool]]:
+        """Draw for rows: for each its record, and whether it has all its texts."""
+        for row, (outcome, reason) in zip(rows, self.outcomes(rows), strict=True):
+            fields = {"id": row.id, **row.item.fields} | {"id": row.id}
+            if outcome is None:
+                yield {**fields, "texts": [], "ok": False, "reason": reason}, False
+                continue
+            settings = {**self.recipe.settings, **({AGAIN: row.again} if row.again else {})}
+            record = record_of(fields, outcome, settings)
+            yield record if outcome.ok else {**record, "reason": reason}, outcome.ok
+
+
+class LineWorker(Worker):
+    """Takes tables of rows, as they travel, and returns tables of lines: as an actor of Ray Data."""
+
+    def __call__(self, table: Any) -> dict[str, list[Any]]:
+        """Draw for a block; ``error`` says, pickled, what ends the run."""
+        rows = [pickle.loads(each) for each in table["row"].to_pylist()]
+        try:
+            lines = [(to_bytes(record), ok) for record, ok in self.records(rows)]
+        except GuardwrapError as error:
+            return {"line": [b""], "error": [pickle.dumps(error)]}
+        return {"line": [line for line, _ in lines], "error": [b""] * len(lines)}
+
+
+def _reason(outcome: Outcome) -> str:
+    return "" if outcome.ok else f"ended by {outcome.report.ended}; {outcome.report.advice()}"
+
+
+def _known(error: Exception) -> GuardwrapError:
+    """Return an error that may be shown: others may quote a text that no constraint has seen."""
+    if isinstance(error, GuardwrapError):
+        return error
+    logging.getLogger("guardwrap").debug("unexpected error in a worker", exc_info=error)
+    return GuardwrapError(f"unexpected {type(error).__name__} in a worker; the same command without --ray shows where")

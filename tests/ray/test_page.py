@@ -1,0 +1,47 @@
+"""What docs/ray.md shows, as written but for the model."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.test_docs import blocks, command_lines
+
+pytest.importorskip("ray", reason="Ray is not installed; `make test-ray` has it")
+
+ROOT = Path(__file__).parents[2]
+PAGE = "ray.md"
+
+
+def test_what_the_page_shows_works(model, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    lines = [line.strip() for line in (ROOT / "docs" / PAGE).read_text().splitlines()]
+    given = [json.loads(line) for line in lines if line.startswith('{"id"')]
+    assert len(given) == 2
+    Path("batch.jsonl").write_text("".join(json.dumps(each) + "\n" for each in given))
+    Path("clean.yaml").write_text("guardwrap: 1\nconstraint: {kind: length, max: 500}\n")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+    def run(*args):
+        command = [sys.executable, "-W", "ignore", *args]
+        return subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+
+    commands = command_lines(PAGE)
+    assert len(commands) == 2
+    for line in commands:
+        done = run("-m", "guardwrap", *shlex.split(line), "--model", model)
+        assert done.returncode == 0, done.stderr
+    names = [json.loads(line)["id"] for line in Path("out/results.jsonl").read_text().splitlines()]
+    assert names == [each["id"] for each in given]
+    (code,) = blocks(PAGE, "python")
+    assert '"local"' in code
+    for _ in range(2):  # the second time all is there
+        done = run("-c", code.replace('"local"', repr(model)).replace('"out"', '"saved"'))
+        assert done.returncode == 0, done.stderr
+        lines = [line for path in Path("saved").glob("*.jsonl") for line in path.read_text().splitlines()]
+        # The tiny model is fond of digits: a row may spend its budget.
+        assert sorted(json.loads(line)["id"] for line in lines) == [each["id"] for each in given]
