@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -154,6 +154,13 @@ class Line:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="guardwrap-endpoint", daemon=True)
         self._thread.start()
+
+    def creates(self, route: str) -> Callable[..., Awaitable[Any]]:
+        """Return what sends a request to a route, ``/completions`` or ``/chat/completions``."""
+        client: Any = self.client
+        create: Callable[..., Awaitable[Any]]
+        create = (client.completions if route == "/completions" else client.chat.completions).create
+        return create
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
