@@ -29,7 +29,11 @@ MOST = 0.25
 """Nats by which a token's log-probability may differ between drawing and weighing, root mean square. Half precision
 makes a few hundredths of it; a temperature of 0.7 in the place of 1 makes more on most texts."""
 
+MOST_KNOWN = 10_000
+"""Texts whose log-probabilities are kept: short ones come again and again."""
+
 _T = TypeVar("_T")
+_Text = tuple[EndpointLaw, tuple[int, ...]]
 
 
 class EndpointWeigher:
@@ -51,7 +55,8 @@ class EndpointWeigher:
         self._line = line_to(endpoint)
         self._size = size
         self._prompts: WeakKeyDictionary[EndpointLaw, list[int]] = WeakKeyDictionary()
-        self._texts, self._tokens, self._squares, self._shares = 0, 0, 0.0, 0.0
+        self._known: dict[_Text, float] = {}
+        self._texts, self._squares, self._shares = 0, 0.0, 0.0
 
     def __call__(self, attempts: Sequence[tuple[Any, Draw]]) -> list[float]:
         """Return a log-weight for each attempt, in nats. It waits for the server.
@@ -84,16 +89,23 @@ class EndpointWeigher:
         new = [law for law in laws if law not in self._prompts]
         for law, ids in zip(new, await _all(self._prompt(law, room) for law in new), strict=True):
             self._prompts[law] = ids
-        drawn = await _all(self._score(prompt.law, draw, room) for prompt, draw in attempts)
+        drawn = await self._scores([(prompt.law, draw.token_ids) for prompt, draw in attempts], room)
         self._compare([draw for _, draw in attempts], drawn)
-        base = await _all(self._score(prompt.target, draw, room) for prompt, draw in attempts)
+        base = await self._scores([(prompt.target, draw.token_ids) for prompt, draw in attempts], room)
         return [finite_weight(a - b) for a, b in zip(base, drawn, strict=True)]
+
+    async def _scores(self, texts: Sequence[_Text], room: asyncio.Semaphore) -> list[float]:
+        """Return log-probabilities of texts, in nats; of equal ones the same."""
+        if len(self._known) > MOST_KNOWN:
+            self._known.clear()
+        new = [text for text in dict.fromkeys(texts) if text not in self._known]
+        self._known |= dict(zip(new, await _all(self._score(*text, room) for text in new), strict=True))
+        return [self._known[text] for text in texts]
 
     def _compare(self, draws: Sequence[Draw], scored: Sequence[float]) -> None:
         """Hold the log-probabilities of given texts against those that came with them as they were drawn."""
         errors = [score - (draw.log_proposal or 0.0) for draw, score in zip(draws, scored, strict=True)]
         self._texts += len(draws)
-        self._tokens += sum(len(draw.token_ids) for draw in draws)
         self._squares += sum(error**2 for error in errors)
         self._shares += sum(
             error**2 / len(draw.token_ids) for draw, error in zip(draws, errors, strict=True) if draw.token_ids
@@ -114,11 +126,11 @@ class EndpointWeigher:
             raise EndpointError(NO_IDS.format(self._endpoint.base_url))
         return list(ids)
 
-    async def _score(self, law: EndpointLaw, draw: Draw, room: asyncio.Semaphore) -> float:
+    async def _score(self, law: EndpointLaw, new: Sequence[int], room: asyncio.Semaphore) -> float:
         """Return the log-probability of a text's tokens behind a prompt, in nats."""
-        if not draw.token_ids:
+        if not new:
             raise EndpointError(NO_IDS.format(self._endpoint.base_url))
-        ids = [*self._prompts[law], *draw.token_ids]
+        ids = [*self._prompts[law], *new]
         fields = {**law.settings.fields, "model": law.model, "prompt": ids, "max_tokens": 1}
         answer = await self._asked(law, fields, {**law.settings.extra, "prompt_logprobs": 0}, room, "/completions")
         found = getattr(_choice(answer), "prompt_logprobs", None)
@@ -126,7 +138,7 @@ class EndpointWeigher:
             raise EndpointError(NO_LOGPROBS.format(self._endpoint.base_url, "prompt_logprobs"))
         try:
             steps = zip(found, ids, strict=True)
-            last = list(steps)[-len(draw.token_ids) :]
+            last = list(steps)[-len(new) :]
             return math.fsum(step[str(token)]["logprob"] for step, token in last)
         except (KeyError, TypeError):
             raise EndpointError(NO_LOGPROBS.format(self._endpoint.base_url, "prompt_logprobs")) from None

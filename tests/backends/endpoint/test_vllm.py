@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections import Counter
+from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -45,11 +45,13 @@ def at():
 @pytest.fixture(scope="module")
 def world(local):
     """Texts of two tokens, each of the eight likeliest."""
-    return World(*local, "Tea is", 2, temperature=1.0, top_k=8)
+    model, tokenizer = local
+    return World(model, tokenizer, "Tea is", 2, temperature=1.0, top_k=8)
 
 
-def gold(world: World, rule: Any) -> Counter[Any]:
-    found: Counter[Any] = Counter()
+def gold(world: World, rule: Any) -> dict[Any, float]:
+    """g of texts, with whether they ended by themselves."""
+    found: dict[Any, float] = defaultdict(float)
     for ids, p in world.gold(rule).items():
         draw = world.draw(ids)
         found[draw.text, draw.finished] += p
@@ -62,6 +64,7 @@ def test_texts_follow_the_law_in_process(at, world):
     guarded = GuardedGenerator(at, rule, budget=Budget(max_attempts=None), seed=1)
     (outcome,) = guarded.run("Tea is", num_return_sequences=5000, temperature=1.0, top_k=8, max_new_tokens=2)
     assert outcome.report.drawn_from == "exactly g"
+    assert outcome.report.acceptance
     assert 0.05 < outcome.report.acceptance.value < 0.95
     draws = [(draw.text, draw.finished) for draw in outcome.draws]
     assert goodness_of_fit(draws, gold(world, rule)) > 1e-3
@@ -96,11 +99,11 @@ def test_weights_are_those_in_process(at, local, prompt, drawn_from):
         drawn = log_probability(drawing, ids_of(tokenizer, shown), ids)
         assert attempt.draw.log_proposal == pytest.approx(drawn, abs=1e-3)
         assert attempt.log_weight == pytest.approx(a - drawn, abs=1e-3)
-    assert max(abs(attempt.log_weight) for attempt in attempts) > 0.1  # so the comparison says something
+    assert max(abs(attempt.log_weight or 0.0) for attempt in attempts) > 0.1  # so the comparison says something
 
 
 def test_reports_of_weighed_texts(at):
-    guarded = GuardedGenerator(at, ~Regex("o"), sampler="qrs", proposal=TELL, seed=3)
+    guarded = GuardedGenerator(at, ~Regex("o"), sampler="qrs", adapter=ADAPTER, seed=3)
     (outcome,) = guarded.run("Tea is", num_return_sequences=3, temperature=1.0, max_new_tokens=5)
     assert len(outcome.texts) == 3
     assert "g" in outcome.report.drawn_from
@@ -111,8 +114,8 @@ def test_aborted_requests_end_on_the_server(at):
     """By its own figures: nothing runs any more, and hardly a token was computed for what was not wanted."""
     before = metrics(at.base_url)
     guarded = GuardedGenerator(at, Regex("zq", match="fullmatch"), budget=Budget(max_attempts=24), seed=4)
-    from_outside = {"temperature": 1.0, "top_k": 50, "max_new_tokens": 900}
-    (outcome,) = guarded.run("Once upon a time", **from_outside)
+    law: dict[str, Any] = {"temperature": 1.0, "top_k": 50, "max_new_tokens": 900}
+    (outcome,) = guarded.run("Once upon a time", **law)
     assert outcome.report.usage.attempts == 24
     for _ in range(200):
         after = metrics(at.base_url)
@@ -132,7 +135,8 @@ def test_masks_of_the_server_are_a_proposal(at):
     (masked,) = guarded.run([CHAT], num_return_sequences=16, proposal=Masked(), **law)
     assert masked.report.drawn_from.startswith("g' of the model itself, masked by the server for JSONSchema")
     assert len(masked.texts) == 16
-    assert masked.report.acceptance.value > 0.5
+    assert masked.report.acceptance
+    assert masked.report.acceptance.value > 0.25
     ((*plain,),) = guarded.attempts([CHAT], 32, **law)
     assert sum(attempt.satisfied for attempt in plain) < 8
 
@@ -140,7 +144,7 @@ def test_masks_of_the_server_are_a_proposal(at):
 @pytest.mark.parametrize(
     "rule",
     [
-        Regex(r"(?:[A-Z][a-z]{2,6} )+tea\.", match="fullmatch"),
+        Regex(r"[A-Z][a-z]{2,6} tea\.", match="fullmatch"),
         Grammar('start: N ("+" N)* "."\nN: /[0-9]{1,3}/'),
         JSONSchema({"enum": ["yes", "no"]}),
     ],
@@ -150,6 +154,7 @@ def test_each_kind_of_mask(at, rule):
     guarded = GuardedGenerator(at, rule & ~Regex("7"), proposal=Masked(), budget=Budget(max_attempts=400), seed=6)
     (outcome,) = guarded.run("Answer:", num_return_sequences=8, temperature=1.0, max_new_tokens=24)
     assert len(outcome.texts) == 8
+    assert outcome.report.acceptance
     assert outcome.report.acceptance.value > 0.2
 
 
