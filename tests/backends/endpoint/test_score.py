@@ -25,9 +25,8 @@ def exact(drawn):
 
 
 WAYS = [
-    pytest.param("a", {"proposal": TELL, "sampler": exact(replace(WORLD, prompt="ab"))}, 150, id="prompt, qrs"),
-    pytest.param([CHAT], {"proposal": TELL, "sampler": imh(8)}, 60, id="chat, imh"),
-    pytest.param("a", {"adapter": "small", "sampler": exact(ADAPTED)}, 60, id="adapter, qrs"),
+    pytest.param("a", {"proposal": TELL, "sampler": exact(replace(WORLD, prompt="ab"))}, 70, id="prompt, qrs"),
+    pytest.param([CHAT], {"proposal": TELL, "sampler": imh(6)}, 40, id="chat, imh"),
 ]
 
 
@@ -59,10 +58,15 @@ def test_weighed_texts_follow_g(server, prompt, options, count, monkeypatch):
 
 
 @pytest.mark.parametrize("prompt", ["a", [CHAT]], ids=["string", "chat"])
-def test_weights_are_those_of_the_world(server, prompt):
-    guarded = GuardedGenerator(endpoint(server), RULE, proposal=TELL, seed=1)
+@pytest.mark.parametrize(
+    ("other", "its"),
+    [({"proposal": TELL}, replace(WORLD, prompt="ab")), ({"adapter": "small"}, ADAPTED)],
+    ids=["prompt", "adapter"],
+)
+def test_weights_are_those_of_the_world(server, prompt, other, its):
+    guarded = GuardedGenerator(endpoint(server), RULE, seed=1, **other)
     ((*attempts,),) = guarded.attempts(prompt, 30, **LAW)
-    drawn = replace(WORLD, prompt="ab").law()
+    drawn = its.law()
     for attempt in attempts:
         assert attempt.draw.log_proposal is not None or not attempt.satisfied
         if attempt.satisfied:
