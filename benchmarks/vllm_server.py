@@ -133,6 +133,8 @@ def metrics(url: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
+    for ending in (signal.SIGINT, signal.SIGTERM):  # a shell lets what runs in its background ignore the first
+        signal.signal(ending, signal.default_int_handler)
     with serving(*sys.argv[1:]) as (where, process):
         print(where, process, flush=True)
         with suppress(KeyboardInterrupt):

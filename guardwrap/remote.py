@@ -26,7 +26,7 @@ from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.request import Request
 
-__all__ = ["EndpointJob", "EndpointSession"]
+__all__ = ["EndpointJob", "EndpointSession", "Source", "source_of"]
 
 BATCH_SIZE = 32
 
@@ -232,14 +232,28 @@ class EndpointSession(Asking):
         """Read what attempts of a call are to be drawn from."""
         given, named = own.get("proposal"), own.get("adapter")
         proposal = self.proposal if given is None else _proposal(given)
-        adapter = self.adapter if named is None else _adapter(named)
-        if adapter is None:
-            return proposal
-        if proposal is not None and proposal.prompt is not None:
-            raise UsageError(
-                "attempts come from a proposal or from an adapter, not both; pass adapter=False, or proposal=False"
-            )
-        return replace(proposal or Source(), adapter=adapter)
+        return _both(proposal, self.adapter if named is None else _adapter(named))
+
+
+def source_of(proposal: Any, adapter: Any) -> Source | None:
+    """Return what attempts are drawn from, by what ``GuardedGenerator`` takes.
+
+    Raises
+    ------
+    UsageError
+        If a server cannot draw from it.
+    """
+    return _both(_proposal(proposal), _adapter(adapter))
+
+
+def _both(proposal: Source | None, adapter: str | None) -> Source | None:
+    if adapter is None:
+        return proposal
+    if proposal is not None and proposal.prompt is not None:
+        raise UsageError(
+            "attempts come from a proposal or from an adapter, not both; pass adapter=False, or proposal=False"
+        )
+    return replace(proposal or Source(), adapter=adapter)
 
 
 def _adapter(given: Any) -> str | None:

@@ -26,7 +26,7 @@ def exact(drawn):
 
 WAYS = [
     pytest.param("a", {"proposal": TELL, "sampler": exact(replace(WORLD, prompt="ab"))}, 70, id="prompt, qrs"),
-    pytest.param([CHAT], {"proposal": TELL, "sampler": imh(6)}, 40, id="chat, imh"),
+    pytest.param([CHAT], {"proposal": TELL, "sampler": imh(6)}, 70, id="chat, imh"),
 ]
 
 
