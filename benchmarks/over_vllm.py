@@ -31,12 +31,10 @@ PERSON = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
-ASK = "Describe a person as JSON, with name and age."
-SHOW = 'Write JSON with the name and the age of a person, and nothing else. For example: {"name": "Ada", "age": 36}'
+ASK = 'Write JSON with the name and the age of a person, and nothing else. For example: {"name": "Ada", "age": 36}'
 ROWS: dict[str, tuple[Any, Constraint, int, int]] = {
     "no comma": ("Once upon a time", ~Regex(","), 60, 8),
-    "JSON (name and age)": ([{"role": "user", "content": ASK}], JSONSchema(PERSON), 60, 4),
-    "JSON, with an example": ([{"role": "user", "content": SHOW}], JSONSchema(PERSON), 60, 8),
+    "JSON (name and age)": ([{"role": "user", "content": ASK}], JSONSchema(PERSON), 60, 8),
 }
 """By name: prompt, constraint, ``max_new_tokens``, texts."""
 
