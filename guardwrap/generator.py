@@ -61,7 +61,8 @@ class GuardedGenerator(PipelineLike):
     adapter
         A trained adapter that attempts are drawn from: its folder or Hub id, or an ``Adapter``; a full checkpoint with
         the same tokenizer; or one in training: what ``adapters.attach`` returned, or a model, drawn from as it stands.
-        The model is not touched. Texts are from g' as with ``proposal``; not both.
+        The model is not touched. Over an ``Endpoint``, the name under which the server has it. Texts are from g' as
+        with ``proposal``; not both.
     budget
         What may be spent on one prompt; None for the constraint file's, or ``Budget()``.
     on_exhausted
@@ -141,7 +142,7 @@ class GuardedGenerator(PipelineLike):
 
     @property
     def adapter(self) -> Loaded | Checkpoint | None:
-        """The adapter in use, with its ``name`` and ``card``; None without one."""
+        """The adapter in use, with its ``name`` and ``card``; its name alone over an endpoint; None without one."""
         return self._session.adapter
 
     def load_adapter(self, adapter: Any, *, allow_mismatch: bool = False) -> None:
@@ -317,7 +318,7 @@ class GuardedGenerator(PipelineLike):
             suffices; the sampler and budget to choose; and what the model itself, and masked, would cost instead.
         """
         wanted = require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
-        other = self._session.weighs and self._session.draws_elsewhere(options)
+        other = self._session.weighs(options) and self._session.draws_elsewhere(options)
         outcomes, attempts = self._session.pilot(prompts, pilot, weigh=other, **options)
         budget = options.get("budget") or self._session.budget
         made = planned(outcomes, attempts, texts=wanted, budget=budget, proposal=other)

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 from guardwrap.asking import Asking, require_whole
 from guardwrap.backends.endpoint.backend import EndpointBackend
-from guardwrap.backends.endpoint.law import read_settings
+from guardwrap.backends.endpoint.law import Settings, read_settings, require_weighable
+from guardwrap.backends.endpoint.mask import masking
+from guardwrap.backends.endpoint.score import EndpointWeigher
 from guardwrap.backends.endpoint.server import Endpoint, line_to
-from guardwrap.constraints.base import walk
+from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.reading import Reader
 from guardwrap.constraints.text import Length
+from guardwrap.content import PREFIX
 from guardwrap.draws import Budget, Outcome
 from guardwrap.errors import UsageError
 from guardwrap.job import Asked, Job
 from guardwrap.pipelines.remote import EndpointCall, TextWatch
-from guardwrap.proposals import Masked, Prompt, merged
+from guardwrap.proposals import Adapter, Masked, Prompt, merged
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.request import Request
 
-__all__ = ["EndpointJob", "EndpointSession"]
+__all__ = ["EndpointJob", "EndpointSession", "Source", "source_of"]
 
 BATCH_SIZE = 32
 
@@ -33,6 +37,31 @@ _SEEDS = (
 _DEFAULTS = "top_k, min_p and repetition_penalty are the server's own, as the endpoint was made with extra=False"
 
 
+@dataclass(frozen=True)
+class Source:
+    """What attempts are drawn from, if not the model under the user's prompts.
+
+    Parameters
+    ----------
+    prompt
+        Another prompt, or None.
+    adapter
+        The name that the server has for an adapter, or None.
+    masked
+        Whether the server keeps its tokens to a part of the constraint.
+    """
+
+    prompt: Prompt | None = None
+    adapter: str | None = None
+    masked: bool = False
+
+    def in_words(self, constraint: Constraint) -> str:
+        """Say what it is."""
+        words = "the model itself" if self.prompt is None else str(self.prompt)
+        words = words if self.adapter is None else f"the server's adapter {self.adapter!r}"
+        return f"{words}, masked by the server for {masking(constraint)[0].title}" if self.masked else words
+
+
 @dataclass(frozen=True, kw_only=True)
 class EndpointJob(Job):
     """One call over an endpoint, ready to be served.
@@ -41,14 +70,22 @@ class EndpointJob(Job):
     ----------
     reader
         Reads growing texts for the call's constraint. A part whose verdicts took too long is not asked again.
+    source
+        What attempts are drawn from; None for the model itself.
     """
 
     reader: Reader
+    source: Source | None = None
 
     def request(self, prompt: Any, asked: Asked | None = None) -> Request:
         """Make a request of a prompt."""
         asked = asked or self.asked
-        _require_possible(asked, self.proposal is not None)
+        _require_possible(asked, self.source, self.model, self.call.settings)
+        weighed = self.source is not None and asked.sampler.weighs
+        if weighed:
+            prompt = replace(prompt, law=replace(prompt.law, scored=True))
+        elif self.source is not None and self.source.masked:
+            prompt = replace(prompt, law=replace(prompt.law, mask=masking(asked.constraint)[1]))
         reader = self.reader if asked.constraint is self.asked.constraint else Reader(asked.constraint)
         return Request(
             prompt=prompt,
@@ -61,6 +98,7 @@ class EndpointJob(Job):
             watch=TextWatch(reader),
             notes=self.notes,
             proposal=None if self.proposal is None else self.proposal(asked.constraint),
+            weigh=self.weigh if weighed else None,
         )
 
     def records(self, prompt: Any, outcome: Outcome) -> Any:
@@ -89,16 +127,16 @@ class EndpointSession(Asking):
         The endpoint.
     batch_size : int
         Attempts side by side, at most.
-    proposal : Prompt or None
-        What attempts are drawn from, if not the user's prompts.
-    adapter, tokenizer : None
-        There is none here: the server has the model.
+    proposal : Source or None
+        What attempts are drawn from, if not the model under the user's prompts.
+    adapter : str or None
+        The name that the server has for the adapter in use.
+    tokenizer : None
+        There is none here: the server has it.
     """
 
     kind = EndpointCall
-    weighs = False
     takes_chats = True
-    adapter = None
     tokenizer = None
 
     def __init__(
@@ -121,7 +159,10 @@ class EndpointSession(Asking):
         self.model = generator
         self.batch_size = require_whole("batch_size", BATCH_SIZE if batch_size is None else batch_size, 1)
         proposal, adapter = merged((proposal, adapter), (self.file.proposal, self.file.adapter))
-        self.proposal = _proposal(proposal, adapter)
+        self.proposal = _proposal(proposal)
+        self.adapter: Any = _adapter(adapter)
+        if self.proposal is not None and self.proposal.masked:
+            masking(self.constraint)
         line_to(generator)  # the client library is looked for now, and not when prompts have been taken
 
     @property
@@ -130,8 +171,18 @@ class EndpointSession(Asking):
         raise UsageError("an endpoint has no pipeline, model or device here; its texts come from calls of the wrapper")
 
     def use_adapter(self, given: Any, *, allow_mismatch: bool = False) -> None:
-        """Refuse: the server has the model."""
-        _proposal(None, given)
+        """Draw from another of the server's adapters from now on; see ``GuardedGenerator.load_adapter``."""
+        if self.proposal is not None and self.proposal.prompt is not None:
+            raise UsageError("the wrapper draws from its proposal; make another one for the adapter")
+        self.adapter = _adapter(given)
+
+    def weighs(self, options: Mapping[str, Any]) -> bool:
+        """Whether attempts of a call's proposal are weighed.
+
+        That takes requests of their own and a server that answers them, so they are where the sampler asks for it.
+        """
+        own, _ = self._read(options)
+        return self._asked(own).sampler.weighs
 
     def tensor_job(self, ids: Any, options: Mapping[str, Any]) -> NoReturn:
         """Refuse: there are no tokens."""
@@ -144,7 +195,7 @@ class EndpointSession(Asking):
     def other_ways(self, options: Mapping[str, Any]) -> Iterator[tuple[bool, dict[str, Any]]]:
         """Yield options of the same call from the model itself, where they are others; no attempts have weights."""
         if self.draws_elsewhere(options):
-            yield False, {**options, "proposal": False}
+            yield False, {**options, "proposal": False, "adapter": False}
 
     def job(self, options: Mapping[str, Any]) -> EndpointJob:
         """Read the options of a call; see ``Asking.job``."""
@@ -155,57 +206,94 @@ class EndpointSession(Asking):
         settings = read_settings(self.model, rest)
         proposal = self._proposal_in(own)
         asked = self._asked(own)
-        _require_possible(asked, proposal is not None)
+        _require_possible(asked, proposal, self.model, settings)
         size = self.batch_size if own.get("batch_size") is None else require_whole("batch_size", own["batch_size"], 1)
         notes = [f"a is {self.model.described} under {settings.words}"]
         notes += [] if self.model.extra else [_DEFAULTS]
         notes += [] if self.model.repeats_seeds else [_SEEDS]
+        drawn = (proposal and proposal.adapter) or self.model.model
+        rewrite = None if proposal is None or proposal.prompt is None else proposal.prompt.apply
         return EndpointJob(
-            EndpointCall(settings, full is not False, None if proposal is None else proposal.apply),
+            EndpointCall(settings, self.model.model, drawn, full is not False, rewrite),
             asked,
             size,
             self.model,
             notes=tuple(notes),
-            proposal=None if proposal is None else lambda _: str(proposal),
+            proposal=None if proposal is None else proposal.in_words,
+            weigh=None if proposal is None else EndpointWeigher(self.model, size),
             causal=True,
             each=self._each(own, asked),
             batches=self.batches,
             reader=Reader(asked.constraint),
+            source=proposal,
         )
 
-    def _proposal_in(self, own: Mapping[str, Any]) -> Prompt | None:
+    def _proposal_in(self, own: Mapping[str, Any]) -> Source | None:
         """Read what attempts of a call are to be drawn from."""
-        given = own.get("proposal")
-        return _proposal(self.proposal if given is None else given, own.get("adapter"))
+        given, named = own.get("proposal"), own.get("adapter")
+        proposal = self.proposal if given is None else _proposal(given)
+        return _both(proposal, self.adapter if named is None else _adapter(named))
 
 
-def _proposal(given: Any, adapter: Any) -> Prompt | None:
-    """Return another prompt that attempts are drawn from, or raise UsageError for what a server cannot draw from."""
-    if adapter is not None and adapter is not False:
+def source_of(proposal: Any, adapter: Any) -> Source | None:
+    """Return what attempts are drawn from, by what ``GuardedGenerator`` takes.
+
+    Raises
+    ------
+    UsageError
+        If a server cannot draw from it.
+    """
+    return _both(_proposal(proposal), _adapter(adapter))
+
+
+def _both(proposal: Source | None, adapter: str | None) -> Source | None:
+    if adapter is None:
+        return proposal
+    if proposal is not None and proposal.prompt is not None:
         raise UsageError(
-            "adapter= is for a model in this process; have the server load it, and give its name there as "
-            "Endpoint(model=...)"
+            "attempts come from a proposal or from an adapter, not both; pass adapter=False, or proposal=False"
         )
+    return replace(proposal or Source(), adapter=adapter)
+
+
+def _adapter(given: Any) -> str | None:
+    """Return the name of one of the server's adapters, or raise UsageError."""
+    if given is None or given is False:
+        return None
+    if isinstance(given, Adapter | Path) or not isinstance(given, str) or not given or given.startswith(PREFIX):
+        raise UsageError(
+            "over an endpoint adapter= is the name under which the server has an adapter; have it load the folder "
+            "(vLLM: --enable-lora --lora-modules NAME=FOLDER), and pass adapter='NAME'"
+        )
+    return given
+
+
+def _proposal(given: Any) -> Source | None:
+    """Return what attempts are drawn from, or raise UsageError for what a server cannot draw from."""
     if given is None or given is False:
         return None
     if isinstance(given, Prompt):
-        return given
+        return Source(given)
     if isinstance(given, Masked):
-        raise UsageError(
-            "Masked() needs the probabilities of all next tokens, which an endpoint does not give; leave it out"
-        )
+        if given.unseen != Masked().unseen:
+            raise UsageError("a server masks all tokens or none, so unseen= says nothing to it; pass Masked()")
+        return replace(_proposal(given.proposal) or Source(), masked=True)
     raise UsageError(
-        "over an endpoint a proposal is a Prompt('...'); draw from another model with an Endpoint of its own"
+        "over an endpoint a proposal is a Prompt('...') or Masked(); draw from another model with its own Endpoint"
     )
 
 
-def _require_possible(asked: Asked, proposal: bool) -> None:
-    """Refuse what needs token ids or probabilities."""
-    if proposal and asked.sampler.weighs:
-        raise UsageError(
-            f"the sampler {asked.sampler.name!r} weighs the texts of a proposal, and an endpoint gives no "
-            "probabilities; pass sampler='rejection', or no proposal="
-        )
+def _require_possible(asked: Asked, source: Source | None, endpoint: Endpoint, settings: Settings) -> None:
+    """Refuse what a server cannot do, before it is asked."""
+    if source is not None and source.masked:
+        masking(asked.constraint)
+    if source is not None and asked.sampler.weighs:
+        if source.masked:
+            raise UsageError(
+                f"the sampler {asked.sampler.name!r} weighs texts, and a server does not say how much its mask has "
+                "left out; pass sampler='rejection', or leave Masked() out"
+            )
+        require_weighable(endpoint, settings)
     for part in walk(asked.constraint):
         if isinstance(part, Length) and part.unit == "tokens":
             raise UsageError(

@@ -117,9 +117,8 @@ class Session(Asking):
         """Whether a prompt may be a list of messages."""
         return getattr(self.tokenizer, "chat_template", None) is not None
 
-    @property
-    def weighs(self) -> bool:
-        """Whether attempts of a proposal can be weighed under the model."""
+    def weighs(self, options: Mapping[str, Any]) -> bool:
+        """Whether attempts of a call's proposal can be weighed under the model."""
         return True
 
     def draws_elsewhere(self, options: Mapping[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ RULE = Regex(r"\Aa")
 LAW: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 5}
 CHAT = [{"role": "user", "content": "a"}]
 NOWHERE = Endpoint("http://127.0.0.1:9/v1", model="m")
+WEIGHED = {"proposal": Prompt("x {prompt}"), "sampler": "qrs"}
+MASKED, WORD = Masked(), Regex("ab+", match="fullmatch")
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +106,11 @@ def test_greedy_that_violates_raises(guarded):
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        ({"adapter": "folder"}, "adapter= is for a model in this process"),
-        ({"adapter": Adapter("folder")}, "have the server load it"),
-        ({"proposal": Masked()}, "Masked() needs the probabilities"),
+        ({"adapter": "catalogue:dragon"}, "adapter= is the name under which the server has an adapter"),
+        ({"adapter": Adapter("folder")}, "have it load the folder"),
+        ({"adapter": "small", "proposal": Prompt("x {prompt}")}, "not both"),
+        ({"proposal": Masked()}, "needs a part of the constraint that vLLM's structured_outputs can say"),
+        ({"proposal": Masked(unseen=0.1)}, "a server masks all tokens or none"),
         ({"proposal": "gpt2"}, "over an endpoint a proposal is a Prompt"),
         ({"tokenizer": object()}, "leave tokenizer= out"),
         ({"batch_size": 0}, "batch_size=0"),
@@ -119,11 +124,21 @@ def test_wrappers_that_cannot_be_made(made, says):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"adapter": "folder"}, "adapter= is for a model in this process"),
-        ({"proposal": Masked()}, "Masked() needs the probabilities"),
+        ({"adapter": Path("folder")}, "adapter= is the name under which the server has an adapter"),
+        ({"adapter": "small", "proposal": Prompt("x {prompt}")}, "not both"),
+        ({"proposal": Masked()}, "needs a part of the constraint that vLLM's structured_outputs can say"),
+        ({"proposal": MASKED, "constraints": WORD, "sampler": "qrs"}, "how much its mask has left out"),
         ({"proposal": NOWHERE}, "over an endpoint a proposal is a Prompt"),
-        ({"proposal": Prompt("x {prompt}"), "sampler": "qrs"}, "the sampler 'qrs' weighs the texts of a proposal"),
-        ({"proposal": Prompt("x {prompt}"), "sampler": "imh"}, "pass sampler='rejection'"),
+        ({**WEIGHED}, "temperature=0.7: a server says what texts weigh under the model's own probabilities only"),
+        ({**WEIGHED, "sampler": "imh"}, "pass temperature=1, or sampler='rejection'"),
+        ({**WEIGHED, "temperature": 1.0, "top_p": 0.5}, "top_p=0.5: a server says"),
+        ({**WEIGHED, "temperature": 1.0, "top_k": 5}, "top_k=5: a server says"),
+        ({**WEIGHED, "temperature": 1.0, "top_k": 5}, "pass top_k=0"),
+        ({**WEIGHED, "temperature": 1.0, "min_p": 0.1}, "min_p=0.1: a server says"),
+        ({**WEIGHED, "temperature": 1.0, "repetition_penalty": 1.1}, "repetition_penalty=1.1: a server says"),
+        ({**WEIGHED, "temperature": 1.0, "stop_strings": "b"}, "that stop_strings cut cannot be weighed"),
+        ({**WEIGHED, "do_sample": False}, "greedy search draws nothing that could be weighed"),
+        ({**WEIGHED, "proposal": None, "adapter": "small"}, "temperature=0.7"),
         ({"constraints": Length(max=5, unit="tokens")}, "counts tokens, and an endpoint gives text"),
         ({"constraint_each": [Length(max=5, unit="tokens")]}, "counts tokens, and an endpoint gives text"),
         ({"return_full_text": 1}, "return_full_text=1"),
@@ -159,9 +174,25 @@ def test_what_a_pipeline_has_and_an_endpoint_has_not():
         lambda: guarded.device,
         guarded.as_pipeline,
         guarded.generate,
-        lambda: guarded.load_adapter("folder"),
-        lambda: guarded.attempts("a", 1, proposal=Prompt("x {prompt}")),
+        lambda: guarded.load_adapter(Adapter("folder")),
     ):
-        with pytest.raises(UsageError, match=r"endpoint|adapter= is for a model in this process"):
+        with pytest.raises(UsageError, match="endpoint"):
             use()
+
+
+def test_adapters_come_and_go_by_name():
+    guarded = GuardedGenerator(NOWHERE, RULE, adapter="small")
+    assert str(guarded.adapter) == "small"
+    guarded.load_adapter("other")
+    assert guarded.session.draws_elsewhere({})
+    assert not guarded.session.draws_elsewhere({"adapter": False})
     guarded.unload_adapter()
+    assert guarded.adapter is None
+    with pytest.raises(UsageError, match="the wrapper draws from its proposal"):
+        GuardedGenerator(NOWHERE, RULE, proposal=Prompt("x {prompt}")).load_adapter("small")
+
+
+def test_settings_that_are_not_sent_are_not_weighed():
+    plain = Endpoint(NOWHERE.base_url, model="m", extra=False)
+    with pytest.raises(UsageError, match=r"pass Endpoint\(extra=True\), or sampler='rejection'"):
+        GuardedGenerator(plain, RULE)("a", temperature=1.0, **WEIGHED)

@@ -118,7 +118,10 @@ Proposal = Annotated[
 ]
 Adapter = Annotated[
     str | None,
-    typer.Option(metavar="FOLDER", help="Draw attempts from this adapter: its folder, Hub id, or catalogue:NAME."),
+    typer.Option(
+        metavar="FOLDER",
+        help="Draw attempts from this adapter: its folder, Hub id, or catalogue:NAME; with --endpoint, its name there.",
+    ),
 ]
 
 Masked = Annotated[

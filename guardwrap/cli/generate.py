@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -190,7 +190,10 @@ def generate(
         "max_seconds": max_seconds,
     }
     budget = dataclasses.replace(given.budget or Budget(), **known(limits))
-    proposed, drawing = proposed_by(given, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal)
+    served = endpoint is not None
+    proposed, drawing = proposed_by(
+        given, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal, served=served
+    )
     generator = generator_of(model, endpoint)
     source = source_of(prompts or [], file, jsonl, parquet)
     if source.path is not None:
@@ -248,7 +251,8 @@ def generate(
     items = source.items()
     done = Finished()
     if output and resume:
-        drawn_from = in_words(proposed, drawing, given.constraint)
+        words = partial(in_words, proposed, drawing, served=served)
+        drawn_from = words(given.constraint)
 
         def report_of(item: Item) -> dict[str, Any]:
             own = item.own
@@ -256,7 +260,7 @@ def generate(
             return {
                 "constraint": both.digest,
                 "sampler": (own.sampler or chosen).name,
-                "proposal": drawn_from if own.constraints is None else in_words(proposed, drawing, both),
+                "proposal": drawn_from if own.constraints is None else words(both),
                 "requested": count,
                 "budget": plain(own.budget or budget),
                 "seed": own.seed,

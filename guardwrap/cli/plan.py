@@ -76,7 +76,9 @@ def plan(
     if not texts:
         raise UsageError("there is no prompt to plan for")
     options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "seed": seed}
-    proposed, drawing = proposed_by(given, proposal=proposal, adapter=adapter, none=no_proposal)
+    proposed, drawing = proposed_by(
+        given, proposal=proposal, adapter=adapter, none=no_proposal, served=endpoint is not None
+    )
     guarded = load_generator(generator_of(model, endpoint), given, budget=budget, proposal=proposed, adapter=drawing)
     made = guarded.plan(texts, pilot=pilot, num_return_sequences=count, **known(options))
     typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable(str(made)))

@@ -20,6 +20,7 @@ def proposed_by(
     masked: bool = False,
     adapter: str | None = None,
     none: bool = False,
+    served: bool = False,
 ) -> tuple[Any, Any]:
     """Return a proposal and an adapter, as ``GuardedGenerator`` takes them; False for none, whatever the file says.
 
@@ -29,6 +30,8 @@ def proposed_by(
         What the constraint file says.
     proposal, masked, adapter, none
         The options of the command line, which win.
+    served
+        Whether the model is on a server, which has adapters by names of its own.
 
     Raises
     ------
@@ -40,7 +43,7 @@ def proposed_by(
     if none:
         return False, False
     told = None if proposal is None else Prompt(proposal)
-    near = (told, None if adapter is None else Adapter(adapter))
+    near = (told, adapter if adapter is None or served else Adapter(adapter))
     try:
         found, drawing = merged(near, (file.proposal, file.adapter))
     except UsageError:
@@ -48,14 +51,29 @@ def proposed_by(
     return Masked(found) if masked and not isinstance(found, Masked) else found, drawing
 
 
-def in_words(proposal: Any, adapter: Any, constraint: Constraint) -> str | None:
+def in_words(proposal: Any, adapter: Any, constraint: Constraint, *, served: bool = False) -> str | None:
     """Say what reports will call what attempts are drawn from, without loading it.
+
+    Parameters
+    ----------
+    proposal, adapter
+        As ``proposed_by`` returns them.
+    constraint
+        What texts satisfy.
+    served
+        As ``proposed_by`` has it.
 
     Raises
     ------
     AdapterError
         If its files cannot be read.
     """
+    if served:
+        with ends_at_once():
+            from guardwrap.remote import source_of
+
+        source = source_of(proposal, adapter)
+        return None if source is None else source.in_words(constraint)
     masked = isinstance(proposal, Masked)
     inner = proposal.proposal if masked else proposal
     words = str(inner) if inner else None

@@ -35,12 +35,15 @@ class EndpointPrompt:
         As text: of a chat what its messages say, a line each, as the server's template is not known.
     law
         What its attempts are drawn from.
+    target
+        What defines a(y).
     """
 
     number: int
     given: Any
     text: str
     law: EndpointLaw
+    target: EndpointLaw
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,10 @@ class EndpointCall(PromptReader):
     ----------
     settings
         Under which a(y) is defined.
+    model
+        The name that the server has for the model.
+    drawn
+        The name that it has for what attempts are drawn from: the model's own, or an adapter's.
     full_text
         Whether records hold the prompt too.
     rewrite
@@ -64,6 +71,8 @@ class EndpointCall(PromptReader):
     """The arguments that make it sample."""
 
     settings: Settings
+    model: str
+    drawn: str
     full_text: bool = True
     rewrite: Callable[[Any], Any] | None = None
 
@@ -78,18 +87,21 @@ class EndpointCall(PromptReader):
         for number, prompt in given:
             own = _messages(prompt)
             sent = own if self.rewrite is None else _messages(self.rewrite(own))
-            if not isinstance(sent, str):
-                _require_turn(sent, number)
+            for messages in (own, sent):
+                if not isinstance(messages, str):
+                    _require_turn(messages, number)
             text = _text_of(own)
             if not is_text(text):
                 raise PromptError(f"prompt {number} has half of a surrogate pair, which is no character; leave it out")
-            yield EndpointPrompt(number, own, text, EndpointLaw(sent, self.settings))
+            target = EndpointLaw(own, self.settings, self.model)
+            yield EndpointPrompt(number, own, text, EndpointLaw(sent, self.settings, self.drawn), target)
 
     def draw(
         self, prompt: EndpointPrompt, grown: Streamed, finished: bool = True, log_probability: float | None = None
     ) -> Draw:
-        """Return an attempt as the user gets it: what is judged. It has no token ids, and its law is not known."""
-        return Draw(prompt.text, (), grown.text, finished)
+        """Return an attempt as the user gets it: what is judged. It has token ids where they were asked for."""
+        known = grown.log_probability if grown.token_ids else None
+        return Draw(prompt.text, tuple(grown.token_ids), grown.text, finished, known)
 
     def records(self, prompt: EndpointPrompt, texts: Sequence[str | None]) -> list[dict[str, Any]]:
         """Render what a prompt got, as the pipeline would; None for each text that is missing."""

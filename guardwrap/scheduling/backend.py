@@ -109,7 +109,7 @@ class Launch:
 
 @dataclass(slots=True)
 class Streamed:
-    """What has come of an attempt whose backend gives text in the place of token ids.
+    """What has come of an attempt whose backend gives text in the place of token ids, or beside them.
 
     Parameters
     ----------
@@ -117,12 +117,18 @@ class Streamed:
         So far.
     tokens
         How many tokens that is, as far as is known.
+    token_ids
+        They themselves, where they are known.
+    log_probability
+        log a' of them in nats, where they are known.
     reading
         How far the text has been judged; the watch's own affair.
     """
 
     text: str = ""
     tokens: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    log_probability: float = 0.0
     reading: Any = field(default=None, repr=False)
 
 

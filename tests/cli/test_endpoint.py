@@ -41,10 +41,25 @@ def test_what_is_wrong_with_an_endpoint_is_one_line(server, has_a, monkeypatch):
     assert_one_line(run(*given, "tabel"), "did you mean 'table'?")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-another-secret")
     assert_one_line(run(*given, "table"), "refuses the key")
-    assert_one_line(run(*given, "table", "--masked"), "Masked() needs the probabilities")
+    assert_one_line(run(*given, "table", "--masked"), "structured_outputs can say")
 
 
 def test_plan_of_an_endpoint(server, has_a):
     result = run("plan", "x", "--endpoint", server.url, "--model", "table", "-c", has_a, "--pilot", 8)
     assert result.exit_code == 0, result.output
     assert "from the model itself, rejection: acceptance 1" in result.stdout
+
+
+def test_adapters_by_their_names_there(server, has_a, tmp_path):
+    """Where a run is gone on with, its adapter is not looked for among the files here."""
+    server.model = None
+    given = ["--endpoint", server.url, "--model", "table", "-c", has_a, "--seed", 1, "-o", tmp_path / "out.jsonl"]
+    asked = ["generate", "x", *given, "--adapter", "small"]
+    assert run(*asked).exit_code == 0
+    assert {each["model"] for each in server.seen} == {"small"}
+    (record,) = records((tmp_path / "out.jsonl").read_text())
+    assert record["report"]["drawn_from"] == "g' of the server's adapter 'small', not g"
+    assert run(*asked, "--resume").exit_code == 0
+    assert_one_line(run("generate", "x", *given, "--adapter", "other", "--resume"), "resume")
+    plan = run("plan", "x", *given[:6], "--adapter", "small", "--pilot", 4)
+    assert plan.exit_code == 0, plan.output

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from guardwrap.backends.endpoint.server import Endpoint, line_to
-from guardwrap.backends.endpoint.streams import Again, Ended, Event, drawn
+from guardwrap.backends.endpoint.streams import Again, Ended, Event, Piece, drawn
 from guardwrap.scheduling.backend import Capabilities, Decoded, Ids, Launch, Mask, Streamed
 from guardwrap.scheduling.randomness import seed_of
 
@@ -119,14 +119,16 @@ class EndpointBackend:
 
     def _take(self, attempt: Decoded, event: Event) -> None:
         so_far = attempt.streamed or Streamed()
-        if isinstance(event, str):
-            so_far.text += event
-            so_far.tokens += 1
+        if isinstance(event, Piece):
+            so_far.text += event.text
+            so_far.tokens += len(event.token_ids) or 1
+            so_far.token_ids += event.token_ids
+            so_far.log_probability += event.log_probability
         elif isinstance(event, Ended):
             attempt.status = event.status
             if event.tokens is not None:
                 so_far.tokens = event.tokens
-            elif so_far.tokens:
+            elif so_far.text and not so_far.token_ids:
                 attempt.remarks += (_CHUNKS,)
         elif isinstance(event, Again):
             if so_far.text:
@@ -143,7 +145,7 @@ class EndpointBackend:
         for number in list(numbers):
             attempt = self._attempts.pop(number)
             attempt.computed += attempt.length
-            if attempt.status == "aborted":
+            if attempt.status == "aborted" and not (attempt.streamed and attempt.streamed.token_ids):
                 attempt.remarks += (_CHUNKS,)
             self._requests.pop(number).cancel()
             gone.append(attempt)

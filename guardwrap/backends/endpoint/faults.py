@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import email.utils
+import itertools
+import logging
 import random
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from guardwrap.errors import EndpointError, nearest
 
 if TYPE_CHECKING:
+    from guardwrap.backends.endpoint.law import EndpointLaw
     from guardwrap.backends.endpoint.server import Endpoint, Line
 
-__all__ = ["Broken", "Fault", "fault_of", "waiting"]
+__all__ = ["Broken", "Fault", "fault_of", "retried", "waiting"]
+
+logger = logging.getLogger("guardwrap")
+
+_T = TypeVar("_T")
 
 _AGAIN = (408, 409, 425, 429)
 _FIRST, _LONGEST = 0.5, 30.0
@@ -56,7 +65,46 @@ def waiting(fault: Fault, tries: int) -> float:
     return min(_LONGEST, _FIRST * 2.0 ** (tries - 1)) * random.uniform(0.75, 1.0)
 
 
-async def fault_of(error: Exception, endpoint: Endpoint, line: Line, route: str) -> Fault:
+async def retried(
+    once: Callable[[], Awaitable[_T]],
+    endpoint: Endpoint,
+    line: Line,
+    law: EndpointLaw,
+    again: Callable[[], None] = lambda: None,
+) -> _T:
+    """Return what a request gives, tried again after faults that may pass.
+
+    Parameters
+    ----------
+    once
+        Sends it.
+    endpoint, line
+        Where it goes.
+    law
+        What it asks for.
+    again
+        Called before it is tried again.
+
+    Raises
+    ------
+    EndpointError
+        For any other fault, and after too many tries.
+    """
+    for tries in itertools.count(1):
+        try:
+            return await once()
+        except Exception as error:
+            fault = await fault_of(error, endpoint, line, law)
+        if not fault.again or tries > endpoint.max_retries:
+            break
+        seconds = waiting(fault, tries)
+        logger.info("%s; trying again in %.1f s", fault.words, seconds)
+        again()
+        await asyncio.sleep(seconds)
+    raise fault.error(tries)
+
+
+async def fault_of(error: Exception, endpoint: Endpoint, line: Line, law: EndpointLaw) -> Fault:
     """Say what went wrong.
 
     Parameters
@@ -65,8 +113,8 @@ async def fault_of(error: Exception, endpoint: Endpoint, line: Line, route: str)
         What a request has raised.
     endpoint, line
         Where it went.
-    route
-        Below the endpoint's address.
+    law
+        What it asked for.
     """
     import openai
 
@@ -75,7 +123,7 @@ async def fault_of(error: Exception, endpoint: Endpoint, line: Line, route: str)
         return Fault(str(error))
     if isinstance(error, openai.APIStatusError):
         line.answered = True
-        return await _refused(error, endpoint, line, route)
+        return await _refused(error, endpoint, line, law)
     cause = error.__cause__ or error
     reached = line.answered or type(cause).__name__ != "ConnectTimeout"
     if isinstance(error, openai.APITimeoutError) and reached:
@@ -89,12 +137,12 @@ async def fault_of(error: Exception, endpoint: Endpoint, line: Line, route: str)
     return Fault(f"{where} answers with something else than the OpenAI protocol ({type(error).__name__})")
 
 
-async def _refused(error: Any, endpoint: Endpoint, line: Line, route: str) -> Fault:
+async def _refused(error: Any, endpoint: Endpoint, line: Line, law: EndpointLaw) -> Fault:
     where, status = endpoint.base_url, error.status_code
     if status in (401, 403):
         return Fault(f"{where} refuses the key (HTTP {status}); pass api_key=, or set OPENAI_API_KEY")
     if status == 404:
-        return await _missing(endpoint, line, route)
+        return await _missing(endpoint, line, law)
     if error.code == "insufficient_quota":
         return Fault(f"{where} says that the quota of the key is used up (HTTP {status})")
     if status in _AGAIN or (status >= 500 and status != 501):
@@ -103,23 +151,34 @@ async def _refused(error: Any, endpoint: Endpoint, line: Line, route: str) -> Fa
     said = body.get("message")  # the request was refused as it is, so no text has been drawn that this could quote
     said = f": {' '.join(said.split())[:300]}" if isinstance(said, str) else ""
     way_out = ""
-    if endpoint.extra and status in (400, 422):
-        way_out = "; if it does not take top_k, min_p or repetition_penalty, pass Endpoint(extra=False)"
+    if status in (400, 422):
+        way_out = _way_out(law)
     return Fault(f"{where} refuses the request (HTTP {status}{said.replace(line.secret, '***')}){way_out}")
 
 
-async def _missing(endpoint: Endpoint, line: Line, route: str) -> Fault:
+def _way_out(law: EndpointLaw) -> str:
+    """Say what to do if it is fields that the protocol does not have which the server does not take."""
+    if law.mask is not None:
+        return "; if it does not take structured_outputs, which vLLM does, leave Masked() out"
+    if law.scored:
+        return "; if it does not take return_token_ids and prompt_logprobs, which vLLM does, pass sampler='rejection'"
+    if law.settings.extra:
+        return "; if it does not take top_k, min_p or repetition_penalty, pass Endpoint(extra=False)"
+    return ""
+
+
+async def _missing(endpoint: Endpoint, line: Line, law: EndpointLaw) -> Fault:
     """Tell a model that is not there from a route that is not."""
-    where = endpoint.base_url
+    where, route = endpoint.base_url, law.route
     try:
         names = sorted([model.id async for model in line.client.models.list()])
     except Exception:  # whatever answers there knows nothing of models
         return Fault(f"{where} has no route {route} (HTTP 404); base_url mostly ends in /v1")
-    if endpoint.model in names:
+    if law.model in names:
         takes = "chats only; give lists of messages" if route == "/completions" else "no chats; give strings"
         return Fault(f"{where} has no route {route} (HTTP 404): it takes {takes}")
     has = ", ".join(names[:10]) + (" and others" if len(names) > 10 else "")
-    return Fault(f"{where} has no model {endpoint.model!r}{nearest(endpoint.model, names)}; it has {has or 'none'}")
+    return Fault(f"{where} has no model {law.model!r}{nearest(law.model, names)}; it has {has or 'none'}")
 
 
 def _retry_after(headers: Any) -> float | None:

@@ -10,10 +10,12 @@ from typing import Any, Literal
 from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.errors import UsageError, nearest
 
-__all__ = ["EndpointLaw", "Settings", "read_settings"]
+__all__ = ["EndpointLaw", "Settings", "read_settings", "require_weighable"]
 
 _THEIRS = {"max_tokens": "max_new_tokens", "n": "num_return_sequences", "stop": "stop_strings"}
 _EXTRA = ("top_k", "min_p", "repetition_penalty")
+_RAW = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+"""What is sent where a token is drawn from the model's own probabilities: a server gives those and no others."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,19 @@ class EndpointLaw:
         A string, or messages.
     settings
         The settings.
+    model
+        The name that the server has for the model, or for an adapter on it.
+    mask
+        What the server is to keep its tokens to: its field ``structured_outputs``.
+    scored
+        Whether token ids and their log-probabilities are asked for.
     """
 
     prompt: str | Sequence[Mapping[str, Any]]
     settings: Settings
+    model: str
+    mask: Mapping[str, Any] | None = None
+    scored: bool = False
     max_time: float | None = field(default=None, init=False)
     found: None = field(default=None, init=False)
 
@@ -62,6 +73,30 @@ class EndpointLaw:
     def count(self) -> int:
         """Texts asked for."""
         return self.settings.count
+
+    @property
+    def route(self) -> str:
+        """Where its requests go, below the endpoint's address."""
+        return "/completions" if isinstance(self.prompt, str) else "/chat/completions"
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """Fields of a request that the protocol does not have."""
+        more: dict[str, Any] = dict(self.settings.extra)
+        if self.mask is not None:
+            more["structured_outputs"] = self.mask
+        if self.scored:
+            more["return_token_ids"] = True
+        return more
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Fields of a request that the protocol has, all but its seed and how it is answered."""
+        found: dict[str, Any] = {"model": self.model, **self.settings.fields}
+        found |= {"prompt": self.prompt} if isinstance(self.prompt, str) else {"messages": list(self.prompt)}
+        if self.scored:
+            found |= {"logprobs": 0} if isinstance(self.prompt, str) else {"logprobs": True, "top_logprobs": 0}
+        return found
 
     @property
     def mode(self) -> Literal["sample", "greedy", "beam"]:
@@ -122,6 +157,33 @@ def read_settings(endpoint: Endpoint, options: Mapping[str, Any]) -> Settings:
     if "stop" in fields:
         words += f", up to one of {len(fields['stop'])} stop strings"
     return Settings(fields, extra, read["num_return_sequences"], "greedy" if greedy else "sample", words)
+
+
+def require_weighable(endpoint: Endpoint, settings: Settings) -> None:
+    """Require that a server's log-probabilities are those that tokens are drawn with.
+
+    Raises
+    ------
+    UsageError
+        Where they are not: names the option.
+    """
+    else_ = "or sampler='rejection'"
+    if settings.mode != "sample":
+        raise UsageError(f"greedy search draws nothing that could be weighed; pass do_sample=True, {else_}")
+    if not endpoint.extra:
+        raise UsageError(
+            "the endpoint was made with extra=False, so top_k, min_p and repetition_penalty are the server's own and "
+            f"its texts cannot be weighed; pass Endpoint(extra=True), {else_}"
+        )
+    if "stop" in settings.fields:
+        raise UsageError(f"a text that stop_strings cut cannot be weighed over an endpoint; leave them out, {else_}")
+    for name, needed in _RAW.items():
+        given = {**settings.fields, **settings.extra}[name]
+        if given != needed:
+            raise UsageError(
+                f"{name}={given:g}: a server says what texts weigh under the model's own probabilities only; pass "
+                f"{name}={max(needed, 0):g}, {else_}"
+            )
 
 
 def _whole(least: int) -> Callable[[str, Any], int]:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -160,18 +160,26 @@ class Line:
         self._thread = threading.Thread(target=self._run, name="guardwrap-endpoint", daemon=True)
         self._thread.start()
 
+    def creates(self, route: str) -> Callable[..., Awaitable[Any]]:
+        """Return what sends a request to a route, ``/completions`` or ``/chat/completions``."""
+        client: Any = self.client
+        create: Callable[..., Awaitable[Any]]
+        create = (client.completions if route == "/completions" else client.chat.completions).create
+        return create
+
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
-        self.loop.run_until_complete(self._end(asyncio.all_tasks(self.loop)))
+        self.loop.run_until_complete(self._end())
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 
-    async def _end(self, left: Iterable[asyncio.Task[Any]]) -> None:
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-        await asyncio.sleep(_CLOSING)  # requests that were stopped let go of their connections
+    async def _end(self) -> None:
+        while left := asyncio.all_tasks() - {asyncio.current_task()}:  # some begin only now
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+            await asyncio.sleep(_CLOSING)  # requests that were stopped let go of their connections
         try:
             await self.client.close()
         finally:

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guardwrap.backends.endpoint.faults import Broken, fault_of, waiting
+from guardwrap.backends.endpoint.faults import Broken, retried
 from guardwrap.backends.endpoint.law import EndpointLaw
+from guardwrap.backends.endpoint.score import NO_IDS, NO_LOGPROBS
 from guardwrap.backends.endpoint.server import Endpoint, Line
 from guardwrap.errors import EndpointError
 
 if TYPE_CHECKING:
     from openai import AsyncStream
 
-__all__ = ["Again", "Ended", "Event", "drawn"]
-
-logger = logging.getLogger("guardwrap")
+__all__ = ["Again", "Ended", "Event", "Piece", "drawn"]
 
 _STATUS = {"stop": "finished", "length": "cut"}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of a text.
+
+    Parameters
+    ----------
+    text
+        Empty where its tokens are no whole character yet, or end the text.
+    token_ids
+        Its tokens, where they were asked for.
+    log_probability
+        Of them, in nats.
+    """
+
+    text: str
+    token_ids: Sequence[int] = ()
+    log_probability: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -45,7 +61,7 @@ class Again:
     """An attempt that begins anew: what has come of it so far does not count."""
 
 
-Event = str | Ended | Again | Exception
+Event = Piece | Ended | Again | Exception
 """What comes of an attempt: a piece of text, its end, a new beginning, or what it fails with."""
 
 
@@ -63,20 +79,11 @@ async def drawn(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
     put
         Takes what comes of it.
     """
-    route = "/completions" if isinstance(law.prompt, str) else "/chat/completions"
-    for tries in itertools.count(1):
-        try:
-            put(await _once(endpoint, line, law, seed, put))
-            return
-        except Exception as error:
-            fault = await fault_of(error, endpoint, line, route)
-        if not fault.again or tries > endpoint.max_retries:
-            put(fault.error(tries))
-            return
-        seconds = waiting(fault, tries)
-        logger.info("%s; trying again in %.1f s", fault.words, seconds)
-        put(Again())
-        await asyncio.sleep(seconds)
+    once = partial(_once, endpoint, line, law, seed, put)
+    try:
+        put(await retried(once, endpoint, line, law, lambda: put(Again())))
+    except EndpointError as error:
+        put(error)
 
 
 async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put: Callable[[Event], None]) -> Ended:
@@ -91,7 +98,8 @@ async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
 
     end: str | None = None
     tokens: int | None = None
-    async with await _opened(endpoint, line, law, seed) as stream:
+    count = 0
+    async with await _opened(line, law, seed) as stream:
         line.answered = True
         if "text/event-stream" not in stream.response.headers.get("content-type", ""):
             raise EndpointError(f"{endpoint.base_url} does not stream, which early abort needs; is base_url right?")
@@ -99,12 +107,13 @@ async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
             async for chunk in stream:
                 tokens = (chunk.usage and chunk.usage.completion_tokens) or tokens
                 for choice in chunk.choices or ():
-                    piece = choice.text if isinstance(law.prompt, str) else choice.delta and choice.delta.content
-                    if piece:
-                        put(str(piece))
+                    piece = _piece(endpoint, law, choice)
+                    if piece.text or piece.token_ids:
+                        put(piece)
+                    count += len(piece.token_ids)
                     end = choice.finish_reason or end
         except openai.APIError:
-            if end is None:  # else the text is whole, and only its count of tokens is lost
+            if end is None or law.scored:  # else the text is whole, and only its count of tokens is lost
                 raise
     if end == "content_filter":
         raise EndpointError(
@@ -112,21 +121,26 @@ async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
         )
     if end not in _STATUS:
         raise Broken
+    if law.scored and count != tokens:
+        # The token that ends a text is one of those that it weighs; some servers leave it out.
+        raise EndpointError(NO_IDS.format(endpoint.base_url))
     return Ended(_STATUS[end], tokens)
 
 
-async def _opened(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int) -> AsyncStream[Any]:
-    client: Any = line.client
-    fields = {
-        "model": endpoint.model,
-        **law.settings.fields,
-        "seed": seed,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "extra_body": dict(law.settings.extra),
-    }
-    if isinstance(law.prompt, str):
-        stream: AsyncStream[Any] = await client.completions.create(prompt=law.prompt, **fields)
-    else:
-        stream = await client.chat.completions.create(messages=list(law.prompt), **fields)
+def _piece(endpoint: Endpoint, law: EndpointLaw, choice: Any) -> Piece:
+    text = choice.text if isinstance(law.prompt, str) else choice.delta and choice.delta.content
+    ids = (getattr(choice, "token_ids", None) or ()) if law.scored else ()
+    if not ids:
+        return Piece(str(text or ""))
+    found = getattr(choice.logprobs, "token_logprobs", None)
+    if found is None:
+        found = [each.logprob for each in getattr(choice.logprobs, "content", None) or ()]
+    if len(found) != len(ids) or not all(isinstance(each, float | int) for each in found):
+        raise EndpointError(NO_LOGPROBS.format(endpoint.base_url, "logprobs"))
+    return Piece(str(text or ""), ids, sum(found))
+
+
+async def _opened(line: Line, law: EndpointLaw, seed: int) -> AsyncStream[Any]:
+    fields = {**law.fields, "seed": seed, "stream": True, "stream_options": {"include_usage": True}}
+    stream: AsyncStream[Any] = await line.creates(law.route)(**fields, extra_body=law.extra)
     return stream

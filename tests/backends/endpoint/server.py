@@ -15,6 +15,8 @@ from functools import cache
 from itertools import accumulate
 from typing import Any
 
+import torch
+
 from guardwrap import Endpoint
 from guardwrap.testing import World
 
@@ -50,6 +52,13 @@ class Server:
         What it has.
     ends
         Replaces the finish reason.
+    worlds
+        By the names of models: where token ids and log-probabilities come from.
+    gives
+        Which of them it gives: token ids ("ids"), the one that ends a text among them ("end"), log-probabilities of
+        what is drawn ("logprobs") and of what is given ("prompt_logprobs").
+    skew
+        Factor of the log-probabilities of what is given.
     """
 
     text: Callable[[str, random.Random], Text]
@@ -64,6 +73,9 @@ class Server:
     strict: bool = False
     routes: tuple[str, ...] = ("/v1/completions", "/v1/chat/completions", "/v1/models")
     ends: str | None = None
+    worlds: Mapping[str, World] = field(default_factory=dict)
+    gives: tuple[str, ...] = ("ids", "end", "logprobs", "prompt_logprobs")
+    skew: float = 1.0
     seen: list[dict[str, Any]] = field(default_factory=list)
     count: Counter[str] = field(default_factory=Counter)
     port: int = 0
@@ -135,10 +147,11 @@ class Server:
         if route not in self.routes:
             return _plain(writer, 404, {}, {"detail": "Not Found"})
         if route == "/v1/models":
-            return _plain(writer, 200, {}, {"object": "list", "data": [{"id": self.model, "object": "model"}]})
+            names = [{"id": name, "object": "model"} for name in (self.model, *self.worlds)]
+            return _plain(writer, 200, {}, {"object": "list", "data": names})
         asked = json.loads(body)
         self.seen.append(asked)
-        if self.model not in (None, asked["model"]):
+        if self.model not in (None, asked["model"]) and asked["model"] not in self.worlds:
             return _plain(writer, 404, {}, _error(f"The model `{asked['model']}` does not exist."))
         if self.strict and asked.keys() & {"top_k", "min_p", "repetition_penalty"}:
             return _plain(writer, 400, {}, _error("Unrecognized request argument supplied: top_k"))
@@ -147,15 +160,40 @@ class Server:
         if self._chance.random() < self.fails:
             self.count["failed"] += 1
             return _plain(writer, self._chance.choice((429, 503)), {"Retry-After": "0"}, _error("busy"))
+        if not asked.get("stream"):
+            return self._scored(asked, writer)
         return await self._streamed(asked, reader, writer)
+
+    def _scored(self, asked: Mapping[str, Any], writer: asyncio.StreamWriter) -> bool:
+        """Answer at once: with a prompt's tokens, or what they weigh."""
+        if self._chance.random() < self.breaks:
+            self.count["broken"] += 1
+            return False
+        self.count["scored"] += 1
+        world, ids = self.worlds[asked["model"]], _prompt(asked)
+        if not isinstance(ids, list):
+            ids = world.tokenizer(ids)["input_ids"]
+        choice: dict[str, Any] = {"index": 0, "text": "a", "finish_reason": "length"}
+        found = {"id": "x", "object": "text_completion", "created": 0, "model": "table", "choices": [choice]}
+        if asked.get("return_token_ids") and "ids" in self.gives:
+            (found if "messages" in asked else choice)["prompt_token_ids"] = ids
+        if "prompt_logprobs" in asked and "prompt_logprobs" in self.gives:
+            steps = zip(ids[1:], scores(world, tuple(ids)), strict=True)
+            choice["prompt_logprobs"] = [None, *({str(each): {"logprob": p * self.skew}} for each, p in steps)]
+        return _plain(writer, 200, {}, found)
 
     async def _streamed(self, asked: Mapping[str, Any], reader: asyncio.StreamReader, writer: Any) -> bool:
         chat = "messages" in asked
-        prompt = asked["messages"][-1]["content"] if chat else asked["prompt"]
         chance = random.Random(asked["seed"]) if self.honours_seeds else self._chance
-        pieces, reason, tokens = self.text(prompt, chance)
+        world = self.worlds.get(asked["model"])
+        draw = self.text if world is None or asked["model"] == self.model else of_world(world)
+        pieces, reason, tokens = draw(_prompt(asked), chance)
+        ids: list[dict[str, Any]] = []
+        if world is not None and asked.get("return_token_ids"):
+            ids = self._ids(chat, world, _prompt(asked), list(pieces), reason)
         self.count["begun"] += 1
         data = _HEAD
+        number = -1
         for number, piece in enumerate(pieces):
             if self._chance.random() < self.breaks:
                 self.count["broken"] += 1
@@ -165,7 +203,7 @@ class Server:
                     return False
                 writer.transport.abort()
                 return False
-            data += _piece(chat, piece)
+            data += _piece(chat, piece) if not ids else _choices(chat, {**_said(chat, piece), **ids[number]})
             if self.slow or number % 16 == 15:
                 writer.write(data)
                 data = b""
@@ -173,6 +211,8 @@ class Server:
                 if reader.at_eof() or writer.is_closing():
                     self.count["closed"] += 1
                     return False
+        if len(ids) > number + 1:
+            data += _choices(chat, {**_said(chat, ""), **ids[-1]})
         data += _end(chat, self.ends or reason)
         if self.usage and asked["stream_options"]["include_usage"]:
             data += _usage(tokens)
@@ -181,6 +221,19 @@ class Server:
         self.count["whole"] += 1
         return True
 
+    def _ids(self, chat: bool, world: World, prompt: str, pieces: list[str], reason: str) -> list[dict[str, Any]]:
+        """What comes with each piece, and with the end of a text that ends by itself."""
+        if "ids" not in self.gives:
+            return []
+        begin = world.tokenizer(prompt)["input_ids"]
+        new = [world.tokenizer(piece)["input_ids"][0] for piece in pieces]
+        new += [world.tokenizer.eos_token_id] if reason == "stop" and "end" in self.gives else []
+        found: list[dict[str, Any]] = []
+        for token, p in zip(new, scores(world, (*begin, *new))[len(begin) - 1 :], strict=True):
+            logprobs: Any = {"content": [{"token": "x", "logprob": p}]} if chat else {"token_logprobs": [p]}
+            found.append({"token_ids": [token], "logprobs": logprobs if "logprobs" in self.gives else None})
+        return found
+
 
 def endpoint(server: Server, **options: Any) -> Endpoint:
     """Return an endpoint for a server."""
@@ -188,6 +241,7 @@ def endpoint(server: Server, **options: Any) -> Endpoint:
     return Endpoint(server.url, **{**given, **options})
 
 
+@cache
 def of_world(world: World) -> Callable[[str, random.Random], Text]:
     """Return a world's texts, drawn from its own enumerated law: one piece a character."""
     end = world.tokenizer.eos_token_id
@@ -203,6 +257,23 @@ def of_world(world: World) -> Callable[[str, random.Random], Text]:
         return texts[min(bisect(below, chance.random() * below[-1]), len(texts) - 1)]
 
     return text
+
+
+@cache
+@torch.no_grad()
+def scores(world: World, ids: tuple[int, ...]) -> list[float]:
+    """Return log-probabilities of all tokens but the first, in nats."""
+    logits = world.model(input_ids=torch.tensor([ids])).logits[0, :-1].double()
+    found: list[float] = logits.log_softmax(-1)[range(len(ids) - 1), list(ids[1:])].tolist()
+    return found
+
+
+def _prompt(asked: Mapping[str, Any]) -> Any:
+    return asked["messages"][-1]["content"] if "messages" in asked else asked["prompt"]
+
+
+def _said(chat: bool, piece: str) -> dict[str, Any]:
+    return {"delta": {"content": piece}} if chat else {"text": piece}
 
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -221,7 +292,7 @@ def _choices(chat: bool, choice: dict[str, Any]) -> bytes:
 
 @cache
 def _piece(chat: bool, piece: str) -> bytes:
-    return _choices(chat, {"delta": {"content": piece}} if chat else {"text": piece})
+    return _choices(chat, _said(chat, piece))
 
 
 @cache

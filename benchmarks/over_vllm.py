@@ -1,0 +1,148 @@
+"""Accepted texts a second over vLLM: guardwrap against a loop that draws whole texts, checks them and tries again.
+
+Both draw from the same server under the same settings, as many requests at once, until they have so many texts that
+satisfy the same constraint. The loop is the official client's, without a stream: what most people write::
+
+    python benchmarks/over_vllm.py .venv-vllm/bin/vllm --out vllm.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import openai
+from vllm_server import NAME, metrics, serving
+
+from guardwrap import Budget, Endpoint, GuardedGenerator, JSONSchema, Regex
+from guardwrap.constraints.base import Constraint
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+ASK = 'Write JSON with the name and the age of a person, and nothing else. For example: {"name": "Ada", "age": 36}'
+ROWS: dict[str, tuple[Any, Constraint, int, int]] = {
+    "no comma": ("Once upon a time", ~Regex(","), 60, 8),
+    "JSON (name and age)": ([{"role": "user", "content": ASK}], JSONSchema(PERSON), 60, 8),
+}
+"""By name: prompt, constraint, ``max_new_tokens``, texts."""
+
+AT_ONCE = 32
+LAW: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0}
+
+
+def guarded(url: str, name: str, seed: int) -> int:
+    """Draw with guardwrap; return the attempts."""
+    prompt, rule, length, texts = ROWS[name]
+    wrapper = GuardedGenerator(
+        Endpoint(url, model=NAME), rule, budget=Budget(max_attempts=None), batch_size=AT_ONCE, seed=seed
+    )
+    prompts = prompt if isinstance(prompt, str) else [prompt]
+    (outcome,) = wrapper.run(prompts, num_return_sequences=texts, max_new_tokens=length, **LAW)
+    assert len(outcome.texts) == texts
+    return outcome.report.usage.attempts + outcome.report.usage.surplus_attempts
+
+
+def looped(url: str, name: str, seed: int) -> int:
+    """Draw whole texts and try again; return the attempts."""
+    prompt, rule, length, texts = ROWS[name]
+    done = attempts = 0
+
+    async def worker(client: Any) -> None:
+        nonlocal done, attempts
+        fields: dict[str, Any] = {"model": NAME, "max_tokens": length, **LAW, "extra_body": {"top_k": -1}}
+        while done < texts:
+            attempts += 1
+            own = seed * 1_000_000 + attempts
+            if isinstance(prompt, str):
+                text = (await client.completions.create(prompt=prompt, seed=own, **fields)).choices[0].text
+            else:
+                answer = await client.chat.completions.create(messages=prompt, seed=own, **fields)
+                text = answer.choices[0].message.content or ""
+            done += rule.accepts(text)
+
+    async def everyone() -> None:
+        client = openai.AsyncOpenAI(base_url=url, api_key="none", timeout=600)
+        workers = [asyncio.create_task(worker(client)) for _ in range(AT_ONCE)]
+        while done < texts:
+            await asyncio.wait([task for task in workers if not task.done()], timeout=0.1)
+        for task in workers:  # what is still under way is not needed
+            task.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        await client.close()
+
+    asyncio.run(everyone())
+    return attempts
+
+
+def idle(url: str) -> None:
+    """Wait until nothing runs on the server."""
+    while metrics(url)["vllm:num_requests_running"]:
+        time.sleep(0.2)
+
+
+def cpu_seconds(process: int) -> float:
+    """What the server's processes have computed: it leads a session of its own."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # one that has just ended
+            fields = path.read_text().rpartition(")")[2].split()
+            ticks += (int(fields[11]) + int(fields[12])) * (int(fields[3]) == process)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def measured(url: str, process: int, way: Callable[[str, str, int], int], name: str, seed: int) -> dict[str, float]:
+    """Draw the texts of a row once, and measure what it took."""
+    idle(url)
+    before, computed, begun = cpu_seconds(process), metrics(url)["vllm:generation_tokens_total"], time.monotonic()
+    attempts = way(url, name, seed)
+    seconds = time.monotonic() - begun
+    idle(url)
+    found = {"attempts": attempts, "seconds": seconds, "cpu": cpu_seconds(process) - before}
+    return {**found, "tokens": metrics(url)["vllm:generation_tokens_total"] - computed, "texts": ROWS[name][3]}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure each row, both ways in turn, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("vllm", help="vLLM's command")
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--rows", nargs="*", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args(arguments)
+    ways = {"guardwrap": guarded, "retry loop": looped}
+    runs: dict[str, dict[str, list[dict[str, float]]]] = {}
+    with serving(given.vllm) as (url, process):
+        openai.OpenAI(base_url=url, api_key="none").completions.create(model=NAME, prompt="Tea", max_tokens=8)
+        for name in given.rows:
+            runs[name] = {way: [] for way in ways}
+            for seed in range(1, given.repeats + 1):
+                for way, draw in ways.items():
+                    runs[name][way].append(measured(url, process, draw, name, seed))
+    if given.out is not None:
+        given.out.write_text(json.dumps(runs, indent=1) + "\n")
+    for name, both in runs.items():
+        for way, found in both.items():
+            total = {key: sum(run[key] for run in found) for key in found[0]}
+            print(
+                f"{name:22} {way:10} {total['texts'] / total['seconds']:7.3f} texts/s "
+                f"{total['cpu'] / total['texts']:7.2f} CPU s/text {total['tokens'] / total['texts']:8.1f} tokens/text "
+                f"{total['attempts'] / total['texts']:7.1f} attempts/text"
+            )
+        rates = [[run["texts"] / run["seconds"] for run in both[way]] for way in ("guardwrap", "retry loop")]
+        print(f"{name:22} {statistics.mean(rates[0]) / statistics.mean(rates[1]):.2f} times")
+
+
+if __name__ == "__main__":
+    main()

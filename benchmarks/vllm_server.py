@@ -1,0 +1,141 @@
+"""A vLLM server on this machine's CPU with the embedded model, and one small adapter beside it.
+
+Started by the tests of ``make test-vllm`` and by ``over_vllm.py``; alone it runs until it is interrupted::
+
+    python benchmarks/vllm_server.py .venv-vllm/bin/vllm
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig
+
+from guardwrap.adapters import attach, save_adapter
+from guardwrap.pipelines.local import load_local
+
+NAME, ADAPTER = "smollm2", "small"
+READY = 600.0
+"""Seconds until it answers, at most: loading takes one or two minutes."""
+
+
+def adapted(model: Any) -> Any:
+    """Return the model with a small adapter of random numbers, the same each time."""
+    config = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM")
+    made = attach(model, config, seed=1)
+    chance = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            if "lora_B" in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=chance) * 0.02)
+    return made
+
+
+@contextmanager
+def serving(binary: str, *options: str, threads: int = 1) -> Iterator[tuple[str, int]]:
+    """Run a server.
+
+    Parameters
+    ----------
+    binary
+        vLLM's command.
+    options
+        More of its options.
+    threads
+        Of its own computing.
+
+    Yields
+    ------
+    str
+        Where its routes begin.
+    int
+        Its process, the leader of a group of its own.
+    """
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+        model, tokenizer = load_local()
+        model.save_pretrained(f"{folder}/model")
+        tokenizer.save_pretrained(f"{folder}/model")
+        save_adapter(f"{folder}/adapter", adapted(model))
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        command = [binary, "serve", f"{folder}/model", "--served-model-name", NAME, "--dtype", "float32"]
+        command += ["--max-model-len", "1024", "--max-num-seqs", "32", "--enforce-eager"]
+        command += ["--host", "127.0.0.1", "--port", str(port)]
+        # Of the layers that adapters change: else the head is one, and vLLM 0.32 ends with an error where one batch has
+        # texts that are drawn and texts that are scored.
+        command += [
+            "--lora-target-modules",
+            "q_proj",
+            "k_proj",
+            "v_proj",
+            "o_proj",
+            "gate_proj",
+            "up_proj",
+            "down_proj",
+        ]
+        command += ["--enable-lora", "--max-lora-rank", "16", "--lora-modules", f"{ADAPTER}={folder}/adapter", *options]
+        settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": str(threads), "VLLM_NO_USAGE_STATS": "1"}
+        settings |= {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        log = Path(folder, "log")
+        with log.open("wb") as written:
+            server = subprocess.Popen(
+                command, env={**os.environ, **settings}, stdout=written, stderr=written, start_new_session=True
+            )
+        try:
+            _wait(f"http://127.0.0.1:{port}/health", server, log)
+            yield f"http://127.0.0.1:{port}/v1", server.pid
+        finally:
+            _stop(server)
+
+
+def _wait(health: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + READY
+    while time.monotonic() < until and server.poll() is None:
+        try:
+            with urllib.request.urlopen(health, timeout=5):
+                return
+        except OSError:
+            time.sleep(1)
+    raise RuntimeError(f"vLLM did not start; the end of its log:\n{log.read_text(errors='replace')[-4000:]}")
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    """End it and what it has started: its engine is a process of its own."""
+    for ask, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 20)):
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(server.pid, ask)
+            server.wait(timeout=patience)
+
+
+def metrics(url: str) -> dict[str, float]:
+    """Return the server's own figures, summed over labels."""
+    found: dict[str, float] = {}
+    with urllib.request.urlopen(url.removesuffix("/v1") + "/metrics", timeout=30) as answer:
+        for line in answer.read().decode().splitlines():
+            if not line.startswith("#") and line.strip():
+                name, _, value = line.rpartition(" ")
+                name = name.partition("{")[0]
+                found[name] = found.get(name, 0.0) + float(value)
+    return found
+
+
+if __name__ == "__main__":
+    for ending in (signal.SIGINT, signal.SIGTERM):  # a shell lets what runs in its background ignore the first
+        signal.signal(ending, signal.default_int_handler)
+    with serving(*sys.argv[1:]) as (where, process):
+        print(where, process, flush=True)
+        with suppress(KeyboardInterrupt):
+            signal.pause()

@@ -1,0 +1,51 @@
+"""An endpoint that leads to ``guardwrap serve``: texts satisfy what the server asks for, and what is asked for here."""
+
+from dataclasses import replace
+
+import pytest
+
+from guardwrap import Endpoint, GuardedGenerator, Prompt, Regex
+from guardwrap.errors import EndpointError
+from guardwrap.testing import goodness_of_fit
+from tests.serve.small import Server, furnish, world
+
+WITH_A, WITHOUT_B = Regex("a"), ~Regex("b")
+SETTINGS = "model: model\nname: tiny\nconstraints: rules\nallow_code: true\nalways: [has-a]\n"
+
+
+@pytest.fixture(scope="module")
+def at(tmp_path_factory):
+    folder = furnish(tmp_path_factory.mktemp("served"))
+    (folder / "serve.yaml").write_text(SETTINGS)
+    running = Server(folder)
+    yield Endpoint(f"{running.url}/v1", model="tiny")
+    running.end()
+
+
+def gold(rule):
+    """Of texts of two letters."""
+    found = {}
+    made = replace(world(), prompt="ab", max_new_tokens=2)
+    for ids, p in made.gold(rule).items():
+        draw = made.draw(ids)
+        found[draw.text, draw.finished] = p
+    return found
+
+
+def test_both_layers_hold(at):
+    """Its negative control: the texts are not those of one of them alone."""
+    guarded = GuardedGenerator(at, WITHOUT_B, seed=1, batch_size=8)
+    (outcome,) = guarded.run("ab", num_return_sequences=100, temperature=1.0, max_new_tokens=2)
+    assert all("a" in text and "b" not in text for text in outcome.texts)
+    draws = [(draw.text, draw.finished) for draw in outcome.draws]
+    assert goodness_of_fit(draws, gold(WITH_A & WITHOUT_B)) > 1e-3
+    alone = sum(p for (text, _), p in gold(WITHOUT_B).items() if "a" in text)
+    assert goodness_of_fit(["a" in text for text, _ in draws], {True: alone, False: 1 - alone}) < 1e-9
+    assert outcome.report.rejections == {WITHOUT_B.title: outcome.report.usage.attempts - 100}
+
+
+def test_it_cannot_weigh(at):
+    """Its texts are drawn from its own g, of which no server knows the probabilities."""
+    guarded = GuardedGenerator(at, WITHOUT_B, seed=1, sampler="qrs", proposal=Prompt("b{prompt}"))
+    with pytest.raises(EndpointError, match="sampler='rejection'"):
+        guarded("ab", temperature=1.0, max_new_tokens=2)

@@ -1,0 +1,166 @@
+"""A real vLLM with the embedded model: its texts, weights, aborts, masks and adapters. `make test-vllm` runs these."""
+
+import os
+import time
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from vllm_server import ADAPTER, NAME, adapted, metrics, serving
+
+from guardwrap import Budget, Endpoint, Grammar, GuardedGenerator, JSONSchema, Masked, Prompt, Regex
+from guardwrap.errors import EndpointError
+from guardwrap.testing import World, goodness_of_fit
+
+GIVEN = os.environ.get("GUARDWRAP_VLLM", "")
+"""vLLM's command; or the address of a server that ``benchmarks/vllm_server.py`` has started."""
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(not GIVEN, reason="needs GUARDWRAP_VLLM, the command of a vLLM: make test-vllm"),
+    pytest.mark.xdist_group("vllm"),
+]
+
+CHAT = [{"role": "user", "content": "Describe a person as JSON, with name and age."}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+TELL = Prompt("Tell me more. {prompt}")
+
+
+@pytest.fixture(scope="module")
+def at():
+    if GIVEN.startswith("http"):
+        yield Endpoint(GIVEN, model=NAME)
+        return
+    with serving(GIVEN) as (url, _):
+        yield Endpoint(url, model=NAME)
+
+
+@pytest.fixture(scope="module")
+def world(local):
+    """Texts of two tokens, each of the eight likeliest."""
+    model, tokenizer = local
+    return World(model, tokenizer, "Tea is", 2, temperature=1.0, top_k=8)
+
+
+def gold(world: World, rule: Any) -> dict[Any, float]:
+    """g of texts, with whether they ended by themselves."""
+    found: dict[Any, float] = defaultdict(float)
+    for ids, p in world.gold(rule).items():
+        draw = world.draw(ids)
+        found[draw.text, draw.finished] += p
+    return found
+
+
+def test_texts_follow_the_law_in_process(at, world):
+    """Its negative control: the same texts are not those of another temperature."""
+    rule = ~Regex("o")
+    guarded = GuardedGenerator(at, rule, budget=Budget(max_attempts=None), seed=1)
+    (outcome,) = guarded.run("Tea is", num_return_sequences=5000, temperature=1.0, top_k=8, max_new_tokens=2)
+    assert outcome.report.drawn_from == "exactly g"
+    assert outcome.report.acceptance
+    assert 0.05 < outcome.report.acceptance.value < 0.95
+    draws = [(draw.text, draw.finished) for draw in outcome.draws]
+    assert goodness_of_fit(draws, gold(world, rule)) > 1e-3
+    assert goodness_of_fit(draws, gold(replace(world, temperature=1.2), rule)) < 1e-9
+
+
+@torch.no_grad()
+def log_probability(model, prompt, ids):
+    logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1].double()
+    return float(logits.log_softmax(-1)[range(len(ids)), list(ids)].sum())
+
+
+def ids_of(tokenizer, prompt):
+    if isinstance(prompt, str):
+        return tokenizer(prompt)["input_ids"]
+    return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
+
+
+@pytest.mark.parametrize("prompt", ["Tea is", CHAT], ids=["string", "chat"])
+@pytest.mark.parametrize("drawn_from", ["prompt", "adapter"])
+def test_weights_are_those_in_process(at, local, prompt, drawn_from):
+    model, tokenizer = local
+    other = {"proposal": TELL} if drawn_from == "prompt" else {"adapter": ADAPTER}
+    guarded = GuardedGenerator(at, Regex(""), sampler="qrs", seed=2, **other)
+    ((*attempts,),) = guarded.attempts([prompt], 12, temperature=1.0, max_new_tokens=16)
+    shown = TELL.apply(prompt) if drawn_from == "prompt" else prompt
+    drawing = model if drawn_from == "prompt" else adapted(model)
+    for attempt in attempts:
+        ids = attempt.draw.token_ids
+        assert (ids[-1] == tokenizer.eos_token_id) is attempt.draw.finished
+        a = log_probability(model, ids_of(tokenizer, prompt), ids)
+        drawn = log_probability(drawing, ids_of(tokenizer, shown), ids)
+        assert attempt.draw.log_proposal == pytest.approx(drawn, abs=1e-3)
+        assert attempt.log_weight == pytest.approx(a - drawn, abs=1e-3)
+    assert max(abs(attempt.log_weight or 0.0) for attempt in attempts) > 0.1  # so the comparison says something
+
+
+def test_reports_of_weighed_texts(at):
+    guarded = GuardedGenerator(at, ~Regex("o"), sampler="qrs", adapter=ADAPTER, seed=3)
+    (outcome,) = guarded.run("Tea is", num_return_sequences=3, temperature=1.0, max_new_tokens=5)
+    assert len(outcome.texts) == 3
+    assert "g" in outcome.report.drawn_from
+    assert any("weights are the server's log-probabilities" in note for note in outcome.report.notes)
+
+
+def test_aborted_requests_end_on_the_server(at):
+    """By its own figures: nothing runs any more, and hardly a token was computed for what was not wanted."""
+    before = metrics(at.base_url)
+    guarded = GuardedGenerator(at, Regex("zq", match="fullmatch"), budget=Budget(max_attempts=24), seed=4)
+    law: dict[str, Any] = {"temperature": 1.0, "top_k": 50, "max_new_tokens": 900}
+    (outcome,) = guarded.run("Once upon a time", **law)
+    assert outcome.report.usage.attempts == 24
+    for _ in range(200):
+        after = metrics(at.base_url)
+        if not after["vllm:num_requests_running"] and not after.get("vllm:num_requests_waiting"):
+            break
+        time.sleep(0.1)
+    assert after["vllm:num_requests_running"] == 0
+    computed = after["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"]
+    assert computed < 32 * 100  # of 32 * 900 that would come if nothing ended
+
+
+def test_masks_of_the_server_are_a_proposal(at):
+    """Negative control: without the mask hardly a text is right."""
+    rule = JSONSchema(SCHEMA, whitespace="compact")
+    law: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 60}
+    guarded = GuardedGenerator(at, rule, budget=Budget(max_attempts=200), seed=5)
+    (masked,) = guarded.run([CHAT], num_return_sequences=16, proposal=Masked(), **law)
+    assert masked.report.drawn_from.startswith("g' of the model itself, masked by the server for JSONSchema")
+    assert len(masked.texts) == 16
+    assert masked.report.acceptance
+    assert masked.report.acceptance.value > 0.25
+    ((*plain,),) = guarded.attempts([CHAT], 32, **law)
+    assert sum(attempt.satisfied for attempt in plain) < 8
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Regex(r"[A-Z][a-z]{2,6} tea\.", match="fullmatch"),
+        Grammar('start: N ("+" N)* "."\nN: /[0-9]{1,3}/'),
+        JSONSchema({"enum": ["yes", "no"]}),
+    ],
+    ids=["regex", "grammar", "enum"],
+)
+def test_each_kind_of_mask(at, rule):
+    guarded = GuardedGenerator(at, rule & ~Regex("7"), proposal=Masked(), budget=Budget(max_attempts=400), seed=6)
+    (outcome,) = guarded.run("Answer:", num_return_sequences=8, temperature=1.0, max_new_tokens=24)
+    assert len(outcome.texts) == 8
+    assert outcome.report.acceptance
+    assert outcome.report.acceptance.value > 0.2
+
+
+def test_an_adapter_by_its_name(at):
+    guarded = GuardedGenerator(at, ~Regex("o"), adapter=ADAPTER, seed=7)
+    (outcome,) = guarded.run("Tea is", temperature=1.0, max_new_tokens=4)
+    assert outcome.report.drawn_from == f"g' of the server's adapter {ADAPTER!r}, not g"
+    with pytest.raises(EndpointError, match=rf"has no model 'smal' \(did you mean {ADAPTER!r}\?\)"):
+        guarded.run("Tea is", adapter="smal")
