@@ -16,7 +16,7 @@ docs: .venv/ready
 test check: export OMP_NUM_THREADS = 1
 
 test: .venv/ready lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 # Ray is large, and few need it: it has an environment of its own, which takes the other packages from .venv.
 test-ray: export OMP_NUM_THREADS = 1

@@ -27,41 +27,50 @@ from guardwrap.constraints.base import Constraint
 
 PERSON = {
     "type": "object",
-    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
     "required": ["name", "age"],
-    "additionalProperties": False,
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
 }
-ASK = 'Write JSON with the name and the age of a person, and nothing else. For example: {"name": "Ada", "age": 36}'
-ROWS: dict[str, tuple[Any, Constraint, int, int]] = {
-    "no comma": ("Once upon a time", ~Regex(","), 60, 8),
-    "JSON (name and age)": ([{"role": "user", "content": ASK}], JSONSchema(PERSON), 60, 8),
+WHOLE: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+LIKELY: dict[str, Any] = {"temperature": 0.7, "top_p": 1.0, "top_k": 50}  # as in structured.py, and so the rows below
+
+
+def chat(words: str) -> list[dict[str, str]]:
+    """Return what a user says."""
+    return [{"role": "user", "content": words}]
+
+
+EXAMPLE = 'Write JSON with the name and the age of a person, and nothing else. For example: {"name": "Ada", "age": 36}'
+ROWS: dict[str, tuple[Any, Constraint, dict[str, Any], int, int]] = {
+    "no comma": ("Once upon a time", ~Regex(","), WHOLE, 60, 8),
+    "JSON": (chat("Give me a name and an age as JSON."), JSONSchema(PERSON), LIKELY, 64, 4),
+    "JSON, with an example": (chat(EXAMPLE), JSONSchema(PERSON), WHOLE, 60, 8),
 }
-"""By name: prompt, constraint, ``max_new_tokens``, texts."""
+"""By name: prompt, constraint, settings, ``max_new_tokens``, texts."""
 
 AT_ONCE = 32
-LAW: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0}
 
 
 def guarded(url: str, name: str, seed: int) -> int:
     """Draw with guardwrap; return the attempts."""
-    prompt, rule, length, texts = ROWS[name]
+    prompt, rule, law, length, texts = ROWS[name]
     wrapper = GuardedGenerator(
         Endpoint(url, model=NAME), rule, budget=Budget(max_attempts=None), batch_size=AT_ONCE, seed=seed
     )
     prompts = prompt if isinstance(prompt, str) else [prompt]
-    (outcome,) = wrapper.run(prompts, num_return_sequences=texts, max_new_tokens=length, **LAW)
+    (outcome,) = wrapper.run(prompts, num_return_sequences=texts, max_new_tokens=length, **law)
     assert len(outcome.texts) == texts
     return outcome.report.usage.attempts + outcome.report.usage.surplus_attempts
 
 
 def looped(url: str, name: str, seed: int) -> int:
     """Draw whole texts and try again; return the attempts."""
-    prompt, rule, length, texts = ROWS[name]
+    prompt, rule, law, length, texts = ROWS[name]
     done = attempts = 0
 
     async def worker(client: Any) -> None:
         nonlocal done, attempts
-        fields: dict[str, Any] = {"model": NAME, "max_tokens": length, **LAW, "extra_body": {"top_k": -1}}
+        fields: dict[str, Any] = {"model": NAME, "max_tokens": length, "extra_body": {"top_k": law["top_k"] or -1}}
+        fields |= {"temperature": law["temperature"], "top_p": law["top_p"]}
         while done < texts:
             attempts += 1
             own = seed * 1_000_000 + attempts
@@ -110,7 +119,7 @@ def measured(url: str, process: int, way: Callable[[str, str, int], int], name: 
     seconds = time.monotonic() - begun
     idle(url)
     found = {"attempts": attempts, "seconds": seconds, "cpu": cpu_seconds(process) - before}
-    return {**found, "tokens": metrics(url)["vllm:generation_tokens_total"] - computed, "texts": ROWS[name][3]}
+    return {**found, "tokens": metrics(url)["vllm:generation_tokens_total"] - computed, "texts": ROWS[name][4]}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

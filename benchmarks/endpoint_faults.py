@@ -1,0 +1,91 @@
+"""What a broken network does to texts from an endpoint: faults put in on purpose, and what became of the texts.
+
+    PYTHONPATH=. python benchmarks/endpoint_faults.py
+
+The server is that of the tests, whose law is enumerated, so that what comes out is held against g itself. An attempt is
+lost if it was asked for and never ended, and doubled if it ended twice. The last two rows show what would be seen:
+a server whose seeds do not repeat, and attempts that count as rejected when they break.
+"""
+
+import argparse
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import guardwrap.remote
+from guardwrap import Budget, GuardedGenerator
+from guardwrap.backends.endpoint import faults
+from guardwrap.testing import goodness_of_fit
+from tests.backends.endpoint.server import Server, endpoint, of_world
+from tests.backends.endpoint.test_backend import LAW, RULE, WORLD, Drops, gold
+
+SEED = 5
+
+
+@contextmanager
+def restarted(server: Server, seconds: float) -> Iterator[None]:
+    """Stop the server and start it again, at random moments, so many seconds apart at most."""
+    over, chance = threading.Event(), random.Random(0)
+
+    def often() -> None:
+        while not over.wait(chance.uniform(0.2, 1) * seconds):
+            server.stop()
+            server.count["restarts"] += 1
+            over.wait(0.05)
+            server.start()
+
+    thread = threading.Thread(target=often)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def row(name: str, count: int, change: Callable[[Server], None], *, restarts: bool = False) -> None:
+    """Draw so many texts while something breaks, and print what came of it."""
+    with Server(of_world(WORLD)).running() as server:
+        change(server)
+        guarded = GuardedGenerator(endpoint(server), RULE, budget=Budget(max_attempts=None), seed=SEED)
+        with restarted(server, 2 if restarts else 1e9):
+            (outcome,) = guarded.run("a", num_return_sequences=count, **LAW)
+        usage, report = outcome.report.usage, outcome.report
+        asked = len({each["seed"] for each in server.seen})
+        ended = usage.attempts + usage.surplus_attempts
+        fit = goodness_of_fit([(draw.text, draw.finished) for draw in outcome.draws], gold())
+        injected = {what: server.count[what] for what in ("broken", "failed", "restarts") if server.count[what]}
+    print(
+        f"{name:34} {injected or 'nothing'!s:44} texts {report.accepted}/{count}  attempts {usage.attempts}  "
+        f"lost {max(0, asked - ended)}  doubled {max(0, ended - asked)}  p {fit:.2g}"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a row for each kind of fault."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--texts", type=int, default=5000)
+    count = parser.parse_args(arguments).texts
+    with patch.object(faults, "_FIRST", 0.002):  # seconds between tries: it is not waiting that is measured
+        row("nothing", count, lambda server: None)
+        row("streams that break", count, lambda server: setattr(server, "breaks", 0.1))
+        row("429 and 503", count, lambda server: setattr(server, "fails", 0.2))
+        row("a server that restarts", count, lambda server: None, restarts=True)
+
+        def all_of_it(server: Server) -> None:
+            server.breaks, server.fails = 0.05, 0.1
+
+        row("all of these", count, all_of_it, restarts=True)
+
+        def without_seeds(server: Server) -> None:
+            server.breaks, server.honours_seeds = 0.4, False
+
+        row("control: seeds that do not repeat", count // 8, without_seeds)
+        with patch.object(guardwrap.remote, "EndpointBackend", Drops):
+            row("control: breaks count as rejected", count // 8, lambda server: setattr(server, "breaks", 0.4))
+
+
+if __name__ == "__main__":
+    main()
