@@ -14,7 +14,7 @@ from guardwrap.backends.endpoint.backend import EndpointBackend
 from guardwrap.backends.endpoint.streams import Again
 from guardwrap.errors import CheckFailed
 from guardwrap.scheduling.backend import Launch
-from guardwrap.testing import goodness_of_fit, table_world
+from guardwrap.testing import World, goodness_of_fit, table_world
 from tests.backends.endpoint.server import Server, endpoint, of_world
 
 WORLD = table_world(3, letters="ab", max_new_tokens=5)
@@ -29,7 +29,7 @@ def server():
         yield running
 
 
-def gold(world=WORLD):
+def gold(world: World = WORLD) -> Counter[Any]:
     """g of texts, with whether they ended by themselves."""
     end = world.tokenizer.eos_token_id
     found: Counter[Any] = Counter()
