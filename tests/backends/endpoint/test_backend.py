@@ -3,7 +3,7 @@
 import gc
 import itertools
 import time
-from collections import Counter
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -29,10 +29,10 @@ def server():
         yield running
 
 
-def gold(world: World = WORLD) -> Counter[Any]:
+def gold(world: World = WORLD) -> dict[Any, float]:
     """g of texts, with whether they ended by themselves."""
     end = world.tokenizer.eos_token_id
-    found: Counter[Any] = Counter()
+    found: dict[Any, float] = defaultdict(float)
     for ids, p in world.gold(RULE).items():
         found[world.draw(ids).text, ids[-1] == end] += p
     return found
