@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from guardwrap.testing import table_world
+from tests.backends.endpoint.server import Server, of_world
+
 ray = pytest.importorskip("ray", reason="Ray is not installed; `make test-ray` has it")
 pa = pytest.importorskip("pyarrow")
 
@@ -89,6 +92,23 @@ def test_any_number_of_workers_gives_the_same_records(model, rows):
     assert records("out2/failed.jsonl")[1]["report"]["seed"] == 2
     assert records("out2/failed.jsonl")[1]["report"]["settings"]["drawn_again"] == 1
     assert Path("out2/results.jsonl").read_bytes() == before
+
+
+def test_workers_may_draw_from_an_endpoint(rows, monkeypatch):
+    """Its key is of the environment, and stands in no file; broken streams change no text."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-7")
+    with Server(of_world(table_world(3, letters="ab", max_new_tokens=5)), key="sk-very-secret-7").running() as server:
+        given = ["--endpoint", server.url, "--jsonl", "in.jsonl", "--ray", "auto", "-q"]
+        rows[:] = [{"id": f"row-{number}", "prompt": "ab"[number % 2]} for number in range(70)]
+        Path("in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for workers, server.breaks in ((1, 0.0), (2, 0.05)):
+            done = generate("table", *given, "-o", f"out{workers}", "--workers", workers)
+            assert (done.returncode, done.stderr) == (0, "")
+        assert server.count["broken"] > 3
+    one, two = ([(each["id"], each["texts"]) for each in records(f"out{n}/results.jsonl")] for n in (1, 2))
+    assert one == two
+    assert [name for name, _ in one] == [row["id"] for row in rows]
+    assert not any("sk-very" in path.read_text() for path in Path().rglob("*.json*"))
 
 
 def family(pid):

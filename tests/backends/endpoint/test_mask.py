@@ -111,9 +111,10 @@ def test_it_is_sent_and_the_whole_constraint_judges(server):
     assert outcome.report.drawn_from == words
     assert all(asked["structured_outputs"] == {"regex": "ab*"} for asked in server.seen)
     assert {asked["prompt"] for asked in server.seen} == {"a!"}
-    before = len(server.seen)
     guarded("a", proposal=False, **LAW)
-    assert not any("structured_outputs" in asked for asked in server.seen[before:])
+    unmasked = [asked for asked in server.seen if asked["prompt"] == "a"]  # stopped requests may still come in
+    assert unmasked
+    assert not any("structured_outputs" in asked for asked in unmasked)
 
 
 def test_a_server_that_does_not_take_it(server):
