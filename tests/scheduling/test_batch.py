@@ -354,6 +354,7 @@ def test_costly_parts_judge_the_texts_of_all_requests_together(shared: bool) -> 
     assert (max(seen) >= 6) is shared
 
 
+@pytest.mark.slow
 def test_a_process_may_end_while_a_batch_runs() -> None:
     """A thread that the interpreter stopped in the middle of torch's code would abort it."""
     signal.alarm(120)  # importing torch takes long on a busy machine
