@@ -25,7 +25,10 @@ from guardwrap.proposals import merged
 from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
 from guardwrap.scheduling.batch import Batches
 
-__all__ = ["Asking", "require_whole"]
+__all__ = ["BATCH_SIZE", "Asking", "require_whole"]
+
+BATCH_SIZE = 32
+"""Attempts side by side, at most, where nothing says how many."""
 
 
 class Asking(ABC):
@@ -45,6 +48,9 @@ class Asking(ABC):
     batches : Batches
         Where calls that run side by side share a batch.
     """
+
+    batch_size: int
+    """Attempts side by side, at most."""
 
     kind: type[PromptReader]
     """What its calls are."""
@@ -166,6 +172,10 @@ class Asking(ABC):
         if item.seed is not None:
             asked = replace(asked, seed=require_whole("seed", item.seed, 0), place=0)
         return asked if item.number is None else replace(asked, place=item.number)
+
+    def _size(self, own: Mapping[str, Any]) -> int:
+        """Read how many attempts of a call are drawn side by side."""
+        return self.batch_size if own.get("batch_size") is None else require_whole("batch_size", own["batch_size"], 1)
 
     def _next_seed(self) -> int:
         call = next(self._calls)

@@ -152,6 +152,11 @@ class Job:
             unseen = 0.0 if self.masked is None else self.masked.unseen
             lookahead = Mask(watch, prompt.law, asked.constraint, partial(self.call.draw, prompt), unseen)
             mask = None if self.masked is None else lookahead
+        weigh = self.weigh if asked.sampler.weighs else None
+        return self._request(prompt, asked, watch=watch, mask=mask, lookahead=lookahead, weigh=weigh)
+
+    def _request(self, prompt: Any, asked: Asked, **how: Any) -> Request:
+        """Make a request of a prompt that asks for this; ``how`` is what depends on where its attempts come from."""
         return Request(
             prompt=prompt,
             constraint=asked.constraint,
@@ -160,13 +165,10 @@ class Job:
             seed=asked.seed,
             place=asked.place,
             draw_of=self.call.draw,
-            watch=watch,
-            mask=mask,
-            lookahead=lookahead,
             notes=self.notes,
             proposal=None if self.proposal is None else self.proposal(asked.constraint),
-            weigh=self.weigh if asked.sampler.weighs else None,
             on_text=self.on_text,
+            **how,
         )
 
     def records(self, prompt: PreparedPrompt, outcome: Outcome) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from guardwrap.asking import Asking, require_whole
+from guardwrap.asking import BATCH_SIZE, Asking, require_whole
 from guardwrap.backends.endpoint.backend import EndpointBackend
 from guardwrap.backends.endpoint.law import Settings, read_settings, require_weighable
 from guardwrap.backends.endpoint.mask import masking
@@ -27,8 +27,6 @@ from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.request import Request
 
 __all__ = ["EndpointJob", "EndpointSession", "Source", "source_of"]
-
-BATCH_SIZE = 32
 
 _SEEDS = (
     "the same seed need not give the same texts again: the server does not promise it (Endpoint(repeats_seeds=True) "
@@ -87,19 +85,7 @@ class EndpointJob(Job):
         elif self.source is not None and self.source.masked:
             prompt = replace(prompt, law=replace(prompt.law, mask=masking(asked.constraint)[1]))
         reader = self.reader if asked.constraint is self.asked.constraint else Reader(asked.constraint)
-        return Request(
-            prompt=prompt,
-            constraint=asked.constraint,
-            sampler=asked.sampler,
-            budget=asked.budget,
-            seed=asked.seed,
-            place=asked.place,
-            draw_of=self.call.draw,
-            watch=TextWatch(reader),
-            notes=self.notes,
-            proposal=None if self.proposal is None else self.proposal(asked.constraint),
-            weigh=self.weigh if weighed else None,
-        )
+        return self._request(prompt, asked, watch=TextWatch(reader), weigh=self.weigh if weighed else None)
 
     def records(self, prompt: Any, outcome: Outcome) -> Any:
         """Render an outcome as the pipeline would, with None for texts that are missing."""
@@ -207,7 +193,7 @@ class EndpointSession(Asking):
         proposal = self._proposal_in(own)
         asked = self._asked(own)
         _require_possible(asked, proposal, self.model, settings)
-        size = self.batch_size if own.get("batch_size") is None else require_whole("batch_size", own["batch_size"], 1)
+        size = self._size(own)
         notes = [f"a is {self.model.described} under {settings.words}"]
         notes += [] if self.model.extra else [_DEFAULTS]
         notes += [] if self.model.repeats_seeds else [_SEEDS]

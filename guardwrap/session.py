@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guardwrap.asking import Asking, require_whole
+from guardwrap.asking import BATCH_SIZE, Asking, require_whole
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.refill.selftest import select_rows, slower_because
 from guardwrap.constraints.base import Constraint
@@ -33,9 +33,7 @@ from guardwrap.sources import Proposal, adapter_of, proposal_of
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
-__all__ = ["BATCH_SIZE", "Session"]
-
-BATCH_SIZE = 32
+__all__ = ["Session"]
 
 
 class Session(Asking):
@@ -203,7 +201,7 @@ class Session(Asking):
         """Check guardwrap's options of a call, and fill them up with the session's."""
         asked = self._asked(own)
         constraint, sampler = asked.constraint, asked.sampler
-        size = self.batch_size if own.get("batch_size") is None else require_whole("batch_size", own["batch_size"], 1)
+        size = self._size(own)
         model = self.model if proposal is None else proposal.pipe.model
         notes: tuple[str, ...] = ()
         each = self._each(own, asked)

@@ -196,3 +196,15 @@ def test_settings_that_are_not_sent_are_not_weighed():
     plain = Endpoint(NOWHERE.base_url, model="m", extra=False)
     with pytest.raises(UsageError, match=r"pass Endpoint\(extra=True\), or sampler='rejection'"):
         GuardedGenerator(plain, RULE)("a", temperature=1.0, **WEIGHED)
+
+
+def test_each_text_is_told_as_it_is_accepted(server):
+    told = []
+
+    async def run():
+        guarded = GuardedGenerator(endpoint(server), RULE, seed=1)
+        stream = guarded.astream("a", num_return_sequences=3, on_text=lambda _, draw: told.append(draw.text), **LAW)
+        return [outcome async for outcome in stream]
+
+    (outcome,) = asyncio.run(run())
+    assert tuple(told) == outcome.texts

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import typer
 
 from guardwrap.cli.common import fail
-from guardwrap.cli.running import EVERY, lasting
+from guardwrap.cli.running import telling
 from guardwrap.cli.streams import in_words as why
 from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.lines.prompts import Item, Source
@@ -83,7 +82,7 @@ def on_ray(
             raise UsageError(f"{str(output)!r} was made with --seed {seed}, which draws the same again; give another")
         require_same(folder, {**made_with, "seed": of_run}, other_budget=retry_failed)
         recipe = Recipe(**{**vars(recipe), "options": {**recipe.options, "seed": of_run}})
-        tell = (lambda: None) if quiet else _teller(folder, len(order))
+        tell = (lambda: None) if quiet else telling(lambda: (len(folder.done), _short(folder)), len(order), "rows")
         retry = fresh if retry_failed else None
         try:
             # Ray remarks on stdout what becomes of its workers; nothing of ours goes there.
@@ -97,7 +96,7 @@ def on_ray(
             raise typer.Exit(fail(f"{why(error)}; {_state(folder, order)}", 1)) from None
         except GuardwrapError as error:
             raise typer.Exit(fail(f"{error}; {_state(folder, order)}" if folder.done else str(error), 2)) from None
-        short = sum(not done.ok for done in folder.done.values())
+        short = _short(folder)
         if short:
             where = folder.path / "failed.jsonl"
             advice = f"{where} says why; --resume --retry-failed draws for them again"
@@ -110,29 +109,10 @@ def _items_of(source: Source) -> Callable[[], Iterator[Item]]:
     return source.items
 
 
+def _short(folder: Folder) -> int:
+    return sum(not done.ok for done in folder.done.values())
+
+
 def _state(folder: Folder, order: Mapping[int, int]) -> str:
     done = f"{len(folder.done)} of {len(order)} rows are in {folder.path}"
     return f"{done}; continue with the same command and --resume"
-
-
-def _teller(folder: Folder, total: int) -> Callable[[], None]:
-    """Return what is called after each block, and writes now and then how far it is."""
-    start = last = monotonic()
-    before = len(folder.done)
-
-    def tell() -> None:
-        nonlocal last
-        now = monotonic()
-        done = len(folder.done)
-        if now - last < EVERY or done == total:
-            return
-        last = now
-        failed = sum(not each.ok for each in folder.done.values())
-        line = f"guardwrap: {done} of {total} rows done"
-        line += f", {failed} of them without all their texts" if failed else ""
-        if done - before >= (total - before) / 10:
-            line += f", {lasting((total - done) * (now - start) / (done - before))} left"
-        with suppress(OSError):  # nobody reads it
-            typer.echo(line, err=True)
-
-    return tell

@@ -18,11 +18,12 @@ from guardwrap.constraints.files import Own
 from guardwrap.draws import Outcome
 from guardwrap.errors import PromptError, UsageError
 from guardwrap.lines.prompts import Item
+from guardwrap.lines.records import why_short
 
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
-__all__ = ["EVERY", "Run", "lasting"]
+__all__ = ["EVERY", "Run", "lasting", "telling"]
 
 EVERY = 10.0
 """Seconds between lines that say how far it is, where no terminal shows a bar."""
@@ -100,7 +101,7 @@ class Run:
                     write(self._under_way.popleft(), outcome)
                     self.done += 1
                     if not outcome.ok:
-                        self.advice = self.advice if self.short else f"the first: {_advice(outcome)}"
+                        self.advice = self.advice if self.short else f"the first: {why_short(outcome)}"
                         self.short += 1
                     self._tell()
             except PromptError as error:
@@ -174,24 +175,42 @@ class Run:
         return lambda: bar.advance(task)
 
     def _lines(self) -> Callable[[], None]:
-        start = last = monotonic()
-        before = self.done
+        return telling(lambda: (self.done, self.short), self._total, "prompts")
 
-        def tell() -> None:
-            nonlocal last
-            now = monotonic()
-            if now - last < EVERY or self.done == self._total:
-                return
-            last = now
-            line = f"guardwrap: {self.done}{'' if self._total is None else f' of {self._total}'} prompts done"
-            line += f", {self.short} of them without all their texts" if self.short else ""
-            # The first prompts end late, as they share the batch with those after them: they alone tell no time.
-            if self._total is not None and self.done - before >= (self._total - before) / 10:
-                line += f", {lasting((self._total - self.done) * (now - start) / (self.done - before))} left"
-            with suppress(OSError):  # nobody reads it
-                typer.echo(line, err=True)
 
-        return tell
+def telling(done: Callable[[], tuple[int, int]], total: int | None, what: str) -> Callable[[], None]:
+    """Return what is called after each result, and writes a line to stderr now and then.
+
+    Parameters
+    ----------
+    done
+        Returns how many are done, and how many of them have not all their texts.
+    total
+        How many there are, or None where that is not known.
+    what
+        They are.
+    """
+    start = last = monotonic()
+    before, _ = done()
+
+    def tell() -> None:
+        nonlocal last
+        now = monotonic()
+        if now - last < EVERY:
+            return
+        count, short = done()
+        if count == total:
+            return
+        last = now
+        line = f"guardwrap: {count}{'' if total is None else f' of {total}'} {what} done"
+        line += f", {short} of them without all their texts" if short else ""
+        # The first ones end late, as they share the batch with those after them: they alone tell no time.
+        if total is not None and count - before >= (total - before) / 10:
+            line += f", {lasting((total - count) * (now - start) / (count - before))} left"
+        with suppress(OSError):  # nobody reads it
+            typer.echo(line, err=True)
+
+    return tell
 
 
 def lasting(seconds: float) -> str:
@@ -200,12 +219,6 @@ def lasting(seconds: float) -> str:
         if seconds >= unit:
             return f"about {seconds / unit:.1f} {name}"
     return f"about {seconds:.0f} s"
-
-
-def _advice(outcome: Outcome) -> str:
-    if outcome.report.ended == "deterministic":
-        return "this model's settings are greedy or beam search, which would give the same text again"
-    return f"ended by {outcome.report.ended}; {outcome.report.advice()}"
 
 
 def _to_stdout(line: bytes) -> None:

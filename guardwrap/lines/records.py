@@ -8,7 +8,7 @@ from typing import Any
 
 from guardwrap.draws import Outcome
 
-__all__ = ["AGAIN", "record_of", "to_bytes"]
+__all__ = ["AGAIN", "record_of", "to_bytes", "why_short"]
 
 AGAIN = "drawn_again"
 """Among the settings of a record: how many times its prompt was drawn for again."""
@@ -24,3 +24,10 @@ def to_bytes(record: Mapping[str, Any]) -> bytes:
     """Return the line of a record."""
     # Half a surrogate pair, which JSON can spell and UTF-8 cannot, goes out as it came in: escaped.
     return (json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+
+
+def why_short(outcome: Outcome) -> str:
+    """Say why there are fewer texts than asked for, and what helps."""
+    if outcome.report.ended == "deterministic":
+        return "this model's settings are greedy or beam search, which would give the same text again"
+    return f"ended by {outcome.report.ended}; {outcome.report.advice()}"

@@ -42,7 +42,7 @@ class Row:
 
 def key_of(name: int | str) -> int:
     """Return 64 bits that stand for an id. 7 and "7" are two ids."""
-    return int.from_bytes(hashlib.blake2b(json.dumps(name).encode(), digest_size=8).digest(), "big")
+    return _bits(name)
 
 
 def place_of(row: Row, *, named: bool) -> int:
@@ -118,5 +118,8 @@ def block_size(rows: int) -> int:
 def fingerprint(record: Mapping[str, Any]) -> int:
     """Return 64 bits that stand for what a row came with, from the row or from its record."""
     came = {name: value for name, value in record.items() if name not in MADE and name != "id"}
-    spelt = json.dumps(came, sort_keys=True).encode()
-    return int.from_bytes(hashlib.blake2b(spelt, digest_size=8).digest(), "big")
+    return _bits(came)
+
+
+def _bits(value: Any) -> int:
+    return int.from_bytes(hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).digest(), "big")

@@ -11,7 +11,7 @@ from typing import Any
 
 from guardwrap.draws import Outcome
 from guardwrap.errors import AdapterError, GuardwrapError, ModelError, PromptError, UsageError, first_line
-from guardwrap.lines.records import AGAIN, record_of, to_bytes
+from guardwrap.lines.records import AGAIN, record_of, to_bytes, why_short
 from guardwrap.ray.rows import Row
 
 __all__ = ["LineWorker", "Recipe", "Worker"]
@@ -147,7 +147,7 @@ class LineWorker(Worker):
 
 
 def _reason(outcome: Outcome) -> str:
-    return "" if outcome.ok else f"ended by {outcome.report.ended}; {outcome.report.advice()}"
+    return "" if outcome.ok else why_short(outcome)
 
 
 def _known(error: Exception) -> GuardwrapError:
