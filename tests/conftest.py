@@ -1,3 +1,4 @@
+import gc
 import logging
 import os
 import signal
@@ -26,6 +27,13 @@ LONG = ("test_examples", "test_paper", "training", "test_exactness", "test_bench
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put what takes long first: at the end there are short tests left, and no worker waits for another's long one."""
     items.sort(key=lambda item: not item.path.relative_to(Path(__file__).parent).parts[0].startswith(LONG))
+
+
+def pytest_collection_finish() -> None:
+    """Take what was imported out of the garbage collector's rounds: it is most of all objects, and stays to the end."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,6 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 from peft import LoraConfig
-from typer.testing import CliRunner
 
 import guardwrap
 from guardwrap import Keyword, adapters, metrics, samplers, testing, training
@@ -24,6 +23,7 @@ from guardwrap.cli.app import app
 from guardwrap.cli.demo import SCENES
 from guardwrap.constraints import ConstraintFile, load, parse
 from tests.backends.endpoint.server import Server
+from tests.cli.commands import run
 from tests.tiny import storyteller
 
 ROOT = Path(__file__).parents[1]
@@ -140,7 +140,7 @@ def run_command(line: str) -> Any:
         run_command(f"evaluate examples/samplers/appendix-g.yaml --model model --out {arguments[1]}")
     if arguments[0] == "generate":
         arguments += ["--max-attempts", "200"]
-    return CliRunner().invoke(app, arguments)
+    return run(*arguments)
 
 
 SERVED = "serve.md"  # what it shows needs a server: it is run in tests/serve/test_page.py

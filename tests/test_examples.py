@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from guardwrap.cli import app
 from guardwrap.constraints import load, parse
 from guardwrap.testing import World, character_tokenizer
 from guardwrap.training import read_settings
 from guardwrap.training.plan import rounds
+from tests.cli.commands import run
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -178,7 +177,7 @@ def test_commands_of_the_readme(tmp_path: Path, world: World) -> None:
         arguments = [argument.strip('"') for argument in arguments]
         if arguments[0] in ("generate", "plan"):
             arguments += ["--model", str(model), "--max-attempts", "3"]
-        done = CliRunner().invoke(app, arguments)
+        done = run(*arguments)
         assert done.exit_code in (0, 3), done.output
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from guardwrap.draws import Estimate, exactly
 from guardwrap.report.blocks import Bar, Bars, Cell, Chart, Cloud, Curve, Curves, Heap, Points, Spots, Table
-from guardwrap.report.drawing import COLOURS, INK, LINES, MARKERS, as_png, as_svg, drawing, new_figure
+from guardwrap.report.drawing import COLOURS, INK, LINES, MARKERS, as_png, as_svg, drawing, lay_out, new_figure
 from guardwrap.report.labels import apart
 from guardwrap.report.words import in_line, in_words
 
@@ -186,6 +186,7 @@ def _figure(block: Chart, methods: Sequence[str], width: float) -> Any:
     shown = [(handle, label) for handle, label in zip(handles, labels, strict=True) if handle is not None]
     if shown:
         figure.legend(*zip(*shown, strict=True), loc="outside upper left", ncols=columns)
+    lay_out(figure)
     if isinstance(block, Points):
         drawn = [pair for pairs in _pairs(block) for pair in pairs if _known(pair)]
         apart(figure, [(x.value, y.value) for x, y in drawn])

@@ -14,7 +14,18 @@ from guardwrap.errors import UsageError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "INK", "LINES", "MARKERS", "as_png", "as_svg", "drawing", "new_figure", "require_matplotlib"]
+__all__ = [
+    "COLOURS",
+    "INK",
+    "LINES",
+    "MARKERS",
+    "as_png",
+    "as_svg",
+    "drawing",
+    "lay_out",
+    "new_figure",
+    "require_matplotlib",
+]
 
 # Of Okabe and Ito's colours, which colour-blind people can tell apart, those that show on white and on black; then
 # others that do, whose markers tell them apart.
@@ -79,6 +90,12 @@ def new_figure(width: float, height: float) -> Figure:
     FigureCanvasAgg(figure)
     figure.subplots()
     return figure
+
+
+def lay_out(figure: Figure) -> None:
+    """Give everything its final place, once: as long as a figure has a layout engine, a file of it is drawn twice."""
+    figure.get_layout_engine().execute(figure)  # type: ignore[union-attr]
+    figure.set_layout_engine(None)
 
 
 def as_png(figure: Figure) -> bytes:

@@ -29,7 +29,7 @@ def apart(figure: Figure, points: Sequence[tuple[float, float]]) -> None:
     Parameters
     ----------
     figure
-        With one pair of axes; its layout is final afterwards.
+        With one pair of axes, laid out.
     points
         Where markers stand, in the axes' numbers.
     """
@@ -37,8 +37,6 @@ def apart(figure: Figure, points: Sequence[tuple[float, float]]) -> None:
     from matplotlib.transforms import Bbox
 
     axes = figure.axes[0]
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
     renderer: Any = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     half = _MARKER * figure.dpi / 72
     taken = [

@@ -4,13 +4,18 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
+import typer.testing
 from typer.testing import CliRunner
 
 from guardwrap.cli import app
 
 ROOT = Path(__file__).parents[2]
+# Otherwise all commands are read anew for each line, which takes longer than most lines do.
+vars(typer.testing)["_get_command"] = cache(typer.main.get_command)
+
 HAS_A = "guardwrap: 1\nconstraint: {kind: regex, name: has an a, pattern: a}\n"
 NEVER = "guardwrap: 1\nconstraint: {kind: regex, name: has a digit, pattern: '[0-9]'}\n"
 TWO_PARTS = """\

@@ -7,17 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from guardwrap import GuardedGenerator
 from guardwrap.adapters import Card
-from guardwrap.cli import app
 from guardwrap.testing import llama_world
 from guardwrap.training import read_settings
 from tests.cli.commands import assert_one_line
+from tests.cli.commands import run as command
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
@@ -54,8 +54,7 @@ def config(tmp_path):
     return tmp_path / "train.yaml"
 
 
-def run(*args):
-    return CliRunner().invoke(app, ["train", *map(str, args)])
+run = partial(command, "train")
 
 
 def test_a_run(config, tmp_path):
@@ -94,7 +93,7 @@ def test_a_run_can_be_shown(config, tmp_path):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
     written = json.loads((tmp_path / "out" / "result.json").read_text())
     assert written["versions"].keys() == {"guardwrap", "torch", "transformers", "peft", "numpy"}
-    shown = CliRunner().invoke(app, ["report", "out"])
+    shown = command("report", "out")
     assert shown.exit_code == 0, shown.output
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Training a proposal for doubled" in page

@@ -9,10 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from guardwrap import Regex
-from guardwrap.cli import app
 from guardwrap.errors import UsageError
 from guardwrap.evaluation import tradeoff
 from guardwrap.evaluation.report import page_of, read_evaluation
@@ -22,6 +20,7 @@ from guardwrap.report.blocks import Bars, Curves, Points
 from guardwrap.report.charts import methods_of
 from guardwrap.report.html import html_report
 from guardwrap.samplers import from_row, qrs
+from tests.cli.commands import run as command
 from tests.evaluation.placed import Source, placed
 from tests.report.pages import Page
 
@@ -218,7 +217,7 @@ def config(tmp_path, monkeypatch):
 def test_the_command(config, tmp_path):
     path, made = config
     arguments = ["evaluate", path, "--out", tmp_path / "out", "--attempts", 200, "--model", "m", "--batch-size", 8]
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    result = command(*arguments)
     assert result.exit_code == 0, result.output
     assert made == [("m", Regex("a"), {"dtype": None, "batch_size": 8})]
     lines = result.stdout.splitlines()
@@ -226,7 +225,7 @@ def test_the_command(config, tmp_path):
     assert lines[1].startswith("cap: acceptance rate AR 0.")
     assert lines[-1] == str(tmp_path / "out" / "report.html")
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["settings"]["attempts"] == 200
-    told = CliRunner().invoke(app, [*map(str, arguments), "--sampler", "imh: {steps: 2}"])
+    told = command(*arguments, "--sampler", "imh: {steps: 2}")
     assert told.exit_code == 0, told.output
     assert "sampler: imh, steps = 2" in (tmp_path / "out" / "report.html").read_text()
 
@@ -235,7 +234,7 @@ def test_a_model_as_a_proposal(config, tmp_path, monkeypatch):
     path, made = config
     monkeypatch.setattr(Source, "pipe", "a pipeline", raising=False)
     path.write_text(path.read_text().replace("cap: 'An a. {prompt}'", "other: {model: n}") + "dtype: float32\n")
-    result = CliRunner().invoke(app, ["evaluate", str(path), "--out", str(tmp_path / "out"), "--attempts", "200"])
+    result = command("evaluate", path, "--out", tmp_path / "out", "--attempts", 200)
     assert result.exit_code == 0, result.output
     assert [(model, options["dtype"]) for model, _, options in made] == [("local", "float32"), ("n", "float32")]
     assert result.stdout.splitlines()[1].startswith("other: acceptance rate AR 0.")
@@ -260,7 +259,7 @@ def test_errors_of_the_command(config, tmp_path, monkeypatch):
             ": sampler.imh.stepz: unknown field 'stepz' (",
         ),
     ):
-        result = CliRunner().invoke(app, ["evaluate", *map(str, arguments)])
+        result = command("evaluate", *arguments)
         assert result.exit_code == 2
         assert len(result.stderr.splitlines()) == 1
         assert message in result.stderr
@@ -270,6 +269,6 @@ def test_errors_of_the_command(config, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Source, "attempts", interrupt)
-    result = CliRunner().invoke(app, ["evaluate", str(path), "--out", str(tmp_path / "out")])
+    result = command("evaluate", path, "--out", tmp_path / "out")
     assert result.exit_code == 130
     assert "continue with the same command" in result.stderr

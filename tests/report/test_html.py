@@ -7,15 +7,14 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from html import escape, unescape
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from guardwrap.cli import app
 from guardwrap.draws import Estimate
 from guardwrap.errors import UsageError
 from guardwrap.report import blocks, charts
@@ -39,13 +38,13 @@ from guardwrap.report.blocks import (
 )
 from guardwrap.report.html import html_report
 from guardwrap.report.reading import read_page, write_page
+from tests.cli.commands import run as command
 from tests.report.pages import HOSTILE, Page, a_page, results
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(*args):
-    return CliRunner().invoke(app, ["report", *map(str, args)])
+run = partial(command, "report")
 
 
 def page_with(*given):

@@ -1,13 +1,12 @@
 """Symbols of a page are explained: in a legend, and where a table is the first to use them."""
 
 import pytest
-from typer.testing import CliRunner
 
-from guardwrap.cli import app
 from guardwrap.draws import exactly
 from guardwrap.report.blocks import Note, Page, Sample, Section, Table, Text, Texts
 from guardwrap.report.html import html_report
 from guardwrap.report.terms import TERMS, first_uses, used_in
+from tests.cli.commands import run
 from tests.report.pages import Page as Read
 from tests.report.pages import results
 
@@ -84,7 +83,7 @@ def test_words_of_texts_and_prompts_are_no_terms():
 
 def test_the_pages_of_results_explain_their_symbols(tmp_path):
     results(tmp_path)
-    assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code == 0
+    assert run("report", tmp_path).exit_code == 0
     html = (tmp_path / "report.html").read_text()
     page = Read(html)
     told = [attributes["title"] for tag, attributes in page.seen if tag == "abbr"]
