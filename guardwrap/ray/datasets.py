@@ -11,7 +11,7 @@ from typing import Any
 from guardwrap.asking import require_whole
 from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.constraints.files import as_constraint_file
-from guardwrap.draws import Budget, budget_or_none
+from guardwrap.draws import Budget, budget_or_none, plain
 from guardwrap.errors import GuardwrapError, PromptError, UsageError, spelled
 from guardwrap.lines.own import own_of
 from guardwrap.lines.prompts import Item
@@ -119,7 +119,8 @@ def map_prompts(
     chat
         Whether plain prompts become user messages.
     done
-        A folder of ``save``: rows with a record there are left out.
+        A folder of ``save``: rows with a record there are left out. It must come from the same model, constraint,
+        seed and options.
     options
         Of each call: ``num_return_sequences``, and what the pipeline takes, such as ``max_new_tokens``.
 
@@ -132,7 +133,8 @@ def map_prompts(
     Raises
     ------
     UsageError
-        If Ray is not installed or has one CPU only, an id stands there twice, or an argument is wrong.
+        If Ray is not installed or has one CPU only, an id stands there twice, an argument is wrong, or ``done`` was
+        made with other ones.
     """
     ray = library()
     require_whole("seed", seed, 0)
@@ -150,11 +152,15 @@ def map_prompts(
         raise UsageError(
             "map_prompts needs two CPUs of Ray, for a worker and for what reads its rows: ray.init(num_cpus=2)"
         )
-    if done is not None:
-        there = _ids_in(Path(done))
-        dataset = dataset.filter(lambda row: key_of(row["id"]) not in there)
     name = str(generator) if isinstance(generator, Path) else generator
-    recipe = Recipe(name, file, wrapper, {**(options or {}), "seed": seed}, chat)
+    asked = {"model": str(generator), "constraint": file.constraint.digest, "seed": seed, "chat": chat}
+    asked |= {"sampler": getattr(sampler, "name", sampler), "proposal": proposal and str(proposal)}
+    asked |= {"adapter": adapter and str(adapter), "budget": plain(budget), "options": dict(options or {})}
+    settings = json.loads(json.dumps(asked, default=lambda value: type(value).__name__))
+    if done is not None:
+        there = _ids_in(Path(done), settings)
+        dataset = dataset.filter(lambda row: key_of(row["id"]) not in there)
+    recipe = Recipe(name, file, wrapper, {**(options or {}), "seed": seed}, chat, settings)
     return dataset.map_batches(
         TableWorker,
         fn_constructor_args=(recipe,),
@@ -216,9 +222,19 @@ def _column(dataset: Any) -> Iterator[Any]:
         yield from table["id"].to_pylist()
 
 
-def _ids_in(folder: Path) -> frozenset[int]:
+def _ids_in(folder: Path, settings: Mapping[str, Any]) -> frozenset[int]:
+    """Return the keys of the rows that have a record. Raises UsageError if they were asked for with other settings."""
     if not folder.exists():
         return frozenset()
     there = Folder(folder)
     there.read()
+    for record in there.records():
+        if "report" in record:  # a row that failed may have none
+            before = record["report"]["settings"]
+            other = [name for name, value in settings.items() if before.get(name) != value]
+            if other:
+                raise UsageError(
+                    f"done={str(folder)!r} was made with another {other[0]}; give the same, or another folder"
+                )
+            break
     return frozenset(there.done)

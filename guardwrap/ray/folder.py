@@ -176,6 +176,16 @@ class Folder:
             self._note(str(path), line, offset)
             offset += len(line)
 
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield the records."""
+        files: dict[int, BinaryIO] = {}
+        try:
+            for ok in (True, False):
+                yield from map(json.loads, self._lines(self.done.values(), files, ok))
+        finally:
+            for file in files.values():
+                file.close()
+
     def merge(self, order: Mapping[int, int]) -> None:
         """Make one file of the rows that got all their texts, and one of the others, in their order.
 

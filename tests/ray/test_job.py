@@ -201,6 +201,10 @@ def test_a_dataset_gets_the_texts_of_its_rows(model, rows, ray_here):
 
     save(drawn(table.slice(0, 10)), "saved")
     assert len(records("saved/results.jsonl")) == 9
+    with pytest.raises(UsageError, match="done='saved' was made with another seed; give the same"):
+        map_prompts(ray_here.data.from_arrow(table), model, rule, seed=2, options=options, done="saved")
+    with pytest.raises(UsageError, match="done='saved' was made with another options"):
+        map_prompts(ray_here.data.from_arrow(table), model, rule, seed=1, options={}, done="saved")
     left = drawn(table, workers=2, done="saved").materialize()
     assert left.count() == 30  # the one that failed is not drawn for again
     save(left, "saved")

@@ -16,7 +16,7 @@ from guardwrap.samplers import Attempt, Sampler, imh, qrs, rejection, sampler_na
 from guardwrap.testing import goodness_of_fit, table_world
 from tests.laws import Text, by_text, imh_law, normal, qrs_law
 
-DRAWS = 20_000
+DRAWS = 10_000
 FEW = 5_000  # of chains of many moves, and of the negative controls: what they must see is gross
 FITS, FAILS = 1e-3, 1e-9
 
