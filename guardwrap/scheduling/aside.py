@@ -1,14 +1,14 @@
 """Judging in threads of their own, where it may take long: the user's functions, which nothing can interrupt.
 
-In a batch of several callers the others go on meanwhile, and a function that never returns ends its own requests only.
+In a batch of several callers the others go on meanwhile, and a function that never returns holds up its own requests
+only. Nothing ends it here; a server gives it so many seconds (``serve/checking.py``).
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.errors import CheckFailed
@@ -25,22 +25,13 @@ class _Work:
     """Attempts under one constraint, in a thread; ``found`` when it is done."""
 
     attempts: Sequence[Decoded]
-    began: float = field(default_factory=time.monotonic)
     found: tuple[list[Judged], Failures] | None = None
 
 
 class Aside:
-    """Judges attempts in threads, one at a time for each constraint.
+    """Judges attempts in threads, one at a time for each constraint."""
 
-    Parameters
-    ----------
-    patience
-        Seconds that judging what ended at one time may take; then its requests fail, and the thread is left to itself.
-        None waits.
-    """
-
-    def __init__(self, patience: float | None = None) -> None:
-        self.patience = patience
+    def __init__(self) -> None:
         self._done = threading.Event()
         self._at_work: dict[Constraint, _Work] = {}
         self._waiting: list[Decoded] = []
@@ -67,18 +58,8 @@ class Aside:
                 del self._at_work[constraint]
                 items += work.found[0]
                 failures |= work.found[1]
-            elif self.patience is not None and time.monotonic() - work.began > self.patience:
-                failures |= self._late(constraint, work)
         self._begin()
         return items, failures
-
-    def _late(self, constraint: Constraint, work: _Work) -> Failures:
-        """Fail the requests that wait for it. The thread goes on: until it is done, those that come wait as well."""
-        error = CheckFailed(constraint.title, f"took more than {self.patience:g} s")
-        failing = [each for each in (*work.attempts, *self._waiting) if _request(each).constraint == constraint]
-        self._waiting = [each for each in self._waiting if _request(each).constraint != constraint]
-        work.attempts, work.began = (), time.monotonic()
-        return {_request(each): error for each in failing}
 
     def wait(self, seconds: float) -> None:
         """Wait until something has been judged, at most so long."""
@@ -89,19 +70,17 @@ class Aside:
         for places in grouped(free, lambda i: _request(self._waiting[i]).constraint):
             work = _Work([self._waiting[i] for i in places])
             self._at_work[_request(work.attempts[0]).constraint] = work
-            threading.Thread(
-                target=self._judge, args=(work, work.attempts), name="guardwrap-judge", daemon=True
-            ).start()
+            threading.Thread(target=self._judge, args=(work,), name="guardwrap-judge", daemon=True).start()
         self._waiting = [each for i, each in enumerate(self._waiting) if i not in set(free)]
 
-    def _judge(self, work: _Work, attempts: Sequence[Decoded]) -> None:
+    def _judge(self, work: _Work) -> None:
         try:
-            work.found = judged(attempts)
+            work.found = judged(work.attempts)
         except BaseException as error:  # of nobody's in particular
             failed = (
                 error if isinstance(error, Exception) else CheckFailed("a checker", f"raised {type(error).__name__}")
             )
-            work.found = [], {_request(each): failed for each in attempts}
+            work.found = [], {_request(each): failed for each in work.attempts}
         self._done.set()
 
 

@@ -48,9 +48,8 @@ class _Call:
 class _Batch:
     """A scheduler, its callers, and who drives it. Everything is done under the lock, but for the steps themselves."""
 
-    def __init__(self, make_backend: Callable[[], Backend], lock: threading.RLock, patience: float | None) -> None:
+    def __init__(self, make_backend: Callable[[], Backend], lock: threading.RLock) -> None:
         self._make_backend = make_backend
-        self._patience = patience
         self._scheduler = Scheduler(make_backend())
         self._changed = threading.Condition(lock)
         self._calls: dict[Source, _Call] = {}
@@ -115,7 +114,7 @@ class _Batch:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._scheduler.aside = self._scheduler.aside or Aside(self._patience)
+                self._scheduler.aside = self._scheduler.aside or Aside()
                 self._admit()
                 if not self._calls:
                     self._driven = False
@@ -174,28 +173,15 @@ def _end() -> None:
 
 
 class Batches:
-    """The batches of a wrapper, one for each model that is drawn from; each lives as long as it has callers.
-
-    Attributes
-    ----------
-    patience : float or None
-        Seconds that the user's own functions may take to judge what ended at one time, in a batch of several callers;
-        then their requests fail. None waits.
-    """
+    """The batches of a wrapper, one for each model that is drawn from; each lives as long as it has callers."""
 
     def __init__(self) -> None:
-        self.patience: float | None = None
         self._lock = threading.RLock()
         self._open: dict[Hashable, _Batch] = {}
 
-    def __getstate__(self) -> dict[str, float | None]:
+    def __reduce__(self) -> tuple[type[Batches], tuple[()]]:
         """Leave the callers out: a copy of a wrapper begins without any."""
-        return {"patience": self.patience}
-
-    def __setstate__(self, state: dict[str, float | None]) -> None:
-        """Make a copy."""
-        Batches.__init__(self)
-        self.patience = state["patience"]
+        return Batches, ()
 
     @property
     def rows(self) -> int:
@@ -207,7 +193,7 @@ class Batches:
         with self._lock:
             batch = self._open.get(key)
             if batch is None:
-                batch = self._open[key] = _Batch(make_backend, self._lock, self.patience)
+                batch = self._open[key] = _Batch(make_backend, self._lock)
             batch.join(call)
             return batch
 

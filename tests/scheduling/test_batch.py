@@ -271,9 +271,8 @@ def test_negative_control_noise_that_belongs_to_the_batch(monkeypatch: pytest.Mo
     assert [[facts(outcome) for outcome in each] for each in results] != expected
 
 
-def test_a_function_that_never_returns_ends_its_own_requests_only() -> None:
+def test_a_function_that_does_not_return_holds_up_its_own_requests_only() -> None:
     batches, made, released = Batches(), Made(), threading.Event()
-    batches.patience = 0.2
 
     @constraint
     def hangs(text: str) -> bool:
@@ -283,17 +282,14 @@ def test_a_function_that_never_returns_ends_its_own_requests_only() -> None:
         return [request_of(0, random_law(0), hangs, watched=False)]
 
     with kept_open(batches, made), ThreadPoolExecutor(3) as pool:
-        failing = pool.submit(got, batches, made, hanging())
+        first = pool.submit(got, batches, made, hanging())
         same = pool.submit(got, batches, made, hanging())  # behind the first one, or judged with it
         fine = [pool.submit(got, batches, made, requests_of(caller)) for caller in (1, 2)]
         assert [[facts(outcome) for outcome in each.result()] for each in fine] == [alone(1), alone(2)]
-        for each in (failing, same):
-            with pytest.raises(CheckFailed, match=r"'hangs' took more than 0\.2 s"):
-                each.result()
+        assert not first.done()
+        assert not same.done()
         released.set()
-        # Once it has returned, requests are served again.
-        until(lambda: not any(thread.name == "guardwrap-judge" for thread in threading.enumerate()))
-        assert all(outcome.ok for outcome in pool.submit(got, batches, made, hanging()).result())
+        assert all(outcome.ok for each in (first, same) for outcome in each.result())
 
 
 def test_others_go_on_while_a_function_judges() -> None:
@@ -415,8 +411,7 @@ def test_rows_that_are_busy_are_counted() -> None:
 def test_a_copy_begins_without_callers(copied: Callable[[Batches], Batches]) -> None:
     """Wrappers are copied with what they are in."""
     batches, made = Batches(), Made()
-    batches.patience = 3.0
     with kept_open(batches, made):
         other = copied(batches)
-        assert (other.patience, other.rows) == (3.0, 0)
+        assert other.rows == 0
         assert [facts(outcome) for outcome in got(other, Made(), requests_of(1))] == alone(1)
