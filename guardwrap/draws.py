@@ -222,6 +222,11 @@ class Report:
 
     def advice(self) -> str:
         """One line: what to do when the budget was not enough."""
+        if self.sampler == "qrs" and not self.evidence:
+            return (
+                "QRS first needs a pilot, by default 100 attempts that satisfy the constraint, and the budget ended "
+                "before; raise the budget, pass qrs(pilot=20), or sampler='rejection'"
+            )
         worst = max(self.rejections.items(), key=lambda item: item[1], default=None)
         blame = f"{worst[0]!r} rejected {worst[1]:,} of {self.usage.attempts:,}; " if worst else ""
         if self.ended == "impossible":

@@ -324,10 +324,11 @@ class GuardedGenerator(PipelineLike):
         made = planned(outcomes, attempts, texts=wanted, budget=budget, proposal=other)
         if not attempts or outcomes[0].report.acceptance is None:  # greedy search has but one text
             return made
-        ways = [way_of(outcomes, attempts, weighed=other)]
+        ways = [way_of(outcomes, attempts, weighed=other, texts=wanted)]
         for weighed, rest in self._session.other_ways(options):
-            ways.append(way_of(*self._session.pilot(prompts, pilot, weigh=weighed, **rest), weighed=weighed))
-        hint = cheapest(ways)
+            seen = self._session.pilot(prompts, pilot, weigh=weighed, **rest)
+            ways.append(way_of(*seen, weighed=weighed, texts=wanted))
+        hint = cheapest(ways, budget)
         return dataclasses.replace(made, ways=tuple(ways), advice=hint or made.advice)
 
     def generate(self, inputs: torch.Tensor | None = None, **options: Any) -> Any:

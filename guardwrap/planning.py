@@ -10,7 +10,7 @@ from typing import Any
 from guardwrap.draws import Budget, Estimate, Outcome, plain
 from guardwrap.metrics import acceptance_rate, log_beta_for_tvd, qrs_acceptance, tvd_gold_guarded
 from guardwrap.samplers import Attempt
-from guardwrap.samplers.qrs import NEAR
+from guardwrap.samplers.qrs import NEAR, PILOT
 from guardwrap.words import bounded, counted
 
 __all__ = ["Forecast", "Plan", "Way", "cheapest", "planned", "way_of"]
@@ -37,11 +37,11 @@ class Forecast:
     acceptance
         Share of attempts that give a text, with its 95 % interval.
     attempts, tokens, seconds
-        Expected for ``texts``; the ends of the intervals follow from those of ``acceptance``, and are infinite where
-        the pilot saw no acceptance.
+        Expected for ``texts``, with the attempts that QRS draws before its first text; the ends of the intervals follow
+        from those of ``acceptance``, and are infinite where the pilot saw no acceptance.
     suffices
         Probability that the budget is enough, given the pilot: from the beta-binomial law of the acceptances to come
-        under Jeffreys' prior.
+        under Jeffreys' prior. For QRS the smaller one of that for its own pilot and that for its texts.
     rejections
         For each part of the constraint the attempts that it was first to reject.
     budget
@@ -73,14 +73,18 @@ class Way:
     acceptance
         Share of attempts that give a text with it, over all prompts.
     tokens
-        That the model is run for, a text; infinite without an acceptance. What was computed for one attempt is known
-        to the next, so a longer run costs no more than this, and often less.
+        That the model is run for, a text, with the attempts that QRS draws before its first text; infinite without an
+        acceptance. What was computed for one attempt is known to the next, so a longer run costs no more than this,
+        and often less.
+    attempts
+        That a prompt takes, with those.
     """
 
     source: str
     sampler: str
     acceptance: float
     tokens: float
+    attempts: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +146,26 @@ class Plan:
         return "\n".join([*lines, f"recommended: {self.advice}"])
 
 
-def cheapest(ways: Sequence[Way]) -> str | None:
+def cheapest(ways: Sequence[Way], budget: Budget) -> str | None:
     """Recommend the cheapest way, if it is cheaper than the first by a fifth at least."""
     best = min(ways, key=lambda way: way.tokens)
     if not best.tokens < 0.8 * ways[0].tokens:
         return None
     ratio = ways[0].tokens / best.tokens
     much = f"costs 1/{ratio:.2g} of the tokens" if math.isfinite(ratio) else "gives texts where this gave none"
-    return f"draw from {best.source} with sampler={best.sampler!r}, which {much}"
+    near = ", approximately g" if best.sampler == "qrs" else ""
+    enough = budget.max_attempts is None or budget.max_attempts >= 2 * best.attempts
+    allowed = "" if enough else f", with Budget(max_attempts={_upwards(2 * best.attempts)})"
+    return f"draw from {best.source} with sampler={best.sampler!r}{near}, which {much}{allowed}"
 
 
-def way_of(outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *, weighed: bool) -> Way:
+def _upwards(number: float) -> int:
+    """Round up to two digits."""
+    unit = int(10 ** max(0, math.floor(math.log10(number)) - 1))
+    return math.ceil(number / unit) * unit
+
+
+def way_of(outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *, weighed: bool, texts: int) -> Way:
     """Say what a pilot has seen of one way to draw texts.
 
     Parameters
@@ -161,13 +174,24 @@ def way_of(outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *
         Of the pilot, one for each prompt.
     weighed
         Whether attempts have weights: whether they come from something else than the model itself.
+    texts
+        How many will be asked for, for each prompt.
     """
     kind = _sampler(attempts) if weighed else "rejection"
     given = sum(_given(drawn, kind) for drawn in attempts)
-    usage = [outcome.report.usage for outcome in outcomes]
-    spent = sum(each.computed_tokens for each in usage)
+    spent = sum(outcome.report.usage.computed_tokens for outcome in outcomes)
+    drawn = max(1, sum(map(len, attempts)))
     source = outcomes[0].report.proposal or "the model itself"
-    return Way(source, kind, given / max(1, sum(map(len, attempts))), spent / given if given else math.inf)
+    if not given:
+        return Way(source, kind, 0.0, math.inf, math.inf)
+    satisfied = sum(attempt.satisfied for each in attempts for attempt in each)
+    needed = _before(satisfied, drawn, kind) + texts * drawn / given
+    return Way(source, kind, given / drawn, spent / drawn * needed / texts, needed)
+
+
+def _before(satisfied: int, attempts: int, kind: str) -> float:
+    """Return how many attempts QRS draws before its first text: until its own pilot is complete."""
+    return PILOT * attempts / satisfied if kind == "qrs" and satisfied else 0.0
 
 
 def _given(drawn: Sequence[Attempt], kind: str) -> float:
@@ -212,7 +236,10 @@ def planned(
     forecasts = []
     for outcome, drawn in zip(outcomes, attempts, strict=True):
         accepted = _given(drawn, kind)
-        forecasts.append(_forecast(outcome, texts=texts, accepted=accepted, budget=budget, seconds=seconds))
+        satisfied = sum(attempt.satisfied for attempt in drawn) if kind == "qrs" else None
+        forecasts.append(
+            _forecast(outcome, texts=texts, accepted=accepted, satisfied=satisfied, budget=budget, seconds=seconds)
+        )
     budgets = [each.budget for each in forecasts]
     enough = None if None in budgets or not budgets else Budget(max_attempts=max(n for n in budgets if n is not None))
     return Plan(tuple(forecasts), kind, enough, _advice(forecasts, kind, enough, proposal=proposal))
@@ -231,7 +258,9 @@ def _weights(drawn: Sequence[Attempt]) -> list[float]:
     return [attempt.log_weight for attempt in drawn if attempt.log_weight is not None]
 
 
-def _forecast(outcome: Outcome, *, texts: int, accepted: float, budget: Budget, seconds: float) -> Forecast:
+def _forecast(
+    outcome: Outcome, *, texts: int, accepted: float, satisfied: int | None, budget: Budget, seconds: float
+) -> Forecast:
     """Say what a prompt will cost.
 
     Parameters
@@ -243,6 +272,8 @@ def _forecast(outcome: Outcome, *, texts: int, accepted: float, budget: Budget, 
     accepted
         Of the pilot's attempts, how many would have given a text; for a sampler that accepts at random their expected
         number.
+    satisfied
+        For QRS, how many of the pilot's attempts satisfy the constraint.
     budget
         For the run.
     seconds
@@ -252,7 +283,8 @@ def _forecast(outcome: Outcome, *, texts: int, accepted: float, budget: Budget, 
     pilot, length = usage.attempts, usage.tokens / max(usage.attempts, 1)
     counted = acceptance_rate(math.floor(accepted), pilot, stopped_on_acceptance=False)
     rate = counted._replace(value=accepted / pilot) if pilot else counted
-    attempts = Estimate(*(texts / share if share else math.inf for share in (rate.value, rate.high, rate.low)))
+    before = _before(satisfied, pilot, "qrs") if satisfied else 0.0
+    attempts = Estimate(*(before + texts / share if share else math.inf for share in (rate.value, rate.high, rate.low)))
     allowed = min(
         math.inf if budget.max_attempts is None else budget.max_attempts,
         math.inf if budget.max_tokens is None else budget.max_tokens / max(length, 1),
@@ -266,9 +298,12 @@ def _forecast(outcome: Outcome, *, texts: int, accepted: float, budget: Budget, 
         attempts=attempts,
         tokens=Estimate(*(length * count for count in attempts)),
         seconds=Estimate(*(seconds * count for count in attempts)),
-        suffices=_reached(texts, allowed, accepted, pilot),
+        suffices=min(
+            _reached(texts, allowed - before, accepted, pilot),
+            _reached(PILOT, allowed, satisfied, pilot) if satisfied is not None else 1.0,
+        ),
         rejections=outcome.report.rejections,
-        budget=_enough(texts, accepted, pilot),
+        budget=_enough(texts, accepted, pilot, satisfied),
     )
 
 
@@ -276,13 +311,18 @@ def _reached(texts: int, attempts: float, accepted: float, pilot: int) -> float:
     """Probability of so many acceptances among the attempts to come."""
     if attempts == math.inf:
         return 1.0
+    if attempts < texts:
+        return 0.0
     from scipy.stats import betabinom  # a third of a second to import
 
     return float(betabinom.sf(texts - 1, int(attempts), accepted + 0.5, pilot - accepted + 0.5))
 
 
-def _enough(texts: int, accepted: float, pilot: int) -> int | None:
-    """Return the fewest attempts, to two digits, that reach the texts with probability 0.99."""
+def _enough(texts: int, accepted: float, pilot: int, satisfied: int | None = None) -> int | None:
+    """Return the fewest attempts, to two digits, that reach the texts with probability 0.99, and QRS's pilot before."""
+    if satisfied is not None:
+        parts = _enough(PILOT, satisfied, pilot), _enough(texts, accepted, pilot)
+        return None if None in parts else sum(part for part in parts if part is not None)
     if not accepted:
         return None
     low, high = texts - 1, texts

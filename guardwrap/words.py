@@ -42,8 +42,9 @@ def _origin(report: Report) -> str:
     every = "which satisfies the constraint" if one else "all of which satisfy the constraint"
     if words == "exactly g":
         return f"exactly {satisfy}"
-    if words.startswith("approximately g"):
-        return f"nearly {satisfy}"
+    if words.startswith("approximately g"):  # what QRS says of its target
+        sure = "not quite" if "is missed" in words else "perhaps nearly" if "not surely" in words else "nearly"
+        return f"{sure} {satisfy}"
     if words.endswith(", not g"):
         return f"{every}, drawn from a proposal and not from your model's own law"
     if words.startswith("biased"):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import statistics
 from functools import partial
 from typing import Any
 
@@ -329,12 +330,34 @@ def test_a_plan_says_what_other_ways_would_cost() -> None:
 
 
 def test_a_plan_names_the_cheaper_way() -> None:
-    ways = [Way("the model itself", "rejection", 0.01, 400.0), Way("the model itself, masked", "qrs", 0.5, 40.0)]
-    assert cheapest(ways) == "draw from the model itself, masked with sampler='qrs', which costs 1/10 of the tokens"
-    assert cheapest(ways[::-1]) is None
-    never = Way("the model itself", "rejection", 0.0, math.inf)
-    assert cheapest([never, never]) is None
-    assert (cheapest([never, ways[1]]) or "").endswith("gives texts where this gave none")
+    itself = Way("the model itself", "rejection", 0.01, 400.0, 100.0)
+    masked = Way("the model itself, masked", "qrs", 0.5, 40.0, 104.0)
+    advice = "draw from the model itself, masked with sampler='qrs', approximately g, which costs 1/10 of the tokens"
+    assert cheapest([itself, masked], Budget()) == advice
+    assert cheapest([itself, masked], Budget(max_attempts=200)) == f"{advice}, with Budget(max_attempts=210)"
+    assert cheapest([masked, itself], Budget()) is None
+    never = Way("the model itself", "rejection", 0.0, math.inf, math.inf)
+    assert cheapest([never, never], Budget()) is None
+    assert (cheapest([never, masked], Budget()) or "").endswith("gives texts where this gave none")
+
+
+def test_a_plan_counts_what_qrs_draws_before_its_first_text() -> None:
+    world, other = other_model()
+    guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, proposal=other.pipeline(), sampler="qrs")
+    plan = guarded.plan(world.prompt, pilot=400, seed=0, **world.settings)
+    (forecast,) = plan.forecasts
+    enough, few = plan.budget, Budget(max_attempts=int(forecast.attempts.value / 2))
+    assert enough is not None
+    served = guarded.run([world.prompt] * 60, seed=1, budget=enough, **world.settings)
+    assert sum(outcome.ok for outcome in served) >= 57
+    spent = [outcome.report.usage.attempts for outcome in served]
+    assert statistics.mean(spent) == pytest.approx(forecast.attempts.value, rel=0.2)
+    assert plan.ways[0].attempts == pytest.approx(forecast.attempts.value, rel=0.01)
+    short = guarded.plan(world.prompt, pilot=400, seed=0, budget=few, **world.settings)
+    assert short.forecasts[0].suffices < 0.01
+    missed = guarded.run([world.prompt] * 20, seed=1, budget=few, **world.settings)
+    assert not any(outcome.ok for outcome in missed)
+    assert "QRS first needs a pilot" in missed[0].report.advice()
 
 
 def test_a_call_may_leave_the_wrappers_proposal_out() -> None:

@@ -99,7 +99,8 @@ def on_ray(
         short = _short(folder)
         if short:
             where = folder.path / "failed.jsonl"
-            advice = f"{where} says why; --resume --retry-failed draws for them again"
+            other = "" if seed is None else ", with another --seed or none"
+            advice = f"{where} says why; --resume --retry-failed draws for them again{other}"
             raise typer.Exit(fail(f"{short} of {len(order)} rows did not get all their texts; {advice}", 3))
 
 

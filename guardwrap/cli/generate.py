@@ -287,7 +287,8 @@ def generate(
     if run.done == 0:
         raise UsageError(f"no prompts in {source.name}")
     if run.short:
-        way_out = f"{run.advice}; --resume --retry-failed draws for them again" if output else run.advice
+        other = "" if seed is None else ", with another --seed or none"
+        way_out = f"{run.advice}; --resume --retry-failed draws for them again{other}" if output else run.advice
         raise typer.Exit(fail(f"{run.short} of {run.done} prompts did not get all their texts; {way_out}", 3))
 
 

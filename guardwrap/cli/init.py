@@ -101,7 +101,9 @@ def init(
     if not path.parent.is_dir():
         raise UsageError(f"cannot write to {str(path)!r}: no such folder")
     if path.exists() and not overwrite:
-        raise UsageError(f"{str(path)!r} exists; give another name, or --overwrite")
+        raise UsageError(
+            f"{str(path)!r} exists; give another name, or --overwrite; the schema alone: guardwrap catalogue --schema"
+        )
     if schema.exists() and not _is_ours(schema):
         raise UsageError(f"{str(schema)!r} is something else than the schema that belongs there; move it away")
     schema.write_text(json.dumps(editor_schema(), indent=1) + "\n", encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from itertools import islice
 from typing import Annotated
 
@@ -71,8 +72,8 @@ def plan(
     """
     given = read_constraints(constraints, allow_code=allow_code)
     budget = dataclasses.replace(given.budget or Budget(), **known({"max_attempts": max_attempts}))
-    items = islice(source_of(prompts or [], file, None).items(), _SHOWN)
-    texts = [item.given(chat) for item in items]
+    source = source_of(prompts or [], file, None)
+    texts = [item.given(chat) for item in islice(source.items(), _SHOWN)]
     if not texts:
         raise UsageError("there is no prompt to plan for")
     options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "seed": seed}
@@ -82,3 +83,10 @@ def plan(
     guarded = load_generator(generator_of(model, endpoint), given, budget=budget, proposal=proposed, adapter=drawing)
     made = guarded.plan(texts, pilot=pilot, num_return_sequences=count, **known(options))
     typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable(str(made)))
+    others = 0 if as_json else (source.count() or 0) - len(texts)
+    if others > 0:
+        attempts = sum(each.attempts.value for each in made.forecasts) * (1 + others / len(texts))
+        if math.isfinite(attempts):
+            typer.echo(
+                f"{others} other prompts were not tried; if they are like these, all take {attempts:,.0f} attempts"
+            )

@@ -166,7 +166,7 @@ def seconds_left(most: float = math.inf) -> float | None:
     left = clock.end - now()
     if left <= 0:
         raise TimeLimit(clock.seconds, shared=True)
-    return min(most, left)
+    return min(most, left, clock.seconds)  # the clock may have gone back by what it was ahead when this began
 
 
 def within(match: Callable[..., Any], text: str, *, most: float = math.inf, **options: Any) -> Any:

@@ -19,10 +19,13 @@ from guardwrap.metrics import (
 )
 from guardwrap.samplers.base import Attempt, Sampler, Trace, checked_weight
 
-__all__ = ["NEAR", "qrs"]
+__all__ = ["NEAR", "PILOT", "qrs"]
 
 NEAR = 0.05
 """Total variation distance to g that is near enough, where nothing else is said."""
+
+PILOT = 100
+"""Attempts that satisfy the constraint before β is set, where nothing else is said."""
 
 
 class _State(NamedTuple):
@@ -39,7 +42,7 @@ def qrs(
     *,
     target_tvd: float | None = None,
     target_acceptance: float | None = None,
-    pilot: int = 100,
+    pilot: int = PILOT,
 ) -> Sampler:
     """Return the sampler that accepts y with probability min(1, P(y) / (β a'(y))), where P(y) = a(y) b(y).
 

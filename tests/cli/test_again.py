@@ -22,7 +22,7 @@ def some_failed(model):
     Path("rare.yaml").write_text(RARE)
     result = generate(model, *OPTIONS, "--seed", 1)
     assert result.exit_code == 3
-    assert "--resume --retry-failed draws for them again" in result.stderr
+    assert "--resume --retry-failed draws for them again, with another --seed or none" in result.stderr
     found = Path("out.jsonl").read_text().splitlines(keepends=True)
     failed = [number for number, line in enumerate(found) if not json.loads(line)["ok"]]
     assert 2 <= len(failed) <= len(found) - 2

@@ -184,6 +184,14 @@ def test_a_verdict_in_a_view_has_the_time_of_a_verdict(on):
     assert max(spy.seconds) <= limits.VERDICT_SECONDS
 
 
+def test_a_clock_that_was_ahead_gives_no_more_than_the_limit():
+    limits.now()
+    limits._running.cpu += 0.9 * limits._STALE  # as where another thread had the processor meanwhile
+    with limits.time_limit(0.05):
+        limits._running.wall = float("-inf")
+        assert 0 < (limits.seconds_left() or 0) <= 0.05
+
+
 def test_a_verdict_out_of_time_is_undecided(clock):
     busy = Busy(0.04, clock, Verdict.VIOLATED)
     assert run_verdict(busy, "a") is Verdict.VIOLATED
