@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from guardwrap.errors import UsageError, spelled
-from guardwrap.words import counted, sentence
+from guardwrap.words import counted, digits, sentence
 
 __all__ = [
+    "SAMPLER",
     "Budget",
     "Draw",
     "Estimate",
@@ -23,6 +24,10 @@ __all__ = [
     "exactly",
     "plain",
 ]
+
+
+SAMPLER = "the sampler"
+"""What rejections call the sampler, beside the parts of the constraint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,7 @@ class Estimate(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
+        return f"{digits(self.value)} [{digits(self.low)}, {digits(self.high)}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +186,8 @@ class Report:
         Acceptance rate AR = E_{a'} b, the share of attempts that satisfy the constraint, with its 95 % interval; None
         where attempts are not independent draws.
     rejections
-        For each part of the constraint the attempts that it was first to reject.
+        For each part of the constraint the attempts that it was first to reject; for ``"the sampler"`` those that
+        satisfied the constraint and were not returned.
     constraint
         Digest of the constraint.
     mode
@@ -222,17 +228,16 @@ class Report:
 
     def advice(self) -> str:
         """One line: what to do when the budget was not enough."""
-        if self.sampler == "qrs" and not self.evidence:
-            return (
-                "QRS first needs a pilot, by default 100 attempts that satisfy the constraint, and the budget ended "
-                "before; raise the budget, pass qrs(pilot=20), or sampler='rejection'"
-            )
-        worst = max(self.rejections.items(), key=lambda item: item[1], default=None)
+        begun, _, lacked = self.drawn_from.partition(": ")
+        why = f"{lacked}; " if begun == "nothing" and lacked else ""
+        # A sampler that says what it lacked has rejected nothing that it could have returned.
+        blamed = {label: count for label, count in self.rejections.items() if not (why and label == SAMPLER)}
+        worst = max(blamed.items(), key=lambda item: item[1], default=None)
         blame = f"{worst[0]!r} rejected {worst[1]:,} of {self.usage.attempts:,}; " if worst else ""
         if self.ended == "impossible":
             return f"{blame}weaken the constraint, or let the model say more: top_k=0, a larger max_new_tokens"
         rate = f"acceptance rate {self.acceptance}; " if self.acceptance else ""
-        return f"{blame}{rate}raise the budget, weaken the constraint, or say in the prompt what it asks for"
+        return f"{why}{blame}{rate}raise the budget, weaken the constraint, or say in the prompt what it asks for"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain JSON types; figures that are infinite or unknown are None."""
@@ -241,24 +246,22 @@ class Report:
 
     def __str__(self) -> str:
         use = self.usage
-        lines = [
-            self.headline(),
-            f"  cost         {counted(use.attempts, 'attempt')}, {counted(use.tokens, 'token')}, {use.seconds:.1f} s",
-            f"  drawn from   {self.drawn_from} (sampler {self.sampler}, seed {self.seed})",
-        ]
+        cost = f"{counted(use.attempts, 'attempt')}, {counted(use.tokens, 'token')}, {use.seconds:.1f} s"
+        rows = [("cost", cost), ("drawn from", f"{self.drawn_from} (sampler {self.sampler}, seed {self.seed})")]
         if self.ended != "complete":
-            lines.append(f"  ended by     {self.ended}")
+            rows.append(("ended by", self.ended))
         if self.proposal is not None and self.proposal not in self.drawn_from:
-            lines.append(f"  attempts of  {self.proposal}")
+            rows.append(("attempts of", self.proposal))
         if self.acceptance is not None:
-            lines.append(f"  acceptance   {self.acceptance} (95 % interval)")
+            rows.append(("acceptance", f"{self.acceptance} (95 % interval)"))
         for name, figure in self.evidence.items():
-            lines.append(f"  {name.replace('_', ' '):12} {figure if isinstance(figure, Estimate) else f'{figure:.3g}'}")
-        lines += [f"  rejected by  {label}: {count}" for label, count in self.rejections.items()]
+            rows.append((name.replace("_", " "), str(figure) if isinstance(figure, Estimate) else digits(figure)))
+        rows += [("rejected by", f"{label}: {count}") for label, count in self.rejections.items()]
         if use.surplus_attempts:
-            lines.append(f"  surplus      {counted(use.surplus_attempts, 'attempt')}, launched and then not needed")
-        lines += [f"  note         {note}" for note in self.notes]
-        return "\n".join(lines)
+            rows.append(("surplus", f"{counted(use.surplus_attempts, 'attempt')}, launched and then not needed"))
+        rows += [("note", note) for note in self.notes]
+        width = max(12, *(len(name) for name, _ in rows))
+        return "\n".join([self.headline(), *(f"  {name:{width}} {told}" for name, told in rows)])
 
 
 @dataclass(frozen=True, slots=True)

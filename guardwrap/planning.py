@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-from guardwrap.draws import Budget, Estimate, Outcome, plain
+from guardwrap.draws import SAMPLER, Budget, Estimate, Outcome, plain
 from guardwrap.metrics import acceptance_rate, log_beta_for_tvd, qrs_acceptance, tvd_gold_guarded
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.qrs import NEAR, PILOT
-from guardwrap.words import bounded, counted
+from guardwrap.words import bounded, counted, digits
 
 __all__ = ["Forecast", "Plan", "Way", "cheapest", "planned", "way_of"]
 
@@ -131,18 +132,18 @@ class Plan:
                 f"{each.texts} of prompt {_short(each.prompt)}",
                 f"  acceptance   {rate}, from {counted(each.pilot, 'attempt')} of the pilot",
                 f"  attempts     {bounded(each.attempts)}",
-                f"  tokens       {bounded(each.tokens)}",
+                f"  tokens       {bounded(each.tokens)} drawn",
                 f"  seconds      {bounded(each.seconds)}",
                 f"  suffices     the budget is enough with probability {each.suffices:.2g}",
             ]
             if worst is not None:
                 lines.append(f"  rejected by  {worst[0]}: {worst[1]}, more than any other part")
-        lines += [
-            f"from {way.source}, {way.sampler}: acceptance {way.acceptance:.3g}, {way.tokens:.3g} tokens a text"
-            if math.isfinite(way.tokens)
-            else f"from {way.source}, {way.sampler}: no text in the pilot"
-            for way in self.ways
-        ]
+        for way in self.ways:
+            cost = f"acceptance {way.acceptance:.3g}, {digits(way.tokens)} tokens computed a text"
+            cost = cost if math.isfinite(way.tokens) else "no text in the pilot"
+            lines.append(f"from {way.source}, {way.sampler}: {cost}")
+        if any(math.isfinite(way.tokens) for way in self.ways):
+            lines.append("(drawn tokens count against the budget; what attempts begin with alike is computed once)")
         return "\n".join([*lines, f"recommended: {self.advice}"])
 
 
@@ -184,14 +185,18 @@ def way_of(outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *
     source = outcomes[0].report.proposal or "the model itself"
     if not given:
         return Way(source, kind, 0.0, math.inf, math.inf)
-    satisfied = sum(attempt.satisfied for each in attempts for attempt in each)
-    needed = _before(satisfied, drawn, kind) + texts * drawn / given
+    needed = _before(_satisfied(chain.from_iterable(attempts), kind), drawn) + texts * drawn / given
     return Way(source, kind, given / drawn, spent / drawn * needed / texts, needed)
 
 
-def _before(satisfied: int, attempts: int, kind: str) -> float:
+def _before(satisfied: int | None, attempts: int) -> float:
     """Return how many attempts QRS draws before its first text: until its own pilot is complete."""
-    return PILOT * attempts / satisfied if kind == "qrs" and satisfied else 0.0
+    return PILOT * attempts / satisfied if satisfied else 0.0
+
+
+def _satisfied(drawn: Iterable[Attempt], kind: str) -> int | None:
+    """Return how many attempts satisfy the constraint, which the pilot of QRS counts; None for another sampler."""
+    return sum(attempt.satisfied for attempt in drawn) if kind == "qrs" else None
 
 
 def _given(drawn: Sequence[Attempt], kind: str) -> float:
@@ -236,7 +241,7 @@ def planned(
     forecasts = []
     for outcome, drawn in zip(outcomes, attempts, strict=True):
         accepted = _given(drawn, kind)
-        satisfied = sum(attempt.satisfied for attempt in drawn) if kind == "qrs" else None
+        satisfied = _satisfied(drawn, kind)
         forecasts.append(
             _forecast(outcome, texts=texts, accepted=accepted, satisfied=satisfied, budget=budget, seconds=seconds)
         )
@@ -283,7 +288,7 @@ def _forecast(
     pilot, length = usage.attempts, usage.tokens / max(usage.attempts, 1)
     counted = acceptance_rate(math.floor(accepted), pilot, stopped_on_acceptance=False)
     rate = counted._replace(value=accepted / pilot) if pilot else counted
-    before = _before(satisfied, pilot, "qrs") if satisfied else 0.0
+    before = _before(satisfied, pilot)
     attempts = Estimate(*(before + texts / share if share else math.inf for share in (rate.value, rate.high, rate.low)))
     allowed = min(
         math.inf if budget.max_attempts is None else budget.max_attempts,
@@ -302,7 +307,7 @@ def _forecast(
             _reached(texts, allowed - before, accepted, pilot),
             _reached(PILOT, allowed, satisfied, pilot) if satisfied is not None else 1.0,
         ),
-        rejections=outcome.report.rejections,
+        rejections={label: count for label, count in outcome.report.rejections.items() if label != SAMPLER},
         budget=_enough(texts, accepted, pilot, satisfied),
     )
 

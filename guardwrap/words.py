@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from guardwrap.draws import Estimate, Report
 
-__all__ = ["bounded", "counted", "sentence"]
+__all__ = ["bounded", "counted", "digits", "sentence"]
 
 _SATISFY = "as your model writes them when they satisfy the constraint"
 
@@ -42,8 +42,8 @@ def _origin(report: Report) -> str:
     every = "which satisfies the constraint" if one else "all of which satisfy the constraint"
     if words == "exactly g":
         return f"exactly {satisfy}"
-    if words.startswith("approximately g"):  # what QRS says of its target
-        sure = "not quite" if "is missed" in words else "perhaps nearly" if "not surely" in words else "nearly"
+    if words.startswith("approximately g"):  # what QRS says of its distance
+        sure = "not quite" if ", above " in words else "perhaps nearly" if "not surely" in words else "nearly"
         return f"{sure} {satisfy}"
     if words.endswith(", not g"):
         return f"{every}, drawn from a proposal and not from your model's own law"
@@ -57,11 +57,17 @@ def counted(number: float, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
+def digits(figure: float) -> str:
+    """Spell a figure with three digits, and thousands in full: 1790, not 1.79e+03."""
+    short = f"{figure:.3g}"
+    return f"{float(short):.0f}" if 1000 <= abs(figure) < 1e9 else short
+
+
 def bounded(figure: Estimate) -> str:
     """Spell a figure with its interval; where it is known from one side only, that one."""
     if math.isfinite(figure.value):
         return str(figure)
-    return f"at least {figure.low:,.3g} (95 %)" if math.isfinite(figure.low) else "unknown"
+    return f"at least {digits(figure.low)} (95 %)" if math.isfinite(figure.low) else "unknown"
 
 
 def _rounded(number: float) -> float:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import statistics
 from functools import partial
 from typing import Any
@@ -92,7 +93,7 @@ def test_what_the_samplers_return(kind: str) -> None:
     assert chain.report.evidence["steps"] == 3
     for outcome in (plain, quasi, chain):
         assert str(outcome.report).count(outcome.report.proposal) == 1, "said once, whichever sampler"
-    assert f"\n  attempts of  {chain.report.proposal}\n" in str(chain.report)
+    assert re.search(rf"\n  attempts of +{re.escape(chain.report.proposal)}\n", str(chain.report))
     assert "attempts of" not in str(drawn(world, "rejection", None, 2).report)
 
 
@@ -237,7 +238,10 @@ def test_what_cannot_work() -> None:
 def test_a_pilot_without_an_acceptance_says_so() -> None:
     world, other = other_model()
     never = Regex("^never$")
-    for sampler, says in (("qrs", "the pilot of QRS ended with 0 attempts"), (imh(2), "no chain of IMH began")):
+    for sampler, says in (
+        ("qrs", "QRS first needs 100 attempts that satisfy the constraint, by qrs(pilot=100), and had 0"),
+        (imh(2), "no chain of IMH began"),
+    ):
         guarded = GuardedGenerator(
             world.pipeline(), never, sampler=sampler, proposal=other.pipeline(), budget=Budget(max_attempts=30)
         )
@@ -357,7 +361,23 @@ def test_a_plan_counts_what_qrs_draws_before_its_first_text() -> None:
     assert short.forecasts[0].suffices < 0.01
     missed = guarded.run([world.prompt] * 20, seed=1, budget=few, **world.settings)
     assert not any(outcome.ok for outcome in missed)
-    assert "QRS first needs a pilot" in missed[0].report.advice()
+    report = missed[0].report
+    assert "QRS first needs 100 attempts that satisfy" in report.advice()
+    assert "the sampler" not in report.advice(), "it had no text to give yet"
+    assert report.evidence["pilot_attempts"] == report.usage.attempts
+    whole = served[0].report
+    assert float(whole.evidence["pilot_attempts"]) < whole.usage.attempts  # type: ignore[arg-type]
+    assert re.search(r"\n  pilot attempts +\d+\n", str(whole))
+    assert dataclasses.replace(report, ended="impossible").advice().endswith("a larger max_new_tokens")
+
+
+def test_a_plan_blames_no_part_for_what_its_pilot_only_counts() -> None:
+    world, other = other_model()
+    guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, proposal=other.pipeline())
+    (forecast,) = guarded.plan(world.prompt, pilot=100, seed=0, **world.settings).forecasts
+    assert forecast.acceptance.value > 0.3
+    assert forecast.rejections
+    assert "the sampler" not in forecast.rejections
 
 
 def test_a_call_may_leave_the_wrappers_proposal_out() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from guardwrap.cli.common import fail
-from guardwrap.cli.running import telling
+from guardwrap.cli.running import missing_texts, require_another_seed, telling
 from guardwrap.cli.streams import in_words as why
 from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.lines.prompts import Item, Source
@@ -78,8 +78,8 @@ def on_ray(
         begun = folder.made_with()
         fresh = secrets.randbits(32) if seed is None else seed
         of_run = begun["seed"] if begun and (seed is None or retry_failed) else fresh
-        if retry_failed and fresh == of_run:
-            raise UsageError(f"{str(output)!r} was made with --seed {seed}, which draws the same again; give another")
+        if retry_failed:
+            require_another_seed(output, fresh, of_run)
         require_same(folder, {**made_with, "seed": of_run}, other_budget=retry_failed)
         recipe = Recipe(**{**vars(recipe), "options": {**recipe.options, "seed": of_run}})
         tell = (lambda: None) if quiet else telling(lambda: (len(folder.done), _short(folder)), len(order), "rows")
@@ -98,10 +98,8 @@ def on_ray(
             raise typer.Exit(fail(f"{error}; {_state(folder, order)}" if folder.done else str(error), 2)) from None
         short = _short(folder)
         if short:
-            where = folder.path / "failed.jsonl"
-            other = "" if seed is None else ", with another --seed or none"
-            advice = f"{where} says why; --resume --retry-failed draws for them again{other}"
-            raise typer.Exit(fail(f"{short} of {len(order)} rows did not get all their texts; {advice}", 3))
+            advice = f"{folder.path / 'failed.jsonl'} says why"
+            raise missing_texts(short, len(order), "rows", advice, kept=True, seed=seed)
 
 
 def _items_of(source: Source) -> Callable[[], Iterator[Item]]:

@@ -31,7 +31,7 @@ from guardwrap.cli.common import (
 )
 from guardwrap.cli.proposing import in_words, proposed_by
 from guardwrap.cli.results import Finished, check_output, read_finished
-from guardwrap.cli.running import Run
+from guardwrap.cli.running import Run, missing_texts, require_another_seed
 from guardwrap.cli.streams import ends_at_once
 from guardwrap.cli.streams import in_words as why
 from guardwrap.constraints.algebra import All
@@ -268,8 +268,8 @@ def generate(
 
         done = read_finished(output, items, report_of, settings, other_budget=retry_failed)
     fresh = secrets.randbits(32) if seed is None else seed
-    if retry_failed and fresh == done.seed:
-        raise UsageError(f"{str(output)!r} was made with --seed {seed}, which draws the same again; give another one")
+    if output and retry_failed:
+        require_another_seed(output, fresh, done.seed)
     if seed is not None and done.seed not in (None, seed) and not retry_failed:
         raise UsageError(f"{str(output)!r} was made with --seed {done.seed}; resume with the same seed or without one")
 
@@ -287,9 +287,7 @@ def generate(
     if run.done == 0:
         raise UsageError(f"no prompts in {source.name}")
     if run.short:
-        other = "" if seed is None else ", with another --seed or none"
-        way_out = f"{run.advice}; --resume --retry-failed draws for them again{other}" if output else run.advice
-        raise typer.Exit(fail(f"{run.short} of {run.done} prompts did not get all their texts; {way_out}", 3))
+        raise missing_texts(run.short, run.done, "prompts", run.advice, kept=output is not None, seed=seed)
 
 
 def _go(run: Run, guarded: Callable[[], GuardedGenerator], options: dict[str, Any]) -> None:

@@ -73,9 +73,11 @@ def plan(
     given = read_constraints(constraints, allow_code=allow_code)
     budget = dataclasses.replace(given.budget or Budget(), **known({"max_attempts": max_attempts}))
     source = source_of(prompts or [], file, None)
-    texts = [item.given(chat) for item in islice(source.items(), _SHOWN)]
+    items = source.items()
+    texts = [item.given(chat) for item in islice(items, _SHOWN)]
     if not texts:
         raise UsageError("there is no prompt to plan for")
+    others = 0 if source.streams else sum(1 for _ in items)
     options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "seed": seed}
     proposed, drawing = proposed_by(
         given, proposal=proposal, adapter=adapter, none=no_proposal, served=endpoint is not None
@@ -83,8 +85,7 @@ def plan(
     guarded = load_generator(generator_of(model, endpoint), given, budget=budget, proposal=proposed, adapter=drawing)
     made = guarded.plan(texts, pilot=pilot, num_return_sequences=count, **known(options))
     typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable(str(made)))
-    others = 0 if as_json else (source.count() or 0) - len(texts)
-    if others > 0:
+    if others and not as_json:
         attempts = sum(each.attempts.value for each in made.forecasts) * (1 + others / len(texts))
         if math.isfinite(attempts):
             typer.echo(

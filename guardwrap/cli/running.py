@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from guardwrap.cli.common import in_one_line, show
+from guardwrap.cli.common import fail, in_one_line, show
 from guardwrap.cli.results import Finished, line_file, to_line
 from guardwrap.constraints.files import Own
 from guardwrap.draws import Outcome
@@ -23,7 +23,7 @@ from guardwrap.lines.records import why_short
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
-__all__ = ["EVERY", "Run", "lasting", "telling"]
+__all__ = ["EVERY", "Run", "lasting", "missing_texts", "require_another_seed", "telling"]
 
 EVERY = 10.0
 """Seconds between lines that say how far it is, where no terminal shows a bar."""
@@ -211,6 +211,33 @@ def telling(done: Callable[[], tuple[int, int]], total: int | None, what: str) -
             typer.echo(line, err=True)
 
     return tell
+
+
+def require_another_seed(output: Path, seed: int, before: int | None) -> None:
+    """Raise UsageError where failed prompts would be drawn for again with the seed that they failed with."""
+    if seed == before:
+        raise UsageError(f"{str(output)!r} was made with --seed {seed}, which draws the same again; give another one")
+
+
+def missing_texts(short: int, total: int, what: str, advice: str, *, kept: bool, seed: int | None) -> typer.Exit:
+    """Say on stderr that texts are missing, and return the exit.
+
+    Parameters
+    ----------
+    short, total
+        How many have not all their texts, of how many.
+    what
+        They are.
+    advice
+        Why, or what helps.
+    kept
+        Whether the results are where a later run can go on with them.
+    seed
+        As it was given.
+    """
+    other = "" if seed is None else ", with another --seed or none"
+    again = f"; --resume --retry-failed draws for them again{other}" if kept else ""
+    return typer.Exit(fail(f"{short} of {total} {what} did not get all their texts; {advice}{again}", 3))
 
 
 def lasting(seconds: float) -> str:

@@ -70,18 +70,24 @@ def page_of(evaluation: Evaluation) -> Page:
         mean = _figures_table(mean_over_prompts(evaluation.prompts), evaluation.how.get("mean", ""))
         sections.append(Section(f"Mean over {len(evaluation.prompts)} prompts", (mean,)))
     for i, prompt in enumerate(evaluation.prompts, start=1):
-        sections.append(Section(f"Prompt {i}" if several else "Prompt", tuple(_prompt(prompt))))
+        sections.append(
+            Section(
+                f"Prompt {i}" if several else "Prompt", tuple(_prompt(prompt, paper=evaluation.settings.replication))
+            )
+        )
     sections += [Section("How figures were made", (_how(evaluation),)), Section("Settings", (_settings(evaluation),))]
     return Page(f"Proposals and samplers for {evaluation.constraint}", tuple(sections))
 
 
-def charts_of(prompt: PromptFigures) -> dict[str, Chart]:
+def charts_of(prompt: PromptFigures, *, paper: bool = False) -> dict[str, Chart]:
     """Return what there is to draw of one prompt.
 
     Parameters
     ----------
     prompt
         Its figures.
+    paper
+        Whether what the paper found is drawn beside them.
 
     Returns
     -------
@@ -96,7 +102,7 @@ def charts_of(prompt: PromptFigures) -> dict[str, Chart]:
     if prompt.base.histogram and any(found.histogram for found in known.values()):
         charts["positions"] = _places(prompt, known)
     for i, (name, found) in enumerate(known.items()):
-        charts["tradeoff" if i == 0 else f"tradeoff-of-{i + 1}"] = _tradeoff(name, found)
+        charts["tradeoff" if i == 0 else f"tradeoff-of-{i + 1}"] = _tradeoff(name, found, paper=paper)
     return charts
 
 
@@ -120,16 +126,16 @@ def _overview(prompts: Sequence[PromptFigures]) -> list[Chart]:
     return [cost_against_distance(found)] if found else []
 
 
-def _prompt(prompt: PromptFigures) -> list[Block]:
+def _prompt(prompt: PromptFigures, *, paper: bool) -> list[Block]:
     blocks: list[Block] = [Text(prompt.prompt or "None: an empty text.")]
     figures = {BASE: prompt.base.figures} | {name: found.figures for name, found in prompt.proposals.items()}
     counts = [f"{BASE} {prompt.base.accepted} of {prompt.base.attempts}"]
     counts += [f"{name} {found.accepted} of {found.attempts}" for name, found in prompt.proposals.items()]
     blocks.append(_figures_table(figures, f"Attempts that satisfy the constraint: {', '.join(counts)}."))
     blocks += [Note(f"{name}: {note}.") for name, found in prompt.proposals.items() for note in found.notes]
-    blocks += [chart for name, chart in charts_of(prompt).items() if name != "cost"]
+    blocks += [chart for name, chart in charts_of(prompt, paper=paper).items() if name != "cost"]
     for name, found in prompt.proposals.items():
-        blocks += _samplers(name, found)
+        blocks += _samplers(name, found, paper=paper)
     spans = prompt.base.spans or [()] * len(prompt.base.samples)
     samples = [Sample(text, tuple(found)) for text, found in zip(prompt.base.samples, spans, strict=True)]
     none = None if samples else "No attempt of the model gave one."
@@ -150,7 +156,7 @@ def _figures_table(figures: Mapping[str, Mapping[str, Estimate]], caption: str) 
     return Table(caption, ("", *figures), tuple(rows))
 
 
-def _samplers(name: str, found: ProposalFigures) -> list[Block]:
+def _samplers(name: str, found: ProposalFigures, *, paper: bool) -> list[Block]:
     if not found.samplers:
         return []
     with_it = f"proposal {name}"
@@ -177,16 +183,16 @@ def _samplers(name: str, found: ProposalFigures) -> list[Block]:
     ]
     blocks: list[Block] = [Table(f"What every setting costs, and how near to g it comes: {with_it}", head, tuple(rows))]
     if found.reach:
-        reached = [
+        reached: list[tuple[Cell, ...]] = [
             (
                 reach.sampler.upper(),
                 f"{100 * reach.share:g} %",
                 f"{in_words(reach.cost)} [{in_words(reach.low)}, {in_words(reach.high)}]",
-                reach.paper,
+                *((reach.paper,) if paper else ()),
             )
             for reach in found.reach
         ]
-        head = ("sampler", "projected KL that is left", "cost over rejection", "in the paper")
+        head = ("sampler", "projected KL that is left", "cost over rejection", *(("in the paper",) if paper else ()))
         blocks.append(Table(f"What it takes to come nearer: {with_it}", head, tuple(reached)))
     diverse = [
         (_setting(point), *(point.self_bleu.get(n) for n in "2345")) for point in found.samplers if point.self_bleu
@@ -225,8 +231,8 @@ def _places(prompt: PromptFigures, known: Mapping[str, ProposalFigures]) -> Bars
     )
 
 
-def _tradeoff(name: str, found: ProposalFigures) -> Curves:
-    """Return the curves of one proposal's samplers, each from rejection on, and the paper's."""
+def _tradeoff(name: str, found: ProposalFigures, *, paper: bool) -> Curves:
+    """Return the curves of one proposal's samplers, each from rejection on, and the paper's if they are asked for."""
     start = _distance(found.samplers[0]) or found.figures["kl_gold_guarded"]
     by_place = any(point.projected_kl for point in found.samplers)
     series = []
@@ -238,7 +244,8 @@ def _tradeoff(name: str, found: ProposalFigures) -> Curves:
         ]
         if points:
             series.append(Curve(title, (CurvePoint(1.0, start), *points)))
-    if start.value > 0 and math.isfinite(start.value):
+    beside = paper and start.value > 0 and math.isfinite(start.value)
+    if beside:
         for sampler, title in _SAMPLERS.items():
             left = [(1.0, 1.0), *((cost, share) for of, share, cost in PAPER if of == sampler)]
             points = [CurvePoint(cost, exactly(share * start.value)) for cost, share in left]
@@ -249,6 +256,7 @@ def _tradeoff(name: str, found: ProposalFigures) -> Curves:
         if point.sampler not in CURVES and (kl := _distance(point))
     ]
     what = "projected KL to g" if by_place else "KL to g"
+    dashed = " Dashed: the costs at which half, and a tenth, of it is left in the paper." if beside else ""
     only = "" if by_place else " KL to g is of QRS only: IMH needs a place in texts to be compared by."
     return Curves(
         f"What samplers cost over rejection, and the {what}: proposal {name}",
@@ -257,8 +265,7 @@ def _tradeoff(name: str, found: ProposalFigures) -> Curves:
         tuple(series),
         log_x=True,
         log_y=True,
-        caption="Curves begin at rejection. Dashed: the costs at which half, and a tenth, of it is left in the paper."
-        + only,
+        caption=f"Curves begin at rejection.{dashed}{only}",
     )
 
 

@@ -66,6 +66,8 @@ class EvaluationSettings(TaskSettings):
     position
         A word or phrase, whose place in a text is compared. None takes the constraint's only keyword or regular
         expression, if it has one.
+    replication
+        Whether the page shows what the paper's App. G found beside what is found here: for those who repeat it.
     seed
         The same seed gives the same figures.
     """
@@ -81,6 +83,7 @@ class EvaluationSettings(TaskSettings):
     sampler: str | dict[str, Any] | None = None
     texts: int = Field(default=1000, ge=1)
     position: str | None = Field(default=None, min_length=1)
+    replication: bool = False
 
     @field_validator("proposals")
     @classmethod

@@ -100,11 +100,16 @@ class Source:
             else:
                 yield Item(where, {"prompt": _filled(where, line)})
 
+    @property
+    def streams(self) -> bool:
+        """Whether the prompts are a stream, which may have no end and is read once."""
+        return self.path is not None and (
+            self.path == "-" or (Path(self.path).exists() and not Path(self.path).is_file())
+        )
+
     def count(self) -> int | None:
         """Read through all prompts once, so that a bad one is found before the work begins; None for a stream."""
-        if self.path is not None and (self.path == "-" or (Path(self.path).exists() and not Path(self.path).is_file())):
-            return None
-        return sum(1 for _ in self.items())
+        return None if self.streams else sum(1 for _ in self.items())
 
 
 def source_of(arguments: Sequence[str], file: str | None, jsonl: str | None, parquet: str | None = None) -> Source:

@@ -16,7 +16,7 @@ from guardwrap.errors import GuardwrapError, PromptError, UsageError, spelled
 from guardwrap.lines.own import own_of
 from guardwrap.lines.prompts import Item
 from guardwrap.lines.records import to_bytes
-from guardwrap.ray.folder import Folder
+from guardwrap.ray.folder import Folder, first_other
 from guardwrap.ray.library import library
 from guardwrap.ray.parquet import fields_of
 from guardwrap.ray.rows import MADE, Row, id_in, key_of, place_of
@@ -230,11 +230,8 @@ def _ids_in(folder: Path, settings: Mapping[str, Any]) -> frozenset[int]:
     there.read()
     for record in there.records():
         if "report" in record:  # a row that failed may have none
-            before = record["report"]["settings"]
-            other = [name for name, value in settings.items() if before.get(name) != value]
-            if other:
-                raise UsageError(
-                    f"done={str(folder)!r} was made with another {other[0]}; give the same, or another folder"
-                )
+            name = first_other(record["report"]["settings"], settings)
+            if name is not None:
+                raise UsageError(f"done={str(folder)!r} was made with another {name}; give the same, or another folder")
             break
     return frozenset(there.done)

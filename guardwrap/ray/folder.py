@@ -16,7 +16,7 @@ from guardwrap.errors import UsageError
 from guardwrap.lines.records import AGAIN
 from guardwrap.ray.rows import fingerprint, key_of
 
-__all__ = ["Done", "Folder"]
+__all__ = ["Done", "Folder", "first_other"]
 
 RESULTS, FAILED, RUN, PARTS, LOCK = "results.jsonl", "failed.jsonl", "run.json", "parts", ".lock"
 
@@ -46,6 +46,11 @@ class Done:
     again: int
     row: int
     name: int | str
+
+
+def first_other(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Return the first name, by the alphabet, under which two mappings have something else, or None."""
+    return next((name for name in sorted({*before, *now}) if before.get(name) != now.get(name)), None)
 
 
 class Folder:
@@ -178,13 +183,8 @@ class Folder:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield the records."""
-        files: dict[int, BinaryIO] = {}
-        try:
-            for ok in (True, False):
-                yield from map(json.loads, self._lines(self.done.values(), files, ok))
-        finally:
-            for file in files.values():
-                file.close()
+        for ok in (True, False):
+            yield from map(json.loads, self._lines(self.done.values(), ok))
 
     def merge(self, order: Mapping[int, int]) -> None:
         """Make one file of the rows that got all their texts, and one of the others, in their order.
@@ -198,13 +198,8 @@ class Folder:
             From keys of ids to the rows' places in the input.
         """
         entries = [done for _, done in sorted(self.done.items(), key=lambda each: order.get(each[0], len(order)))]
-        files: dict[int, BinaryIO] = {}
-        try:
-            for name, ok in ((RESULTS, True), (FAILED, False)):
-                self._write(self.path / f"{name}.new", self._lines(entries, files, ok))
-        finally:
-            for file in files.values():
-                file.close()
+        for name, ok in ((RESULTS, True), (FAILED, False)):
+            self._write(self.path / f"{name}.new", self._lines(entries, ok))
         for name in (RESULTS, FAILED):
             (self.path / f"{name}.new").replace(self.path / name)
         if not (self.path / FAILED).stat().st_size:
@@ -213,15 +208,20 @@ class Folder:
             path.unlink()
         self.read()
 
-    def _lines(self, entries: Iterable[Done], files: dict[int, BinaryIO], ok: bool) -> Iterator[bytes]:
-        for done in entries:
-            if done.ok is ok:
-                if done.file not in files:
-                    if len(files) >= 64:  # of the files that one process may have open
-                        files.pop(next(iter(files))).close()
-                    files[done.file] = self._files[done.file].open("rb")
-                files[done.file].seek(done.offset)
-                yield files[done.file].read(done.size)
+    def _lines(self, entries: Iterable[Done], ok: bool) -> Iterator[bytes]:
+        files: dict[int, BinaryIO] = {}
+        try:
+            for done in entries:
+                if done.ok is ok:
+                    if done.file not in files:
+                        if len(files) >= 64:  # of the files that one process may have open
+                            files.pop(next(iter(files))).close()
+                        files[done.file] = self._files[done.file].open("rb")
+                    files[done.file].seek(done.offset)
+                    yield files[done.file].read(done.size)
+        finally:
+            for file in files.values():
+                file.close()
 
     def _write(self, path: Path, lines: Iterable[bytes]) -> None:
         beside = path.with_name(f".{path.name}.tmp")

@@ -10,7 +10,7 @@ from typing import Any
 
 from guardwrap.errors import UsageError
 from guardwrap.lines.prompts import Item
-from guardwrap.ray.folder import Folder
+from guardwrap.ray.folder import Folder, first_other
 from guardwrap.ray.rows import Row, block_size, fingerprint, key_of, numbered
 from guardwrap.ray.worker import LineWorker, Recipe
 
@@ -39,9 +39,9 @@ def require_same(folder: Folder, run: Mapping[str, Any], *, other_budget: bool =
         if folder.done:
             raise UsageError(f"{str(folder.path)!r} does not say how it was made; give another -o")
         return
-    for name in sorted({*before, *run}):
-        if before.get(name) != run.get(name) and not (other_budget and name == "budget"):
-            raise UsageError(f"{str(folder.path)!r} was made with another {name}; resume with the same")
+    name = first_other({**before, "budget": run.get("budget")} if other_budget else before, run)
+    if name is not None:
+        raise UsageError(f"{str(folder.path)!r} was made with another {name}; resume with the same")
 
 
 def left(rows: Iterable[Row], folder: Folder, *, retry_seed: int | None = None) -> Iterator[Row | None]:

@@ -55,6 +55,11 @@ TERMS = (
         "Kullback-Leibler divergence: 0 if two sources of texts are the same, large if they are far apart",
         r"(?<!\w)KL(?!\w)",
     ),
+    Term(
+        "projected KL",
+        "KL of one thing only: where in a text the match of the constraint stands; it is blind to all else",
+        r"projected KL(?!\w)",
+    ),
     Term("nats", "the unit of KL: one nat is a factor of 2.7 in probability, on average", r"(?<!\w)nats?(?!\w)"),
     Term(
         "TVD",

@@ -6,6 +6,7 @@ import math
 import unicodedata
 
 from guardwrap.draws import Estimate
+from guardwrap.words import digits
 
 __all__ = ["UNKNOWN", "in_line", "in_words", "visible"]
 
@@ -24,7 +25,7 @@ def in_words(figure: Estimate | float | str | None) -> str:
         return str(figure)
     if math.isinf(figure):
         return "∞" if figure > 0 else "-∞"
-    return f"{figure:.0f}" if 1000 <= abs(figure) < 1e9 else f"{figure:.3g}"
+    return digits(figure)
 
 
 def in_line(text: str, width: int | None = None) -> str:

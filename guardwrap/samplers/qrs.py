@@ -29,10 +29,11 @@ PILOT = 100
 
 
 class _State(NamedTuple):
-    """log β, or None during the pilot; the log-weights of all attempts; how many of them satisfied the constraint."""
+    """log β, or None during the pilot; all log-weights; the pilot's attempts, and how many of them satisfied."""
 
     log_beta: float | None
     seen: Trace | None = None
+    pilot: int = 0
     satisfied: int = 0
 
 
@@ -66,7 +67,7 @@ def qrs(
     -------
     Sampler
         Its report has β, the acceptance rate, TVD(p_β, g), KL(g‖p_β) in nats and the effective sample size of the
-        weights, each with an interval.
+        weights, each with an interval; and with a target the attempts of the pilot.
 
     Raises
     ------
@@ -95,8 +96,9 @@ def qrs(
 
     def step(state: _State, attempt: Attempt) -> tuple[_State, Draw | None]:
         weight = checked_weight(attempt)
-        after = _State(state.log_beta, Trace(weight, state.seen), state.satisfied + attempt.satisfied)
+        after = state._replace(seen=Trace(weight, state.seen))
         if state.log_beta is None:
+            after = after._replace(pilot=state.pilot + 1, satisfied=state.satisfied + attempt.satisfied)
             if after.satisfied >= pilot:
                 after = after._replace(log_beta=chosen(Trace.values(after.seen)))
             return after, None
@@ -106,32 +108,35 @@ def qrs(
         return after, attempt.draw if accepted else None
 
     target = NEAR if not given else target_tvd
-    return Sampler("qrs", init, step, partial(_report, target=target), weighs=True)
+    return Sampler("qrs", init, step, partial(_report, pilot=pilot, target=target), weighs=True)
 
 
-def _report(state: _State, target: float | None) -> tuple[str, Mapping[str, Estimate | float]]:
+def _report(state: _State, pilot: int, target: float | None) -> tuple[str, Mapping[str, Estimate | float]]:
+    figures: dict[str, Estimate | float] = {"pilot_attempts": state.pilot} if state.pilot else {}
     if state.log_beta is None:
-        return f"nothing: the pilot of QRS ended with {state.satisfied} attempts that satisfy the constraint", {}
+        needs = f"QRS first needs {pilot} attempts that satisfy the constraint, by qrs(pilot={pilot})"
+        return f"nothing: {needs}, and had {state.satisfied}", figures
     beta = math.exp(state.log_beta)
+    figures["beta"] = beta
     weights = Trace.values(state.seen)
     if not any(weight > -math.inf for weight in weights):
-        return f"approximately g: QRS, β = {beta:.3g}", {"beta": beta}
+        return f"approximately g: QRS, β = {beta:.3g}", figures
     tvd = qrs_tvd(weights, state.log_beta)
-    figures: dict[str, Estimate | float] = {
-        "beta": beta,
+    figures |= {
         "qrs_acceptance": qrs_acceptance(weights, state.log_beta),
         "tvd": tvd,
         "kl": qrs_kl(weights, state.log_beta),
         "effective_sample_size": effective_sample_size(weights),
     }
-    words = f"approximately g: QRS, β = {beta:.3g}, TVD to g {tvd}"
-    return words if target is None else f"{words}, {_compared(tvd, target)}", figures
+    return f"approximately g: QRS, β = {beta:.3g}, TVD to g {tvd}, {_compared(tvd, target)}", figures
 
 
-def _compared(tvd: Estimate, target: float) -> str:
-    """Say whether the distance that was asked for has been reached."""
-    if tvd.high <= target:
-        return f"within the target of {target:g}"
-    if tvd.value <= target:
-        return f"within the target of {target:g} as estimated, but not surely"
-    return f"the target of {target:g} is missed" + ("" if tvd.low > target else " as estimated")
+def _compared(tvd: Estimate, target: float | None) -> str:
+    """Say whether the distance that was asked for has been reached, or without one whether it is near."""
+    enough = NEAR if target is None else target
+    what = f"{NEAR:g}" if target is None else f"the target of {target:g}"
+    if tvd.high <= enough:
+        return f"within {what}"
+    if tvd.value <= enough:
+        return f"within {what} as estimated, but not surely"
+    return f"above {what}" + ("" if tvd.low > enough else " as estimated")

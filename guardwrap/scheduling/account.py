@@ -13,7 +13,7 @@ from typing import Any
 
 from guardwrap.constraints.judge import Judgement
 from guardwrap.constraints.parsing import parser_of
-from guardwrap.draws import Draw, Estimate, Outcome, Report, Usage
+from guardwrap.draws import SAMPLER, Draw, Estimate, Outcome, Report, Usage
 from guardwrap.metrics import acceptance_rate
 from guardwrap.samplers import Attempt
 from guardwrap.scheduling.backend import Backend, Decoded, Launch
@@ -249,7 +249,7 @@ class Account:
             if self.request.on_text is not None:
                 self.request.on_text(self.request.prompt.number, text)
         else:
-            self.rejections[judged.judgement.blame or "the sampler"] += 1
+            self.rejections[judged.judgement.blame or SAMPLER] += 1
         if len(self.accepted) == self.wanted:
             self.ended = "complete"
         elif law.mode == "greedy" or (law.found is not None and self.attempts == len(law.found)):

@@ -146,14 +146,21 @@ def test_the_page(tmp_path):
 
 
 def test_a_proposal_has_one_colour_on_its_page(tmp_path):
-    """The model's texts are those of g; the paper's curves are of the same samplers."""
-    found = run(tmp_path)
+    """The model's texts are those of g; the paper's curves, for those who repeat it, are of the same samplers."""
+    found = run(tmp_path, replication=True)
     blocks = [block for section in page_of(found).sections for block in section.blocks]
     charts = [block for block in blocks if isinstance(block, Points | Bars | Curves)]
     assert len(charts) == 3
     assert methods_of(charts) == ["the model itself", "cap", "QRS", "IMH"]
     names = [one.name for chart in charts for one in chart.series]
     assert {"g", "g' of cap", "QRS, in the paper"} <= set(names)
+
+
+def test_the_papers_figures_stand_only_beside_those_of_who_repeats_it(tmp_path):
+    run(tmp_path)
+    assert "in the paper" not in (tmp_path / "report.html").read_text()
+    run(tmp_path, replication=True)
+    assert "in the paper" in (tmp_path / "report.html").read_text()
 
 
 def test_negative_control_a_page_that_escapes_nothing(tmp_path, monkeypatch):

@@ -36,6 +36,7 @@ def of_class(html, kind):
         ("effective sample size [attempts]", ["ESS"]),
         ("QRS, β = 0.3", ["QRS", "β"]),
         ("IMH, 3 steps", ["IMH"]),
+        ("projected KL to g [nats]", ["KL", "projected KL", "nats"]),
         ("weight [g]", []),  # grams
         ("z, ARE, skl, TVDs, QRSTU, a', natural", []),
         ("", []),

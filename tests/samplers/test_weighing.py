@@ -219,7 +219,7 @@ def test_no_text_of_the_pilot_is_returned() -> None:
         state, draw = sampler.step(state, attempt)
         satisfied += attempt.satisfied
         assert draw is None or satisfied > 50
-    assert sampler.report(run(sampler, WORLDS["whole"].attempts(6), 20))[0].startswith("nothing: the pilot")
+    assert sampler.report(run(sampler, WORLDS["whole"].attempts(6), 20))[0].startswith("nothing: QRS first needs 50")
 
 
 def test_figures_of_imh() -> None:
