@@ -17,7 +17,7 @@ from transformers import Cache, DynamicCache
 
 from guardwrap.scheduling.backend import Ids
 
-__all__ = ["Ids", "Plain", "Rows", "Wave", "fresh_cache", "run", "taken_by"]
+__all__ = ["Ids", "Plain", "Rows", "Wave", "anew", "fresh_cache", "run", "taken_by"]
 
 
 class Rows(Protocol):
@@ -73,8 +73,20 @@ def _parameters(forward: Callable[..., Any]) -> frozenset[str]:
 
 def run(model: Any, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, past: Cache | None) -> torch.Tensor:
     """Run the model; logits of the last position, ``[rows, vocabulary]``, float32."""
+    return _run(model, ids, mask, positions, past, 1)[:, -1]
+
+
+def anew(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Run the model on whole texts of one length; logits after each token, ``[rows, tokens, vocabulary]``, float32."""
+    mask = torch.ones_like(ids)
+    return _run(model, ids, mask, mask.cumsum(-1) - 1, None, ids.shape[1])
+
+
+def _run(
+    model: Any, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, past: Cache | None, kept: int
+) -> torch.Tensor:
     known = taken_by(model)
-    extra = {"position_ids": positions, "logits_to_keep": 1, "attention_mask": mask}
+    extra = {"position_ids": positions, "logits_to_keep": kept, "attention_mask": mask}
     extra |= {"past_key_values": past, "cache_params": past}  # Mamba's name for it
     output = model(
         input_ids=ids,
@@ -82,7 +94,7 @@ def run(model: Any, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tens
         return_dict=True,
         **{name: value for name, value in extra.items() if name in known and value is not None},
     )
-    logits: torch.Tensor = output.logits[:, -1].float()
+    logits: torch.Tensor = output.logits[:, -kept:].float()
     return logits
 
 

@@ -13,7 +13,7 @@ import torch
 from transformers import GenerationConfig
 
 from guardwrap.backends.float32 import HALF, in_float32
-from guardwrap.backends.refill.rows import Ids, Plain, Rows, Wave, fresh_cache, run
+from guardwrap.backends.refill.rows import Ids, Plain, Rows, Wave, anew, fresh_cache, run
 from guardwrap.backends.refill.slots import Slots
 from guardwrap.backends.sharing import is_quantised
 from guardwrap.constraints.patterns import filtered_warnings
@@ -185,14 +185,10 @@ def _generate_apart(model: Any, ids: torch.Tensor) -> float:
     with without_stop_strings(model.generation_config), filtered_warnings("ignore"):
         # about settings of the model's own that a greedy trial does not use
         made = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
-    plain = Plain(model)
-    reference = plain.add([tuple(ids[0].tolist())])
-    worst = 0.0
-    for step, logits in enumerate(made.logits):
-        if step:
-            reference = plain.forward(made.sequences[:, ids.shape[1] + step - 1])
-        worst = max(worst, _apart(logits.float(), reference))
-    return worst
+    before = ids.shape[1] - 1
+    reference = anew(model, made.sequences[:, :-1])[:, before:]
+    steps = zip(made.logits, reference.unbind(1), strict=True)
+    return max(_apart(logits.float(), whole) for logits, whole in steps)
 
 
 def _apart(logits: torch.Tensor, reference: torch.Tensor) -> float:
@@ -202,15 +198,15 @@ def _apart(logits: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 def _difference(kind: type[Rows], model: Any) -> float:
-    """Run rows of this kind and plain ones through the same changes; how far apart their logits ever are."""
-    rows, plain = kind(model), Plain(model)
+    """Run rows of this kind through changes; how far their logits ever are from those of the same texts anew."""
+    rows = kind(model)
     chance = torch.Generator().manual_seed(0)
     size = model.config.get_text_config().vocab_size
 
     def tokens(count: int) -> Ids:
         return tuple(torch.randint(size, (count,), generator=chance).tolist())
 
-    worst = 0.0
+    seen: list[tuple[list[Ids], torch.Tensor]] = []
     texts: list[Ids] = []
     prompts: list[int] = []  # how many ids of each text are its prompt
     script: list[Any] = ["add", 1, 1, [0, 2], 1, "join", "add", 1, [1, 3], 1, 1]
@@ -218,24 +214,34 @@ def _difference(kind: type[Rows], model: Any) -> float:
         script = ["add", 1, 1, [0, 2], 1, 1]
     for action in script:
         if isinstance(action, list):
-            order = plain.keep(rows.keep(action))
+            order = rows.keep(action)
             texts, prompts = [texts[row] for row in order], [prompts[row] for row in order]
         elif action == "join" and rows.shares:
             # Where another row has been, and further on than any has been.
             for new in (texts[-1], (*texts[-1], *tokens(2))):
                 rows.join(new, prompts[-1])
-                plain.add([new])
                 texts, prompts = [*texts, new], [*prompts, prompts[-1]]
         elif action == "add":
             # Prompts of different lengths, one of them twice.
             these = [tokens(5), tokens(3)]
             these += these[:1]
-            worst = max(worst, _apart(rows.add(these), plain.add(these)))
+            seen.append((these, rows.add(these)))
             texts, prompts = texts + these, prompts + [len(each) for each in these]
         elif action == 1:
             next_tokens = tokens(len(texts))
             texts = [(*text, token) for text, token in zip(texts, next_tokens, strict=True)]
             step = torch.tensor(next_tokens, device=model.device)
-            mine = rows.forward(step, dict(enumerate(texts)) if rows.shares else None)
-            worst = max(worst, _apart(mine, plain.forward(step)))
-    return worst
+            seen.append((texts, rows.forward(step, dict(enumerate(texts)) if rows.shares else None)))
+    right = _logits_after(model, {text for each, _ in seen for text in each})
+    return max(_apart(logits, torch.stack([right[text] for text in each])) for each, logits in seen)
+
+
+def _logits_after(model: Any, texts: set[Ids]) -> dict[Ids, torch.Tensor]:
+    """Compute the logits after each text. A text that another one begins with needs no run of its own."""
+    longest = [text for text in texts if not any(text == other[: len(text)] for other in texts - {text})]
+    found: dict[Ids, torch.Tensor] = {}
+    for length in {len(text) for text in longest}:
+        these = [text for text in longest if len(text) == length]
+        for text, logits in zip(these, anew(model, torch.tensor(these, device=model.device)), strict=True):
+            found |= {text[: place + 1]: logits[place] for place in range(length)}
+    return found
