@@ -1,6 +1,8 @@
 # Each target does all its own set-up, in .venv.
 PYTHON ?= python3
 BIN := .venv/bin
+# What Python compiles and pytest rewrites is kept, as each worker and each run would do it anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: check demo docs test test-ray
 
@@ -16,7 +18,7 @@ docs: .venv/ready
 test check: export OMP_NUM_THREADS = 1
 
 test: .venv/ready lint
-	$(BIN)/python -m pytest -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
 
 # Ray is large, and few need it: it has an environment of its own, which takes the other packages from .venv.
 test-ray: export OMP_NUM_THREADS = 1

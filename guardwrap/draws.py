@@ -229,8 +229,10 @@ class Report:
     def advice(self) -> str:
         """One line: what to do when the budget was not enough."""
         begun, _, lacked = self.drawn_from.partition(": ")
-        why = f"{lacked}; " if begun == "nothing" and lacked else ""
-        # A sampler that says what it lacked has rejected nothing that it could have returned.
+        why, pilot = f"{lacked}; " if begun == "nothing" and lacked else "", self.evidence.get("pilot_attempts")
+        if pilot and not why:
+            why = f"the sampler's pilot took {pilot} of {self.usage.attempts:,} attempts; "
+        # What a pilot draws is rejected, and could not have been returned.
         blamed = {label: count for label, count in self.rejections.items() if not (why and label == SAMPLER)}
         worst = max(blamed.items(), key=lambda item: item[1], default=None)
         blame = f"{worst[0]!r} rejected {worst[1]:,} of {self.usage.attempts:,}; " if worst else ""

@@ -17,10 +17,11 @@ from guardwrap.draws import Budget, Draw, Outcome
 from guardwrap.errors import GuardwrapError, UsageError, spelled
 from guardwrap.exhausted import Fallback, completed, raise_if_short, require_on_exhausted
 from guardwrap.job import Job
+from guardwrap.piloting import plan_of
 from guardwrap.pipelike import PipelineLike, streaming
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.tensors import returned_rows
-from guardwrap.planning import Plan, cheapest, planned, way_of
+from guardwrap.planning import Plan
 from guardwrap.progress import tracked
 from guardwrap.remote import EndpointSession
 from guardwrap.samplers import Attempt, Sampler
@@ -317,19 +318,7 @@ class GuardedGenerator(PipelineLike):
             For each prompt the acceptance rate, the attempts, tokens and seconds expected, and how probably the budget
             suffices; the sampler and budget to choose; and what the model itself, and masked, would cost instead.
         """
-        wanted = require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
-        other = self._session.weighs(options) and self._session.draws_elsewhere(options)
-        outcomes, attempts = self._session.pilot(prompts, pilot, weigh=other, **options)
-        budget = options.get("budget") or self._session.budget
-        made = planned(outcomes, attempts, texts=wanted, budget=budget, proposal=other)
-        if not attempts or outcomes[0].report.acceptance is None:  # greedy search has but one text
-            return made
-        ways = [way_of(outcomes, attempts, weighed=other, texts=wanted)]
-        for weighed, rest in self._session.other_ways(options):
-            seen = self._session.pilot(prompts, pilot, weigh=weighed, **rest)
-            ways.append(way_of(*seen, weighed=weighed, texts=wanted))
-        hint = cheapest(ways, budget)
-        return dataclasses.replace(made, ways=tuple(ways), advice=hint or made.advice)
+        return plan_of(self._session, prompts, pilot, options)
 
     def generate(self, inputs: torch.Tensor | None = None, **options: Any) -> Any:
         """Generate, in the format of ``model.generate``.

@@ -19,6 +19,9 @@ __all__ = ["Forecast", "Plan", "Way", "cheapest", "planned", "way_of"]
 _SURE = 0.99
 """Probability with which a suggested budget suffices."""
 
+_FEW = 10
+"""Texts of a pilot that are few to plan with: what follows may be wrong by a third and more."""
+
 _MOST = 10_000_000
 """Attempts that a budget is suggested for, at most."""
 
@@ -39,7 +42,8 @@ class Forecast:
         Share of attempts that give a text, with its 95 % interval.
     attempts, tokens, seconds
         Expected for ``texts``, with the attempts that QRS draws before its first text; the ends of the intervals follow
-        from those of ``acceptance``, and are infinite where the pilot saw no acceptance.
+        from those of ``acceptance``, and are infinite where the pilot saw no acceptance. Tokens are those that are
+        drawn. Of several prompts, which share a batch, seconds are each one's part.
     suffices
         Probability that the budget is enough, given the pilot: from the beta-binomial law of the acceptances to come
         under Jeffreys' prior. For QRS the smaller one of that for its own pilot and that for its texts.
@@ -129,12 +133,12 @@ class Plan:
             worst = max(each.rejections.items(), key=lambda item: item[1], default=None)
             rate = str(each.acceptance) if each.acceptance.value else f"below {each.acceptance.high:.2g} (95 %)"
             lines += [
-                f"{each.texts} of prompt {_short(each.prompt)}",
+                f"{counted(each.texts, 'text')} for {_short(each.prompt)}",
                 f"  acceptance   {rate}, from {counted(each.pilot, 'attempt')} of the pilot",
                 f"  attempts     {bounded(each.attempts)}",
                 f"  tokens       {bounded(each.tokens)} drawn",
                 f"  seconds      {bounded(each.seconds)}",
-                f"  suffices     the budget is enough with probability {each.suffices:.2g}",
+                f"  suffices     {_suffices(each)}",
             ]
             if worst is not None:
                 lines.append(f"  rejected by  {worst[0]}: {worst[1]}, more than any other part")
@@ -147,16 +151,17 @@ class Plan:
         return "\n".join([*lines, f"recommended: {self.advice}"])
 
 
-def cheapest(ways: Sequence[Way], budget: Budget) -> str | None:
-    """Recommend the cheapest way, if it is cheaper than the first by a fifth at least."""
+def cheapest(ways: Sequence[Way], budget: Budget, texts: int = 1) -> str | None:
+    """Recommend the cheapest way for so many texts a prompt, if it is cheaper than the first by a fifth at least."""
     best = min(ways, key=lambda way: way.tokens)
     if not best.tokens < 0.8 * ways[0].tokens:
         return None
     ratio = ways[0].tokens / best.tokens
-    much = f"costs 1/{ratio:.2g} of the tokens" if math.isfinite(ratio) else "gives texts where this gave none"
+    much = f"costs 1/{digits(ratio)} of the tokens" if math.isfinite(ratio) else "gives texts where this gave none"
     near = ", approximately g" if best.sampler == "qrs" else ""
-    enough = budget.max_attempts is None or budget.max_attempts >= 2 * best.attempts
-    allowed = "" if enough else f", with Budget(max_attempts={_upwards(2 * best.attempts)})"
+    needed = {"max_attempts": 2 * best.attempts, "max_computed_tokens": 2 * best.tokens * texts}
+    limits = [f"{name}={_upwards(least)}" for name, least in needed.items() if (getattr(budget, name) or least) < least]
+    allowed = f", with Budget({', '.join(limits)})" if limits else ""
     return f"draw from {best.source} with sampler={best.sampler!r}{near}, which {much}{allowed}"
 
 
@@ -209,8 +214,16 @@ def _given(drawn: Sequence[Attempt], kind: str) -> float:
 
 
 def _short(prompt: Any) -> str:
-    text = prompt if isinstance(prompt, str) else repr(prompt)
+    last = prompt[-1] if isinstance(prompt, Sequence) and not isinstance(prompt, str) and prompt else None
+    said = last.get("content") if isinstance(last, Mapping) else prompt  # of a chat its last message
+    text = said if isinstance(said, str) else repr(prompt)
     return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _suffices(forecast: Forecast) -> str:
+    if not forecast.acceptance.value:
+        return "cannot be told: no attempt of the pilot gave a text"
+    return f"the budget is enough with probability {forecast.suffices:.2g}"
 
 
 def planned(
@@ -219,7 +232,9 @@ def planned(
     *,
     texts: int,
     budget: Budget,
-    proposal: bool,
+    rows: int,
+    elsewhere: bool,
+    weighed: bool,
 ) -> Plan:
     """Make a plan of a pilot.
 
@@ -231,23 +246,27 @@ def planned(
         How many will be asked for, for each prompt.
     budget
         For the run.
-    proposal
-        Whether attempts are drawn from something else than the model itself, and have weights.
+    rows
+        Attempts that are drawn side by side, at most.
+    elsewhere, weighed
+        Whether attempts are drawn from something else than the model itself, and then whether they have weights.
     """
     spent = sum(outcome.report.usage.attempts + outcome.report.usage.surplus_attempts for outcome in outcomes)
     wall = sum(outcome.report.usage.seconds for outcome in outcomes)
     seconds = wall / spent if spent else 0.0
-    kind = _sampler(attempts) if proposal else "rejection"
+    kind = _sampler(attempts) if weighed else "rejection"
+    # A prompt that is alone waits for its attempts from beginning to end, however few they are.
+    side_by_side = min(rows, spent) if len(outcomes) == 1 else 1
     forecasts = []
     for outcome, drawn in zip(outcomes, attempts, strict=True):
         accepted = _given(drawn, kind)
         satisfied = _satisfied(drawn, kind)
         forecasts.append(
-            _forecast(outcome, texts=texts, accepted=accepted, satisfied=satisfied, budget=budget, seconds=seconds)
+            _forecast(outcome, texts, accepted, satisfied, budget, seconds=seconds, side_by_side=side_by_side)
         )
     budgets = [each.budget for each in forecasts]
     enough = None if None in budgets or not budgets else Budget(max_attempts=max(n for n in budgets if n is not None))
-    return Plan(tuple(forecasts), kind, enough, _advice(forecasts, kind, enough, proposal=proposal))
+    return Plan(tuple(forecasts), kind, enough, _advice(forecasts, kind, enough, budget, elsewhere, weighed))
 
 
 def _sampler(attempts: Sequence[Sequence[Attempt]]) -> str:
@@ -264,7 +283,14 @@ def _weights(drawn: Sequence[Attempt]) -> list[float]:
 
 
 def _forecast(
-    outcome: Outcome, *, texts: int, accepted: float, satisfied: int | None, budget: Budget, seconds: float
+    outcome: Outcome,
+    texts: int,
+    accepted: float,
+    satisfied: int | None,
+    budget: Budget,
+    *,
+    seconds: float,
+    side_by_side: int,
 ) -> Forecast:
     """Say what a prompt will cost.
 
@@ -282,10 +308,13 @@ def _forecast(
     budget
         For the run.
     seconds
-        Of one attempt.
+        Of one attempt, of many side by side.
+    side_by_side
+        Attempts that take as long as one.
     """
     usage = outcome.report.usage
     pilot, length = usage.attempts, usage.tokens / max(usage.attempts, 1)
+    computed = usage.computed_tokens / max(usage.attempts + usage.surplus_attempts, 1)
     counted = acceptance_rate(math.floor(accepted), pilot, stopped_on_acceptance=False)
     rate = counted._replace(value=accepted / pilot) if pilot else counted
     before = _before(satisfied, pilot)
@@ -293,7 +322,9 @@ def _forecast(
     allowed = min(
         math.inf if budget.max_attempts is None else budget.max_attempts,
         math.inf if budget.max_tokens is None else budget.max_tokens / max(length, 1),
+        math.inf if budget.max_computed_tokens is None else budget.max_computed_tokens / max(computed, 1e-9),
         math.inf if budget.max_seconds is None else budget.max_seconds / max(seconds, 1e-9),
+        math.inf if budget.deadline is None else budget.deadline / max(seconds, 1e-9),
     )
     return Forecast(
         prompt=outcome.prompt,
@@ -302,7 +333,7 @@ def _forecast(
         acceptance=rate,
         attempts=attempts,
         tokens=Estimate(*(length * count for count in attempts)),
-        seconds=Estimate(*(seconds * count for count in attempts)),
+        seconds=Estimate(*(seconds * max(count, side_by_side) for count in attempts)),
         suffices=min(
             _reached(texts, allowed - before, accepted, pilot),
             _reached(PILOT, allowed, satisfied, pilot) if satisfied is not None else 1.0,
@@ -341,19 +372,29 @@ def _enough(texts: int, accepted: float, pilot: int, satisfied: int | None = Non
     return high
 
 
-def _advice(forecasts: Sequence[Forecast], kind: str, enough: Budget | None, *, proposal: bool) -> str:
+def _advice(
+    forecasts: Sequence[Forecast], kind: str, enough: Budget | None, budget: Budget, elsewhere: bool, weighed: bool
+) -> str:
     """One sentence about what to do."""
     if not forecasts:
         return "give a prompt, there is none"
-    help_ = "train an adapter, say in the prompt what the constraint asks for (proposal=Prompt(...)), or weaken it"
+    hint = "" if elsewhere else "hint at it (proposal=Prompt(...)), "
+    help_ = f"ask for it in the prompt, {hint}train an adapter, or weaken the constraint"
     hopeless = sum(each.acceptance.value == 0 for each in forecasts)
     if hopeless:
         which = "the prompt" if len(forecasts) == 1 else f"{hopeless} of {len(forecasts)} prompts"
         return f"{help_}: {which} had no text in the pilot"
+    near = "" if weighed or not elsewhere else " (the proposal's texts that satisfy it, not g)"
     worst = min(forecasts, key=lambda each: each.suffices)
     if worst.suffices >= _SURE:
-        return f"sampler={kind!r} and the budget as it is, which suffices"
+        return f"sampler={kind!r}{near} and the budget as it is, which suffices"
     if enough is None:
         return f"{help_}: no budget of {_MOST:,} attempts would do"
-    cheaper = "" if proposal or worst.acceptance.value > 0.01 else f"; cheaper: {help_}"
-    return f"sampler={kind!r} and Budget(max_attempts={enough.max_attempts}){cheaper}"
+    others = [
+        name for name in ("max_tokens", "max_computed_tokens", "max_seconds", "deadline") if getattr(budget, name)
+    ]
+    without = f" without {' and '.join(others)}" if others else ""
+    few = worst.acceptance.value * worst.pilot < _FEW
+    more = f"; few attempts gave a text, pilot={4 * worst.pilot} would tell more" if few else ""
+    cheaper = "" if elsewhere or worst.acceptance.value > 0.01 else f"; cheaper: {help_}"
+    return f"sampler={kind!r}{near} and Budget(max_attempts={enough.max_attempts}){without}{more}{cheaper}"

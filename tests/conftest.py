@@ -21,12 +21,23 @@ torch.set_num_threads(1)
 settings.register_profile("guardwrap", deadline=None, derandomize=True)
 settings.load_profile("guardwrap")
 
-LONG = ("test_examples", "test_paper", "training", "test_exactness", "test_benchmarks", "test_docs")
+FIRST = ("test_examples", "test_paper", "training", "backends", "report", "test_exactness", "test_docs", "cli")
+"""Files and folders that take longest."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put what takes long first: at the end there are short tests left, and no worker waits for another's long one."""
-    items.sort(key=lambda item: not item.path.relative_to(Path(__file__).parent).parts[0].startswith(LONG))
+    """Keep the tests of a file in one process, as they share what is costly to make; what takes longest goes first."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(_place(item)))
+    items.sort(
+        key=lambda item: next((i for i, first in enumerate(FIRST) if _place(item).startswith(first)), len(FIRST))
+    )
+
+
+def _place(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).with_suffix("").as_posix()
 
 
 def pytest_collection_finish() -> None:

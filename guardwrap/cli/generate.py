@@ -147,7 +147,7 @@ def generate(
             "--retry-failed",
             rich_help_panel=_OUTPUT,
             help="With --resume: first draw again for the prompts that did not get all their texts, with another seed. "
-            "The budget may be another one.",
+            "The budget may be another one; what is said of it here replaces what lines say of their own.",
         ),
     ] = False,
     ray: Annotated[
@@ -197,7 +197,8 @@ def generate(
     generator = generator_of(model, endpoint)
     source = source_of(prompts or [], file, jsonl, parquet)
     if source.path is not None:
-        source = dataclasses.replace(source, read_own=own_of(source.path, given.constraint, budget))
+        over = known(limits) if retry_failed else None
+        source = dataclasses.replace(source, read_own=own_of(source.path, given.constraint, budget, over))
     if retry_failed and not resume:
         raise UsageError(
             "--retry-failed is about the lines of an output file; give --resume, and that file as --output"

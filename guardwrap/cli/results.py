@@ -122,14 +122,15 @@ def read_finished(
                 raise UsageError(f"{where}: there are fewer prompts than lines; resume with the same prompts")
             if _prompt(data) != _prompt(item.fields):
                 raise UsageError(f"{where}: is not about the prompt of {item.where}; resume with the same prompts")
-            if other := next((name for name in OPTIONS if data.get(name) != item.fields.get(name)), None):
-                raise UsageError(f"{where}: was made with another {other} than {item.where} has; resume with the same")
+            made_with = dict(report.get("settings", settings))
+            again = made_with.pop(AGAIN, 0)
+            fixed = [name for name in OPTIONS if name != "budget" or not (other_budget or again)]
+            if new := next((name for name in fixed if data.get(name) != item.fields.get(name)), None):
+                raise UsageError(f"{where}: was made with another {new} than {item.where} has; resume with the same")
             run = run_of(item)
             for name, other in _SAME.items():
                 if report.get(name) != run[name]:
                     raise UsageError(f"{where}: was made with {other}")
-            made_with = dict(report.get("settings", settings))
-            again = made_with.pop(AGAIN, 0)
             _require_same(where, made_with, settings)
             _require_same_amount(where, report, run, other_budget=other_budget or bool(again))
             seed = done.seed

@@ -128,7 +128,7 @@ def _ways(evaluation: Evaluation) -> list[_Way]:
         saved = [times_fewer(base, of.figures["acceptance_rate"]) for base, of in zip(rates, all_of, strict=True)]
         known = [of.figures["tvd_gold_guarded"] for of in all_of if "tvd_gold_guarded" in of.figures]
         distances = known if len(known) == len(all_of) else ()
-        found.append(_Way(f"Rejection from {name}", saved, distances, NEAR, believed[: len(distances)]))
+        found.append(_Way(f"Rejection sampling from {name}", saved, distances, NEAR, believed[: len(distances)]))
         if not distances:
             continue
         own = [_settings_own(of) for of in all_of]

@@ -51,7 +51,7 @@ _CLOSE = 0.88  # "constrains" and "topk" are, "contains" and "constraint_id" are
 ReadOwn = Callable[[str, Mapping[str, Any]], Own]
 
 
-def own_of(path: str, constraint: Constraint, budget: Budget) -> ReadOwn:
+def own_of(path: str, constraint: Constraint, budget: Budget, limits: Mapping[str, Any] | None = None) -> ReadOwn:
     """Return what reads the options of a line, from where it stands and its fields.
 
     Parameters
@@ -60,6 +60,8 @@ def own_of(path: str, constraint: Constraint, budget: Budget) -> ReadOwn:
         Of the file: files that its constraints name stand beside it.
     constraint, budget
         Of the run. A line's constraint must hold besides; the limits that it gives replace those of the run.
+    limits
+        Those of a budget that replace a line's, too.
     """
     kinds()  # other packages' are imported before the clock runs
 
@@ -68,11 +70,14 @@ def own_of(path: str, constraint: Constraint, budget: Budget) -> ReadOwn:
             _require_no_option(where, name)
         try:
             with reading(path):
-                return _own(fields, constraint, budget)
+                own = _own(fields, constraint, budget)
         except Invalid as invalid:
             raise PromptError(f"{where}: {invalid}") from None
         except GuardwrapError as error:
             raise PromptError(f"{where}: {error}") from None
+        if own.budget is None or not limits:
+            return own
+        return dataclasses.replace(own, budget=dataclasses.replace(own.budget, **limits))
 
     return read
 

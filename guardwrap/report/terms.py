@@ -82,6 +82,17 @@ TERMS = (
         "independent Metropolis-Hastings: moves from text to text; more steps come nearer to the target",
         r"(?<!\w)IMH(?!\w)",
     ),
+    Term(
+        "base",
+        "the name of figures of your model itself",
+        r"(?<![\w'-])base(?![\w-])",
+    ),
+    Term(
+        "Theorem 2",
+        "KL(g‖a') is KL(g‖g') less the logarithm of AR: what texts cost and how far from the target they stay add up;"
+        ' of "the paper": Kim et al., Guaranteed Generation from Large Language Models (ICLR 2025)',
+        r"Theorem 2(?!\d)",
+    ),
     Term("R-hat", "whether chains agree: near 1 if they do", r"(?<!\w)R-hat(?!\w)"),
     Term("Self-BLEU", "how alike texts are, from 0 to 100: high is alike", r"(?<!\w)Self-BLEU(?!\w)"),
 )

@@ -115,7 +115,8 @@ def _report(state: _State, pilot: int, target: float | None) -> tuple[str, Mappi
     figures: dict[str, Estimate | float] = {"pilot_attempts": state.pilot} if state.pilot else {}
     if state.log_beta is None:
         needs = f"QRS first needs {pilot} attempts that satisfy the constraint, by qrs(pilot={pilot})"
-        return f"nothing: {needs}, and had {state.satisfied}", figures
+        about = "" if not state.satisfied else f": some {math.ceil(pilot * state.pilot / state.satisfied):,} would do"
+        return f"nothing: {needs}, and had {state.satisfied} in {state.pilot}{about}", figures
     beta = math.exp(state.log_beta)
     figures["beta"] = beta
     weights = Trace.values(state.seen)

@@ -31,6 +31,7 @@ _CLOCK = "max_time cuts texts by the clock, so the same seed need not give the s
 _SKIPS = "{} of {} attempts were not drawn, as they were known to be rejected: their number was drawn, exactly"
 
 _NEVER = "no text that can be drawn under these settings satisfies the constraint"
+_OWN = "attempts were the model's own, without a proposal: sampler='rejection' gives exactly g for fewer of them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +289,7 @@ class Account:
         clock = None if law.max_time is None else _CLOCK
         rounding = None if request.weigh is None else request.weigh.note
         skips = _SKIPS.format(self.skipped, self.attempts) if self.skipped else None
+        own = _OWN if request.sampler.weighs and request.proposal is None else None
         never = _NEVER if self.ended == "impossible" else None
         said = (remark.format(counted(count, "attempt")) for remark, count in self.remarks.items())
         report = Report(
@@ -304,7 +306,7 @@ class Account:
             rejections=dict(self.rejections.most_common()),
             constraint=request.constraint.digest,
             mode=self.mode if law.found is None else "generate",
-            notes=(*request.notes, *(note for note in (clock, rounding, skips, never) if note is not None), *said),
+            notes=(*request.notes, *(note for note in (clock, rounding, skips, never, own) if note is not None), *said),
             proposal=request.proposal,
         )
         draws = tuple(self.accepted)

@@ -54,6 +54,27 @@ def test_what_failed_is_drawn_again_and_nothing_else(model, some_failed, monkeyp
     assert Path("out.jsonl").read_text() == ready
 
 
+def test_a_budget_that_is_named_replaces_that_of_lines(model):
+    Path("rare.yaml").write_text(RARE)
+    lines = [{"prompt": prompt, "budget": {"max_attempts": 15}} for prompt in PROMPTS]
+    Path("p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options = ("--jsonl", "p.jsonl", "-c", "rare.yaml", "-o", "out.jsonl")
+    assert generate(model, *options, "--seed", 1).exit_code == 3
+    again = ("--resume", "--retry-failed")
+    kept = Path("out.jsonl").read_text()
+    assert generate(model, *options, *again).exit_code == 3, "a line's own budget stays where none is named"
+    assert generate(model, *options, *again, "--max-attempts", 2000).exit_code == 0
+    made = records(Path("out.jsonl").read_text())
+    assert {record["report"]["budget"]["max_attempts"] for record in made} == {15, 2000}
+    assert [record["budget"] for record in made] == [line["budget"] for line in lines]
+    # Or the lines themselves say another one.
+    Path("out.jsonl").write_text(kept)
+    Path("p.jsonl").write_text("".join(json.dumps({**line, "budget": {"max_attempts": 2000}}) + "\n" for line in lines))
+    assert_one_line(generate(model, *options, "--resume"), "was made with another budget than p.jsonl:")
+    assert generate(model, *options, *again).exit_code == 0
+    assert generate(model, *options, "--resume").exit_code == 2, "lines that were not drawn for again have the old one"
+
+
 def test_the_texts_are_those_of_the_seed_that_is_given(model, some_failed):
     _, failed = some_failed
     more = ("--resume", "--retry-failed", "--max-attempts", 2000, "--seed", 9)

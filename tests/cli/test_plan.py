@@ -35,7 +35,7 @@ def test_plan(model, has_a, tmp_path):
     assert "not tried" not in result.stdout
     (tmp_path / "prompts").write_text("ab\n" * 12)
     some = run("plan", "--file", tmp_path / "prompts", *args[3:])
-    assert some.stdout.count(" of prompt ") == 8
+    assert some.stdout.count("3 texts for 'ab'") == 8
     assert "4 other prompts were not tried; if they are like these, all take " in some.stdout.splitlines()[-1]
     (tmp_path / "never.yaml").write_text(NEVER)
     never = run(*args[:4], tmp_path / "never.yaml", *args[5:])

@@ -81,12 +81,12 @@ def test_negative_control_values_alone_would_say_more(monkeypatch):
 
 def test_the_sentence_has_the_figure():
     cheap, near = claims_of(evaluation(proposal()))
-    assert cheap.sentence == "Rejection from hint costs 6 times fewer attempts than the model"
+    assert cheap.sentence == "Rejection sampling from hint costs 6 times fewer attempts than the model"
     assert cheap.figure.value == pytest.approx(6)
     # Independent figures: each end is the root of the sum of squares of both, in logarithms.
     low = math.hypot(math.log(0.6 / 0.55), math.log(0.11 / 0.1))
     assert cheap.figure.low == pytest.approx(6 * math.exp(-low))
-    assert near.sentence == "Rejection from hint comes within a total variation distance of 0.05 of the target"
+    assert near.sentence == "Rejection sampling from hint comes within a total variation distance of 0.05 of the target"
     assert near.figure == NEAR
     dear, _ = claims_of(evaluation(proposal(DEAR)))
     assert "costs fewer attempts" in dear.sentence
@@ -133,11 +133,11 @@ def test_of_several_prompts_it_has_to_hold_for_each():
 
 
 def test_what_to_do_next():
-    assert next_step(evaluation(proposal())).startswith("Use rejection from hint: its texts are within")
+    assert next_step(evaluation(proposal())).startswith("Use rejection sampling from hint: its texts are within")
     qrs = of_qrs(0.3, NEAR, 3.0)
     assert next_step(evaluation(proposal(CHEAP, FAR, qrs))).startswith("Use QRS from hint with β = 0.3: ")
     told = next_step(evaluation(proposal(CHEAP, OPEN)))
-    assert told.startswith("Make more attempts: whether rejection from hint is both near")
+    assert told.startswith("Make more attempts: whether rejection sampling from hint is both near")
     assert next_step(evaluation(proposal(CHEAP, FAR))).startswith("Draw from the model itself")
     # It is near, and dear: nothing to gain.
     assert next_step(evaluation(proposal(DEAR, NEAR))).startswith("Draw from the model itself")
@@ -150,7 +150,7 @@ def test_the_best_is_the_one_that_saves_most_for_sure():
     other = proposal(Estimate(0.7, 0.2, 0.9), NEAR)  # saves more as estimated, and less for sure
     prompt = both.prompts[0]
     both = replace(both, prompts=[replace(prompt, proposals={"wide": other, **prompt.proposals})])
-    assert "rejection from hint" in next_step(both)
+    assert "rejection sampling from hint" in next_step(both)
 
 
 def test_nothing_passed_at_all():

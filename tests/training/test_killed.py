@@ -13,7 +13,8 @@ from guardwrap.adapters.folder import WEIGHTS
 from tests.training.killing import WATCHED, Moment, run
 from tests.training.small import PRELOADED
 
-# One process imports torch; the others are forked from it, and it has no threads that they would miss.
+# One process imports torch for all tests of this group. The others are forked from it, and it has no threads that they
+# would miss.
 pytestmark = pytest.mark.xdist_group("killed")
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(PRELOADED)

@@ -14,7 +14,7 @@ from guardwrap.adapters.folder import CARD
 from tests.training.small import PRELOADED
 from tests.training.two import run, start
 
-pytestmark = pytest.mark.xdist_group("two")
+pytestmark = pytest.mark.xdist_group("killed")
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(PRELOADED)
 

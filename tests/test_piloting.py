@@ -1,0 +1,89 @@
+"""Plans: which limits of a budget they count, how long a prompt waits, and hints whose attempts have no weights."""
+
+import pytest
+
+from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Regex
+from guardwrap.errors import UsageError
+from guardwrap.planning import Way, cheapest
+from guardwrap.testing import World, llama_world
+
+RULE = Keyword("a", whole_words=False) & ~Regex("^b")
+
+
+@pytest.fixture(scope="module")
+def small() -> World:
+    return llama_world(letters="abcdef")
+
+
+def guarded_of(world: World, **options: object) -> GuardedGenerator:
+    return GuardedGenerator(world.pipeline(), RULE, seed=1, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limit", ["max_tokens", "max_computed_tokens"])
+def test_each_limit_of_a_budget_counts(small: World, limit: str) -> None:
+    """With half of the tokens that one text takes in the mean most calls end without it, and a plan says so."""
+    guarded = guarded_of(small, batch_size=1)
+    pilot = guarded.plan(small.prompt, pilot=200, seed=0, **small.settings)
+    (forecast,) = pilot.forecasts
+    drawn = forecast.tokens.value if limit == "max_tokens" else pilot.ways[0].tokens
+    few = Budget(max_attempts=None, **{limit: max(1, int(drawn / 2))})
+    plan = guarded.plan(small.prompt, pilot=200, seed=0, budget=few, num_return_sequences=4, **small.settings)
+    assert plan.forecasts[0].suffices < 0.2
+    assert f"without {limit}" in plan.advice
+    assert plan.budget is not None
+    assert getattr(plan.budget, limit) is None
+    served = guarded.run([small.prompt] * 40, seed=1, budget=few, num_return_sequences=4, **small.settings)
+    assert sum(outcome.ok for outcome in served) < 12
+    plenty = Budget(max_attempts=None, **{limit: int(40 * drawn)})
+    plan = guarded.plan(small.prompt, pilot=200, seed=0, budget=plenty, num_return_sequences=4, **small.settings)
+    assert plan.forecasts[0].suffices > 0.99
+    assert "as it is, which suffices" in plan.advice
+
+
+def test_a_prompt_that_is_alone_waits_for_whole_attempts(small: World) -> None:
+    guarded = guarded_of(small, batch_size=32)
+    alone = guarded.plan(small.prompt, pilot=100, seed=0, **small.settings).forecasts[0]
+    assert alone.attempts.high < 32
+    assert alone.seconds.low == alone.seconds.value == alone.seconds.high, "those that take 32 side by side"
+    many = guarded.plan(small.prompt, pilot=100, seed=0, num_return_sequences=50, **small.settings).forecasts[0]
+    assert many.seconds.low < many.seconds.value < many.seconds.high
+    two = guarded.plan([small.prompt] * 2, pilot=100, seed=0, **small.settings).forecasts[0]
+    assert two.seconds.low < two.seconds.high, "others use the time"
+
+
+def test_a_hint_without_weights_is_planned_for_as_it_is(small: World) -> None:
+    """A truncation keeps QRS from it; rejection takes it, and draws from g'."""
+    guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
+    settings = {**small.settings, "top_k": 5}
+    plan = guarded.plan(small.prompt, pilot=100, seed=0, **settings)
+    assert plan.sampler == "rejection"
+    assert "not g" in plan.advice
+    assert plan.ways[0].sampler == "rejection"
+    (outcome,) = guarded.run(small.prompt, seed=0, sampler="rejection", **settings)
+    assert outcome.ok
+    assert outcome.report.drawn_from.endswith("not g")
+    named = guarded.plan(small.prompt, pilot=100, seed=0, sampler="rejection", **small.settings)
+    assert named.ways[0].sampler == "rejection"
+    with pytest.raises(UsageError, match="temperature"):
+        guarded.plan(small.prompt, pilot=10, **{**settings, "temperature": -1.0})
+
+
+def test_a_plan_says_when_its_pilot_saw_little(small: World) -> None:
+    guarded = guarded_of(small, budget=Budget(max_attempts=1))
+    assert "pilot=48 would tell more" in guarded.plan(small.prompt, pilot=12, seed=0, **small.settings).advice
+    assert "tell more" not in guarded.plan(small.prompt, pilot=400, seed=0, **small.settings).advice
+
+
+def test_a_chat_is_told_by_its_last_message(small: World) -> None:
+    small.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    chat = [{"role": "system", "content": "b"}, {"role": "user", "content": "ab"}]
+    told = str(guarded_of(small).plan([chat], pilot=50, seed=0, **small.settings))
+    assert told.startswith("1 text for 'ab'\n")
+
+
+def test_the_cheaper_way_is_allowed_what_it_takes() -> None:
+    itself = Way("the model itself", "rejection", 0.0, float("inf"), float("inf"))
+    masked = Way("the model itself, masked", "rejection", 0.5, 40.0, 10.0)
+    assert "Budget" not in (cheapest([itself, masked], Budget(max_computed_tokens=400), 5) or "")
+    advice = cheapest([itself, masked], Budget(max_attempts=None, max_computed_tokens=100), 5)
+    assert (advice or "").endswith("with Budget(max_computed_tokens=400)")
