@@ -43,7 +43,7 @@ class Forecast:
     attempts, tokens, seconds
         Expected for ``texts``, with the attempts that QRS draws before its first text; the ends of the intervals follow
         from those of ``acceptance``, and are infinite where the pilot saw no acceptance. Tokens are those that are
-        drawn. Of several prompts, which share a batch, seconds are each one's part.
+        drawn; seconds, of several prompts, each one's part of the batch.
     suffices
         Probability that the budget is enough, given the pilot: from the beta-binomial law of the acceptances to come
         under Jeffreys' prior. For QRS the smaller one of that for its own pilot and that for its texts.
