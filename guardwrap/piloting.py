@@ -30,7 +30,8 @@ def plan_of(session: Session | EndpointSession, prompts: Any, pilot: int, option
     options = dict(options)
     texts = require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
     elsewhere = session.draws_elsewhere(options)
-    weighed = elsewhere and session.weighs(options) and options.get("sampler") != "rejection"
+    named = options.get("sampler")
+    weighed = elsewhere and session.weighs(options) and getattr(named, "name", named) != "rejection"
     try:
         outcomes, attempts = session.pilot(prompts, pilot, weigh=weighed, **options)
     except UsageError:  # of a truncation, which leaves attempts without weights; other reasons are told again

@@ -147,7 +147,7 @@ class Plan:
             cost = cost if math.isfinite(way.tokens) else "no text in the pilot"
             lines.append(f"from {way.source}, {way.sampler}: {cost}")
         if any(math.isfinite(way.tokens) for way in self.ways):
-            lines.append("(drawn tokens count against the budget; what attempts begin with alike is computed once)")
+            lines.append("(max_tokens counts what is drawn; what attempts begin with alike is computed once)")
         return "\n".join([*lines, f"recommended: {self.advice}"])
 
 

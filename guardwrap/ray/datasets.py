@@ -170,8 +170,6 @@ def map_prompts(
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers),
         num_cpus=1,
         num_gpus=gpus,
-        max_restarts=-1,
-        max_task_retries=-1,
     )
 
 

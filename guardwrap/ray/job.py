@@ -158,10 +158,7 @@ def _drawn(ray: Any, refs: list[Any], recipe: Recipe, workers: int, gpus: float)
         compute=ray.data.ActorPoolStrategy(size=workers),
         num_cpus=1,
         num_gpus=gpus,
-        # One that is killed begins anew with the block that it had.
-        max_restarts=-1,
-        max_task_retries=-1,
-    )
+    )  # an actor that is killed begins anew with the block that it had: Ray Data restarts them without end
     for table in drawn.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
         for error in filter(None, table["error"].to_pylist()):
             raise pickle.loads(error)
