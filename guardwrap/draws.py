@@ -63,7 +63,7 @@ class Draw:
 @spelled
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may be spent on one prompt. None is no limit.
+    """What may be spent on one prompt. None (in YAML: null) is no limit.
 
     The first three limits do not bias what is returned: they are looked at in launch order, before an attempt
     counts, and never end an attempt that has begun.

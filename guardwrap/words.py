@@ -59,6 +59,8 @@ def counted(number: float, what: str) -> str:
 
 def digits(figure: float) -> str:
     """Spell a figure with three digits, and thousands in full: 1790, not 1.79e+03."""
+    if math.isinf(figure):
+        return "∞" if figure > 0 else "-∞"
     short = f"{figure:.3g}"
     return f"{float(short):.0f}" if 1000 <= abs(figure) < 1e9 else short
 

@@ -62,7 +62,7 @@ constraint:
 
 # What attempts are drawn from, if not the model itself: another prompt, as in
 #     proposal: {{prompt: "Mention tea. {{prompt}}"}}
-# or the model without tokens that the constraint rules out, as in
+# or the model without tokens that the constraint rules out, where tokens with less than this share are not looked at:
 #     proposal: {{masked: {{unseen: 0.001}}}}
 # proposal: null
 

@@ -34,7 +34,7 @@ def flattened(parts: Sequence[Constraint], kind: type[All] | type[AnyOf]) -> tup
 
 @dataclass(frozen=True, eq=False, repr=False)
 class All(Constraint):
-    """Every part must hold: ``a & b``. The verdict is the minimum of the parts' verdicts.
+    """Every part must hold: ``a & b``.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class All(Constraint):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AnyOf(Constraint):
-    """At least one part must hold: ``a | b``. The verdict is the maximum of the parts' verdicts.
+    """At least one part must hold: ``a | b``.
 
     Parameters
     ----------

@@ -23,8 +23,6 @@ def in_words(figure: Estimate | float | str | None) -> str:
         return f"{in_words(float(figure.value))} [{in_words(float(figure.low))}, {in_words(float(figure.high))}]"
     if isinstance(figure, int):
         return str(figure)
-    if math.isinf(figure):
-        return "∞" if figure > 0 else "-∞"
     return digits(figure)
 
 

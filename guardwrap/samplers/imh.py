@@ -41,7 +41,9 @@ def imh(
     chains: int | None = None,
     move: Literal["accepted", "raw"] = "accepted",
 ) -> Sampler:
-    """Return the sampler whose chains start at an accepted draw and move by min(1, w(y') / w(y)), w = P / a'.
+    """Return the sampler that begins at a passing attempt and moves on to others, the likelier the more g prefers them.
+
+    A move from y to y' is made with probability min(1, w(y') / w(y)), where w = P / a' (the paper's App. G).
 
     Parameters
     ----------
