@@ -167,7 +167,7 @@ class Report:
     Parameters
     ----------
     drawn_from
-        In words: ``"exactly g"``, or why not; ``"nothing"`` without a text.
+        In words: ``"exactly g"``, or why not; ``"nothing"`` without a text, and after a colon what the sampler lacked.
     sampler
         Name of the sampler.
     seed

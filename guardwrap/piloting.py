@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from guardwrap.asking import require_whole
-from guardwrap.errors import UsageError
 from guardwrap.planning import Plan, cheapest, planned, way_of
 from guardwrap.remote import EndpointSession
+from guardwrap.samplers import sampler_named
 from guardwrap.session import Session
 
 __all__ = ["plan_of"]
@@ -28,15 +28,12 @@ def plan_of(session: Session | EndpointSession, prompts: Any, pilot: int, option
         Attempts for each prompt, from each source of texts.
     """
     options = dict(options)
+    prompts = list(prompts) if isinstance(prompts, Iterator) else prompts  # they are drawn for more than once
     texts = require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
     elsewhere = session.draws_elsewhere(options)
     named = options.get("sampler")
-    weighed = elsewhere and session.weighs(options) and getattr(named, "name", named) != "rejection"
-    try:
-        outcomes, attempts = session.pilot(prompts, pilot, weigh=weighed, **options)
-    except UsageError:  # of a truncation, which leaves attempts without weights; other reasons are told again
-        weighed = False
-        outcomes, attempts = session.pilot(prompts, pilot, weigh=False, **options)
+    weighed = elsewhere and (session.weighs(prompts, options) if named is None else sampler_named(named).weighs)
+    outcomes, attempts = session.pilot(prompts, pilot, weigh=weighed, **options)
     budget = options.get("budget") or session.budget
     rows = options.get("batch_size") or session.batch_size
     made = planned(outcomes, attempts, texts=texts, budget=budget, rows=rows, elsewhere=elsewhere, weighed=weighed)

@@ -162,12 +162,12 @@ class EndpointSession(Asking):
             raise UsageError("the wrapper draws from its proposal; make another one for the adapter")
         self.adapter = _adapter(given)
 
-    def weighs(self, options: Mapping[str, Any]) -> bool:
+    def weighs(self, prompts: Any, options: Mapping[str, Any]) -> bool:
         """Whether attempts of a call's proposal are weighed.
 
         That takes requests of their own and a server that answers them, so they are where the sampler asks for it.
         """
-        own, _ = self._read(options)
+        own, _ = self._read({**options, "seed": 0})
         return self._asked(own).sampler.weighs
 
     def tensor_job(self, ids: Any, options: Mapping[str, Any]) -> NoReturn:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from guardwrap.asking import BATCH_SIZE, Asking, require_whole
@@ -22,7 +23,7 @@ from guardwrap.pipelines.calls import Call, TensorCall
 from guardwrap.pipelines.loading import as_pipeline, has_dropout
 from guardwrap.pipelines.prefix import PrefixWatch, StablePrefix
 from guardwrap.pipelines.prepare import PreparedPrompt
-from guardwrap.pipelines.proposed import ProposedCall, Weigher, with_own_target
+from guardwrap.pipelines.proposed import ProposedCall, Weigher, why_unweighable, with_own_target
 from guardwrap.pipelines.tasks import call_kind, call_of
 from guardwrap.pipelines.tensors import prepare_rows
 from guardwrap.private import batch_size_of
@@ -115,9 +116,12 @@ class Session(Asking):
         """Whether a prompt may be a list of messages."""
         return getattr(self.tokenizer, "chat_template", None) is not None
 
-    def weighs(self, options: Mapping[str, Any]) -> bool:
-        """Whether attempts of a call's proposal can be weighed under the model."""
-        return True
+    def weighs(self, prompts: Any, options: Mapping[str, Any]) -> bool:
+        """Whether attempts of a call's proposal can be weighed under the model: not under a truncation, for one."""
+        prompts, options = self.kind.with_named_inputs(prompts, options)
+        job = self.job({**options, "sampler": "rejection", "seed": 0})
+        first = islice(self.kind.read_prompts(prompts).prompts, 1)  # the settings are the same for all
+        return all(why_unweighable(prompt) is None for prompt in job.call.prompts(enumerate(first), 1))
 
     def draws_elsewhere(self, options: Mapping[str, Any]) -> bool:
         """Whether attempts of a call come from something else than the model under the user's prompts."""

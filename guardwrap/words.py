@@ -42,14 +42,21 @@ def _origin(report: Report) -> str:
     every = "which satisfies the constraint" if one else "all of which satisfy the constraint"
     if words == "exactly g":
         return f"exactly {satisfy}"
-    if words.startswith("approximately g"):  # what QRS says of its distance
-        sure = "not quite" if ", above " in words else "perhaps nearly" if "not surely" in words else "nearly"
-        return f"{sure} {satisfy}"
+    if words.startswith("approximately g"):
+        return f"{_nearness(report)} {satisfy}"
     if words.endswith(", not g"):
         return f"{every}, drawn from a proposal and not from your model's own law"
     if words.startswith("biased"):
         return f"{every}; short ones are favoured by the deadline"
     return f"{every}; {words}"
+
+
+def _nearness(report: Report) -> str:
+    """Say how sure it is that texts are near to g, where the sampler has figures of that."""
+    distance, enough = report.evidence.get("tvd"), report.evidence.get("near_enough")
+    if not isinstance(distance, tuple) or not isinstance(enough, float) or distance.high <= enough:
+        return "nearly"
+    return "perhaps nearly" if distance.value <= enough else "not quite"
 
 
 def counted(number: float, what: str) -> str:

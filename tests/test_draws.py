@@ -11,8 +11,9 @@ import pytest
 from pydantic import RootModel
 
 from guardwrap import Budget, Fallback, GuardedGenerator, JSONSchema, Keyword, Length, Regex
-from guardwrap.draws import Estimate
+from guardwrap.draws import Draw, Estimate
 from guardwrap.errors import UsageError
+from guardwrap.samplers import Attempt, qrs
 from guardwrap.testing import World, llama_world
 
 
@@ -58,6 +59,38 @@ def test_infinite_evidence_is_strict_json(world: World) -> None:
     assert list(data) == [field.name for field in dataclasses.fields(report)]
     with pytest.raises(ValueError, match="not JSON compliant"):
         json.dumps(dataclasses.asdict(report), allow_nan=False)
+
+
+def qrs_report(weights: list[float], **options: Any) -> tuple[str, Any]:
+    sampler = qrs(**options)
+    state = sampler.init()
+    for i, weight in enumerate(weights):
+        state, _ = sampler.step(state, Attempt(Draw("", (i,), ""), True, weight, 0.5))
+    return sampler.report(state)
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "begins", "said"),
+    [
+        ([0.0, 0.1] * 500, {}, "nearly as", "within the target of 0.05"),
+        ([0.0, 3.0] * 500, {"target_tvd": 0.3}, "perhaps nearly as", "as estimated, but not surely"),
+        ([0.0, 3.0] * 500, {"beta": 1.0}, "not quite as", "above 0.05"),
+        ([0.0, 3.0] * 500, {"target_tvd": 0.6}, "nearly as", "within the target of 0.6"),
+        ([0.0, 3.0] * 500, {"target_acceptance": 0.9}, "not quite as", "above 0.05"),
+    ],
+)
+def test_the_first_line_says_how_sure_it_is(
+    world: World, weights: list[float], options: dict[str, Any], begins: str, said: str
+) -> None:
+    """By the figures alone, not by the words about them."""
+    drawn_from, evidence = qrs_report(weights, **options)
+    assert said in drawn_from
+    (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
+    report = dataclasses.replace(outcome.report, drawn_from="approximately g", evidence=evidence)
+    assert report.headline().startswith(f"1 text, {begins} your model writes it")
+    assert evidence["near_enough"] == options.get("target_tvd", 0.05)
+    without = dataclasses.replace(report, evidence={})
+    assert without.headline().startswith("1 text, nearly as"), "of a sampler without such figures"
 
 
 def test_attempts_are_exact(world: World) -> None:

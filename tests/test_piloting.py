@@ -5,6 +5,7 @@ import pytest
 from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Regex
 from guardwrap.errors import UsageError
 from guardwrap.planning import Way, cheapest
+from guardwrap.samplers import rejection
 from guardwrap.testing import World, llama_world
 
 RULE = Keyword("a", whole_words=False) & ~Regex("^b")
@@ -62,10 +63,23 @@ def test_a_hint_without_weights_is_planned_for_as_it_is(small: World) -> None:
     (outcome,) = guarded.run(small.prompt, seed=0, sampler="rejection", **settings)
     assert outcome.ok
     assert outcome.report.drawn_from.endswith("not g")
-    named = guarded.plan(small.prompt, pilot=100, seed=0, sampler="rejection", **small.settings)
-    assert named.ways[0].sampler == "rejection"
+    for sampler in ("rejection", {"rejection": None}, rejection):
+        named = guarded.plan(small.prompt, pilot=100, seed=0, sampler=sampler, **small.settings)
+        assert named.ways[0].sampler == "rejection"
+    with pytest.raises(UsageError, match=r"top_k keeps the proposal from texts.*pass top_k=0"):
+        guarded.plan(small.prompt, pilot=10, sampler="qrs", **settings)
     with pytest.raises(UsageError, match="temperature"):
         guarded.plan(small.prompt, pilot=10, **{**settings, "temperature": -1.0})
+
+
+def test_prompts_may_come_from_an_iterator(small: World) -> None:
+    guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
+    told = [
+        guarded.plan(prompts, pilot=50, seed=0, **small.settings)
+        for prompts in ([small.prompt] * 2, iter([small.prompt] * 2))
+    ]
+    assert [len(plan.forecasts) for plan in told] == [2, 2]
+    assert told[0].ways == told[1].ways
 
 
 def test_a_plan_says_when_its_pilot_saw_little(small: World) -> None:

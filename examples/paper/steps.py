@@ -296,6 +296,7 @@ class Run:
                 steps=settings.steps,
                 texts=settings.texts,
                 seed=settings.seed,
+                replication=True,
             ).proposals[OURS],
         )
 

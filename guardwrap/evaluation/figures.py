@@ -125,6 +125,7 @@ def figures_of(
     texts: int = 1000,
     seed: int = 0,
     sampler: str | Mapping[str, Any] | None = None,
+    replication: bool = False,
 ) -> PromptFigures:
     """Take everything from the attempts of one prompt that they say.
 
@@ -142,6 +143,8 @@ def figures_of(
         What to highlight in sample texts.
     betas, steps, texts, seed, sampler
         As in ``tradeoff``.
+    replication
+        As in ``reach``.
     """
     accepted = [attempt.draw.text for attempt in base if attempt.satisfied]
     rate = acceptance_rate(len(accepted), len(base), stopped_on_acceptance=False)
@@ -166,7 +169,7 @@ def figures_of(
             return ProposalFigures(len(attempts), len(satisfied), nothing, notes=(note,))
         figures = _of_weights(weights, len(satisfied), rate)
         points = tradeoff(attempts, bins, betas=betas, steps=steps, texts=texts, seed=seed, sampler=sampler)
-        reached = reach(points)
+        reached = reach(points, replication=replication)
         none_of = sampler is not None and points[-1].sampler in CURVES
         return ProposalFigures(
             len(attempts),

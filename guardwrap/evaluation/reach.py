@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from guardwrap.evaluation.tradeoff import Point
 
-__all__ = ["PAPER", "Reach", "reach"]
+__all__ = ["Reach", "reach"]
 
 _FLOOR = 0.01  # of rejection's KL: less counts as that where a line is drawn between two points
 
@@ -28,7 +28,7 @@ class Reach:
     low, high
         Where the curves of the intervals' lower and upper ends come so far.
     paper
-        The paper's own figure (App. G).
+        The paper's own figure (App. G), where it is asked for.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -38,20 +38,22 @@ class Reach:
     cost: float | None
     low: float | None
     high: float | None
-    paper: float
+    paper: float | None = None
 
 
-PAPER = (("qrs", 0.5, 1.36), ("imh", 0.5, 10.0), ("qrs", 0.1, 10.0), ("imh", 0.1, 50.0))
+_PAPER = (("qrs", 0.5, 1.36), ("imh", 0.5, 10.0), ("qrs", 0.1, 10.0), ("imh", 0.1, 50.0))
 """Sampler, share of the projected KL that is left, cost over rejection (App. G; ≈ 10 and 50 for the last two)."""
 
 
-def reach(points: Sequence[Point]) -> list[Reach]:
+def reach(points: Sequence[Point], *, replication: bool = False) -> list[Reach]:
     """Read off what QRS and IMH cost when half, and a tenth, of the projected KL is left.
 
     Parameters
     ----------
     points
         Of one proposal, rejection first.
+    replication
+        Whether the paper's figures go with them.
 
     Returns
     -------
@@ -62,7 +64,7 @@ def reach(points: Sequence[Point]) -> list[Reach]:
     if start is None or not start.low > 0:
         return []
     found = []
-    for sampler, share, paper in PAPER:
+    for sampler, share, paper in _PAPER:
         curve = sorted((p for p in points if p.sampler == sampler and p.projected_kl), key=lambda p: p.relative_cost)
         ends = [
             _crossing(
@@ -73,7 +75,8 @@ def reach(points: Sequence[Point]) -> list[Reach]:
             )
             for end in range(3)
         ]
-        found.append(Reach(sampler, share, ends[0], ends[1], ends[2], paper))
+        cost, low, high = ends
+        found.append(Reach(sampler, share, cost, low, high, paper if replication else None))
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from guardwrap.draws import Estimate, exactly
 from guardwrap.errors import UsageError
 from guardwrap.evaluation.claims import claims_of, next_step
 from guardwrap.evaluation.figures import PromptFigures, ProposalFigures
-from guardwrap.evaluation.reach import PAPER
 from guardwrap.evaluation.settings import BASE
 from guardwrap.evaluation.summary import LABELS, Evaluation, mean_over_prompts
 from guardwrap.evaluation.tradeoff import CURVES, Point
@@ -70,24 +68,18 @@ def page_of(evaluation: Evaluation) -> Page:
         mean = _figures_table(mean_over_prompts(evaluation.prompts), evaluation.how.get("mean", ""))
         sections.append(Section(f"Mean over {len(evaluation.prompts)} prompts", (mean,)))
     for i, prompt in enumerate(evaluation.prompts, start=1):
-        sections.append(
-            Section(
-                f"Prompt {i}" if several else "Prompt", tuple(_prompt(prompt, paper=evaluation.settings.replication))
-            )
-        )
+        sections.append(Section(f"Prompt {i}" if several else "Prompt", tuple(_prompt(prompt))))
     sections += [Section("How figures were made", (_how(evaluation),)), Section("Settings", (_settings(evaluation),))]
     return Page(f"Proposals and samplers for {evaluation.constraint}", tuple(sections))
 
 
-def charts_of(prompt: PromptFigures, *, paper: bool = False) -> dict[str, Chart]:
+def charts_of(prompt: PromptFigures) -> dict[str, Chart]:
     """Return what there is to draw of one prompt.
 
     Parameters
     ----------
     prompt
         Its figures.
-    paper
-        Whether what the paper found is drawn beside them.
 
     Returns
     -------
@@ -102,7 +94,7 @@ def charts_of(prompt: PromptFigures, *, paper: bool = False) -> dict[str, Chart]
     if prompt.base.histogram and any(found.histogram for found in known.values()):
         charts["positions"] = _places(prompt, known)
     for i, (name, found) in enumerate(known.items()):
-        charts["tradeoff" if i == 0 else f"tradeoff-of-{i + 1}"] = _tradeoff(name, found, paper=paper)
+        charts["tradeoff" if i == 0 else f"tradeoff-of-{i + 1}"] = _tradeoff(name, found)
     return charts
 
 
@@ -126,16 +118,16 @@ def _overview(prompts: Sequence[PromptFigures]) -> list[Chart]:
     return [cost_against_distance(found)] if found else []
 
 
-def _prompt(prompt: PromptFigures, *, paper: bool) -> list[Block]:
+def _prompt(prompt: PromptFigures) -> list[Block]:
     blocks: list[Block] = [Text(prompt.prompt or "None: an empty text.")]
     figures = {BASE: prompt.base.figures} | {name: found.figures for name, found in prompt.proposals.items()}
     counts = [f"{BASE} {prompt.base.accepted} of {prompt.base.attempts}"]
     counts += [f"{name} {found.accepted} of {found.attempts}" for name, found in prompt.proposals.items()]
     blocks.append(_figures_table(figures, f"Attempts that satisfy the constraint: {', '.join(counts)}."))
     blocks += [Note(f"{name}: {note}.") for name, found in prompt.proposals.items() for note in found.notes]
-    blocks += [chart for name, chart in charts_of(prompt, paper=paper).items() if name != "cost"]
+    blocks += [chart for name, chart in charts_of(prompt).items() if name != "cost"]
     for name, found in prompt.proposals.items():
-        blocks += _samplers(name, found, paper=paper)
+        blocks += _samplers(name, found)
     spans = prompt.base.spans or [()] * len(prompt.base.samples)
     samples = [Sample(text, tuple(found)) for text, found in zip(prompt.base.samples, spans, strict=True)]
     none = None if samples else "No attempt of the model gave one."
@@ -156,7 +148,7 @@ def _figures_table(figures: Mapping[str, Mapping[str, Estimate]], caption: str) 
     return Table(caption, ("", *figures), tuple(rows))
 
 
-def _samplers(name: str, found: ProposalFigures, *, paper: bool) -> list[Block]:
+def _samplers(name: str, found: ProposalFigures) -> list[Block]:
     if not found.samplers:
         return []
     with_it = f"proposal {name}"
@@ -183,6 +175,7 @@ def _samplers(name: str, found: ProposalFigures, *, paper: bool) -> list[Block]:
     ]
     blocks: list[Block] = [Table(f"What every setting costs, and how near to g it comes: {with_it}", head, tuple(rows))]
     if found.reach:
+        paper = any(reach.paper for reach in found.reach)
         reached: list[tuple[Cell, ...]] = [
             (
                 reach.sampler.upper(),
@@ -231,8 +224,8 @@ def _places(prompt: PromptFigures, known: Mapping[str, ProposalFigures]) -> Bars
     )
 
 
-def _tradeoff(name: str, found: ProposalFigures, *, paper: bool) -> Curves:
-    """Return the curves of one proposal's samplers, each from rejection on, and the paper's if they are asked for."""
+def _tradeoff(name: str, found: ProposalFigures) -> Curves:
+    """Return the curves of one proposal's samplers, each from rejection on, and the paper's where they are known."""
     start = _distance(found.samplers[0]) or found.figures["kl_gold_guarded"]
     by_place = any(point.projected_kl for point in found.samplers)
     series = []
@@ -244,12 +237,11 @@ def _tradeoff(name: str, found: ProposalFigures, *, paper: bool) -> Curves:
         ]
         if points:
             series.append(Curve(title, (CurvePoint(1.0, start), *points)))
-    beside = paper and start.value > 0 and math.isfinite(start.value)
-    if beside:
-        for sampler, title in _SAMPLERS.items():
-            left = [(1.0, 1.0), *((cost, share) for of, share, cost in PAPER if of == sampler)]
-            points = [CurvePoint(cost, exactly(share * start.value)) for cost, share in left]
-            series.append(Curve(f"{title}, in the paper", tuple(points), title))
+    beside = [reach for reach in found.reach if reach.paper]
+    for sampler, title in _SAMPLERS.items() if beside else ():
+        left = [(1.0, 1.0), *((reach.paper, reach.share) for reach in beside if reach.sampler == sampler)]
+        points = [CurvePoint(cost, exactly(share * start.value)) for cost, share in left if cost]
+        series.append(Curve(f"{title}, in the paper", tuple(points), title))
     series += [
         Curve(point.sampler, (CurvePoint(point.relative_cost, kl),))
         for point in found.samplers

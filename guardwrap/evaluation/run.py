@@ -88,6 +88,7 @@ def evaluate(
             texts=settings.texts,
             seed=settings.seed,
             sampler=settings.sampler,
+            replication=settings.replication,
         )
         for i, prompt in enumerate(settings.prompts)
     ]
@@ -98,7 +99,7 @@ def evaluate(
     (folder / "evaluation.json").write_text(data + "\n", encoding="utf-8")
     several = len(prompts) > 1
     for i, prompt in enumerate(prompts, start=1):
-        charts = charts_of(prompt, paper=settings.replication)
+        charts = charts_of(prompt)
         for name, chart in charts.items():
             (folder / f"{name}{f'-{i}' if several else ''}.png").write_bytes(png_of(chart, methods_of(charts.values())))
     (folder / "report.html").write_text(html_report([page_of(evaluation)]), encoding="utf-8")

@@ -105,10 +105,8 @@ def _own(fields: Mapping[str, Any], constraint: Constraint, budget: Budget) -> O
     seed = given.get("seed")
     if seed is not None and (type(seed) is not int or seed < 0):
         raise Invalid(("seed",), f"{short(seed)} is no whole number of at least 0")
-    limits = None
-    if "budget" in given:
-        limits = _replaced(budget, given["budget"])
-    return Own(own, sampler, limits, seed)
+    replaced = _replaced(budget, given["budget"]) if "budget" in given else None
+    return Own(own, sampler, replaced, seed)
 
 
 def _replaced(budget: Budget, given: Any) -> Budget:

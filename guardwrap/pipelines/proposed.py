@@ -28,7 +28,7 @@ from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.private import Chat, is_valid_message
 from guardwrap.samplers.base import finite_weight
 
-__all__ = ["ProposedCall", "Weigher", "require_same_tokens", "require_weighable", "with_own_target"]
+__all__ = ["ProposedCall", "Weigher", "require_same_tokens", "require_weighable", "why_unweighable", "with_own_target"]
 
 _TRUNCATING = {
     TopKLogitsWarper: "top_k",
@@ -170,18 +170,23 @@ def require_weighable(prompt: PreparedPrompt) -> PreparedPrompt:
     UsageError
         If they are not sampled, or a truncation keeps a' from texts that a gives.
     """
+    reason = why_unweighable(prompt)
+    if reason is not None:
+        raise UsageError(f"{reason}, or sampler='rejection'")
+    return prompt
+
+
+def why_unweighable(prompt: PreparedPrompt) -> str | None:
+    """Say why attempts have no weights, and what to pass so that they do; None where they have."""
     if prompt.law.mode != "sample":
-        raise UsageError(
-            f"{prompt.law.mode} search draws nothing that could be weighed; pass do_sample=True, num_beams=1, or "
-            "sampler='rejection'"
-        )
+        return f"{prompt.law.mode} search draws nothing that could be weighed; pass do_sample=True, num_beams=1"
     law: GenerationLaw | None = None if prompt.target is None else prompt.law
     for warper in law.warpers if law is not None else ():
         name = _TRUNCATING.get(type(warper))
         if name is not None:
             off = "0" if name in ("top_k", "epsilon_cutoff", "eta_cutoff") else "None"
-            raise UsageError(
+            return (
                 f"{name} keeps the proposal from texts that the model gives, so they could never be returned; pass "
-                f"{name}={off}, or sampler='rejection'"
+                f"{name}={off}"
             )
-    return prompt
+    return None

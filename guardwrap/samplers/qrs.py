@@ -67,7 +67,7 @@ def qrs(
     -------
     Sampler
         Its report has β, the acceptance rate, TVD(p_β, g), KL(g‖p_β) in nats and the effective sample size of the
-        weights, each with an interval; and with a target the attempts of the pilot.
+        weights, each with an interval; the TVD that would be near enough; and with a target the attempts of the pilot.
 
     Raises
     ------
@@ -126,6 +126,7 @@ def _report(state: _State, pilot: int, target: float | None) -> tuple[str, Mappi
     figures |= {
         "qrs_acceptance": qrs_acceptance(weights, state.log_beta),
         "tvd": tvd,
+        "near_enough": NEAR if target is None else target,
         "kl": qrs_kl(weights, state.log_beta),
         "effective_sample_size": effective_sample_size(weights),
     }

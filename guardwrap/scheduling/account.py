@@ -31,7 +31,9 @@ _CLOCK = "max_time cuts texts by the clock, so the same seed need not give the s
 _SKIPS = "{} of {} attempts were not drawn, as they were known to be rejected: their number was drawn, exactly"
 
 _NEVER = "no text that can be drawn under these settings satisfies the constraint"
-_OWN = "attempts were the model's own, without a proposal: sampler='rejection' gives exactly g for fewer of them"
+_OWN = (
+    "attempts were the model's own, without a proposal: sampler='rejection' gives exactly g, and takes no more of them"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,8 @@ def test_reach_is_read_off_the_curve():
     assert read["imh", 0.5].cost == pytest.approx(2 * 4 ** (math.log(0.9 / 0.5) / math.log(3)))
     assert read["imh", 0.1].cost is None
     assert read["qrs", 0.5].low < 2 < read["qrs", 0.5].high
-    assert [r.paper for r in reach(points)] == [1.36, 10, 10, 50]
+    assert [r.paper for r in reach(points, replication=True)] == [1.36, 10, 10, 50]
+    assert not any(r.paper for r in reach(points))
     assert reach([point("rejection", 1.0, None), *points[1:]]) == []
     flat = replace(start, projected_kl=Estimate(0.01, 0.0, 0.02))
     assert reach([flat, *points[1:]]) == [], "there is nothing to halve"

@@ -233,7 +233,8 @@ def _difference(kind: type[Rows], model: Any) -> float:
             step = torch.tensor(next_tokens, device=model.device)
             seen.append((texts, rows.forward(step, dict(enumerate(texts)) if rows.shares else None)))
     right = _logits_after(model, {text for each, _ in seen for text in each})
-    return max(_apart(logits, torch.stack([right[text] for text in each])) for each, logits in seen)
+    apart = [_apart(logits, torch.stack([right[text] for text in each])) for each, logits in seen]
+    return torch.tensor(apart).amax().item()  # NaN if one is, which max() may overlook
 
 
 def _logits_after(model: Any, texts: set[Ids]) -> dict[Ids, torch.Tensor]:

@@ -2,6 +2,8 @@
 
 import copy
 import inspect
+import math
+from itertools import count
 from typing import Any
 
 import pytest
@@ -175,6 +177,16 @@ def mixed_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots._SlotLayer, "column", lambda self, rows: column(self, [*rows[1:], rows[0]]))
 
 
+def numbers_lost(patch: pytest.MonkeyPatch) -> None:
+    """From the third step on there are none: those before are right."""
+    forward, calls = Slots.forward, count(1)
+
+    def lossy(self: Slots, *given: Any) -> torch.Tensor:
+        return forward(self, *given) * (math.nan if next(calls) > 2 else 1.0)
+
+    patch.setattr(Slots, "forward", lossy)
+
+
 MISTAKES: dict[str, Any] = {
     "states in the wrong columns": rolled_states,
     "a column too many is seen": lambda patch: moved(patch, lambda mask, at: (edges(mask, -1, 1), at)),
@@ -183,6 +195,7 @@ MISTAKES: dict[str, Any] = {
     "rows that move stay behind": lambda patch: patch.setattr(slots._SlotLayer, "move", lambda *_: None),
     "a larger rectangle is shifted": shifted_layout,
     "a prefix of another row": mixed_columns,
+    "logits are no numbers": numbers_lost,
 }
 
 
