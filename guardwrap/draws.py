@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from guardwrap.errors import UsageError, spelled
+from guardwrap.errors import UsageError, quoted, spelled
 from guardwrap.words import counted, digits, sentence
 
 __all__ = [
@@ -235,7 +235,7 @@ class Report:
         # What a pilot draws is rejected, and could not have been returned.
         blamed = {label: count for label, count in self.rejections.items() if not (why and label == SAMPLER)}
         worst = max(blamed.items(), key=lambda item: item[1], default=None)
-        blame = f"{worst[0]!r} rejected {worst[1]:,} of {self.usage.attempts:,}; " if worst else ""
+        blame = f"{quoted(worst[0])} rejected {worst[1]:,} of {self.usage.attempts:,}; " if worst else ""
         if self.ended == "impossible":
             return f"{blame}weaken the constraint, or let the model say more: top_k=0, a larger max_new_tokens"
         rate = f"acceptance rate {self.acceptance}; " if self.acceptance else ""

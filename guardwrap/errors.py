@@ -173,7 +173,7 @@ class CheckFailed(GuardwrapError):
     original: BaseException | None = None
 
     def __init__(self, constraint: str, reason: str, original: BaseException | None = None) -> None:
-        super().__init__(f"constraint {constraint!r} {reason}")
+        super().__init__(f"constraint {quoted(constraint)} {reason}")
         self.constraint = constraint
         self.original = original
 
@@ -210,6 +210,11 @@ def first_line(error: BaseException) -> str:
     """Return the first line of what an error says, or its type's name."""
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else type(error).__name__
+
+
+def quoted(text: str) -> str:
+    """Return a text in quotation marks and in one line, with backslashes as they are written: people read it."""
+    return repr(text).replace("\\\\", "\\")
 
 
 def nearest(name: object, known: Iterable[str]) -> str:

@@ -18,6 +18,7 @@ from guardwrap.constraints.limits import judging
 from guardwrap.constraints.proposing import misfit
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.draws import Draw
+from guardwrap.errors import quoted
 from guardwrap.host import quieten_transformers
 from guardwrap.lines.prompts import lines
 
@@ -132,7 +133,7 @@ def _print(file: str, read: ConstraintFile, examples: Sequence[Judged], results:
 
 
 def _verdict(item: Judged) -> str:
-    return f"rejected by {', '.join(map(repr, item.failed))}" if item.failed else "accepted"
+    return f"rejected by {', '.join(map(quoted, item.failed))}" if item.failed else "accepted"
 
 
 def _as_dict(

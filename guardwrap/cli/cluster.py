@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from guardwrap.cli.common import fail
-from guardwrap.cli.running import missing_texts, require_another_seed, telling
+from guardwrap.cli.running import missing_texts, require_another_seed
 from guardwrap.cli.streams import in_words as why
+from guardwrap.cli.telling import telling
 from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.lines.prompts import Item, Source
 from guardwrap.ray.folder import Folder
@@ -82,14 +83,19 @@ def on_ray(
             require_another_seed(output, fresh, of_run)
         require_same(folder, {**made_with, "seed": of_run}, other_budget=retry_failed)
         recipe = Recipe(**{**vars(recipe), "options": {**recipe.options, "seed": of_run}})
-        tell = (lambda: None) if quiet else telling(lambda: (len(folder.done), _short(folder)), len(order), "rows")
+        told = nullcontext() if quiet else telling(lambda: _done(folder, again=retry_failed), len(order), "row")
         retry = fresh if retry_failed else None
         try:
             # Ray remarks on stdout what becomes of its workers; nothing of ours goes there.
-            with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), connected(address, workers, gpus) as ray:
+            with (
+                told,
+                open(os.devnull, "w") as nowhere,
+                redirect_stdout(nowhere),
+                connected(address, workers, gpus) as ray,
+            ):
                 if begun is None:
                     folder.begin({**made_with, "seed": of_run})
-                run(items, order, folder, recipe, ray, workers=workers, gpus=gpus, retry_seed=retry, tell=tell)
+                run(items, order, folder, recipe, ray, workers=workers, gpus=gpus, retry_seed=retry)
         except KeyboardInterrupt:
             raise typer.Exit(fail(f"interrupted: {_state(folder, order)}", 130)) from None
         except OSError as error:
@@ -108,8 +114,14 @@ def _items_of(source: Source) -> Callable[[], Iterator[Item]]:
     return source.items
 
 
+def _done(folder: Folder, *, again: bool) -> tuple[int, int]:
+    """Return how many rows are done, and how many of them have not all their texts: none where those are done again."""
+    done, short = len(folder.done), _short(folder)
+    return (done - short, 0) if again else (done, short)
+
+
 def _short(folder: Folder) -> int:
-    return sum(not done.ok for done in folder.done.values())
+    return sum(not done.ok for done in list(folder.done.values()))  # another thread may add some
 
 
 def _state(folder: Folder, order: Mapping[int, int]) -> str:

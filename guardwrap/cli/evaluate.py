@@ -24,6 +24,7 @@ from guardwrap.cli.common import (
     require_folder,
 )
 from guardwrap.cli.streams import ends_at_once
+from guardwrap.cli.telling import telling
 from guardwrap.constraints.documents import read_option
 from guardwrap.evaluation.settings import EvaluationSettings, read_settings
 from guardwrap.report.drawing import require_matplotlib
@@ -105,12 +106,15 @@ def evaluate(
 
 @contextmanager
 def _progress(settings: EvaluationSettings) -> Iterator[Callable[[int], None]]:
-    """Show on a terminal how many attempts are there."""
+    """Show how many attempts are there."""
+    of_each = (settings.base_attempts or settings.attempts) + settings.attempts * len(settings.proposals)
+    total = of_each * len(settings.prompts)
     if not sys.stderr.isatty():
-        yield lambda _: None
+        done: list[int] = []
+        with telling(lambda: (sum(done), 0), total, "attempt"):
+            yield done.append
         return
     from rich.console import Console
 
-    of_each = (settings.base_attempts or settings.attempts) + settings.attempts * len(settings.proposals)
-    with progress_bar("attempts", of_each * len(settings.prompts), Console(stderr=True)) as (bar, task):
+    with progress_bar("attempts", total, Console(stderr=True)) as (bar, task):
         yield lambda made: bar.advance(task, made)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from itertools import islice
+from time import monotonic
 from typing import Annotated
 
 import typer
@@ -27,6 +28,7 @@ from guardwrap.cli.common import (
     read_constraints,
 )
 from guardwrap.cli.proposing import proposed_by
+from guardwrap.cli.telling import now_and_then
 from guardwrap.draws import Budget
 from guardwrap.errors import UsageError
 from guardwrap.lines.prompts import source_of
@@ -83,7 +85,9 @@ def plan(
         given, proposal=proposal, adapter=adapter, none=no_proposal, served=endpoint is not None
     )
     guarded = load_generator(generator_of(model, endpoint), given, budget=budget, proposal=proposed, adapter=drawing)
-    made = guarded.plan(texts, pilot=pilot, num_return_sequences=count, **known(options))
+    start = monotonic()
+    with now_and_then(lambda: f"guardwrap: the pilot is being drawn, {monotonic() - start:.0f} s so far"):
+        made = guarded.plan(texts, pilot=pilot, num_return_sequences=count, **known(options))
     typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable(str(made)))
     if others and not as_json:
         attempts = sum(each.attempts.value for each in made.forecasts) * (1 + others / len(texts))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from guardwrap.cli.common import fail, in_one_line, show
 from guardwrap.cli.results import Finished, line_file, to_line
+from guardwrap.cli.telling import telling
 from guardwrap.constraints.files import Own
 from guardwrap.draws import Outcome
 from guardwrap.errors import PromptError, UsageError
@@ -23,10 +23,7 @@ from guardwrap.lines.records import why_short
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
-__all__ = ["EVERY", "Run", "lasting", "missing_texts", "require_another_seed", "telling"]
-
-EVERY = 10.0
-"""Seconds between lines that say how far it is, where no terminal shows a bar."""
+__all__ = ["Run", "missing_texts", "require_another_seed"]
 
 Write = Callable[[Item, Outcome], None]
 
@@ -158,11 +155,11 @@ class Run:
         return to_programs
 
     def _teller(self, stack: ExitStack, console: Any) -> Callable[[], None]:
-        """Return what is called after each prompt: it moves a bar on a terminal, and writes a line now and then."""
-        if self._quiet:
+        """Return what is called after each prompt: it moves a bar on a terminal. Elsewhere lines say how far it is."""
+        if not self._quiet and not sys.stderr.isatty():
+            stack.enter_context(telling(lambda: (self.done, self.short), self._total, "prompt"))
+        if self._quiet or not sys.stderr.isatty():
             return lambda: None
-        if not sys.stderr.isatty():
-            return self._lines()
         from rich import progress
 
         columns = (
@@ -173,44 +170,6 @@ class Run:
         bar = progress.Progress("generating", *columns, console=console, transient=True)
         task = stack.enter_context(bar).add_task("", total=self._total, completed=self.done)
         return lambda: bar.advance(task)
-
-    def _lines(self) -> Callable[[], None]:
-        return telling(lambda: (self.done, self.short), self._total, "prompts")
-
-
-def telling(done: Callable[[], tuple[int, int]], total: int | None, what: str) -> Callable[[], None]:
-    """Return what is called after each result, and writes a line to stderr now and then.
-
-    Parameters
-    ----------
-    done
-        Returns how many are done, and how many of them have not all their texts.
-    total
-        How many there are, or None where that is not known.
-    what
-        They are.
-    """
-    start = last = monotonic()
-    before, _ = done()
-
-    def tell() -> None:
-        nonlocal last
-        now = monotonic()
-        if now - last < EVERY:
-            return
-        count, short = done()
-        if count == total:
-            return
-        last = now
-        line = f"guardwrap: {count}{'' if total is None else f' of {total}'} {what} done"
-        line += f", {short} of them without all their texts" if short else ""
-        # The first ones end late, as they share the batch with those after them: they alone tell no time.
-        if total is not None and count - before >= (total - before) / 10:
-            line += f", {lasting((total - count) * (now - start) / (count - before))} left"
-        with suppress(OSError):  # nobody reads it
-            typer.echo(line, err=True)
-
-    return tell
 
 
 def require_another_seed(output: Path, seed: int, before: int | None) -> None:
@@ -238,14 +197,6 @@ def missing_texts(short: int, total: int, what: str, advice: str, *, kept: bool,
     other = "" if seed is None else ", with another --seed or none"
     again = f"; --resume --retry-failed draws for them again{other}" if kept else ""
     return typer.Exit(fail(f"{short} of {total} {what} did not get all their texts; {advice}{again}", 3))
-
-
-def lasting(seconds: float) -> str:
-    """Spell a time as people do."""
-    for unit, name in ((3600, "h"), (60, "min")):
-        if seconds >= unit:
-            return f"about {seconds / unit:.1f} {name}"
-    return f"about {seconds:.0f} s"
 
 
 def _to_stdout(line: bytes) -> None:

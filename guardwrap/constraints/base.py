@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import math
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from enum import IntEnum
 from functools import cached_property
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from guardwrap.constraints.limits import look
 from guardwrap.draws import Draw
-from guardwrap.errors import ConstraintError, require_arguments
+from guardwrap.errors import ConstraintError, quoted, require_arguments
 
 if TYPE_CHECKING:
     from guardwrap.constraints.algebra import All, AnyOf
@@ -211,7 +213,17 @@ class Constraint(ABC):
 
     def __repr__(self) -> str:
         spec = {key: value for key, value in self.spec().items() if key != "kind"}
-        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in spec.items())})"
+        return f"{type(self).__name__}({', '.join(f'{key}={_literal(value)}' for key, value in spec.items())})"
+
+
+def _literal(value: object) -> str:
+    r"""Spell a value in Python, a text with backslashes as people write it: r'\d'."""
+    if isinstance(value, str) and "\\" in value:
+        with suppress(SyntaxError):
+            raw = f"r{quoted(value)}"
+            if ast.literal_eval(raw) == value:
+                return raw
+    return repr(value)
 
 
 def _operand(other: object, operator: str) -> Constraint:

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import regex
 
 from guardwrap.constraints.limits import MAX_FIXED, MAX_ITEMS, MAX_SETS, count_items
-from guardwrap.errors import ConstraintError
+from guardwrap.errors import ConstraintError, quoted
 
 __all__ = ["Extent", "compile_pattern", "extent", "filtered_warnings"]
 
@@ -64,7 +64,7 @@ def compile_pattern(pattern: str, flags: Sequence[str] = ()) -> Any:
     ConstraintError
         If it is invalid, or so large that compiling it could exhaust the memory.
     """
-    shown = repr(pattern[:80])
+    shown = quoted(pattern[:80])
     if pattern.count("[") > MAX_SETS:
         raise ConstraintError(f"regular expression {shown} has more than {MAX_SETS} '['; write fewer sets")
     # Long sets cost by the character, as much as two of them were an item.

@@ -153,13 +153,42 @@ def compose(text: str, path: str, needed: str) -> yaml.Node:
     except (SpecError, TimeLimit):
         raise
     except Exception as error:  # PyYAML lets ValueError, OverflowError … of hostile escapes and directives through
-        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-        where = f":{mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or getattr(error, "context", None) or one_line(error)
-        raise SpecError(f"{path}{where}: malformed YAML: {one_line(problem)}") from None
+        raise SpecError(f"{path}{_explained(error)}") from None
     if root is None:
         raise SpecError(f"{path}: empty file; {needed}")
     return root
+
+
+_PLAIN = {
+    "<block end>, but found '<scalar>'": "more text after a quote or a bracket that ends a value: put the whole value "
+    "in quotes",
+    "expected <block end>": "this line belongs to none above it: indent it as the others of its list or mapping",
+    "mapping values are not allowed here": "a colon where none can be: indent this line as the others of its mapping, "
+    "and put a value that holds ': ' in quotes",
+    "found character '\\t'": "a tab: indent with spaces",
+    "found unknown escape character": "a backslash in double quotes begins an escape: put the value in single quotes",
+    "found undefined alias": "a value that begins with * refers to another one: put it in quotes",
+    "that cannot start any token": "a value cannot begin with this character: put it in quotes",
+}
+"""What PyYAML says of frequent mistakes, by what its message holds, and what to do."""
+
+_BEGUN = {
+    "found unexpected end of stream": "a quote that begins here is not closed",
+    "expected ',' or ']'": "a [ that begins here is not closed, or lacks a comma; put a value that holds one in quotes",
+    "expected ',' or '}'": "a { that begins here is not closed, or lacks a comma; put a value that holds one in quotes",
+    "could not find expected ':'": "a key without its colon",
+}
+"""Those that are seen only at a later line than where they are made."""
+
+
+def _explained(error: Exception) -> str:
+    """Say where PyYAML has found a mistake, and what it is, in plain words if it is a frequent one."""
+    seen, begun = (getattr(error, name, None) for name in ("problem_mark", "context_mark"))
+    problem = one_line(getattr(error, "problem", None) or getattr(error, "context", None) or error)
+    early = next((words for said, words in _BEGUN.items() if said in problem and begun), None)
+    words = early or next((words for said, words in _PLAIN.items() if said in problem), problem)
+    mark = begun if early else seen or begun
+    return f"{f':{mark.line + 1}' if mark else ''}: malformed YAML: {words}"
 
 
 def _mark(found: yaml.Node | yaml.Event) -> int:

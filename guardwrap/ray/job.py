@@ -101,7 +101,6 @@ def run(
     workers: int,
     gpus: float = 0,
     retry_seed: int | None = None,
-    tell: Callable[[], None] = lambda: None,
 ) -> None:
     """Draw for all rows that have no record, and make the files of the folder at the end.
 
@@ -121,8 +120,6 @@ def run(
         How many there are, and the GPUs of each.
     retry_seed
         See ``left``.
-    tell
-        Called after each block.
 
     Raises
     ------
@@ -134,7 +131,6 @@ def run(
     if refs:
         for lines in _drawn(ray, refs, recipe, min(workers, len(refs)), gpus):
             folder.add(lines)
-            tell()
     folder.merge(order)
 
 

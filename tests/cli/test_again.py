@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from guardwrap.cli import results, running
+from guardwrap.cli import results
 from tests.cli.commands import assert_one_line, generate, records
 
 pytestmark = pytest.mark.usefixtures("command_line")
@@ -178,27 +178,3 @@ def test_ctrl_c_keeps_what_was_drawn_again(model, some_failed, monkeypatch):
     assert f"1 of {len(failed)} prompts were drawn for again and are in out.jsonl" in result.stderr
     now = Path("out.jsonl").read_text().splitlines(keepends=True)
     assert [number for number, (old, new) in enumerate(zip(before, now, strict=True)) if old != new] == failed[:1]
-
-
-def test_a_line_now_and_then_says_how_far_it_is(model, has_a, monkeypatch):
-    assert generate(model, *PROMPTS[:3], "-c", has_a).stderr == ""  # it took less than ten seconds
-    monkeypatch.setattr(running, "EVERY", 0.0)
-    result = generate(model, *PROMPTS[:3], "-c", has_a, "--max-attempts", 1, "--seed", 1)
-    told = result.stderr.splitlines()
-    assert told[0].startswith("guardwrap: 1 of 3 prompts done, ")
-    assert told[1].startswith("guardwrap: 2 of 3 prompts done, ")
-    assert all(line.endswith(" left") for line in told[:2])
-    assert not any(line.startswith("guardwrap: 3 of 3 prompts done") for line in told)
-    told = generate(model, *["ab"] * 20, "-c", has_a, "--max-attempts", 1, "--seed", 1).stderr.splitlines()
-    assert [line.endswith(" left") for line in told[:19]] == [False] + [True] * 18  # from a tenth on
-    stdin = "ab\ncd\n"
-    told = generate(model, "-", "-c", has_a, stdin=stdin).stderr.splitlines()
-    assert told == ["guardwrap: 1 prompts done", "guardwrap: 2 prompts done"]
-    assert generate(model, *PROMPTS[:3], "-c", has_a, "--quiet").stderr == ""
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0.4, "about 0 s"), (59, "about 59 s"), (90, "about 1.5 min"), (9000, "about 2.5 h")]
-)
-def test_times_in_words(seconds, words):
-    assert running.lasting(seconds) == words

@@ -321,3 +321,21 @@ def test_views(on, accepted, rejected):
         for texts, expected in ((accepted, True), (rejected, False)):
             drawn = [Draw("prompt with x ", (), text) for text in texts]
             assert constraint.check(drawn) == [expected] * len(texts)
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\d+", r"\\", "a\\\\", r"it's \d", r"'\"\d", "\n\\d", "\x00\\d", "\u2028\\w", "a"]
+)
+def test_the_spelling_of_an_expression_is_python(pattern: str) -> None:
+    made = Regex(pattern)
+    assert eval(repr(made), {"Regex": Regex}) == made
+    assert "\n" not in repr(made)
+
+
+def test_backslashes_are_shown_as_they_are_written() -> None:
+    """In a spelling, and in the message that quotes it: not twice and four times as many."""
+    title = Regex(r"\d{4}").title
+    assert title == r"Regex(pattern=r'\d{4}')"
+    assert str(CheckFailed(title, "is slow")) == r"""constraint "Regex(pattern=r'\d{4}')" is slow"""
+    with pytest.raises(ConstraintError, match=r"invalid regular expression '\\d\('"):
+        Regex(r"\d(")
