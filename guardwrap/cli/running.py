@@ -156,9 +156,10 @@ class Run:
 
     def _teller(self, stack: ExitStack, console: Any) -> Callable[[], None]:
         """Return what is called after each prompt: it moves a bar on a terminal. Elsewhere lines say how far it is."""
-        if not self._quiet and not sys.stderr.isatty():
+        if self._quiet:
+            return lambda: None
+        if not sys.stderr.isatty():
             stack.enter_context(telling(lambda: (self.done, self.short), self._total, "prompt"))
-        if self._quiet or not sys.stderr.isatty():
             return lambda: None
         from rich import progress
 
