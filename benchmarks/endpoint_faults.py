@@ -3,7 +3,7 @@
     PYTHONPATH=. python benchmarks/endpoint_faults.py
 
 The server is that of the tests, whose law is enumerated, so that what comes out is held against g itself. An attempt is
-lost if it was asked for and never ended, and doubled if it ended twice. The last two rows show what would be seen:
+lost if it was launched and never ended, and doubled if it ended twice. The last two rows show what would be seen:
 a server whose seeds do not repeat, and attempts that count as rejected when they break.
 """
 
@@ -19,7 +19,7 @@ from guardwrap import Budget, GuardedGenerator
 from guardwrap.backends.endpoint import faults
 from guardwrap.testing import goodness_of_fit
 from tests.backends.endpoint.server import Server, endpoint, of_world
-from tests.backends.endpoint.test_backend import LAW, RULE, WORLD, Drops, gold
+from tests.backends.endpoint.test_backend import LAW, RULE, WORLD, Drops, counting, gold
 
 SEED = 5
 
@@ -50,16 +50,14 @@ def row(name: str, count: int, change: Callable[[Server], None], *, restarts: bo
     with Server(of_world(WORLD)).running() as server:
         change(server)
         guarded = GuardedGenerator(endpoint(server), RULE, budget=Budget(max_attempts=None), seed=SEED)
-        with restarted(server, 2 if restarts else 1e9):
+        with counting() as (launched, ended), restarted(server, 2 if restarts else 1e9):
             (outcome,) = guarded.run("a", num_return_sequences=count, **LAW)
         usage, report = outcome.report.usage, outcome.report
-        asked = len({each["seed"] for each in server.seen})
-        ended = usage.attempts + usage.surplus_attempts
         fit = goodness_of_fit([(draw.text, draw.finished) for draw in outcome.draws], gold())
         injected = {what: server.count[what] for what in ("broken", "failed", "restarts") if server.count[what]}
     print(
         f"{name:34} {injected or 'nothing'!s:44} texts {report.accepted}/{count}  attempts {usage.attempts}  "
-        f"lost {max(0, asked - ended)}  doubled {max(0, ended - asked)}  p {fit:.2g}"
+        f"lost {(launched - ended).total()}  doubled {sum(times > 1 for times in ended.values())}  p {fit:.2g}"
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 from guardwrap.errors import UsageError, quoted, spelled
 from guardwrap.words import counted, digits, sentence
@@ -28,6 +29,9 @@ __all__ = [
 
 SAMPLER = "the sampler"
 """What rejections call the sampler, beside the parts of the constraint."""
+
+_MANY = 0.1
+"""Share of attempts that the token limit cut off, from which on advice speaks of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +207,9 @@ class Report:
         Anything else worth knowing, one sentence each.
     proposal
         In words, what attempts were drawn from; None for the model itself.
+    cut_off
+        Of the attempts that violate the constraint those that were not finished: the token limit, or ``max_time``, had
+        ended them.
     """
 
     drawn_from: str
@@ -221,6 +228,7 @@ class Report:
     evidence: Mapping[str, Estimate | float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     proposal: str | None = None
+    cut_off: int = 0
 
     def headline(self) -> str:
         """One sentence: how many texts, what they are drawn from, and what one costs."""
@@ -239,6 +247,8 @@ class Report:
         if self.ended == "impossible":
             return f"{blame}weaken the constraint, or let the model say more: top_k=0, a larger max_new_tokens"
         rate = f"acceptance rate {self.acceptance}; " if self.acceptance else ""
+        if self.cut_off >= self.usage.attempts * _MANY:
+            rate += f"{self.cut_off:,} were cut off by max_new_tokens, and a larger one would let them end; "
         return f"{why}{blame}{rate}raise the budget, weaken the constraint, or say in the prompt what it asks for"
 
     def to_dict(self) -> dict[str, Any]:
@@ -256,9 +266,14 @@ class Report:
             rows.append(("attempts of", self.proposal))
         if self.acceptance is not None:
             rows.append(("acceptance", f"{self.acceptance} (95 % interval)"))
-        for name, figure in self.evidence.items():
+        figures, rejections = dict(self.evidence), Counter(self.rejections)
+        if "pilot_attempts" in figures:  # what a pilot draws is not rejected: it could not have been returned
+            pilot, kept = (cast("int", figures.pop(name)) for name in ("pilot_attempts", "pilot_satisfied"))
+            rows.append(("pilot", f"{pilot:,} attempts, of which {kept:,} satisfied the constraint; they tell β"))
+            rejections[SAMPLER] -= kept
+        for name, figure in figures.items():
             rows.append((name.replace("_", " "), str(figure) if isinstance(figure, Estimate) else digits(figure)))
-        rows += [("rejected by", f"{label}: {count}") for label, count in self.rejections.items()]
+        rows += [("rejected by", f"{label}: {count}") for label, count in rejections.items() if count]
         if use.surplus_attempts:
             rows.append(("surplus", f"{counted(use.surplus_attempts, 'attempt')}, launched and then not needed"))
         rows += [("note", note) for note in self.notes]

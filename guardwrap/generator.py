@@ -302,7 +302,7 @@ class GuardedGenerator(PipelineLike):
         """
         return self._session.attempts(prompts, count, weigh=weigh, **options)
 
-    def plan(self, prompts: Any, *, pilot: int = 100, **options: Any) -> Plan:
+    def plan(self, prompts: Any, *, pilot: int = 64, **options: Any) -> Plan:
         """Say what a call will cost, from a small pilot.
 
         Parameters

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from guardwrap.asking import require_whole
-from guardwrap.planning import Plan, cheapest, planned, way_of
+from guardwrap.planning import Plan, planned
 from guardwrap.remote import EndpointSession
 from guardwrap.samplers import sampler_named
 from guardwrap.session import Session
+from guardwrap.ways import cheapest, way_of
 
 __all__ = ["plan_of"]
 
@@ -43,5 +44,5 @@ def plan_of(session: Session | EndpointSession, prompts: Any, pilot: int, option
     for weigh, rest in session.other_ways(options):
         seen = session.pilot(prompts, pilot, weigh=weigh, **rest)
         ways.append(way_of(*seen, weighed=weigh, texts=texts))
-    hint = cheapest(ways, budget, texts)
+    hint = cheapest(ways, budget)
     return dataclasses.replace(made, ways=tuple(ways), advice=hint or made.advice)

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from guardwrap.draws import SAMPLER, Budget, Estimate, Outcome, plain
-from guardwrap.metrics import acceptance_rate, log_beta_for_tvd, qrs_acceptance, tvd_gold_guarded
+from guardwrap.metrics import acceptance_rate
 from guardwrap.samplers import Attempt
-from guardwrap.samplers.qrs import NEAR, PILOT
-from guardwrap.words import bounded, counted, digits
+from guardwrap.samplers.qrs import PILOT
+from guardwrap.ways import Way, attempts_before, sampler_for, satisfied_in, texts_of
+from guardwrap.words import bounded, counted
 
-__all__ = ["Forecast", "Plan", "Way", "cheapest", "planned", "way_of"]
+__all__ = ["Forecast", "Plan", "planned"]
 
 _SURE = 0.99
 """Probability with which a suggested budget suffices."""
 
 _FEW = 10
 """Texts of a pilot that are few to plan with: what follows may be wrong by a third and more."""
+
+_LITTLE = 30
+"""Attempts of a pilot that say little if none of them gives a text: one in ten may."""
+
+_ENOUGH = 200
+"""Attempts that a pilot like that should have instead."""
 
 _MOST = 10_000_000
 """Attempts that a budget is suggested for, at most."""
@@ -42,8 +48,9 @@ class Forecast:
         Share of attempts that give a text, with its 95 % interval.
     attempts, tokens, seconds
         Expected for ``texts``, with the attempts that QRS draws before its first text; the ends of the intervals follow
-        from those of ``acceptance``, and are infinite where the pilot saw no acceptance. Tokens are those that are
-        drawn; seconds, of several prompts, each one's part of the batch.
+        from those of ``acceptance``, and are infinite where the pilot saw no acceptance. They are of the mean: a single
+        run may take less or more. Tokens are those that are drawn; seconds, of several prompts, each one's part of the
+        batch.
     suffices
         Probability that the budget is enough, given the pilot: from the beta-binomial law of the acceptances to come
         under Jeffreys' prior. For QRS the smaller one of that for its own pilot and that for its texts.
@@ -51,6 +58,8 @@ class Forecast:
         For each part of the constraint the attempts that it was first to reject.
     budget
         Attempts with which the texts are reached with probability 0.99, or None where no useful number of them is.
+    before
+        Of ``attempts`` those that QRS draws before its first text: its own pilot.
     """
 
     prompt: Any
@@ -63,33 +72,7 @@ class Forecast:
     suffices: float
     rejections: Mapping[str, int]
     budget: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One way to draw the texts, as the pilot saw it.
-
-    Parameters
-    ----------
-    source
-        What attempts are drawn from, in words.
-    sampler
-        Which sampler brings its texts near g, in words.
-    acceptance
-        Share of attempts that give a text with it, over all prompts.
-    tokens
-        That the model is run for, a text, with the attempts that QRS draws before its first text; infinite without an
-        acceptance. What was computed for one attempt is known to the next, so a longer run costs no more than this,
-        and often less.
-    attempts
-        That a prompt takes, with those.
-    """
-
-    source: str
-    sampler: str
-    acceptance: float
-    tokens: float
-    attempts: float
+    before: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,85 +115,24 @@ class Plan:
         for each in self.forecasts:
             worst = max(each.rejections.items(), key=lambda item: item[1], default=None)
             rate = str(each.acceptance) if each.acceptance.value else f"below {each.acceptance.high:.2g} (95 %)"
+            rate += " for QRS" if self.sampler == "qrs" else ""
+            first = f", the first {each.before:,.0f} for QRS's pilot" if each.before else ""
             lines += [
                 f"{counted(each.texts, 'text')} for {_short(each.prompt)}",
                 f"  acceptance   {rate}, from {counted(each.pilot, 'attempt')} of the pilot",
-                f"  attempts     {bounded(each.attempts)}",
+                f"  attempts     {bounded(each.attempts)}{first}",
                 f"  tokens       {bounded(each.tokens)} drawn",
                 f"  seconds      {bounded(each.seconds)}",
                 f"  suffices     {_suffices(each)}",
             ]
             if worst is not None:
                 lines.append(f"  rejected by  {worst[0]}: {worst[1]}, more than any other part")
-        for way in self.ways:
-            cost = f"acceptance {way.acceptance:.3g}, {digits(way.tokens)} tokens computed a text"
-            cost = cost if math.isfinite(way.tokens) else "no text in the pilot"
-            lines.append(f"from {way.source}, {way.sampler}: {cost}")
+        lines += map(str, self.ways)
         if any(math.isfinite(way.tokens) for way in self.ways):
             lines.append("(max_tokens counts what is drawn; what attempts begin with alike is computed once)")
+        if self.forecasts:
+            lines.append("([...]: 95 % intervals of the mean; a single run may take less or more)")
         return "\n".join([*lines, f"recommended: {self.advice}"])
-
-
-def cheapest(ways: Sequence[Way], budget: Budget, texts: int = 1) -> str | None:
-    """Recommend the cheapest way for so many texts a prompt, if it is cheaper than the first by a fifth at least."""
-    best = min(ways, key=lambda way: way.tokens)
-    if not best.tokens < 0.8 * ways[0].tokens:
-        return None
-    ratio = ways[0].tokens / best.tokens
-    much = f"costs 1/{digits(ratio)} of the tokens" if math.isfinite(ratio) else "gives texts where this gave none"
-    near = ", approximately g" if best.sampler == "qrs" else ""
-    needed = {"max_attempts": 2 * best.attempts, "max_computed_tokens": 2 * best.tokens * texts}
-    limits = [f"{name}={_upwards(least)}" for name, least in needed.items() if (getattr(budget, name) or least) < least]
-    allowed = f", with Budget({', '.join(limits)})" if limits else ""
-    return f"draw from {best.source} with sampler={best.sampler!r}{near}, which {much}{allowed}"
-
-
-def _upwards(number: float) -> int:
-    """Round up to two digits."""
-    unit = int(10 ** max(0, math.floor(math.log10(number)) - 1))
-    return math.ceil(number / unit) * unit
-
-
-def way_of(outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *, weighed: bool, texts: int) -> Way:
-    """Say what a pilot has seen of one way to draw texts.
-
-    Parameters
-    ----------
-    outcomes, attempts
-        Of the pilot, one for each prompt.
-    weighed
-        Whether attempts have weights: whether they come from something else than the model itself.
-    texts
-        How many will be asked for, for each prompt.
-    """
-    kind = _sampler(attempts) if weighed else "rejection"
-    given = sum(_given(drawn, kind) for drawn in attempts)
-    spent = sum(outcome.report.usage.computed_tokens for outcome in outcomes)
-    drawn = max(1, sum(map(len, attempts)))
-    source = outcomes[0].report.proposal or "the model itself"
-    if not given:
-        return Way(source, kind, 0.0, math.inf, math.inf)
-    needed = _before(_satisfied(chain.from_iterable(attempts), kind), drawn) + texts * drawn / given
-    return Way(source, kind, given / drawn, spent / drawn * needed / texts, needed)
-
-
-def _before(satisfied: int | None, attempts: int) -> float:
-    """Return how many attempts QRS draws before its first text: until its own pilot is complete."""
-    return PILOT * attempts / satisfied if satisfied else 0.0
-
-
-def _satisfied(drawn: Iterable[Attempt], kind: str) -> int | None:
-    """Return how many attempts satisfy the constraint, which the pilot of QRS counts; None for another sampler."""
-    return sum(attempt.satisfied for attempt in drawn) if kind == "qrs" else None
-
-
-def _given(drawn: Sequence[Attempt], kind: str) -> float:
-    """Return how many texts a pilot's attempts would have given, or are expected to give."""
-    accepted = sum(attempt.satisfied for attempt in drawn)
-    if kind == "qrs" and accepted > 1:
-        weights = _weights(drawn)
-        return qrs_acceptance(weights, log_beta_for_tvd(weights, NEAR)).value * len(drawn)
-    return accepted
 
 
 def _short(prompt: Any) -> str:
@@ -254,32 +176,18 @@ def planned(
     spent = sum(outcome.report.usage.attempts + outcome.report.usage.surplus_attempts for outcome in outcomes)
     wall = sum(outcome.report.usage.seconds for outcome in outcomes)
     seconds = wall / spent if spent else 0.0
-    kind = _sampler(attempts) if weighed else "rejection"
-    # A prompt that is alone waits for its attempts from beginning to end, however few they are.
-    side_by_side = min(rows, spent) if len(outcomes) == 1 else 1
+    kind = sampler_for(attempts) if weighed else "rejection"
+    # However few they are, prompts wait together for attempts from beginning to end, round after round.
+    side_by_side = min(rows, spent) / max(1, len(outcomes))
     forecasts = []
     for outcome, drawn in zip(outcomes, attempts, strict=True):
-        accepted = _given(drawn, kind)
-        satisfied = _satisfied(drawn, kind)
+        accepted, satisfied = texts_of(drawn, kind), satisfied_in(drawn, kind)
         forecasts.append(
             _forecast(outcome, texts, accepted, satisfied, budget, seconds=seconds, side_by_side=side_by_side)
         )
     budgets = [each.budget for each in forecasts]
     enough = None if None in budgets or not budgets else Budget(max_attempts=max(n for n in budgets if n is not None))
     return Plan(tuple(forecasts), kind, enough, _advice(forecasts, kind, enough, budget, elsewhere, weighed))
-
-
-def _sampler(attempts: Sequence[Sequence[Attempt]]) -> str:
-    """Choose rejection where what the proposal gives is surely near g, else QRS."""
-    for drawn in attempts:
-        weights = _weights(drawn)
-        if sum(weight > -math.inf for weight in weights) < 2 or tvd_gold_guarded(weights).high > NEAR:
-            return "qrs"
-    return "rejection"
-
-
-def _weights(drawn: Sequence[Attempt]) -> list[float]:
-    return [attempt.log_weight for attempt in drawn if attempt.log_weight is not None]
 
 
 def _forecast(
@@ -290,7 +198,7 @@ def _forecast(
     budget: Budget,
     *,
     seconds: float,
-    side_by_side: int,
+    side_by_side: float,
 ) -> Forecast:
     """Say what a prompt will cost.
 
@@ -310,14 +218,14 @@ def _forecast(
     seconds
         Of one attempt, of many side by side.
     side_by_side
-        Attempts that take as long as one.
+        Attempts that take as long as one, of each prompt.
     """
     usage = outcome.report.usage
     pilot, length = usage.attempts, usage.tokens / max(usage.attempts, 1)
     computed = usage.computed_tokens / max(usage.attempts + usage.surplus_attempts, 1)
     counted = acceptance_rate(math.floor(accepted), pilot, stopped_on_acceptance=False)
     rate = counted._replace(value=accepted / pilot) if pilot else counted
-    before = _before(satisfied, pilot)
+    before = attempts_before(satisfied, pilot)
     attempts = Estimate(*(before + texts / share if share else math.inf for share in (rate.value, rate.high, rate.low)))
     allowed = min(
         math.inf if budget.max_attempts is None else budget.max_attempts,
@@ -333,14 +241,20 @@ def _forecast(
         acceptance=rate,
         attempts=attempts,
         tokens=Estimate(*(length * count for count in attempts)),
-        seconds=Estimate(*(seconds * max(count, side_by_side) for count in attempts)),
+        seconds=Estimate(*(seconds * max(count, side_by_side * _rounds(count / texts)) for count in attempts)),
         suffices=min(
             _reached(texts, allowed - before, accepted, pilot),
             _reached(PILOT, allowed, satisfied, pilot) if satisfied is not None else 1.0,
         ),
         rejections={label: count for label, count in outcome.report.rejections.items() if label != SAMPLER},
         budget=_enough(texts, accepted, pilot, satisfied),
+        before=before,
     )
+
+
+def _rounds(attempts: float) -> float:
+    """Return how many rounds so many attempts a text take: one of them, then two, four, and so on while all fail."""
+    return math.log2(1 + attempts)
 
 
 def _reached(texts: int, attempts: float, accepted: float, pilot: int) -> float:
@@ -383,6 +297,9 @@ def _advice(
     hopeless = sum(each.acceptance.value == 0 for each in forecasts)
     if hopeless:
         which = "the prompt" if len(forecasts) == 1 else f"{hopeless} of {len(forecasts)} prompts"
+        least = min(each.pilot for each in forecasts)
+        if least < _LITTLE:
+            return f"pilot={_ENOUGH} first, to see more: {which} had no text in {counted(least, 'attempt')}"
         return f"{help_}: {which} had no text in the pilot"
     near = "" if weighed or not elsewhere else " (the proposal's texts that satisfy it, not g)"
     worst = min(forecasts, key=lambda each: each.suffices)
@@ -397,4 +314,5 @@ def _advice(
     few = worst.acceptance.value * worst.pilot < _FEW
     more = f"; few attempts gave a text, pilot={4 * worst.pilot} would tell more" if few else ""
     cheaper = "" if elsewhere or worst.acceptance.value > 0.01 else f"; cheaper: {help_}"
-    return f"sampler={kind!r}{near} and Budget(max_attempts={enough.max_attempts}){without}{more}{cheaper}"
+    allowed = f"Budget(max_attempts={enough.max_attempts}){without}, enough with probability {_SURE}"
+    return f"sampler={kind!r}{near} and {allowed}{more}{cheaper}"

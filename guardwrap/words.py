@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from guardwrap.draws import Estimate, Report
 
-__all__ = ["bounded", "counted", "digits", "sentence"]
+__all__ = ["FEW", "bounded", "counted", "digits", "sentence"]
+
+FEW = 10.0
+"""Draws of g that attempts are worth (their effective sample size), below which they tell no distance to g."""
 
 _SATISFY = "as your model writes them when they satisfy the constraint"
 
@@ -30,8 +33,12 @@ def sentence(report: Report) -> str:
     if not got:
         return f"no text from {counted(tried, 'attempt')}: {_ENDED.get(report.ended, report.ended)}"
     texts = counted(got, "text") if got == asked else f"{got} of {asked} texts"
-    each = counted(_rounded(tried / got), "attempt")
-    cost = "every attempt gave one" if tried == got else f"a text costs about {each}"
+    pilot = report.evidence.get("pilot_attempts", 0)
+    drawn = tried - pilot if isinstance(pilot, int) else tried
+    cost = (
+        "every attempt gave one" if drawn == got else f"a text took about {counted(_rounded(drawn / got), 'attempt')}"
+    )
+    cost += f", after a pilot of {pilot:,}" if pilot else ""
     missing = "" if got == asked else f"; no more, as {_ENDED.get(report.ended, report.ended)}"
     return f"{texts}, {_origin(report)}; {cost}{missing}"
 
@@ -43,7 +50,8 @@ def _origin(report: Report) -> str:
     if words == "exactly g":
         return f"exactly {satisfy}"
     if words.startswith("approximately g"):
-        return f"{_nearness(report)} {satisfy}"
+        nearness = _nearness(report)
+        return f"{nearness} {satisfy}" if nearness else f"{every}; how near to your model's own cannot be told"
     if words.endswith(", not g"):
         return f"{every}, drawn from a proposal and not from your model's own law"
     if words.startswith("biased"):
@@ -52,8 +60,11 @@ def _origin(report: Report) -> str:
 
 
 def _nearness(report: Report) -> str:
-    """Say how sure it is that texts are near to g, where the sampler has figures of that."""
+    """Say how sure it is that texts are near to g, where the sampler has figures of that; "" where they say nothing."""
     distance, enough = report.evidence.get("tvd"), report.evidence.get("near_enough")
+    worth = report.evidence.get("effective_sample_size")
+    if isinstance(worth, tuple) and worth.value < FEW:
+        return ""
     if not isinstance(distance, tuple) or not isinstance(enough, float) or distance.high <= enough:
         return "nearly"
     return "perhaps nearly" if distance.value <= enough else "not quite"

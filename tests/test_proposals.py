@@ -16,9 +16,9 @@ from guardwrap.backends import score
 from guardwrap.constraints import ConstraintFile
 from guardwrap.draws import Estimate
 from guardwrap.errors import ModelError, UsageError
-from guardwrap.planning import Way, cheapest
 from guardwrap.samplers import Sampler
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
+from guardwrap.ways import Way, cheapest
 from tests.laws import Law, by_text, imh_law, normal, qrs_law
 
 DRAWS = 2_000  # 20 000 of them, and more laws, in tests/samplers/test_weighing.py, without an engine
@@ -334,13 +334,15 @@ def test_a_plan_says_what_other_ways_would_cost() -> None:
 
 
 def test_a_plan_names_the_cheaper_way() -> None:
-    itself = Way("the model itself", "rejection", 0.01, 400.0, 100.0)
-    masked = Way("the model itself, masked", "qrs", 0.5, 40.0, 104.0)
-    advice = "draw from the model itself, masked with sampler='qrs', approximately g, which costs 1/10 of the tokens"
+    itself = Way("the model itself", "rejection", 0.01, 400.0, 100.0, 400.0)
+    masked = Way("the model itself, masked", "qrs", 0.5, 40.0, 104.0, 40.0)
+    advice = "draw from the model itself, masked with sampler='qrs', approximately g, which takes 10 times fewer tokens"
     assert cheapest([itself, masked], Budget()) == advice
-    assert cheapest([itself, masked], Budget(max_attempts=200)) == f"{advice}, with Budget(max_attempts=210)"
+    assert cheapest([itself, masked], Budget(max_attempts=200)) == (
+        f"{advice}, with Budget(max_attempts=210), twice what it is expected to take"
+    )
     assert cheapest([masked, itself], Budget()) is None
-    never = Way("the model itself", "rejection", 0.0, math.inf, math.inf)
+    never = Way("the model itself", "rejection", 0.0, math.inf, math.inf, math.inf, without=1)
     assert cheapest([never, never], Budget()) is None
     assert (cheapest([never, masked], Budget()) or "").endswith("gives texts where this gave none")
 
@@ -367,7 +369,7 @@ def test_a_plan_counts_what_qrs_draws_before_its_first_text() -> None:
     assert report.evidence["pilot_attempts"] == report.usage.attempts
     whole = served[0].report
     assert float(whole.evidence["pilot_attempts"]) < whole.usage.attempts  # type: ignore[arg-type]
-    assert re.search(r"\n  pilot attempts +\d+\n", str(whole))
+    assert re.search(r"\n  pilot +\d+ attempts, of which 100 satisfied the constraint; they tell β\n", str(whole))
     assert dataclasses.replace(report, ended="impossible").advice().endswith("a larger max_new_tokens")
 
 

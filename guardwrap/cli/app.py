@@ -32,7 +32,8 @@ __all__ = ["app", "main"]
 class OneLineErrors(TyperGroup):
     """A group of commands whose errors are one line on stderr: cause and way out.
 
-    Exit codes: 0 done, 1 a failed check or an unexpected error, 2 bad input, 3 texts are missing, 130 interrupted.
+    Exit codes: 0 done, 1 a failed check or an unexpected error, 2 bad input, 3 texts are missing, 130 interrupted, 143
+    terminated.
     """
 
     def main(
@@ -86,7 +87,8 @@ class OneLineErrors(TyperGroup):
         format_message = getattr(error, "format_message", None)
         if format_message is not None:  # a usage error of the command line itself
             message = " ".join(str(format_message()).split())
-            return fail(f"{message} (see guardwrap --help)", int(getattr(error, "exit_code", 2)))
+            command = getattr(getattr(error, "ctx", None), "command_path", "guardwrap")
+            return fail(f"{message} (see {command} --help)", int(getattr(error, "exit_code", 2)))
         # Not its message: it may quote a text that no constraint has seen.
         logging.getLogger("guardwrap").debug("unexpected error", exc_info=error)
         return fail(f"unexpected {type(error).__name__}; run again with -vv for where it happened", 1)

@@ -32,7 +32,7 @@ from guardwrap.cli.common import (
 from guardwrap.cli.proposing import in_words, proposed_by
 from guardwrap.cli.results import Finished, check_output, read_finished
 from guardwrap.cli.running import Run, missing_texts, require_another_seed
-from guardwrap.cli.streams import ends_at_once
+from guardwrap.cli.streams import INTERRUPTED, TERMINATED, Terminated, ends_at_once, terminated_in_order
 from guardwrap.cli.streams import in_words as why
 from guardwrap.constraints.algebra import All
 from guardwrap.constraints.documents import read_option
@@ -175,7 +175,7 @@ def generate(
 
     Writes a JSON object for each prompt, in their order: the input's fields, "texts", "ok" and "report". On a terminal
     it is text for people instead. Exit code 0: done; 2: bad input; 3: a budget ended before some prompt had all its
-    texts, what there is was written; 130: interrupted.
+    texts, what there is was written; 130: interrupted; 143: terminated (SIGTERM).
     """
     with ends_at_once():
         from guardwrap.samplers import sampler_named  # scipy comes with it, which help need not wait for
@@ -294,9 +294,12 @@ def generate(
 def _go(run: Run, guarded: Callable[[], GuardedGenerator], options: dict[str, Any]) -> None:
     wrapper = guarded()
     try:
-        run.go(wrapper, options)
+        with terminated_in_order():
+            run.go(wrapper, options)
+    except Terminated:
+        raise typer.Exit(fail(f"terminated: {run.state()}", TERMINATED)) from None
     except KeyboardInterrupt:
-        raise typer.Exit(fail(f"interrupted: {run.state()}", 130)) from None
+        raise typer.Exit(fail(f"interrupted: {run.state()}", INTERRUPTED)) from None
     except OSError as error:
         raise typer.Exit(fail(f"{why(error)}; {run.state()}", 1)) from None
     except GuardwrapError as error:

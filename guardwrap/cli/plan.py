@@ -27,6 +27,7 @@ from guardwrap.cli.common import (
     printable,
     read_constraints,
 )
+from guardwrap.cli.flags import in_flags
 from guardwrap.cli.proposing import proposed_by
 from guardwrap.cli.telling import now_and_then
 from guardwrap.draws import Budget
@@ -88,6 +89,7 @@ def plan(
     start = monotonic()
     with now_and_then(lambda: f"guardwrap: the pilot is being drawn, {monotonic() - start:.0f} s so far"):
         made = guarded.plan(texts, pilot=pilot, num_return_sequences=count, **known(options))
+    made = dataclasses.replace(made, advice=in_flags(made.advice))
     typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable(str(made)))
     if others and not as_json:
         attempts = sum(each.attempts.value for each in made.forecasts) * (1 + others / len(texts))

@@ -53,7 +53,11 @@ class Run:
         Prompts done, and those of them that did not get all their texts.
     advice : str
         What to do about the first of those.
+    timed : bool
+        Whether what is done tells how long the rest will take.
     """
+
+    timed = True
 
     def __init__(
         self,
@@ -95,10 +99,11 @@ class Run:
             write = self._writer(stack)
             try:
                 for outcome in outcomes:
-                    write(self._under_way.popleft(), outcome)
+                    item = self._under_way.popleft()
+                    write(item, outcome)
                     self.done += 1
                     if not outcome.ok:
-                        self.advice = self.advice if self.short else f"the first: {why_short(outcome)}"
+                        self.advice = self.advice if self.short else f"the first, {item.where}: {why_short(outcome)}"
                         self.short += 1
                     self._tell()
             except PromptError as error:
@@ -159,7 +164,7 @@ class Run:
         if self._quiet:
             return lambda: None
         if not sys.stderr.isatty():
-            stack.enter_context(telling(lambda: (self.done, self.short), self._total, "prompt"))
+            stack.enter_context(telling(lambda: (self.done, self.short), self._total, "prompt", timed=self.timed))
             return lambda: None
         from rich import progress
 

@@ -10,10 +10,28 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["INTERRUPTED", "complete", "end_at_once", "end_from_now_on", "ends_at_once", "in_words", "let_go"]
+__all__ = [
+    "INTERRUPTED",
+    "TERMINATED",
+    "Terminated",
+    "complete",
+    "end_at_once",
+    "end_from_now_on",
+    "ends_at_once",
+    "in_words",
+    "let_go",
+    "terminated_in_order",
+]
 
 INTERRUPTED = 130
-"""Exit code."""
+"""Exit code after Ctrl-C."""
+
+TERMINATED = 143
+"""Exit code after SIGTERM."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has come."""
 
 
 def end_at_once(*_: object) -> None:
@@ -44,6 +62,27 @@ def end_from_now_on() -> bool:
         return False
     signal.signal(signal.SIGINT, end_at_once)
     return True
+
+
+@contextmanager
+def terminated_in_order() -> Iterator[None]:
+    """Let SIGTERM raise ``Terminated``, so that what is done is kept and said as after Ctrl-C.
+
+    Where it is somebody else's, it stays so.
+    """
+    usual = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def complete() -> None:

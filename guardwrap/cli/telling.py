@@ -30,10 +30,13 @@ class Pace:
         How many there are, or None where that is not known.
     what
         One of them.
+    timed
+        Whether to tell the time that is left.
     """
 
-    def __init__(self, start: float, before: int, total: int | None, what: str) -> None:
+    def __init__(self, start: float, before: int, total: int | None, what: str, *, timed: bool = True) -> None:
         self._start, self._before, self._total, self._what = start, before, total, what
+        self._timed = timed
         self._seen = [(start, before)]
 
     def line(self, now: float, done: int, short: int = 0) -> str:
@@ -65,24 +68,26 @@ class Pace:
         time, and later they are left out.
         """
         new = done - self._before
-        if self._total is None or not new or new < (self._total - self._before) / 10:
+        if not self._timed or self._total is None or not new or new < (self._total - self._before) / 10:
             return None
         then, half = next((at, count) for at, count in reversed(self._seen) if 2 * (count - self._before) <= new)
         return (self._total - done) * (now - then) / (done - half)
 
 
 @contextmanager
-def telling(state: Callable[[], tuple[int, int]], total: int | None, what: str) -> Iterator[None]:
+def telling(
+    state: Callable[[], tuple[int, int]], total: int | None, what: str, *, timed: bool = True
+) -> Iterator[None]:
     """Write a line to stderr now and then, whether or not there are results by then.
 
     Parameters
     ----------
     state
         Returns how many are done, and how many of them have not all their texts. Called in another thread.
-    total, what
+    total, what, timed
         As of ``Pace``.
     """
-    pace = Pace(monotonic(), state()[0], total, what)
+    pace = Pace(monotonic(), state()[0], total, what, timed=timed)
 
     def line() -> str | None:
         done, short = state()

@@ -204,6 +204,18 @@ def _refuse(value: Any) -> Any:
     raise Invalid((), f"{short(value)} is of the type {type(value).__name__}, which YAML has not")
 
 
+_WANTED = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    "greater_than": "above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "below {lt}",
+    "less_than_equal": "at most {le}",
+}
+"""What a value must be, by what pydantic calls its fault."""
+
 _UNKNOWN_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
 
 
@@ -241,6 +253,8 @@ def _first_complaint(error: ValidationError, data: Any, fields: Callable[[Locati
             value = _value(data, location)
             problem = f"must be a string, not {type(value).__name__}"
             problem += "" if isinstance(value, dict | list | None) else "; put it in quotes"
+        case kind if kind in _WANTED:
+            problem = f"must be {_WANTED[kind].format(**context)}, not {short(_value(data, location))}"
         case _:
             problem = str(first["msg"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""

@@ -33,6 +33,8 @@ _FOREIGN = re.compile(r"\{(?!\d*,?\d*\})|\[\[|\[:|&&|\|\||--|~~")
 
 _TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,\d*)?\}|.", re.DOTALL)
 
+# What a backslash and a letter or digit become between quotes that read them first, and nobody writes outside a set.
+_LOST = {"\b": r"\b"} | {chr(digit): rf"\{digit}" for digit in range(1, 8)}
 
 # Where a compiled expression keeps the fixed text that every match has. It makes a table of it when it first searches,
 # without a look at the clock.
@@ -65,6 +67,12 @@ def compile_pattern(pattern: str, flags: Sequence[str] = ()) -> Any:
         If it is invalid, or so large that compiling it could exhaust the memory.
     """
     shown = quoted(pattern[:80])
+    if lost := next((token for token in map(re.Match.group, _TOKENS.finditer(pattern)) if token in _LOST), None):
+        raise ConstraintError(
+            f"regular expression {shown} has the control character U+{ord(lost):04X}, as which {_LOST[lost]} is read "
+            rf"between double quotes: write it between single quotes (YAML), as r'...' (Python) or with two \ (JSON); "
+            rf"who means the character writes \x{ord(lost):02x}"
+        )
     if pattern.count("[") > MAX_SETS:
         raise ConstraintError(f"regular expression {shown} has more than {MAX_SETS} '['; write fewer sets")
     # Long sets cost by the character, as much as two of them were an item.

@@ -15,6 +15,7 @@ from guardwrap.metrics.rates import times_fewer
 from guardwrap.report.claims import Answer, Claim, above, below, cheaper, worst
 from guardwrap.report.words import in_words
 from guardwrap.samplers.qrs import NEAR
+from guardwrap.words import FEW, digits
 
 __all__ = ["claims_of", "next_step"]
 
@@ -35,6 +36,8 @@ class _Way:
         The distance that is near enough.
     believed
         For each prompt whether a small distance can be believed.
+    worth
+        For each prompt how many draws of g the attempts are worth.
     """
 
     name: str
@@ -42,6 +45,7 @@ class _Way:
     distances: Sequence[Estimate]
     limit: float
     believed: Sequence[bool]
+    worth: Sequence[float]
 
     @property
     def cheap(self) -> Answer:
@@ -49,9 +53,10 @@ class _Way:
 
     @property
     def near(self) -> Answer:
+        answers = zip(self.believed, self.worth, map(self._near, self.distances), strict=True)
         return worst(
-            answer if believed or answer != "holds" else "cannot be told"
-            for believed, answer in zip(self.believed, map(self._near, self.distances), strict=True)
+            "cannot be told" if worth < FEW or (answer == "holds" and not believed) else answer
+            for believed, worth, answer in answers
         )
 
     @property
@@ -79,7 +84,9 @@ def claims_of(evaluation: Evaluation) -> list[Claim]:
         if furthest is None:
             continue
         rule = f"at most {way.limit:g}"
-        if way.near == "cannot be told" and furthest.high <= way.limit:
+        if way.near == "cannot be told" and min(way.worth) < FEW:
+            rule += f"; but these attempts are worth {digits(min(way.worth))} draws of g, too few to tell"
+        elif way.near == "cannot be told" and furthest.high <= way.limit:
             rule += "; but see the notes: these attempts may miss part of g"
         sentence = f"{way.name} comes within a total variation distance of {way.limit:g} of the target{every}"
         claims.append(Claim(sentence, way.near, furthest, rule))
@@ -96,21 +103,27 @@ def next_step(evaluation: Evaluation) -> str:
             f"Use {_inside(best.name)}: its texts are within a total variation distance of {best.limit:g} of the "
             f"target, and cost {in_words(best.saves.value)} times fewer attempts than those of the model itself."
         )
+    settings = evaluation.settings
     if not all(prompt.base.accepted for prompt in evaluation.prompts):
+        made = settings.base_attempts or settings.attempts
         return (
-            "Make more attempts of the model itself (base_attempts): for a prompt none passed, and without one no "
-            "proposal can be held against it."
+            f"Make more attempts of the model itself, base_attempts: {10 * made} instead of {made}, say: for a prompt "
+            "none passed, and without one no proposal can be held against it."
         )
+    rarest = min(prompt.base.figures["acceptance_rate"].value for prompt in evaluation.prompts)
+    costs = f"which is exact and takes about {digits(1 / rarest)} attempts a text"
+    costs += " for the prompt that needs most" if len(evaluation.prompts) > 1 else ""
     open_still = [way for way in ways if "does not hold" not in (way.near, way.cheap)]
     if open_still:
         names = " or ".join(dict.fromkeys(_inside(way.name) for way in open_still))
         return (
-            f"Make more attempts: whether {names} is both near to the target and cheaper than the model cannot be told "
-            "yet. Until then draw from the model itself, which is exact."
+            f"Make more attempts, attempts: {4 * settings.attempts} instead of {settings.attempts}, say (what is made "
+            f"is kept): whether {names} is both near to the target and cheaper than the model cannot be told yet. "
+            f"Until then draw from the model itself, {costs}."
         )
     return (
-        "Draw from the model itself, which is exact: nothing compared here is both near to the target and cheaper. "
-        "A better hint, or an adapter that is trained for this constraint, may be."
+        f"Draw from the model itself, {costs}: nothing compared here is both near to the target and cheaper. A better "
+        "hint, or an adapter that is trained for this constraint, may be."
     )
 
 
@@ -128,7 +141,9 @@ def _ways(evaluation: Evaluation) -> list[_Way]:
         saved = [times_fewer(base, of.figures["acceptance_rate"]) for base, of in zip(rates, all_of, strict=True)]
         known = [of.figures["tvd_gold_guarded"] for of in all_of if "tvd_gold_guarded" in of.figures]
         distances = known if len(known) == len(all_of) else ()
-        found.append(_Way(f"Rejection sampling from {name}", saved, distances, NEAR, believed[: len(distances)]))
+        worth = [of.figures["effective_sample_size"].value for of in all_of] if distances else []
+        few = believed[: len(distances)]
+        found.append(_Way(f"Rejection sampling from {name}", saved, distances, NEAR, few, worth))
         if not distances:
             continue
         own = [_settings_own(of) for of in all_of]
@@ -147,7 +162,7 @@ def _ways(evaluation: Evaluation) -> list[_Way]:
                 times_fewer(base, Estimate(*(1 / x for x in (point.cost.value, point.cost.high, point.cost.low))))
                 for base, point in zip(rates, points, strict=True)
             ]
-            found.append(_Way(called, costs, far, within, believed))
+            found.append(_Way(called, costs, far, within, believed, worth))
     return found
 
 

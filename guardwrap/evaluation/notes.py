@@ -58,7 +58,7 @@ def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bo
         )
     if place and gold < _FEW:
         notes.append(f"{gold} texts of g only: the projected KL needs more attempts of the model itself")
-    if place and gold and not halved:
+    if place and gold >= _FEW and not halved:
         notes.append(
             "as far as can be seen, the match stands at the same places in texts of g' as in those of g: the projected "
             "KL is 0 within its interval already, and no sampler can lower it"

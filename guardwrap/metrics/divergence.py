@@ -25,6 +25,7 @@ from scipy.special import betaincinv
 from guardwrap.draws import Estimate
 from guardwrap.metrics.intervals import Floats, clip, jackknife
 from guardwrap.metrics.weights import kong, read_weights, scaled
+from guardwrap.words import FEW
 
 __all__ = [
     "kl_gold_guarded",
@@ -33,10 +34,6 @@ __all__ = [
     "tvd_gold_guarded",
     "tvd_to_sampler",
 ]
-
-
-# With weights worth fewer draws of g than this, how large the unseen ones are is anyone's guess.
-_LEAST_WORTH = 10.0
 
 
 def kl_to_sampler(log_weights: Floats, log_accept: Floats, log_beta: float = -math.inf) -> Estimate:
@@ -49,7 +46,7 @@ def kl_to_sampler(log_weights: Floats, log_accept: Floats, log_beta: float = -ma
     if len(heavy) < 2:
         return Estimate(max(float(_kl(columns.mean(axis=1))), 0.0), 0.0, math.inf)
     value, low, high = clip(jackknife(columns, _kl, len(heavy) - 1))
-    return Estimate(value, low, high if kong(heavy) >= _LEAST_WORTH else math.inf)
+    return Estimate(value, low, high if kong(heavy) >= FEW else math.inf)
 
 
 def _kl(mean: Floats) -> Floats:

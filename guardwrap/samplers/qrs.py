@@ -13,11 +13,13 @@ from guardwrap.metrics import (
     effective_sample_size,
     log_beta_for_acceptance,
     log_beta_for_tvd,
+    partition,
     qrs_acceptance,
     qrs_kl,
     qrs_tvd,
 )
 from guardwrap.samplers.base import Attempt, Sampler, Trace, checked_weight
+from guardwrap.words import FEW, digits
 
 __all__ = ["NEAR", "PILOT", "qrs"]
 
@@ -66,8 +68,10 @@ def qrs(
     Returns
     -------
     Sampler
-        Its report has β, the acceptance rate, TVD(p_β, g), KL(g‖p_β) in nats and the effective sample size of the
-        weights, each with an interval; the TVD that would be near enough; and with a target the attempts of the pilot.
+        Its report has β, the acceptance rate, TVD(p_β, g), KL(g‖p_β) in nats, the effective sample size of the weights
+        and the acceptance rate that the model itself would have (their mean, Z), each with an interval; the TVD that
+        would be near enough; and with a target the attempts of the pilot, and how many of them satisfied. Where the
+        effective sample size is below 10, it says that the distance cannot be told.
 
     Raises
     ------
@@ -112,7 +116,9 @@ def qrs(
 
 
 def _report(state: _State, pilot: int, target: float | None) -> tuple[str, Mapping[str, Estimate | float]]:
-    figures: dict[str, Estimate | float] = {"pilot_attempts": state.pilot} if state.pilot else {}
+    figures: dict[str, Estimate | float] = {}
+    if state.pilot:
+        figures = {"pilot_attempts": state.pilot, "pilot_satisfied": state.satisfied}
     if state.log_beta is None:
         needs = f"QRS first needs {pilot} attempts that satisfy the constraint, by qrs(pilot={pilot})"
         about = "" if not state.satisfied else f": some {math.ceil(pilot * state.pilot / state.satisfied):,} would do"
@@ -122,15 +128,24 @@ def _report(state: _State, pilot: int, target: float | None) -> tuple[str, Mappi
     weights = Trace.values(state.seen)
     if not any(weight > -math.inf for weight in weights):
         return f"approximately g: QRS, β = {beta:.3g}", figures
-    tvd = qrs_tvd(weights, state.log_beta)
+    tvd, worth = qrs_tvd(weights, state.log_beta), effective_sample_size(weights)
     figures |= {
         "qrs_acceptance": qrs_acceptance(weights, state.log_beta),
         "tvd": tvd,
         "near_enough": NEAR if target is None else target,
         "kl": qrs_kl(weights, state.log_beta),
-        "effective_sample_size": effective_sample_size(weights),
+        "effective_sample_size": worth,
+        "model_acceptance": partition(weights),
     }
-    return f"approximately g: QRS, β = {beta:.3g}, TVD to g {tvd}, {_compared(tvd, target)}", figures
+    compared = _compared(tvd, target) if worth.value >= FEW else _too_few(worth.value)
+    return f"approximately g: QRS, β = {beta:.3g}, TVD to g {tvd}, {compared}", figures
+
+
+def _too_few(worth: float) -> str:
+    return (
+        f"which these attempts cannot tell, worth {digits(worth)} draws of g as they are: a larger pilot would tell "
+        "more, and another proposal may be nearer"
+    )
 
 
 def _compared(tvd: Estimate, target: float | None) -> str:

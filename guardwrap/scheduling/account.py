@@ -31,9 +31,7 @@ _CLOCK = "max_time cuts texts by the clock, so the same seed need not give the s
 _SKIPS = "{} of {} attempts were not drawn, as they were known to be rejected: their number was drawn, exactly"
 
 _NEVER = "no text that can be drawn under these settings satisfies the constraint"
-_OWN = (
-    "attempts were the model's own, without a proposal: sampler='rejection' gives exactly g, and takes no more of them"
-)
+_OWN = "attempts were the model's own, without a proposal: sampler='rejection' gives exactly g, and takes {} of them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +71,7 @@ class Account:
     rounds: Rounds | None = None  # where attempts may be skipped
     skipped: int = 0
     satisfied: int = 0
+    cut_off: int = 0  # of those that do not
     satisfied_before: int = 0  # what is left out now was left out
     tokens: int = 0
     surplus: list[int] = field(default_factory=list)
@@ -244,6 +243,7 @@ class Account:
         self.decided += 1
         self.attempts += 1
         self.satisfied += judged.judgement.satisfied
+        self.cut_off += judged.decoded.status == "cut" and not judged.judgement.satisfied
         self.tokens += judged.decoded.length
         self.remarks.update(judged.decoded.remarks)
         self.state, text = self.request.sampler.step(self.state, self._attempt(judged))
@@ -291,7 +291,8 @@ class Account:
         clock = None if law.max_time is None else _CLOCK
         rounding = None if request.weigh is None else request.weigh.note
         skips = _SKIPS.format(self.skipped, self.attempts) if self.skipped else None
-        own = _OWN if request.sampler.weighs and request.proposal is None else None
+        fewer = "fewer" if "pilot_attempts" in evidence else "no more"
+        own = _OWN.format(fewer) if request.sampler.weighs and request.proposal is None else None
         never = _NEVER if self.ended == "impossible" else None
         said = (remark.format(counted(count, "attempt")) for remark, count in self.remarks.items())
         report = Report(
@@ -310,6 +311,7 @@ class Account:
             mode=self.mode if law.found is None else "generate",
             notes=(*request.notes, *(note for note in (clock, rounding, skips, never, own) if note is not None), *said),
             proposal=request.proposal,
+            cut_off=self.cut_off,
         )
         draws = tuple(self.accepted)
         texts = tuple(draw.text for draw in draws)

@@ -221,7 +221,7 @@ def test_terminal_escapes_are_not_printed():
             None,
             [": sampler.qrs.bta: ", "did you mean 'beta'"],
         ),
-        (["hi", "-c", "has-a.yaml", "--sampler", "qrs: {beta: x}"], None, [": sampler.qrs.beta: ", "a valid number"]),
+        (["hi", "-c", "has-a.yaml", "--sampler", "qrs: {beta: x}"], None, [": sampler.qrs.beta: ", "must be a number"]),
         (["hi", "-c", "has-a.yaml", "--sampler", "qrs: {"], None, ["--sampler:1: malformed YAML"]),
         (["hi", "-c", "has-a.yaml", "--proposal", "a"], None, ["{prompt}"]),
         (["hi", "-c", "has-a.yaml", "--proposal", "a{prompt}", "--sampler", "qrs"], None, ["top_k=0"]),
@@ -607,7 +607,9 @@ main()
 """
 
 
-def test_ctrl_c_leaves_complete_lines_and_says_how_to_go_on(model, has_a, tmp_path):
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_who_ends_it_finds_complete_lines_and_how_to_go_on(model, has_a, tmp_path, sent, code):
+    """By Ctrl-C, or by what a scheduler of jobs sends."""
     (tmp_path / "many.txt").write_text("some prompt\n" * 100_000)
     options = ["generate", "-m", model, "-f", "many.txt", "-c", has_a, "-o", "out.jsonl", "--seed", "3"]
     options += ["--max-new-tokens", "8", "--batch-size", "4"]
@@ -617,12 +619,12 @@ def test_ctrl_c_leaves_complete_lines_and_says_how_to_go_on(model, has_a, tmp_pa
         give_up = time.monotonic() + 50
         while time.monotonic() < give_up and (not output.exists() or output.read_bytes().count(b"\n") < 5):
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sent)
         stdout, stderr = process.communicate(timeout=20)
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 130
+    assert process.returncode == code
     assert stdout == ""
     written = output.read_text()
     assert written.endswith("\n")

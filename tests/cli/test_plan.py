@@ -1,9 +1,14 @@
 """``guardwrap plan``."""
 
+import inspect
 import json
+import re
 
 import pytest
 
+from guardwrap import GuardedGenerator
+from guardwrap.cli.flags import in_flags
+from guardwrap.cli.plan import plan as command
 from tests.cli.commands import NEVER, assert_one_line, run
 
 pytestmark = pytest.mark.usefixtures("command_line")
@@ -30,7 +35,8 @@ def test_plan(model, has_a, tmp_path):
     result = run(*args)
     assert result.exit_code == 0, result.output
     assert result.stdout.count("recommended: ") == 1
-    assert "sampler=" in result.stdout
+    assert "--sampler " in result.stdout
+    assert "sampler=" not in result.stdout
     assert "inf" not in result.stdout
     assert "not tried" not in result.stdout
     (tmp_path / "prompts").write_text("ab\n" * 12)
@@ -46,3 +52,28 @@ def test_plan(model, has_a, tmp_path):
     assert all(forecast["texts"] == 3 and forecast["pilot"] == 40 for forecast in plan["forecasts"])
     assert plan["sampler"] in ("qrs", "rejection")
     assert_one_line(run("plan", "ab", "-c", has_a, "--model", model, "--proposal", "a"), "{prompt}")
+
+
+@pytest.mark.parametrize(
+    ("advice", "said"),
+    [
+        ("sampler='rejection' and the budget as it is", "--sampler rejection and the budget as it is"),
+        ("sampler='qrs' and Budget(max_attempts=80) without max_tokens", "--sampler qrs and --max-attempts 80 without"),
+        ("few attempts gave a text, pilot=256 would tell more", "few attempts gave a text, --pilot 256 would tell"),
+        ("hint at it (proposal=Prompt(...)), train", "hint at it (--proposal '... {prompt}'), train"),
+        ("draw from the model itself with sampler='rejection'", "the model itself with --no-proposal --sampler rej"),
+        (
+            "draw from the model itself, masked with sampler='qrs', with Budget(max_attempts=9, max_computed_tokens=7)",
+            "masked, with --masked --sampler qrs, with --max-attempts 9 --max-computed-tokens 7",
+        ),
+    ],
+)
+def test_advice_names_options_of_the_command(advice, said):
+    told = in_flags(advice)
+    assert said in told
+    assert not re.search(r"\w=|Budget|Prompt\(", told)
+
+
+def test_its_pilot_is_that_of_python():
+    assert inspect.signature(command).parameters["pilot"].default == 64
+    assert inspect.signature(GuardedGenerator.plan).parameters["pilot"].default == 64

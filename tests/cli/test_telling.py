@@ -32,6 +32,12 @@ def test_the_wait_for_the_first_ones_does_not_count_for_ever() -> None:
     assert lines[7:] == [f"guardwrap: {n} of 50 prompts done, about {50 - n} s left" for n in (20, 30, 40)]
 
 
+def test_no_time_where_what_is_done_first_tells_none() -> None:
+    """As what is drawn again for: what passes at once is done first."""
+    pace = Pace(0.0, 0, 10, "prompt", timed=False)
+    assert pace.line(10, 5) == "guardwrap: 5 of 10 prompts done"
+
+
 def test_where_no_total_is_known() -> None:
     pace = Pace(0.0, 0, None, "prompt")
     assert [pace.line(10, 0), pace.line(20, 1), pace.line(30, 2)] == [

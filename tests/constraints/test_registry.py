@@ -219,7 +219,7 @@ def test_kinds_that_hold_other_constraints(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "count: 2": ("count: two", "r.yaml:9: constraint.of.constraint.count: Input should be a valid integer"),
+    "count: 2": ("count: two", "r.yaml:9: constraint.of.constraint.count: must be a whole number, not"),
     "kind: at_least": ("kind: at_last", ":8: constraint.of.constraint.kind: unknown kind 'at_last' (did you mean 'at_"),
     "kind: shouted, name: loud": ("kind: shuoted", ":11: constraint.of.constraint.of.0.kind: unknown kind 'shuoted' ("),
     "words: tea": ("wrods: tea", ".constraint.of.1.of.0.wrods: unknown field 'wrods' (did you mean 'words'?)"),
@@ -311,7 +311,7 @@ def test_samplers_of_a_plugin_with_options(tmp_path: Path) -> None:
         "UsageError sampler.every: needs a field 'number'",
         "UsageError sampler.every.numbr: unknown field 'numbr' (did you mean 'number'?); known: number, after, which "
         "(and 1 more)",
-        "UsageError sampler.every.number: Input should be a valid integer",
+        "UsageError sampler.every.number: must be a whole number, not '3'",
         "UsageError sampler.every: number must be at least 1",
         "UsageError sampler.every.which: 'lats' is not one of first, last (did you mean 'last'?)",
         "UsageError sampler.other: this sampler takes no options; give 'other' alone",

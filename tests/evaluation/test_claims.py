@@ -101,6 +101,19 @@ def test_a_distance_that_may_be_too_small_does_not_hold(doubt):
     assert "see the notes" in near.rule
 
 
+@pytest.mark.parametrize("tvd", [NEAR, OPEN, FAR], ids=str)
+def test_attempts_worth_a_handful_tell_no_distance(tvd):
+    """Neither that it is small nor that it is large: their figure is that of one or two texts."""
+    found = evaluation(proposal(CHEAP, tvd, worth=1.5))
+    *_, near = claims_of(found)
+    assert near.answer == "cannot be told"
+    assert near.rule.endswith("these attempts are worth 1.5 draws of g, too few to tell")
+    assert next_step(found).startswith(
+        "Make more attempts, attempts: 40000 instead of 10000, say (what is made is kept)"
+    )
+    assert next_step(found).endswith("the model itself, which is exact and takes about 10 attempts a text.")
+
+
 def test_of_qrs_the_cheapest_setting_before_one_that_is_not_near():
     """From the dearest on: what is beyond a setting that is not near is not looked at."""
     points = of_qrs(0.1, NEAR, 2.0), of_qrs(0.2, OPEN, 2.5), of_qrs(0.3, NEAR, 3.0), of_qrs(0.4, NEAR, 5.0)
@@ -137,7 +150,8 @@ def test_what_to_do_next():
     qrs = of_qrs(0.3, NEAR, 3.0)
     assert next_step(evaluation(proposal(CHEAP, FAR, qrs))).startswith("Use QRS from hint with β = 0.3: ")
     told = next_step(evaluation(proposal(CHEAP, OPEN)))
-    assert told.startswith("Make more attempts: whether rejection sampling from hint is both near")
+    assert told.startswith("Make more attempts, attempts: 40000 instead of")
+    assert "whether rejection sampling from hint is both near" in told
     assert next_step(evaluation(proposal(CHEAP, FAR))).startswith("Draw from the model itself")
     # It is near, and dear: nothing to gain.
     assert next_step(evaluation(proposal(DEAR, NEAR))).startswith("Draw from the model itself")

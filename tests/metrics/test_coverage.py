@@ -108,7 +108,7 @@ def test_nearly_exact_is_not_called_exact(where: str, factor: float, figure: Cal
 
 
 def test_negative_control_what_was_not_seen_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(divergence, "_LEAST_WORTH", 0.0)
+    monkeypatch.setattr(divergence, "FEW", 0.0)
     assert coverage_when_nearly_exact("far", 14, metrics.qrs_kl) < LEAST
     monkeypatch.setattr(divergence, "betaincinv", lambda *_: 0.0)
     assert coverage_when_nearly_exact("far", 20, metrics.qrs_tvd) < 0.8

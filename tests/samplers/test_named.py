@@ -52,9 +52,9 @@ def test_negative_control_options_tell_samplers_apart() -> None:
 
 WRONG = [
     ({"qrs": {"target_tdv": 0.1}}, "qrs.target_tdv: unknown field 'target_tdv' (did you mean 'target_tvd'?); known: b"),
-    ({"qrs": {"target_tvd": "0.1"}}, "qrs.target_tvd: Input should be a valid number"),
-    ({"qrs": {"beta": True}}, "qrs.beta: Input should be a valid number"),
-    ({"qrs": {"pilot": 2.5}}, "qrs.pilot: Input should be a valid integer"),
+    ({"qrs": {"target_tvd": "0.1"}}, "qrs.target_tvd: must be a number, not"),
+    ({"qrs": {"beta": True}}, "qrs.beta: must be a number, not"),
+    ({"qrs": {"pilot": 2.5}}, "qrs.pilot: must be a whole number, not"),
     ({"qrs": {"target_tvd": 3}}, "qrs: target_tvd=3.0: give a number between 0 and 1"),
     ({"qrs": {"beta": 1, "target_tvd": 0.1}}, "qrs: qrs takes one of beta, target_tvd and target_acceptance"),
     ({"imh": {"move": "rwa"}}, "imh.move: 'rwa' is not one of accepted, raw (did you mean 'raw'?)"),
@@ -84,7 +84,7 @@ def test_options_that_cannot_be(given: Any, says: str) -> None:
 def test_an_error_has_the_line_of_the_option() -> None:
     text = "guardwrap: 1\nconstraint: {kind: finished}\nsampler:\n  qrs:\n    pilot: 10\n    target_tvd: near\n"
     file = parse(text, path="r.yaml")
-    with pytest.raises(SpecError, match=r"^r\.yaml:6: sampler\.qrs\.target_tvd: Input should be a valid number"):
+    with pytest.raises(SpecError, match=r"^r\.yaml:6: sampler\.qrs\.target_tvd: must be a number, not"):
         sampler_named(file.sampler or "", file.source)
 
 
