@@ -11,7 +11,7 @@ import pytest
 from pydantic import RootModel
 
 from guardwrap import Budget, Fallback, GuardedGenerator, JSONSchema, Keyword, Length, Regex
-from guardwrap.draws import Draw, Estimate
+from guardwrap.draws import Draw, Estimate, Usage
 from guardwrap.errors import UsageError
 from guardwrap.samplers import Attempt, qrs
 from guardwrap.testing import World, llama_world
@@ -91,6 +91,57 @@ def test_the_first_line_says_how_sure_it_is(
     assert evidence["near_enough"] == options.get("target_tvd", 0.05)
     without = dataclasses.replace(report, evidence={})
     assert without.headline().startswith("1 text, nearly as"), "of a sampler without such figures"
+
+
+def test_a_handful_of_weights_tells_no_distance(world: World) -> None:
+    """One attempt outweighs all others: whatever the figures are, they are those of one text."""
+    drawn_from, evidence = qrs_report([-1.0] * 300 + [7.0], target_tvd=0.2, pilot=50)
+    assert evidence["effective_sample_size"].value < 3
+    assert "which these attempts cannot tell, worth " in drawn_from
+    assert evidence["model_acceptance"].value == pytest.approx((300 * math.exp(-1) + math.exp(7)) / 301)
+    (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
+    report = dataclasses.replace(outcome.report, drawn_from=drawn_from, evidence=evidence)
+    said = "which satisfies the constraint; how near to your model's own cannot be told"
+    assert said in dataclasses.replace(report, usage=Usage(attempts=301)).headline()
+
+
+def test_what_a_pilot_takes_is_told_apart(world: World) -> None:
+    _, evidence = qrs_report([0.0, 3.0] * 40, target_tvd=0.3, pilot=60)
+    (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
+    rejections = {"the sampler": 75, "a rule": 3}
+    report = dataclasses.replace(
+        outcome.report, drawn_from="approximately g", evidence=evidence, usage=Usage(attempts=80), rejections=rejections
+    )
+    assert report.headline().endswith("a text took about 20 attempts, after a pilot of 60")
+    rows = [" ".join(line.split()) for line in str(report).splitlines()]
+    assert "pilot 60 attempts, of which 60 satisfied the constraint; they tell β" in rows
+    assert "rejected by the sampler: 15" in rows
+    assert dict(report.rejections) == rejections
+    only = dataclasses.replace(report, rejections={"the sampler": 60})
+    assert "rejected by" not in str(only)
+
+
+def test_a_sampler_without_a_proposal_says_what_rejection_would_take(world: World) -> None:
+    for sampler, much in ((qrs(target_tvd=0.3, pilot=5), "takes fewer of them"), (qrs(1.0), "takes no more of them")):
+        guarded = GuardedGenerator(world.pipeline(), Length(min=0), seed=3, sampler=sampler)
+        (note,) = guarded.run("ab")[0].report.notes
+        assert note.endswith(f"sampler='rejection' gives exactly g, and {much}")
+
+
+def test_what_the_token_limit_cut_off_is_counted_and_said(world: World) -> None:
+    (outcome,) = GuardedGenerator(world.pipeline(), Keyword("zz"), seed=1, on_exhausted="none").run(
+        "ab", max_new_tokens=3, budget=Budget(max_attempts=60)
+    )
+    drawn = GuardedGenerator(world.pipeline(), Length(min=0), seed=1).run(
+        "ab", max_new_tokens=3, num_return_sequences=60
+    )
+    cut = sum(not draw.finished for draw in drawn[0].draws)
+    assert 0 < cut < 60
+    assert outcome.report.cut_off == cut, "the same attempts, as the seed is"
+    assert f"; {cut} were cut off by max_new_tokens, and a larger one would let them end; " in outcome.report.advice()
+    assert drawn[0].report.cut_off == 0
+    few = dataclasses.replace(outcome.report, cut_off=5)
+    assert "cut off" not in few.advice()
 
 
 def test_attempts_are_exact(world: World) -> None:

@@ -106,3 +106,40 @@ def test_the_cheaper_way_is_allowed_what_it_takes() -> None:
     assert "Budget" not in (cheapest([itself, masked], Budget(max_computed_tokens=400)) or "")
     advice = cheapest([itself, masked], Budget(max_attempts=None, max_computed_tokens=100))
     assert (advice or "").endswith("with Budget(max_computed_tokens=400), twice what it is expected to take")
+
+
+def test_a_prompt_without_a_text_is_not_averaged_away(small: World) -> None:
+    """What a text costs on average is unknown then, however many the other prompts had."""
+    never = Regex("zz")
+    guarded = guarded_of(small)
+    plan = guarded.plan(
+        [small.prompt] * 2, pilot=60, seed=0, constraint_each=[None, never], num_return_sequences=2, **small.settings
+    )
+    itself = plan.ways[0]
+    assert (itself.without, itself.tokens, itself.attempts) == (1, math.inf, math.inf)
+    assert itself.acceptance > 0
+    assert "from the model itself, rejection: none for 1 prompt\n" in str(plan)
+    both = guarded.plan([small.prompt] * 2, pilot=60, seed=0, num_return_sequences=2, **small.settings)
+    attempts = [forecast.attempts.value for forecast in both.forecasts]
+    assert both.ways[0].attempts == max(attempts)
+    assert both.ways[0].without == 0
+
+
+def test_a_pilot_of_a_few_attempts_advises_a_larger_one_first(small: World) -> None:
+    guarded = GuardedGenerator(small.pipeline(), Regex("zz"), seed=1)
+    few = guarded.plan(small.prompt, pilot=5, **small.settings).advice
+    assert few == "pilot=200 first, to see more: the prompt had no text in 5 attempts"
+    assert "train an adapter" in guarded.plan(small.prompt, pilot=60, **small.settings).advice
+
+
+def test_what_qrs_draws_first_is_told_apart(small: World) -> None:
+    guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
+    plan = guarded.plan(small.prompt, pilot=200, seed=0, **small.settings)
+    (forecast,) = plan.forecasts
+    assert plan.sampler == "qrs"
+    assert 0 < forecast.before < forecast.attempts.value
+    assert forecast.before == plan.ways[0].before == 100 * 200 / (200 - sum(forecast.rejections.values()))
+    told = " ".join(str(plan).split())
+    assert " for QRS, from 200 attempts of the pilot" in told
+    assert f"the first {forecast.before:,.0f} for QRS's pilot tokens " in told
+    assert f" attempts, the first {forecast.before:,.0f} for qrs's pilot" in told

@@ -143,8 +143,8 @@ def _report(state: _State, pilot: int, target: float | None) -> tuple[str, Mappi
 
 def _too_few(worth: float) -> str:
     return (
-        f"which these attempts cannot tell, worth {digits(worth)} draws of g as they are: a larger pilot would tell "
-        "more, and another proposal may be nearer"
+        f"which these attempts cannot tell, worth {digits(worth)} draws of g as they are: more of them, as of a larger "
+        "pilot, would tell more, and another proposal may be nearer"
     )
 
 
