@@ -131,7 +131,7 @@ def test_a_card_has_no_path(config, tmp_path):
         (["train.yaml", "-o", "train.yaml"], ("", ""), ["it is no folder"]),
         (["train.yaml", "-o", "out", "--method", "ppo"], ("", ""), ["method: 'ppo' is not one of replay, dpg, sft"]),
         (["train.yaml", "-o", "out", "--method", "repaly"], ("", ""), [": method: ", "(did you mean 'replay'?)"]),
-        (["train.yaml", "-o", "out", "--seconds", "0"], ("", ""), ["seconds: ", "greater than 0"]),
+        (["train.yaml", "-o", "out", "--seconds", "0"], ("", ""), ["seconds: ", "must be above 0"]),
         (["train.yaml", "-o", "out", "--samples", "0"], ("", ""), ["--samples"]),
         (["train.yaml"], ("", ""), ["--out"]),
         (["train.yaml", "-o", "out"], ("samples: 400", "sample: 400"), ["train.yaml:6", "sample"]),

@@ -55,7 +55,7 @@ def test_what_it_names_stands_beside_it(write, monkeypatch, tmp_path):
     [
         ("modle: x", ["serve.yaml:1: modle", "did you mean 'model'"]),
         ("model: x\nlimits: {runing: 3}", ["serve.yaml:2: limits.runing", "did you mean 'running'"]),
-        ("limits: {running: 0}", ["limits.running", "greater than or equal to 1"]),
+        ("limits: {running: 0}", ["limits.running", "must be at least 1, not 0"]),
         ("port: 70000", ["port", "65535"]),
         ("port: '1'", ["port"]),
         ("keys: secret", ["keys"]),
