@@ -437,11 +437,13 @@ def test_a_long_timeout_is_refused():
     assert Regex("a", timeout=2).timeout == 2
 
 
-def test_brackets_left_open():
-    """20 KB of them took 6 s to find out that they are no expression."""
-    for opened in ("[" * 20_000, "[a" * 10_000, "(?x)#" + "[" * 20_000):
-        with pytest.raises(ConstraintError, match=r"has more than 3000 '\['; write fewer sets"):
-            Regex(opened)
+def test_brackets_left_open(monkeypatch):
+    """20 KB of them took 6 s to find out that they are no expression: nothing may take them apart."""
+    with monkeypatch.context() as nothing:
+        nothing.setattr("guardwrap.constraints.patterns._TOKENS", None)
+        for opened in ("[" * 20_000, "[a" * 10_000, "(?x)#" + "[" * 20_000):
+            with pytest.raises(ConstraintError, match=r"has more than 3000 '\['; write fewer sets"):
+                Regex(opened)
     assert Regex("[ab]" * 1_000).accepts("ab" * 500)
 
 
