@@ -10,9 +10,8 @@ _SPELLED = {
     r"draw from the model itself, masked with sampler=": "draw from the model itself, masked, with --masked sampler=",
     r"draw from the model itself with sampler=": "draw from the model itself with --no-proposal sampler=",
     r"sampler='(\w+)'": r"--sampler \1",
-    r"Budget\(([^)]*)\)": r"\1",
     r"proposal=Prompt\(\.\.\.\)": "--proposal '... {prompt}'",
-    r"\b(max_attempts|max_tokens|max_computed_tokens|pilot)=(\d+),?": r"--\1 \2",
+    r"\b(max_attempts|max_tokens|max_computed_tokens|pilot)=(\d+)": r"--\1 \2",
 }
 
 
@@ -24,6 +23,7 @@ def in_flags(advice: str) -> str:
     >>> in_flags("sampler='qrs' and Budget(max_attempts=8200), enough with probability 0.99")
     '--sampler qrs and --max-attempts 8200, enough with probability 0.99'
     """
+    advice = re.sub(r"Budget\(([^)]*)\)", lambda found: found[1].replace(",", ""), advice)
     for pattern, flag in _SPELLED.items():
         advice = re.sub(pattern, flag, advice)
     return re.sub(r"--max_\w+", lambda found: found.group().replace("_", "-"), advice)

@@ -13,7 +13,6 @@ from guardwrap.metrics import (
     effective_sample_size,
     log_beta_for_acceptance,
     log_beta_for_tvd,
-    partition,
     qrs_acceptance,
     qrs_kl,
     qrs_tvd,
@@ -68,10 +67,10 @@ def qrs(
     Returns
     -------
     Sampler
-        Its report has β, the acceptance rate, TVD(p_β, g), KL(g‖p_β) in nats, the effective sample size of the weights
-        and the acceptance rate that the model itself would have (their mean, Z), each with an interval; the TVD that
-        would be near enough; and with a target the attempts of the pilot, and how many of them satisfied. Where the
-        effective sample size is below 10, it says that the distance cannot be told.
+        Its report has β, the acceptance rate, TVD(p_β, g), KL(g‖p_β) in nats and the effective sample size of the
+        weights, each with an interval; the TVD that would be near enough; and with a target the attempts of the pilot,
+        and how many of them satisfied. Where the effective sample size is below 10, it says that the distance cannot
+        be told.
 
     Raises
     ------
@@ -135,7 +134,6 @@ def _report(state: _State, pilot: int, target: float | None) -> tuple[str, Mappi
         "near_enough": NEAR if target is None else target,
         "kl": qrs_kl(weights, state.log_beta),
         "effective_sample_size": worth,
-        "model_acceptance": partition(weights),
     }
     compared = _compared(tvd, target) if worth.value >= FEW else _too_few(worth.value)
     return f"approximately g: QRS, β = {beta:.3g}, TVD to g {tvd}, {compared}", figures

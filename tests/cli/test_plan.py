@@ -59,6 +59,7 @@ def test_plan(model, has_a, tmp_path):
     [
         ("sampler='rejection' and the budget as it is", "--sampler rejection and the budget as it is"),
         ("sampler='qrs' and Budget(max_attempts=80) without max_tokens", "--sampler qrs and --max-attempts 80 without"),
+        ("sampler='qrs' and Budget(max_attempts=80), enough", "--sampler qrs and --max-attempts 80, enough"),
         ("few attempts gave a text, pilot=256 would tell more", "few attempts gave a text, --pilot 256 would tell"),
         ("hint at it (proposal=Prompt(...)), train", "hint at it (--proposal '... {prompt}'), train"),
         ("draw from the model itself with sampler='rejection'", "the model itself with --no-proposal --sampler rej"),
