@@ -76,13 +76,13 @@ def way_of(outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *
         How many will be asked for, for each prompt.
     """
     kind = sampler_for(attempts) if weighed else "rejection"
-    each = [_prompt(outcome, drawn, kind, texts) for outcome, drawn in zip(outcomes, attempts, strict=True)]
-    given = sum(texts_of(drawn, kind) for drawn in attempts)
+    given = [texts_of(drawn, kind) for drawn in attempts]
+    each = [_prompt(*one, kind, texts) for one in zip(outcomes, attempts, given, strict=True)]
     needed, before, _ = max(each)
     return Way(
         outcomes[0].report.proposal or "the model itself",
         kind,
-        given / max(1, sum(map(len, attempts))),
+        sum(given) / max(1, sum(map(len, attempts))),
         sum(cost for *_, cost in each) / len(each) / texts,
         needed,
         max(cost for *_, cost in each),
@@ -91,11 +91,13 @@ def way_of(outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *
     )
 
 
-def _prompt(outcome: Outcome, drawn: Sequence[Attempt], kind: str, texts: int) -> tuple[float, float, float]:
+def _prompt(
+    outcome: Outcome, drawn: Sequence[Attempt], given: float, kind: str, texts: int
+) -> tuple[float, float, float]:
     """Return a prompt's attempts, those of them before the first text, and the tokens that the model is run for."""
-    given, count = texts_of(drawn, kind), max(1, len(drawn))
     if not given:
         return math.inf, 0.0, math.inf
+    count = len(drawn)
     before = attempts_before(satisfied_in(drawn, kind), count)
     needed = before + texts * count / given
     return needed, before, outcome.report.usage.computed_tokens / count * needed

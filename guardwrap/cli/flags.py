@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 __all__ = ["in_flags"]
 
-_SPELLED = {
+_SPELLED: dict[str, str | Callable[[re.Match[str]], str]] = {
     r"draw from the model itself, masked with sampler=": "draw from the model itself, masked, with --masked sampler=",
     r"draw from the model itself with sampler=": "draw from the model itself with --no-proposal sampler=",
     r"sampler='(\w+)'": r"--sampler \1",
     r"proposal=Prompt\(\.\.\.\)": "--proposal '... {prompt}'",
-    r"\b(max_attempts|max_tokens|max_computed_tokens|pilot)=(\d+)": r"--\1 \2",
+    r"Budget\(([^)]*)\)": lambda budget: budget[1].replace(",", ""),
+    r"\b(max_\w+|pilot)=(\d+)": lambda limit: f"--{limit[1].replace('_', '-')} {limit[2]}",
 }
+"""What stands in the place of what, one after the other."""
 
 
 def in_flags(advice: str) -> str:
@@ -23,7 +26,6 @@ def in_flags(advice: str) -> str:
     >>> in_flags("sampler='qrs' and Budget(max_attempts=8200), enough with probability 0.99")
     '--sampler qrs and --max-attempts 8200, enough with probability 0.99'
     """
-    advice = re.sub(r"Budget\(([^)]*)\)", lambda found: found[1].replace(",", ""), advice)
     for pattern, flag in _SPELLED.items():
         advice = re.sub(pattern, flag, advice)
-    return re.sub(r"--max_\w+", lambda found: found.group().replace("_", "-"), advice)
+    return advice

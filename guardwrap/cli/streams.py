@@ -57,11 +57,15 @@ def ends_at_once() -> Iterator[None]:
 
 def end_from_now_on() -> bool:
     """Let Ctrl-C end the process, and say whether that is new: where it is ignored or somebody else's, it stays so."""
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not usual or threading.current_thread() is not threading.main_thread():
+    if not _is_ours(signal.SIGINT, signal.default_int_handler):
         return False
     signal.signal(signal.SIGINT, end_at_once)
     return True
+
+
+def _is_ours(number: signal.Signals, usual: object) -> bool:
+    """Say whether a signal's handler is the usual one, and may be changed by this thread."""
+    return signal.getsignal(number) is usual and threading.current_thread() is threading.main_thread()
 
 
 @contextmanager
@@ -70,8 +74,7 @@ def terminated_in_order() -> Iterator[None]:
 
     Where it is somebody else's, it stays so.
     """
-    usual = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if not usual or threading.current_thread() is not threading.main_thread():
+    if not _is_ours(signal.SIGTERM, signal.SIG_DFL):
         yield
         return
 

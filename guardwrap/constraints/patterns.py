@@ -71,7 +71,8 @@ def compile_pattern(pattern: str, flags: Sequence[str] = ()) -> Any:
         raise ConstraintError(f"regular expression {shown} has more than {MAX_SETS} '['; write fewer sets")
     # Long sets cost by the character, as much as two of them were an item.
     count_items(max(_items(pattern), len(pattern) // 2), f"regular expression {shown} repeats")
-    if lost := next((token for token in map(re.Match.group, _TOKENS.finditer(pattern)) if token in _LOST), None):
+    tokens = () if _LOST.keys().isdisjoint(pattern) else map(re.Match.group, _TOKENS.finditer(pattern))
+    if lost := next((token for token in tokens if token in _LOST), None):
         raise ConstraintError(
             f"regular expression {shown} has the control character U+{ord(lost):04X}, as which {_LOST[lost]} is read "
             rf"between double quotes: write it between single quotes (YAML), as r'...' (Python) or with two \ (JSON); "
