@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -84,12 +84,26 @@ class Asking(ABC):
             If one is unknown, or they do not go together.
         """
 
-    def attempts(self, prompts: Any, count: int, *, weigh: bool = True, **options: Any) -> list[list[Attempt]]:
+    def attempts(
+        self,
+        prompts: Any,
+        count: int,
+        *,
+        weigh: bool = True,
+        on_attempt: Callable[[], None] | None = None,
+        **options: Any,
+    ) -> list[list[Attempt]]:
         """Draw a fixed number of attempts for each prompt; see ``GuardedGenerator.attempts``."""
-        return self.pilot(prompts, count, weigh=weigh, **options)[1]
+        return self.pilot(prompts, count, weigh=weigh, on_attempt=on_attempt, **options)[1]
 
     def pilot(
-        self, prompts: Any, count: int, *, weigh: bool, **options: Any
+        self,
+        prompts: Any,
+        count: int,
+        *,
+        weigh: bool,
+        on_attempt: Callable[[], None] | None = None,
+        **options: Any,
     ) -> tuple[list[Outcome], list[list[Attempt]]]:
         """Draw a fixed number of attempts for each prompt.
 
@@ -100,7 +114,7 @@ class Asking(ABC):
         list of list of Attempt
             As ``attempts`` returns them.
         """
-        collector, found = collecting(weigh)
+        collector, found = collecting(weigh, on_attempt)
         budget = Budget(max_attempts=require_whole("count", count, 1))
         prompts, options = self.kind.with_named_inputs(prompts, options)
         given = list(self.kind.read_prompts(prompts).prompts)

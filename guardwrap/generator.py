@@ -225,7 +225,14 @@ class GuardedGenerator(PipelineLike):
         given = list(self._session.kind.read_prompts(prompts).prompts)
         return self._collect(given, self._session.job(options), progress=progress)[0]
 
-    def stream(self, prompts: Iterable[Any], *, first: int = 0, **options: Any) -> Iterator[Outcome]:
+    def stream(
+        self,
+        prompts: Iterable[Any],
+        *,
+        first: int = 0,
+        on_text: Callable[[int, Draw], None] | None = None,
+        **options: Any,
+    ) -> Iterator[Outcome]:
         """Generate lazily: outcomes in the order of the prompts, which are taken as they are needed.
 
         Parameters
@@ -235,10 +242,12 @@ class GuardedGenerator(PipelineLike):
         first
             Number of the first prompt. Randomness belongs to a prompt's number, so a run that stopped after k
             prompts goes on with the same texts from ``first=k`` and the seed in its reports.
+        on_text
+            As of ``astream``; called in this thread.
         """
         given = self._session.kind.read_prompts(prompts).prompts
         require_whole("first", first, 0)
-        job = self._session.job(options)
+        job = dataclasses.replace(self._session.job(options), on_text=on_text)
         return (outcome for _, outcome in self._outcomes(given, job, first=first, alone=True))
 
     async def arun(self, prompts: Any = None, **options: Any) -> list[Outcome]:
@@ -287,7 +296,7 @@ class GuardedGenerator(PipelineLike):
         Parameters
         ----------
         prompts, **options
-            As in a call.
+            As in a call; and ``on_attempt``, called without arguments as each attempt is judged.
         count
             Attempts for each prompt.
         weigh

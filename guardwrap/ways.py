@@ -10,7 +10,7 @@ from guardwrap.draws import Budget, Outcome
 from guardwrap.metrics import log_beta_for_tvd, qrs_acceptance, tvd_gold_guarded
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.qrs import NEAR, PILOT
-from guardwrap.words import counted, digits
+from guardwrap.words import counted, digits, upwards
 
 __all__ = ["Way", "attempts_before", "cheapest", "sampler_for", "satisfied_in", "texts_of", "way_of"]
 
@@ -112,15 +112,9 @@ def cheapest(ways: Sequence[Way], budget: Budget) -> str | None:
     much = f"takes {digits(ratio)} times fewer tokens" if math.isfinite(ratio) else "gives texts where this gave none"
     near = ", approximately g" if best.sampler == "qrs" else ""
     needed = {"max_attempts": 2 * best.attempts, "max_computed_tokens": 2 * best.computed}
-    limits = [f"{name}={_upwards(least)}" for name, least in needed.items() if (getattr(budget, name) or least) < least]
+    limits = [f"{name}={upwards(least)}" for name, least in needed.items() if (getattr(budget, name) or least) < least]
     allowed = f", with Budget({', '.join(limits)}), twice what it is expected to take" if limits else ""
     return f"draw from {best.source} with sampler={best.sampler!r}{near}, which {much}{allowed}"
-
-
-def _upwards(number: float) -> int:
-    """Round up to two digits."""
-    unit = int(10 ** max(0, math.floor(math.log10(number)) - 1))
-    return math.ceil(number / unit) * unit
 
 
 def sampler_for(attempts: Sequence[Sequence[Attempt]]) -> str:

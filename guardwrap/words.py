@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from guardwrap.draws import Estimate, Report
 
-__all__ = ["FEW", "bounded", "counted", "digits", "sentence"]
+__all__ = ["FEW", "bounded", "counted", "digits", "sentence", "upwards"]
 
 FEW = 10.0
 """Draws of g that attempts are worth (their effective sample size), below which they tell no distance to g."""
@@ -81,6 +81,12 @@ def digits(figure: float) -> str:
         return "∞" if figure > 0 else "-∞"
     short = f"{figure:.3g}"
     return f"{float(short):.0f}" if 1000 <= abs(figure) < 1e9 else short
+
+
+def upwards(number: float) -> int:
+    """Round up to two digits."""
+    unit = int(10 ** max(0, math.floor(math.log10(number)) - 1))
+    return math.ceil(number / unit) * unit
 
 
 def bounded(figure: Estimate) -> str:

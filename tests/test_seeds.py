@@ -37,7 +37,7 @@ def test_same_usage_whatever_the_batch_size(world: World) -> None:
 
 
 def test_processors_see_rows_as_if_they_were_alone(world: World) -> None:
-    options = {"repetition_penalty": 2.0, "no_repeat_ngram_size": 2, "min_new_tokens": 3}
+    options: dict[str, Any] = {"repetition_penalty": 2.0, "no_repeat_ngram_size": 2, "min_new_tokens": 3}
     together = texts(world, 64, **options)
     assert together == texts(world, 1, **options)
     guarded = GuardedGenerator(world.pipeline(), JUDGED, budget=Budget(max_attempts=None))

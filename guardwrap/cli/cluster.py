@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import typer
 from guardwrap.cli.common import fail
 from guardwrap.cli.running import missing_texts, require_another_seed
 from guardwrap.cli.streams import in_words as why
-from guardwrap.cli.telling import telling
+from guardwrap.cli.telling import Far, telling
 from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.lines.prompts import Item, Source
 from guardwrap.ray.folder import Folder
@@ -83,7 +84,9 @@ def on_ray(
             require_another_seed(output, fresh, of_run)
         require_same(folder, {**made_with, "seed": of_run}, other_budget=retry_failed)
         recipe = Recipe(**{**vars(recipe), "options": {**recipe.options, "seed": of_run}})
-        told = nullcontext() if quiet else telling(lambda: _done(folder, again=retry_failed), len(order), "row")
+        before = _far(folder, again=retry_failed).done
+        far = partial(_far, folder, again=retry_failed, kept=before)
+        told = nullcontext() if quiet else telling(far, len(order), "row")
         retry = fresh if retry_failed else None
         try:
             # Ray remarks on stdout what becomes of its workers; nothing of ours goes there.
@@ -114,10 +117,10 @@ def _items_of(source: Source) -> Callable[[], Iterator[Item]]:
     return source.items
 
 
-def _done(folder: Folder, *, again: bool) -> tuple[int, int]:
-    """Return how many rows are done, and how many of them have not all their texts: none where those are done again."""
+def _far(folder: Folder, *, again: bool, kept: int = 0) -> Far:
+    """Return how far it is; rows that have not all their texts are not done where they are done again."""
     done, short = len(folder.done), _short(folder)
-    return (done - short, 0) if again else (done, short)
+    return Far(done - short, kept) if again else Far(done, kept, short)
 
 
 def _short(folder: Folder) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,10 +24,13 @@ from guardwrap.cli.common import (
     require_folder,
 )
 from guardwrap.cli.streams import ends_at_once
-from guardwrap.cli.telling import telling
+from guardwrap.cli.telling import Far, telling
 from guardwrap.constraints.documents import read_option
 from guardwrap.evaluation.settings import EvaluationSettings, read_settings
 from guardwrap.report.drawing import require_matplotlib
+
+if TYPE_CHECKING:
+    from guardwrap.evaluation.recording import Tick
 
 __all__ = ["evaluate"]
 
@@ -105,16 +108,21 @@ def evaluate(
 
 
 @contextmanager
-def _progress(settings: EvaluationSettings) -> Iterator[Callable[[int], None]]:
+def _progress(settings: EvaluationSettings) -> Iterator[Tick]:
     """Show how many attempts are there."""
     of_each = (settings.base_attempts or settings.attempts) + settings.attempts * len(settings.proposals)
     total = of_each * len(settings.prompts)
     if not sys.stderr.isatty():
-        done: list[int] = []
-        with telling(lambda: (sum(done), 0), total, "attempt"):
-            yield done.append
+        far = Far(0)
+
+        def tick(attempts: int, *, kept: bool = False) -> None:
+            nonlocal far
+            far = Far(far.done + attempts, kept=far.kept + (attempts if kept else 0))
+
+        with telling(lambda: far, total, "attempt"):
+            yield tick
         return
     from rich.console import Console
 
     with progress_bar("attempts", total, Console(stderr=True)) as (bar, task):
-        yield lambda made: bar.advance(task, made)
+        yield lambda attempts, kept=False: bar.advance(task, attempts)

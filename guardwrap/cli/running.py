@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,9 @@ import typer
 
 from guardwrap.cli.common import fail, in_one_line, show
 from guardwrap.cli.results import Finished, line_file, to_line
-from guardwrap.cli.telling import telling
+from guardwrap.cli.telling import Far, telling
 from guardwrap.constraints.files import Own
-from guardwrap.draws import Outcome
+from guardwrap.draws import Draw, Outcome
 from guardwrap.errors import PromptError, UsageError
 from guardwrap.lines.prompts import Item
 from guardwrap.lines.records import why_short
@@ -79,6 +80,8 @@ class Run:
         self._under_way: deque[Item] = deque()
         self._own: deque[Own] = deque()
         self._current: Item | None = None
+        self._texts: Counter[int] = Counter()
+        self._ahead: set[int] = set()
         self.done = done.count
         self.short = done.short
         self.advice = "raise the budget and generate them again"
@@ -94,13 +97,22 @@ class Run:
             For ``GuardedGenerator.stream``.
         """
         each = self._own_of_each()
-        outcomes = guarded.stream(self._prompts(guarded), first=self.done, constraint_each=each, **options)
+
+        def on_text(number: int, _: Draw) -> None:
+            self._texts[number] += 1
+            if self._texts[number] == options["num_return_sequences"]:
+                self._ahead.add(number)
+
+        prompts = self._prompts(guarded)
+        outcomes = guarded.stream(prompts, first=self.done, on_text=on_text, constraint_each=each, **options)
         with ExitStack() as stack:
             write = self._writer(stack)
             try:
                 for outcome in outcomes:
                     item = self._under_way.popleft()
                     write(item, outcome)
+                    self._ahead.discard(self.done)
+                    del self._texts[self.done]
                     self.done += 1
                     if not outcome.ok:
                         self.advice = self.advice if self.short else f"the first, {item.where}: {why_short(outcome)}"
@@ -112,12 +124,13 @@ class Run:
 
     def state(self) -> str:
         """Say how far it came, and how to go on."""
+        lost = f" ({len(self._ahead)} behind a slow one are drawn again)" if self._ahead else ""
         if self.done == 0:
-            return "no prompt was done yet"
+            return f"no prompt was done yet{lost}"
         of = "" if self._total is None else f" of {self._total}"
         if self._output is None:
             return f"{self.done}{of} prompts done; with --output a run can be continued"
-        return f"{self.done}{of} prompts are in {self._output}; continue with the same command and --resume"
+        return f"{self.done}{of} prompts are in {self._output}{lost}; continue with the same command and --resume"
 
     def _prompts(self, guarded: GuardedGenerator) -> Iterator[Any]:
         chats = guarded.session.takes_chats
@@ -159,12 +172,15 @@ class Run:
 
         return to_programs
 
+    def _far(self, kept: int) -> Far:
+        return Far(self.done, kept, self.short, len(self._ahead))
+
     def _teller(self, stack: ExitStack, console: Any) -> Callable[[], None]:
         """Return what is called after each prompt: it moves a bar on a terminal. Elsewhere lines say how far it is."""
         if self._quiet:
             return lambda: None
         if not sys.stderr.isatty():
-            stack.enter_context(telling(lambda: (self.done, self.short), self._total, "prompt", timed=self.timed))
+            stack.enter_context(telling(partial(self._far, self.done), self._total, "prompt", timed=self.timed))
             return lambda: None
         from rich import progress
 

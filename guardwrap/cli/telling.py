@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from threading import Event, Thread
 from time import monotonic
 
@@ -11,10 +12,32 @@ import typer
 
 from guardwrap.words import counted
 
-__all__ = ["EVERY", "Pace", "lasting", "now_and_then", "telling"]
+__all__ = ["EVERY", "Far", "Pace", "lasting", "now_and_then", "telling"]
 
 EVERY = 10.0
 """Seconds between lines."""
+
+
+@dataclass(frozen=True)
+class Far:
+    """How far a run is.
+
+    Parameters
+    ----------
+    done
+        How many are done, with those that an earlier run has left.
+    kept
+        How many of them an earlier run has left.
+    short
+        How many of them have not all their texts.
+    ahead
+        How many more are finished, and wait for one before them.
+    """
+
+    done: int
+    kept: int = 0
+    short: int = 0
+    ahead: int = 0
 
 
 class Pace:
@@ -24,8 +47,6 @@ class Pace:
     ----------
     start
         When it began, in seconds.
-    before
-        How many were done by then.
     total
         How many there are, or None where that is not known.
     what
@@ -34,64 +55,54 @@ class Pace:
         Whether to tell the time that is left.
     """
 
-    def __init__(self, start: float, before: int, total: int | None, what: str, *, timed: bool = True) -> None:
-        self._start, self._before, self._total, self._what = start, before, total, what
+    def __init__(self, start: float, total: int | None, what: str, *, timed: bool = True) -> None:
+        self._start, self._total, self._what = start, total, what
         self._timed = timed
-        self._seen = [(start, before)]
+        self._seen = [(start, 0)]  # when, and how many were new by then
 
-    def line(self, now: float, done: int, short: int = 0) -> str:
-        """Return the line.
-
-        Parameters
-        ----------
-        now
-            When it is, in seconds.
-        done
-            How many are done.
-        short
-            How many of them have not all their texts.
-        """
-        left = self._left(now, done)
-        self._seen.append((now, done))
-        many = counted(done, self._what) if self._total is None else f"{done} of {counted(self._total, self._what)}"
-        line = f"guardwrap: {many} done"
-        if done == self._before:
+    def line(self, now: float, far: Far) -> str:
+        """Return the line; ``now`` in seconds."""
+        new = far.done + far.ahead - far.kept
+        left = None if self._total is None or not self._timed else self._left(now, new, self._total - far.kept)
+        self._seen.append((now, new))
+        of = "" if self._total is None else f"{far.done:,} of "
+        line = f"guardwrap: {of}{counted(far.done if self._total is None else self._total, self._what)} done"
+        if far.ahead:
+            line += f" and {far.ahead:,} behind a slow one"
+        if not new:
             line += f" after {now - self._start:.0f} s"
-        if short:
-            line += f", {short} of them without all their texts"
+        if far.short:
+            line += f", {far.short:,} of them without all their texts"
         return line if left is None else f"{line}, {lasting(left)} left"
 
-    def _left(self, now: float, done: int) -> float | None:
-        """Return the seconds that are left, by the later half of what is done.
+    def _left(self, now: float, new: int, total: int) -> float | None:
+        """Return the seconds that are left, by the later half of what is new.
 
         The first ones end late, as they share the batch with those after them, so before a tenth is done they tell no
         time, and later they are left out.
         """
-        new = done - self._before
-        if not self._timed or self._total is None or not new or new < (self._total - self._before) / 10:
+        if not new or new < total / 10:
             return None
-        then, half = next((at, count) for at, count in reversed(self._seen) if 2 * (count - self._before) <= new)
-        return (self._total - done) * (now - then) / (done - half)
+        then, half = next((at, count) for at, count in reversed(self._seen) if 2 * count <= new)
+        return (total - new) * (now - then) / (new - half)
 
 
 @contextmanager
-def telling(
-    state: Callable[[], tuple[int, int]], total: int | None, what: str, *, timed: bool = True
-) -> Iterator[None]:
+def telling(state: Callable[[], Far], total: int | None, what: str, *, timed: bool = True) -> Iterator[None]:
     """Write a line to stderr now and then, whether or not there are results by then.
 
     Parameters
     ----------
     state
-        Returns how many are done, and how many of them have not all their texts. Called in another thread.
+        Returns how far it is. Called in another thread.
     total, what, timed
         As of ``Pace``.
     """
-    pace = Pace(monotonic(), state()[0], total, what, timed=timed)
+    pace = Pace(monotonic(), total, what, timed=timed)
 
     def line() -> str | None:
-        done, short = state()
-        return None if done == total else pace.line(monotonic(), done, short)
+        far = state()
+        return None if far.done == total else pace.line(monotonic(), far)
 
     with now_and_then(line):
         yield

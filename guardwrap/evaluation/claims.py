@@ -8,16 +8,19 @@ from typing import Any
 
 from guardwrap.draws import Estimate
 from guardwrap.evaluation.figures import ProposalFigures
-from guardwrap.evaluation.notes import sees_all_of_g
+from guardwrap.evaluation.notes import ENOUGH, sees_all_of_g
 from guardwrap.evaluation.summary import Evaluation
 from guardwrap.evaluation.tradeoff import CURVES, Point
 from guardwrap.metrics.rates import times_fewer
 from guardwrap.report.claims import Answer, Claim, above, below, cheaper, worst
 from guardwrap.report.words import in_words
 from guardwrap.samplers.qrs import NEAR
-from guardwrap.words import FEW, digits
+from guardwrap.words import FEW, digits, upwards
 
 __all__ = ["claims_of", "next_step"]
+
+_MORE = 4
+"""Times as many attempts halve an interval."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class _Way:
         For each prompt whether a small distance can be believed.
     worth
         For each prompt how many draws of g the attempts are worth.
+    promising
+        Whether for each prompt an attempt is worth more draws of g than one of the model itself.
     """
 
     name: str
@@ -46,6 +51,7 @@ class _Way:
     limit: float
     believed: Sequence[bool]
     worth: Sequence[float]
+    promising: bool
 
     @property
     def cheap(self) -> Answer:
@@ -114,17 +120,29 @@ def next_step(evaluation: Evaluation) -> str:
     costs = f"which is exact and takes about {digits(1 / rarest)} attempts a text"
     costs += " for the prompt that needs most" if len(evaluation.prompts) > 1 else ""
     open_still = [way for way in ways if "does not hold" not in (way.near, way.cheap)]
-    if open_still:
-        names = " or ".join(dict.fromkeys(_inside(way.name) for way in open_still))
+    promising = [way for way in open_still if way.promising]
+    if promising:
+        least = min(worth for way in promising for worth in way.worth)
+        more = upwards(settings.attempts * max(_MORE, ENOUGH / least))
         return (
-            f"Make more attempts, attempts: {4 * settings.attempts} instead of {settings.attempts}, say (what is made "
-            f"is kept): whether {names} is both near to the target and cheaper than the model cannot be told yet. "
-            f"Until then draw from the model itself, {costs}."
+            f"Make more attempts, attempts: {more} instead of {settings.attempts}, say (what is made is kept): whether "
+            f"{_any_of(promising)} is both near to the target and cheaper than the model cannot be told yet. Until "
+            f"then draw from the model itself, {costs}."
+        )
+    another = "Another hint, or an adapter that is trained for this constraint, may do better."
+    if open_still:
+        return (
+            f"Draw from the model itself, {costs}. Whether {_any_of(open_still)} is both near to the target and "
+            "cheaper cannot be told yet, but more attempts are hardly worth it: as far as can be seen, one of them is "
+            f"worth fewer draws of the target than one of the model itself. {another}"
         )
     return (
-        f"Draw from the model itself, {costs}: nothing compared here is both near to the target and cheaper. A better "
-        "hint, or an adapter that is trained for this constraint, may be."
+        f"Draw from the model itself, {costs}: nothing compared here is both near to the target and cheaper. {another}"
     )
+
+
+def _any_of(ways: Sequence[_Way]) -> str:
+    return " or ".join(dict.fromkeys(_inside(way.name) for way in ways))
 
 
 def _inside(name: str) -> str:
@@ -143,7 +161,8 @@ def _ways(evaluation: Evaluation) -> list[_Way]:
         distances = known if len(known) == len(all_of) else ()
         worth = [of.figures["effective_sample_size"].value for of in all_of] if distances else []
         few = believed[: len(distances)]
-        found.append(_Way(f"Rejection sampling from {name}", saved, distances, NEAR, few, worth))
+        promising = all(draws / of.attempts > rate.value for draws, of, rate in zip(worth, all_of, rates, strict=False))
+        found.append(_Way(f"Rejection sampling from {name}", saved, distances, NEAR, few, worth, promising))
         if not distances:
             continue
         own = [_settings_own(of) for of in all_of]
@@ -162,7 +181,7 @@ def _ways(evaluation: Evaluation) -> list[_Way]:
                 times_fewer(base, Estimate(*(1 / x for x in (point.cost.value, point.cost.high, point.cost.low))))
                 for base, point in zip(rates, points, strict=True)
             ]
-            found.append(_Way(called, costs, far, within, believed, worth))
+            found.append(_Way(called, costs, far, within, believed, worth, promising))
     return found
 
 

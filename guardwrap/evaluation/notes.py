@@ -7,9 +7,10 @@ from importlib.util import find_spec
 
 from guardwrap.draws import Estimate
 
-__all__ = ["notes_on", "sees_all_of_g"]
+__all__ = ["ENOUGH", "notes_on", "sees_all_of_g"]
 
-_FEW = 100  # texts of g, or effective draws
+ENOUGH = 100
+"""Texts of g, or effective draws, that figures can be believed from."""
 
 
 def sees_all_of_g(figures: Mapping[str, Estimate]) -> bool:
@@ -22,7 +23,7 @@ def sees_all_of_g(figures: Mapping[str, Estimate]) -> bool:
     """
     ratio = figures.get("log_partition_over_base_rate")
     worth = figures.get("effective_sample_size")
-    return ratio is not None and ratio.low <= 0 <= ratio.high and worth is not None and worth.value >= _FEW
+    return ratio is not None and ratio.low <= 0 <= ratio.high and worth is not None and worth.value >= ENOUGH
 
 
 def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bool, without: bool) -> tuple[str, ...]:
@@ -42,7 +43,7 @@ def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bo
         Whether the evaluation's own sampler gave no text.
     """
     notes = []
-    if (worth := figures["effective_sample_size"].value) < _FEW:
+    if (worth := figures["effective_sample_size"].value) < ENOUGH:
         notes.append(
             f"the attempts are worth {worth:.3g} draws of g: distances and their intervals may end too low; make more"
         )
@@ -56,9 +57,9 @@ def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bo
             "Z from the weights is not the model's AR: the proposal hardly ever gives part of what g gives, so that "
             "distances end too low, or log-probabilities are wrong"
         )
-    if place and gold < _FEW:
+    if place and gold < ENOUGH:
         notes.append(f"{gold} texts of g only: the projected KL needs more attempts of the model itself")
-    if place and gold >= _FEW and not halved:
+    if place and gold >= ENOUGH and not halved:
         notes.append(
             "as far as can be seen, the match stands at the same places in texts of g' as in those of g: the projected "
             "KL is 0 within its interval already, and no sampler can lower it"

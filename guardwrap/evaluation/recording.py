@@ -6,7 +6,8 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from guardwrap.errors import UsageError
 from guardwrap.inputs import irregular
 from guardwrap.samplers import Attempt, from_row, to_row
 
-__all__ = ["Attempts", "Source", "record", "recording_path"]
+__all__ = ["Attempts", "Source", "Tick", "record", "recording_path"]
 
 CHUNK = 1000  # attempts of each prompt in one line of a recording
 
@@ -35,9 +36,17 @@ class Source(Protocol):
         proposal: Any = None,
         adapter: Any = None,
         seed: int | None = None,
+        on_attempt: Callable[[], None] | None = None,
         **options: Any,
     ) -> Attempts:
         """Draw ``count`` attempts for each prompt, with log-weights."""
+
+
+class Tick(Protocol):
+    """Told how far an evaluation is."""
+
+    def __call__(self, attempts: int, *, kept: bool = False) -> None:
+        """Take a number of attempts that are there now, over all prompts: drawn, or kept from an earlier run."""
 
 
 def record(
@@ -47,9 +56,12 @@ def record(
     folder: Path,
     count: int,
     versions: Mapping[str, str],
-    tick: Callable[[int], None] = lambda _: None,
+    tick: Tick = lambda attempts, kept=False: None,
 ) -> tuple[Attempts, dict[str, str]]:
     """Return the attempts of one proposal: those that are recorded, and new ones for the rest.
+
+    What is recorded is kept whatever its size, so a recording that has grown in steps has other attempts than one that
+    was made at once; both are draws of the same law.
 
     Parameters
     ----------
@@ -68,7 +80,7 @@ def record(
     versions
         Kept with a new recording.
     tick
-        Called with the number of attempts made, over all prompts, whenever some are there.
+        Called whenever some attempts are there.
 
     Returns
     -------
@@ -83,29 +95,31 @@ def record(
     path = recording_path(folder, law)
     if what := irregular(path):
         raise UsageError(f"{str(path)!r} is {what} and no recording; remove it")
-    sizes = [min(CHUNK, count - done) for done in range(0, count, CHUNK)]
-    begun, kept, size = _kept(path, law, sizes)
-    recorded: Attempts = [[] for _ in law["prompts"]]
+    begun, recorded, chunks, size = _kept(path, law, count)
     folder.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         file.truncate(size)
         if begun is None:
             begun = dict(versions)
             file.write(_line({"law": law, "versions": begun}))
-        for number, wanted in enumerate(sizes):
-            if number < len(kept):
-                chunk = kept[number]
-            else:
-                chunk = source.attempts(
-                    law["prompts"], wanted, seed=_seed(law, number), **proposal(), **law["generation"]
-                )
-                if [len(attempts) for attempts in chunk] != [wanted] * len(law["prompts"]):
-                    raise UsageError(f"asked for {wanted} attempts a prompt and got another number")
-                file.write(_line({"attempts": [[to_row(a) for a in attempts] for attempts in chunk]}))
-                file.flush()
+        tick(sum(map(len, recorded)), kept=True)
+        while (done := len(recorded[0])) < count:
+            wanted = min(CHUNK, count - done)
+            chunk = source.attempts(
+                law["prompts"],
+                wanted,
+                seed=_seed(law, chunks),
+                on_attempt=partial(tick, 1),
+                **proposal(),
+                **law["generation"],
+            )
+            if [len(attempts) for attempts in chunk] != [wanted] * len(law["prompts"]):
+                raise UsageError(f"asked for {wanted} attempts a prompt and got another number")
+            file.write(_line({"attempts": [[to_row(a) for a in attempts] for attempts in chunk]}))
+            file.flush()
+            chunks += 1
             for attempts, more in zip(recorded, chunk, strict=True):
-                attempts += more[:wanted]
-            tick(wanted * len(chunk))
+                attempts += more
     return recorded, begun
 
 
@@ -122,13 +136,11 @@ def _seed(law: Mapping[str, Any], number: int) -> int:
     return int(np.random.SeedSequence(words).generate_state(1)[0])
 
 
-def _kept(
-    path: Path, law: Mapping[str, Any], sizes: Sequence[int]
-) -> tuple[dict[str, str] | None, list[Attempts], int]:
-    """Read what is recorded: the versions, the chunks that are long enough, and where the last of them ends."""
+def _kept(path: Path, law: Mapping[str, Any], count: int) -> tuple[dict[str, str] | None, Attempts, int, int]:
+    """Read what is recorded: the versions, so many attempts or fewer, their chunks, and where the file is whole."""
     begun: dict[str, str] | None = None
-    kept: list[Attempts] = []
-    size = 0
+    kept: Attempts = [[] for _ in law["prompts"]]
+    chunks = size = 0
     for raw in _whole_lines(path):
         try:
             data = json.loads(raw)
@@ -136,19 +148,17 @@ def _kept(
                 if data["law"] != law:
                     raise ValueError
                 begun = dict(data["versions"])
-            elif len(kept) == len(sizes):  # a longer recording is kept as it is
-                pass
-            else:
+            elif len(kept[0]) < count:  # a longer recording is kept as it is
                 chunk = [[from_row(row) for row in rows] for rows in data["attempts"]]
-                if len(chunk) != len(law["prompts"]):
+                if len(chunk) != len(kept) or not chunk[0] or len({len(attempts) for attempts in chunk}) > 1:
                     raise ValueError
-                if any(len(attempts) < sizes[len(kept)] for attempts in chunk):
-                    break
-                kept.append(chunk)
+                chunks += 1
+                for attempts, more in zip(kept, chunk, strict=True):
+                    attempts += more[: count - len(attempts)]
         except (ValueError, KeyError, TypeError):
             raise UsageError(f"{str(path)!r} is not a recording of these attempts; remove it") from None
         size += len(raw)
-    return begun, kept, size
+    return begun, kept, chunks, size
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.content import PREFIX, adapters
 from guardwrap.errors import UsageError
 from guardwrap.evaluation.figures import figures_of
-from guardwrap.evaluation.recording import Source, record
+from guardwrap.evaluation.recording import Source, Tick, record
 from guardwrap.evaluation.report import charts_of, page_of
 from guardwrap.evaluation.settings import BASE, EvaluationSettings, marks_of, place_of
 from guardwrap.evaluation.summary import Evaluation
@@ -32,7 +32,7 @@ def evaluate(
     settings: EvaluationSettings,
     constraint: Constraint,
     folder: Path,
-    tick: Callable[[int], None] = lambda _: None,
+    tick: Tick = lambda attempts, kept=False: None,
     load: Callable[[str], Any] = lambda name: name,
 ) -> Evaluation:
     """Draw what is not recorded yet, and write ``evaluation.json``, ``report.html`` and the plots.
@@ -47,7 +47,7 @@ def evaluate(
         For the files, and for recorded attempts in ``attempts/``, which a later call with the same law uses again.
         It is made if there is none.
     tick
-        Called with the number of attempts made, whenever some are there.
+        Called whenever some attempts are there.
     load
         From the name of a proposal's model to what the source takes as one; called once, when it is first drawn from.
         By default the source loads it, every time.

@@ -36,9 +36,10 @@ def projected_kl(p_bins: ArrayLike, q_bins: ArrayLike, *, bins: int = 10) -> Est
     Estimate
         Nats. Half a draw is added to each bin of both samples, so that an empty one gives no infinity (Krichevsky and
         Trofimov 1981); from the KL of the shares the bias of order 1/draws is then taken away, that of the half draws
-        included (Paninski 2003), and the delta method gives the interval, with a normal quantile. Where p = q the
-        interval covers 0 nearly always. It ends too low where a bin that p gives often is expected less than once
-        among the draws of q: then more draws, or fewer bins, are needed.
+        included (Paninski 2003), and the delta method gives the interval, with a normal quantile. Its upper end is
+        never below one standard deviation of p = q, so that a handful of draws tells no KL of 0 for sure. Where
+        p = q the interval covers 0 nearly always. It ends too low where a bin that p gives often is expected less than
+        once among the draws of q: then more draws, or fewer bins, are needed.
 
     Raises
     ------
@@ -59,7 +60,9 @@ def projected_kl(p_bins: ArrayLike, q_bins: ArrayLike, *, bins: int = 10) -> Est
     variance_q = float((q * ratio**2).sum()) - 1
     value = kl - sampling - moved_p - moved_q
     reach = _Z * math.sqrt(max(variance_p / size_p + variance_q / size_q, 0.0))
-    return clip(Estimate(value, value - reach, value + reach))
+    # The standard deviation where p = q: there 2 n KL has a chi-squared law (Wilks 1938).
+    chance = math.sqrt((bins - 1) / 2) * (1 / size_p + 1 / size_q)
+    return clip(Estimate(value, value - reach, max(value + reach, float(chance))))
 
 
 def _counts(sample: ArrayLike, bins: int, name: str) -> NDArray[np.int64]:

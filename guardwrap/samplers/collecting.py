@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from guardwrap.samplers.base import Attempt, Sampler
 
 __all__ = ["collecting"]
 
 
-def collecting(weigh: bool) -> tuple[Sampler, list[list[Attempt]]]:
+def collecting(weigh: bool, on_attempt: Callable[[], None] | None = None) -> tuple[Sampler, list[list[Attempt]]]:
     """Return a sampler that keeps the attempts of each prompt, and the lists that it puts them in.
 
     Parameters
     ----------
     weigh
         Whether attempts that satisfy the constraint get log-weights.
+    on_attempt
+        Called for each attempt.
 
     Returns
     -------
@@ -31,6 +35,8 @@ def collecting(weigh: bool) -> tuple[Sampler, list[list[Attempt]]]:
 
     def step(state: list[Attempt], attempt: Attempt) -> tuple[list[Attempt], None]:
         state.append(attempt)
+        if on_attempt is not None:
+            on_attempt()
         return state, None
 
     return Sampler("attempts", init, step, lambda state: ("all attempts, judged", {}), weigh), found

@@ -2,45 +2,69 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
+from guardwrap import GuardedGenerator
 from guardwrap.cli import telling
-from guardwrap.cli.telling import Pace, lasting
+from guardwrap.cli.telling import Far, Pace, lasting
+from guardwrap.draws import Outcome
 from tests.cli.commands import generate, run
 
 
 def test_how_far_and_how_long() -> None:
-    pace = Pace(100.0, 10, 110, "prompt")
-    assert pace.line(110.0, 10) == "guardwrap: 10 of 110 prompts done after 10 s"
-    assert pace.line(120.0, 19) == "guardwrap: 19 of 110 prompts done", "less than a tenth of those that were to do"
+    pace = Pace(100.0, 110, "prompt")
+    assert pace.line(110.0, Far(10, kept=10)) == "guardwrap: 10 of 110 prompts done after 10 s"
+    assert pace.line(120.0, Far(19, kept=10)) == "guardwrap: 19 of 110 prompts done", "less than a tenth is new"
     # 31 of them; 9 were done by 120 s, less than half, so those since then count: 22 in 10 s.
-    assert pace.line(130.0, 41, 2) == (
+    assert pace.line(130.0, Far(41, kept=10, short=2)) == (
         "guardwrap: 41 of 110 prompts done, 2 of them without all their texts, about 31 s left"
     )
     # 60 of them; 31 were done by 130 s, more than half, so those since 120 s count: 51 in 20 s.
-    assert pace.line(140.0, 70) == "guardwrap: 70 of 110 prompts done, about 16 s left"
+    assert pace.line(140.0, Far(70, kept=10)) == "guardwrap: 70 of 110 prompts done, about 16 s left"
+
+
+def test_what_is_kept_tells_no_time_whenever_it_is_found() -> None:
+    pace = Pace(0.0, 1000, "attempt")
+    assert pace.line(10.0, Far(400, kept=400)) == "guardwrap: 400 of 1,000 attempts done after 10 s"
+    assert pace.line(20.0, Far(500, kept=400)) == "guardwrap: 500 of 1,000 attempts done, about 50 s left"
+    assert pace.line(30.0, Far(800, kept=600)) == "guardwrap: 800 of 1,000 attempts done, about 20 s left"
+
+
+def test_what_waits_for_a_slow_one_is_counted_for_the_time() -> None:
+    pace = Pace(0.0, 50, "prompt")
+    assert pace.line(10.0, Far(0, ahead=10)) == (
+        "guardwrap: 0 of 50 prompts done and 10 behind a slow one, about 40 s left"
+    )
+    assert pace.line(20.0, Far(1, ahead=19)) == (
+        "guardwrap: 1 of 50 prompts done and 19 behind a slow one, about 30 s left"
+    )
+    assert pace.line(30.0, Far(30)) == "guardwrap: 30 of 50 prompts done, about 20 s left"
 
 
 def test_the_wait_for_the_first_ones_does_not_count_for_ever() -> None:
     """Fifty prompts of which none ends in a minute, and then one ends each second."""
-    pace = Pace(0.0, 0, 50, "prompt")
-    lines = [pace.line(10.0 * i, max(0, 10 * (i - 6))) for i in range(1, 11)]
+    pace = Pace(0.0, 50, "prompt")
+    lines = [pace.line(10.0 * i, Far(max(0, 10 * (i - 6)))) for i in range(1, 11)]
     assert [line.endswith(" left") for line in lines] == [False] * 6 + [True] * 4
     assert lines[7:] == [f"guardwrap: {n} of 50 prompts done, about {50 - n} s left" for n in (20, 30, 40)]
 
 
 def test_no_time_where_what_is_done_first_tells_none() -> None:
     """As what is drawn again for: what passes at once is done first."""
-    pace = Pace(0.0, 0, 10, "prompt", timed=False)
-    assert pace.line(10, 5) == "guardwrap: 5 of 10 prompts done"
+    pace = Pace(0.0, 10, "prompt", timed=False)
+    assert pace.line(10, Far(5)) == "guardwrap: 5 of 10 prompts done"
 
 
 def test_where_no_total_is_known() -> None:
-    pace = Pace(0.0, 0, None, "prompt")
-    assert [pace.line(10, 0), pace.line(20, 1), pace.line(30, 2)] == [
+    pace = Pace(0.0, None, "prompt")
+    assert [pace.line(10, Far(0)), pace.line(20, Far(1)), pace.line(30, Far(2))] == [
         "guardwrap: 0 prompts done after 10 s",
         "guardwrap: 1 prompt done",
         "guardwrap: 2 prompts done",
@@ -60,10 +84,10 @@ def test_lines_come_without_results_and_end_with_the_run(
     monkeypatch.setattr(telling, "EVERY", 1e-3)
     asked, calls = Event(), iter(range(1_000_000))
 
-    def state() -> tuple[int, int]:
+    def state() -> Far:
         if next(calls) == 5:
             asked.set()
-        return 0, 0
+        return Far(0)
 
     with telling.telling(state, 3, "prompt"):
         assert asked.wait(60), "nobody asks how far it is"
@@ -88,15 +112,44 @@ def test_generate_and_plan_tell(model: str, has_a: str, monkeypatch: pytest.Monk
     assert planned.exit_code == 0
 
 
+@pytest.mark.usefixtures("command_line")
+def test_prompts_behind_a_slow_one_are_told(
+    model: str, has_a: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines are written in order, and what waits for one before it shows all the same, also where it is given up."""
+    monkeypatch.setattr(telling, "EVERY", 1e-3)
+    never = {"prompt": "ab", "constraint": {"kind": "regex", "pattern": "[0-9]"}, "budget": {"max_attempts": 1000}}
+    easy = {"prompt": "ab", "budget": {"max_attempts": 1000}}
+    lines = tmp_path / "in.jsonl"
+    lines.write_text("".join(json.dumps(line) + "\n" for line in [never, *[easy] * 5]))
+    given = ["--jsonl", lines, "-c", has_a, "-o", tmp_path / "out.jsonl", "--seed", 1, "--batch-size", 8]
+    told = generate(model, *given)
+    assert told.exit_code == 3
+    assert re.search(r"^guardwrap: 0 of 6 prompts done and [1-5] behind a slow one", told.stderr, re.MULTILINE)
+    assert "behind a slow one" not in told.stderr.splitlines()[-1]
+
+    def interrupted(guarded: GuardedGenerator, prompts: Any, *, on_text: Any, **options: Any) -> Iterator[Outcome]:
+        for outcome in given_up(guarded, prompts, on_text=on_text, **options):
+            yield outcome
+            for number in (4, 5, 5):
+                on_text(number, None)
+            raise KeyboardInterrupt
+
+    given_up = GuardedGenerator.stream
+    monkeypatch.setattr(GuardedGenerator, "stream", interrupted)
+    told = generate(model, *given, "--overwrite", "--quiet", "-n", 2)
+    assert told.exit_code == 130
+    assert "interrupted: 1 of 6 prompts are in" in told.stderr
+    assert "out.jsonl (5 behind a slow one are drawn again); continue with the same command" in told.stderr
+
+
 def test_a_run_that_is_done_says_no_more(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(telling, "EVERY", 1e-3)
-    asked, done = Event(), iter([2, *[3] * 1_000_000])
+    asked = Event()
 
-    def state() -> tuple[int, int]:
-        count = next(done)
-        if count == 3:
-            asked.set()
-        return count, 0
+    def state() -> Far:
+        asked.set()
+        return Far(3)
 
     with telling.telling(state, 3, "prompt"):
         assert asked.wait(60)

@@ -104,7 +104,9 @@ class Source:
         self.world = world
         self.calls: list[tuple[str | None, int, int]] = []  # drawn from, attempts, seed
 
-    def attempts(self, prompts, count, *, proposal=None, adapter=None, seed=None, **options):
+    def attempts(self, prompts, count, *, proposal=None, adapter=None, seed=None, on_attempt=None, **options):
         given = getattr(proposal, "template", proposal) or adapter
         self.calls.append((given, count, seed))
+        for _ in range(count * len(prompts)) if on_attempt is not None else ():
+            on_attempt()
         return [self.world.attempts(count, seed + i, base=given is None) for i, _ in enumerate(prompts)]

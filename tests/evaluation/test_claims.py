@@ -109,9 +109,23 @@ def test_attempts_worth_a_handful_tell_no_distance(tvd):
     assert near.answer == "cannot be told"
     assert near.rule.endswith("these attempts are worth 1.5 draws of g, too few to tell")
     assert next_step(found).startswith(
-        "Make more attempts, attempts: 40000 instead of 10000, say (what is made is kept)"
+        "Draw from the model itself, which is exact and takes about 10 attempts a text. Whether"
     )
-    assert next_step(found).endswith("the model itself, which is exact and takes about 10 attempts a text.")
+
+
+def test_more_attempts_are_advised_only_where_they_lead_somewhere():
+    """A hint of which an attempt is worth less than one of the model itself saves nothing, however many are made."""
+    rare = Estimate(0.001, 0.0005, 0.0015)
+    told = next_step(evaluation(proposal(CHEAP, NEAR, worth=5.0), base=rare))
+    assert told.startswith("Make more attempts, attempts: 200000 instead of 10000, say (what is made is kept)")
+    assert told.endswith("the model itself, which is exact and takes about 1000 attempts a text.")
+    assert "attempts: 40000 instead" in next_step(evaluation(proposal(CHEAP, NEAR, worth=60.0), base=rare))
+    told = next_step(evaluation(proposal(CHEAP, NEAR, worth=60.0)))
+    assert told.startswith("Draw from the model itself, which is exact and takes about 10 attempts a text.")
+    assert "more attempts are hardly worth it" in told
+    assert told.endswith("Another hint, or an adapter that is trained for this constraint, may do better.")
+    of_two = evaluation(proposal(CHEAP, OPEN), proposal(CHEAP, NEAR, worth=60.0))
+    assert next_step(of_two).startswith("Draw from"), "for one prompt it leads nowhere"
 
 
 def test_of_qrs_the_cheapest_setting_before_one_that_is_not_near():

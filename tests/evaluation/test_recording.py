@@ -42,7 +42,7 @@ def test_attempts_are_kept(tmp_path):
     assert again.calls == []
     more = Source(placed())
     run(tmp_path / "out", more, attempts=300)
-    assert [count for _, count, _ in more.calls] == [100, 100]
+    assert [count for _, count, _ in more.calls] == [50, 50], "nothing that is made is thrown away"
     assert run(tmp_path / "out", again).to_dict() == whole, "a longer recording serves a shorter one"
     assert again.calls == []
     other = Source(placed())
@@ -50,6 +50,22 @@ def test_attempts_are_kept(tmp_path):
     assert len(other.calls) == 6, "another law has a recording of its own"
     assert len(list((tmp_path / "out" / "attempts").iterdir())) == 4
     assert all(SECRET not in path.read_text() for path in tmp_path.rglob("*.jsonl")), "unchecked text never gets out"
+
+
+def test_what_is_kept_is_told_apart_from_what_is_drawn(tmp_path):
+    told = []
+
+    def tick(attempts, *, kept=False):
+        told.append((attempts, kept))
+
+    settings = SETTINGS.model_copy(update={"prompts": ["Tell me.", "Say."]})
+    evaluate(Source(placed()), settings, Regex("a"), tmp_path, tick)
+    assert set(told) == {(0, True), (1, False)}, "one by one, as they are drawn"
+    assert sum(attempts for attempts, _ in told) == 2 * 2 * 250
+    told.clear()
+    evaluate(Source(placed()), settings.model_copy(update={"attempts": 260}), Regex("a"), tmp_path, tick)
+    assert [attempts for attempts, kept in told if kept] == [2 * 250] * 2
+    assert sum(attempts for attempts, kept in told if not kept) == 2 * 2 * 10
 
 
 def adapter(folder, *, weights=b"weights", rank=8):
