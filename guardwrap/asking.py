@@ -116,10 +116,20 @@ class Asking(ABC):
         """
         collector, found = collecting(weigh, on_attempt)
         budget = Budget(max_attempts=require_whole("count", count, 1))
+        if isinstance(each := options.get("constraint_each"), list | tuple):
+            own = [replace(one, sampler=None, budget=None) if isinstance(one, Own) else one for one in each]
+            options["constraint_each"] = own
         prompts, options = self.kind.with_named_inputs(prompts, options)
         given = list(self.kind.read_prompts(prompts).prompts)
         job = self.job({**options, "sampler": collector, "budget": budget, "num_return_sequences": count})
         return [outcome for _, _, outcome in job.served(job.requests(given))], found
+
+    def budgets(self, count: int, options: Mapping[str, Any]) -> list[Budget]:
+        """Return the budgets of so many prompts of a call."""
+        own, _ = self._read(options)
+        asked = self._asked({**own, "seed": 0})
+        each = self._each(own, asked)
+        return [asked.budget] * count if each is None else [one.budget for one in each]
 
     def _read(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Tell guardwrap's options of a call from those of the pipeline, and read the constraints among them."""

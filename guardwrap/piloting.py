@@ -7,13 +7,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from guardwrap.asking import require_whole
-from guardwrap.planning import Plan, planned
+from guardwrap.errors import UsageError
+from guardwrap.planning import Plan, planned, spent
 from guardwrap.remote import EndpointSession
 from guardwrap.samplers import sampler_named
 from guardwrap.session import Session
-from guardwrap.ways import cheapest, way_of
+from guardwrap.ways import cheapest, sampler_for, way_of
 
 __all__ = ["plan_of"]
+
+_PLANNED = ("rejection", "qrs")
+"""Samplers whose cost follows from a pilot."""
 
 
 def plan_of(session: Session | EndpointSession, prompts: Any, pilot: int, options: Mapping[str, Any]) -> Plan:
@@ -32,17 +36,33 @@ def plan_of(session: Session | EndpointSession, prompts: Any, pilot: int, option
     prompts = list(prompts) if isinstance(prompts, Iterator) else prompts  # they are drawn for more than once
     texts = require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
     elsewhere = session.draws_elsewhere(options)
-    named = options.get("sampler")
-    weighed = elsewhere and (session.weighs(prompts, options) if named is None else sampler_named(named).weighs)
+    named = None if options.get("sampler") is None else sampler_named(options["sampler"])
+    if named is not None and named.name not in _PLANNED:
+        raise UsageError(f"a plan knows what {' and '.join(_PLANNED)} cost, and not {named.name}; leave sampler out")
+    weighed = elsewhere and (session.weighs(prompts, options) if named is None else named.weighs)
+    if isinstance(options.get("constraint_each"), Iterator):
+        options["constraint_each"] = list(options["constraint_each"])
     outcomes, attempts = session.pilot(prompts, pilot, weigh=weighed, **options)
-    budget = options.get("budget") or session.budget
-    rows = options.get("batch_size") or session.batch_size
-    made = planned(outcomes, attempts, texts=texts, budget=budget, rows=rows, elsewhere=elsewhere, weighed=weighed)
+    budgets = session.budgets(len(outcomes), options)
+    kind = "rejection" if not weighed else sampler_for(attempts) if named is None else named.name
+    made = planned(
+        outcomes,
+        attempts,
+        texts=texts,
+        budgets=budgets,
+        rows=options.get("batch_size") or session.batch_size,
+        kind=kind,
+        itself=not elsewhere,
+        weighed=weighed,
+    )
     if not attempts or outcomes[0].report.acceptance is None:  # greedy search has but one text
         return made
-    ways = [way_of(outcomes, attempts, weighed=weighed, texts=texts)]
+    ways = [way_of(outcomes, attempts, kind=kind, texts=texts)]
+    drawn, seconds = made.spent
     for weigh, rest in session.other_ways(options):
-        seen = session.pilot(prompts, pilot, weigh=weigh, **rest)
-        ways.append(way_of(*seen, weighed=weigh, texts=texts))
-    hint = cheapest(ways, budget)
-    return dataclasses.replace(made, ways=tuple(ways), advice=hint or made.advice)
+        outcomes, attempts = session.pilot(prompts, pilot, weigh=weigh, **rest)
+        ways.append(way_of(outcomes, attempts, kind=sampler_for(attempts) if weigh else "rejection", texts=texts))
+        of_way = spent(outcomes)
+        drawn, seconds = drawn + of_way[0], seconds + of_way[1]
+    hint = cheapest(ways, budgets)
+    return dataclasses.replace(made, ways=tuple(ways), advice=hint or made.advice, spent=(drawn, seconds))

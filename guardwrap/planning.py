@@ -11,10 +11,10 @@ from guardwrap.draws import SAMPLER, Budget, Estimate, Outcome, plain
 from guardwrap.metrics import acceptance_rate
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.qrs import PILOT
-from guardwrap.ways import Way, attempts_before, sampler_for, satisfied_in, texts_of
+from guardwrap.ways import Way, attempts_before, satisfied_in, texts_of
 from guardwrap.words import bounded, counted
 
-__all__ = ["Forecast", "Plan", "planned"]
+__all__ = ["Forecast", "Plan", "planned", "spent"]
 
 _SURE = 0.99
 """Probability with which a suggested budget suffices."""
@@ -91,6 +91,8 @@ class Plan:
         What it recommends, in one sentence.
     ways
         What the call would draw from, and what it might: the model itself, and masked, where that is possible.
+    spent
+        What the plan itself took, over all prompts and ways: attempts, and seconds.
     """
 
     forecasts: tuple[Forecast, ...]
@@ -98,6 +100,7 @@ class Plan:
     budget: Budget | None
     advice: str
     ways: tuple[Way, ...] = ()
+    spent: tuple[int, float] = (0, 0.0)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain JSON types; infinite figures are None."""
@@ -108,6 +111,7 @@ class Plan:
             "max_attempts": budget,
             "advice": self.advice,
             "ways": plain(self.ways),
+            "spent": plain(self.spent),
         }
 
     def __str__(self) -> str:
@@ -127,11 +131,17 @@ class Plan:
             ]
             if worst is not None:
                 lines.append(f"  rejected by  {worst[0]}: {worst[1]}, more than any other part")
-        lines += map(str, self.ways)
+        if self.ways:
+            every = ", over all prompts" if len(self.forecasts) > 1 else ""
+            lines += [f"ways to draw{every}", *(f"  {way}" for way in self.ways)]
         if any(math.isfinite(way.tokens) for way in self.ways):
             lines.append("(max_tokens counts what is drawn; what attempts begin with alike is computed once)")
         if self.forecasts:
-            lines.append("([...]: 95 % intervals of the mean; a single run may take less or more)")
+            alone = "" if len(self.forecasts) == 1 else "; seconds are each prompt's part of a batch that all share"
+            lines.append(f"([...]: 95 % intervals of the mean; a single run may take less or more{alone})")
+        attempts, seconds = self.spent
+        if attempts:
+            lines.append(f"(this plan itself took {counted(attempts, 'attempt')} and {seconds:.1f} s)")
         return "\n".join([*lines, f"recommended: {self.advice}"])
 
 
@@ -153,9 +163,10 @@ def planned(
     attempts: Sequence[Sequence[Attempt]],
     *,
     texts: int,
-    budget: Budget,
+    budgets: Sequence[Budget],
     rows: int,
-    elsewhere: bool,
+    kind: str,
+    itself: bool,
     weighed: bool,
 ) -> Plan:
     """Make a plan of a pilot.
@@ -166,28 +177,35 @@ def planned(
         Of the pilot, one for each prompt.
     texts
         How many will be asked for, for each prompt.
-    budget
-        For the run.
+    budgets
+        For the run, one for each prompt.
     rows
         Attempts that are drawn side by side, at most.
-    elsewhere, weighed
-        Whether attempts are drawn from something else than the model itself, and then whether they have weights.
+    kind
+        The sampler: ``"rejection"``, or ``"qrs"`` for attempts with weights.
+    itself, weighed
+        Whether attempts are drawn from the model itself, and whether they have weights.
     """
-    spent = sum(outcome.report.usage.attempts + outcome.report.usage.surplus_attempts for outcome in outcomes)
-    wall = sum(outcome.report.usage.seconds for outcome in outcomes)
-    seconds = wall / spent if spent else 0.0
-    kind = sampler_for(attempts) if weighed else "rejection"
+    made, wall = spent(outcomes)
+    seconds = wall / made if made else 0.0
     # However few they are, prompts wait together for attempts from beginning to end, round after round.
-    side_by_side = min(rows, spent) / max(1, len(outcomes))
+    side_by_side = min(rows, made) / max(1, len(outcomes))
     forecasts = []
-    for outcome, drawn in zip(outcomes, attempts, strict=True):
+    for outcome, drawn, budget in zip(outcomes, attempts, budgets, strict=True):
         accepted, satisfied = texts_of(drawn, kind), satisfied_in(drawn, kind)
         forecasts.append(
             _forecast(outcome, texts, accepted, satisfied, budget, seconds=seconds, side_by_side=side_by_side)
         )
-    budgets = [each.budget for each in forecasts]
-    enough = None if None in budgets or not budgets else Budget(max_attempts=max(n for n in budgets if n is not None))
-    return Plan(tuple(forecasts), kind, enough, _advice(forecasts, kind, enough, budget, elsewhere, weighed))
+    needed = [each.budget for each in forecasts]
+    enough = None if None in needed or not needed else Budget(max_attempts=max(n for n in needed if n is not None))
+    advice = _advice(forecasts, kind, enough, budgets, itself=itself, weighed=weighed)
+    return Plan(tuple(forecasts), kind, enough, advice, spent=(made, wall))
+
+
+def spent(outcomes: Sequence[Outcome]) -> tuple[int, float]:
+    """Return the attempts and the seconds that outcomes took."""
+    usages = [outcome.report.usage for outcome in outcomes]
+    return sum(of.attempts + of.surplus_attempts for of in usages), sum(of.seconds for of in usages)
 
 
 def _forecast(
@@ -287,32 +305,45 @@ def _enough(texts: int, accepted: float, pilot: int, satisfied: int | None = Non
 
 
 def _advice(
-    forecasts: Sequence[Forecast], kind: str, enough: Budget | None, budget: Budget, elsewhere: bool, weighed: bool
+    forecasts: Sequence[Forecast],
+    kind: str,
+    enough: Budget | None,
+    budgets: Sequence[Budget],
+    *,
+    itself: bool,
+    weighed: bool,
 ) -> str:
     """One sentence about what to do."""
     if not forecasts:
         return "give a prompt, there is none"
-    hint = "" if elsewhere else "hint at it (proposal=Prompt(...)), "
+    hint = "hint at it (proposal=Prompt(...)), " if itself else ""
     help_ = f"ask for it in the prompt, {hint}train an adapter, or weaken the constraint"
-    hopeless = sum(each.acceptance.value == 0 for each in forecasts)
+    hopeless = [number for number, each in enumerate(forecasts, start=1) if not each.acceptance.value]
     if hopeless:
-        which = "the prompt" if len(forecasts) == 1 else f"{hopeless} of {len(forecasts)} prompts"
+        many = f"{len(hopeless)} of {len(forecasts)} prompts (the first is number {hopeless[0]})"
+        which = "the prompt" if len(forecasts) == 1 else many
         least = min(each.pilot for each in forecasts)
         if least < _LITTLE:
             return f"pilot={_ENOUGH} first, to see more: {which} had no text in {counted(least, 'attempt')}"
         return f"{help_}: {which} had no text in the pilot"
-    near = "" if weighed or not elsewhere else " (the proposal's texts that satisfy it, not g)"
+    near = "" if weighed or itself else " (the proposal's texts that satisfy it, not g)"
     worst = min(forecasts, key=lambda each: each.suffices)
     if worst.suffices >= _SURE:
         return f"sampler={kind!r}{near} and the budget as it is, which suffices"
     if enough is None:
         return f"{help_}: no budget of {_MOST:,} attempts would do"
     others = [
-        name for name in ("max_tokens", "max_computed_tokens", "max_seconds", "deadline") if getattr(budget, name)
+        name
+        for name in ("max_tokens", "max_computed_tokens", "max_seconds", "deadline")
+        if any(getattr(budget, name) for budget in budgets)
     ]
     without = f" without {' and '.join(others)}" if others else ""
     few = worst.acceptance.value * worst.pilot < _FEW
     more = f"; few attempts gave a text, pilot={4 * worst.pilot} would tell more" if few else ""
-    cheaper = "" if elsewhere or worst.acceptance.value > 0.01 else f"; cheaper: {help_}"
-    allowed = f"Budget(max_attempts={enough.max_attempts}){without}, enough with probability {_SURE}"
+    cheaper = "" if not itself or worst.acceptance.value > 0.01 else f"; cheaper: {help_}"
+    whose = ""
+    if len(forecasts) > 1:
+        most = max(range(len(forecasts)), key=lambda i: forecasts[i].budget or 0)
+        whose = f" for prompt {most + 1}, which needs most"
+    allowed = f"Budget(max_attempts={enough.max_attempts}){without}, enough with probability {_SURE}{whose}"
     return f"sampler={kind!r}{near} and {allowed}{more}{cheaper}"

@@ -51,31 +51,29 @@ class Way:
     without: int = 0
 
     def __str__(self) -> str:
-        begin = f"from {self.source}, {self.sampler}"
+        begin = f"{self.source}, {self.sampler}"
         if self.without:
             none = "no text in the pilot" if not self.acceptance else f"none for {counted(self.without, 'prompt')}"
             return f"{begin}: {none}"
-        cost = f"acceptance {self.acceptance:.3g}, {digits(self.tokens)} tokens computed a text"
+        cost = f"{digits(self.tokens)} tokens computed a text; {self.acceptance:.3g} of attempts give one"
         if not self.before:
             return f"{begin}: {cost}"
-        return (
-            f"{begin}: {cost}, {self.attempts:,.0f} attempts, the first {self.before:,.0f} for {self.sampler}'s pilot"
-        )
+        pilot = f"after {self.sampler}'s pilot, {self.before:,.0f} of {self.attempts:,.0f} attempts for a prompt"
+        return f"{begin}: {cost}, {pilot}"
 
 
-def way_of(outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *, weighed: bool, texts: int) -> Way:
+def way_of(outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *, kind: str, texts: int) -> Way:
     """Say what a pilot has seen of one way to draw texts.
 
     Parameters
     ----------
     outcomes, attempts
         Of the pilot, one for each prompt.
-    weighed
-        Whether attempts have weights: whether they come from something else than the model itself.
+    kind
+        The sampler: ``"rejection"``, or ``"qrs"`` for attempts with weights.
     texts
         How many will be asked for, for each prompt.
     """
-    kind = sampler_for(attempts) if weighed else "rejection"
     given = [texts_of(drawn, kind) for drawn in attempts]
     each = [_prompt(*one, kind, texts) for one in zip(outcomes, attempts, given, strict=True)]
     needed, before, _ = max(each)
@@ -103,7 +101,7 @@ def _prompt(
     return needed, before, outcome.report.usage.computed_tokens / count * needed
 
 
-def cheapest(ways: Sequence[Way], budget: Budget) -> str | None:
+def cheapest(ways: Sequence[Way], budgets: Sequence[Budget]) -> str | None:
     """Recommend the cheapest way, if it is cheaper than the first by a fifth at least."""
     best = min(ways, key=lambda way: way.tokens)
     if not best.tokens < 0.8 * ways[0].tokens:
@@ -112,7 +110,11 @@ def cheapest(ways: Sequence[Way], budget: Budget) -> str | None:
     much = f"takes {digits(ratio)} times fewer tokens" if math.isfinite(ratio) else "gives texts where this gave none"
     near = ", approximately g" if best.sampler == "qrs" else ""
     needed = {"max_attempts": 2 * best.attempts, "max_computed_tokens": 2 * best.computed}
-    limits = [f"{name}={upwards(least)}" for name, least in needed.items() if (getattr(budget, name) or least) < least]
+    limits = [
+        f"{name}={upwards(least)}"
+        for name, least in needed.items()
+        if any((getattr(budget, name) or least) < least for budget in budgets)
+    ]
     allowed = f", with Budget({', '.join(limits)}), twice what it is expected to take" if limits else ""
     return f"draw from {best.source} with sampler={best.sampler!r}{near}, which {much}{allowed}"
 

@@ -81,7 +81,7 @@ def cells_of(notebook: Path) -> list[tuple[str, str]]:
 
 def but_for_seconds(printed: str) -> str:
     """Take out what the machine decides: how long it took."""
-    return re.sub(r"(?m)[\d.]+ s$|^  seconds .*$", "", printed)
+    return re.sub(r"(?m)[\d.]+ s\)?$|^  seconds .*$", "", printed)
 
 
 @pytest.mark.usefixtures("loaded")

@@ -112,7 +112,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], str, str]] = [
         r"U\+0008, as which \\b is read",
         r"single quotes \(YAML\), as r",
     ),
-    ("a group that is not raw", lambda: Regex("(a)\1"), r"U\+0001, as which \\1 is read", r"writes \\x01"),
+    ("a group that is not raw", lambda: Regex("(a)\1"), r"U\+0001, as which \\1 is read", r"write \\x01"),
     ("a name of a choice", lambda: Regex("a", match="ful"), "match='ful'", "search, fullmatch"),  # type: ignore[arg-type]
     ("a text as a schema", lambda: JSONSchema("x"), r"not 'x' \(str\)", "a mapping, true or false, or a type"),
     ("a type of a schema", lambda: JSONSchema({"type": "strng"}), "invalid JSON Schema at type", "'strng'"),

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Regex
+from guardwrap.constraints.files import Own
 from guardwrap.errors import UsageError
 from guardwrap.samplers import rejection
 from guardwrap.testing import World, llama_world
@@ -70,6 +71,9 @@ def test_a_hint_without_weights_is_planned_for_as_it_is(small: World) -> None:
     for sampler in ("rejection", {"rejection": None}, rejection):
         named = guarded.plan(small.prompt, pilot=100, seed=0, sampler=sampler, **small.settings)
         assert named.ways[0].sampler == "rejection"
+    assert guarded.plan(small.prompt, pilot=100, seed=0, sampler="qrs", **small.settings).ways[0].sampler == "qrs"
+    with pytest.raises(UsageError, match=r"a plan knows what rejection and qrs cost, and not imh; leave sampler out"):
+        guarded.plan(small.prompt, pilot=10, sampler="imh", **small.settings)
     with pytest.raises(UsageError, match=r"top_k keeps the proposal from texts.*pass top_k=0"):
         guarded.plan(small.prompt, pilot=10, sampler="qrs", **settings)
     with pytest.raises(UsageError, match="temperature"):
@@ -103,8 +107,8 @@ def test_the_cheaper_way_is_allowed_what_it_takes() -> None:
     never = math.inf
     itself = Way("the model itself", "rejection", 0.0, never, never, never, without=1)
     masked = Way("the model itself, masked", "rejection", 0.5, 40.0, 10.0, 200.0)
-    assert "Budget" not in (cheapest([itself, masked], Budget(max_computed_tokens=400)) or "")
-    advice = cheapest([itself, masked], Budget(max_attempts=None, max_computed_tokens=100))
+    assert "Budget" not in (cheapest([itself, masked], [Budget(max_computed_tokens=400)]) or "")
+    advice = cheapest([itself, masked], [Budget(max_attempts=None, max_computed_tokens=100)])
     assert (advice or "").endswith("with Budget(max_computed_tokens=400), twice what it is expected to take")
 
 
@@ -118,7 +122,7 @@ def test_a_prompt_without_a_text_is_not_averaged_away(small: World) -> None:
     itself = plan.ways[0]
     assert (itself.without, itself.tokens, itself.attempts) == (1, math.inf, math.inf)
     assert itself.acceptance > 0
-    assert "from the model itself, rejection: none for 1 prompt\n" in str(plan)
+    assert "\n  the model itself, rejection: none for 1 prompt\n" in str(plan)
     both = guarded.plan([small.prompt] * 2, pilot=60, seed=0, num_return_sequences=2, **small.settings)
     attempts = [forecast.attempts.value for forecast in both.forecasts]
     assert both.ways[0].attempts == max(attempts)
@@ -142,4 +146,30 @@ def test_what_qrs_draws_first_is_told_apart(small: World) -> None:
     told = " ".join(str(plan).split())
     assert " for QRS, from 200 attempts of the pilot" in told
     assert f"the first {forecast.before:,.0f} for QRS's pilot tokens " in told
-    assert f" attempts, the first {forecast.before:,.0f} for qrs's pilot" in told
+    attempts = plan.ways[0].attempts
+    assert f"give one, after qrs's pilot, {forecast.before:,.0f} of {attempts:,.0f} attempts for a prompt" in told
+
+
+def test_a_plan_says_what_it_took_itself(small: World) -> None:
+    guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
+    plan = guarded.plan([small.prompt] * 3, pilot=20, seed=0, **small.settings)
+    assert len(plan.ways) == 3
+    attempts, seconds = plan.spent
+    assert attempts == 3 * 3 * 20
+    assert seconds > 0
+    assert f"(this plan itself took 180 attempts and {seconds:.1f} s)" in str(plan)
+    assert plan.to_dict()["spent"] == [attempts, seconds]
+
+
+def test_each_prompt_has_its_own_rule_and_budget(small: World) -> None:
+    """One that rejects most needs most, and is named; a sampler of its own does not keep a pilot from its attempts."""
+    rare, few = Regex("^[ac]{3}"), Budget(max_attempts=1)
+    each = [None, Own(rare, sampler="imh", budget=few), Own(budget=Budget(max_attempts=10_000))]
+    for given in (each, iter(each)):
+        plan = guarded_of(small).plan([small.prompt] * 3, pilot=100, seed=0, constraint_each=given, **small.settings)
+        easy, hard, allowed = plan.forecasts
+        assert [forecast.pilot for forecast in plan.forecasts] == [100] * 3
+        assert hard.attempts.value > 2 * easy.attempts.value
+        assert hard.suffices < 0.5 < 0.99 < min(easy.suffices, allowed.suffices)
+        assert plan.advice.startswith("sampler='rejection' and Budget(max_attempts=")
+        assert "enough with probability 0.99 for prompt 2, which needs most" in plan.advice

@@ -337,14 +337,14 @@ def test_a_plan_names_the_cheaper_way() -> None:
     itself = Way("the model itself", "rejection", 0.01, 400.0, 100.0, 400.0)
     masked = Way("the model itself, masked", "qrs", 0.5, 40.0, 104.0, 40.0)
     advice = "draw from the model itself, masked with sampler='qrs', approximately g, which takes 10 times fewer tokens"
-    assert cheapest([itself, masked], Budget()) == advice
-    assert cheapest([itself, masked], Budget(max_attempts=200)) == (
+    assert cheapest([itself, masked], [Budget()]) == advice
+    assert cheapest([itself, masked], [Budget(max_attempts=200)]) == (
         f"{advice}, with Budget(max_attempts=210), twice what it is expected to take"
     )
-    assert cheapest([masked, itself], Budget()) is None
+    assert cheapest([masked, itself], [Budget()]) is None
     never = Way("the model itself", "rejection", 0.0, math.inf, math.inf, math.inf, without=1)
-    assert cheapest([never, never], Budget()) is None
-    assert (cheapest([never, masked], Budget()) or "").endswith("gives texts where this gave none")
+    assert cheapest([never, never], [Budget()]) is None
+    assert (cheapest([never, masked], [Budget()]) or "").endswith("gives texts where this gave none")
 
 
 def test_a_plan_counts_what_qrs_draws_before_its_first_text() -> None:

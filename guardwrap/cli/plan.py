@@ -30,8 +30,10 @@ from guardwrap.cli.common import (
 from guardwrap.cli.flags import in_flags
 from guardwrap.cli.proposing import proposed_by
 from guardwrap.cli.telling import now_and_then
+from guardwrap.constraints.documents import read_option
 from guardwrap.draws import Budget
 from guardwrap.errors import UsageError
+from guardwrap.lines.own import own_of
 from guardwrap.lines.prompts import source_of
 
 __all__ = ["plan"]
@@ -46,9 +48,23 @@ def plan(
     file: Annotated[
         str | None, typer.Option("--file", "-f", metavar="PATH", help="Prompts, one a line; - is stdin.")
     ] = None,
+    jsonl: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Prompts as JSON Lines, as generate takes them; each line's own constraint and budget are heeded.",
+        ),
+    ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Make each plain prompt a user message.")] = False,
     model: Model = "local",
     endpoint: Server = None,
+    sampler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Plan for this one: rejection or qrs; if left out the one that brings the texts near g.",
+        ),
+    ] = None,
     proposal: Proposal = None,
     adapter: Adapter = None,
     no_proposal: NoProposal = False,
@@ -75,20 +91,36 @@ def plan(
     """
     given = read_constraints(constraints, allow_code=allow_code)
     budget = dataclasses.replace(given.budget or Budget(), **known({"max_attempts": max_attempts}))
-    source = source_of(prompts or [], file, None)
+    source = source_of(prompts or [], file, jsonl)
+    if source.path is not None:
+        source = dataclasses.replace(source, read_own=own_of(source.path, given.constraint, budget))
     items = source.items()
-    texts = [item.given(chat) for item in islice(items, _SHOWN)]
+    first = list(islice(items, _SHOWN))
+    texts = [item.given(chat) for item in first]
     if not texts:
         raise UsageError("there is no prompt to plan for")
     others = 0 if source.streams else sum(1 for _ in items)
-    options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "seed": seed}
+    named = None if sampler is None else read_option(sampler, "--sampler")
+    options = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "seed": seed,
+        "sampler": named,
+    }
     proposed, drawing = proposed_by(
         given, proposal=proposal, adapter=adapter, none=no_proposal, served=endpoint is not None
     )
     guarded = load_generator(generator_of(model, endpoint), given, budget=budget, proposal=proposed, adapter=drawing)
     start = monotonic()
     with now_and_then(lambda: f"guardwrap: the pilot is being drawn, {monotonic() - start:.0f} s so far"):
-        made = guarded.plan(texts, pilot=pilot, num_return_sequences=count, **known(options))
+        made = guarded.plan(
+            texts,
+            pilot=pilot,
+            num_return_sequences=count,
+            constraint_each=[item.own for item in first],
+            **known(options),
+        )
     made = dataclasses.replace(made, advice=in_flags(made.advice))
     typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable(str(made)))
     if others and not as_json:

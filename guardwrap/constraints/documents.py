@@ -17,6 +17,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 
 from guardwrap.constraints.yaml_nodes import Reader, compose, one_line, read_text, reading, short
 from guardwrap.errors import SpecError, nearest
+from guardwrap.words import counted
 
 __all__ = ["Document", "Elsewhere", "Invalid", "document_of", "read_as", "read_document", "read_option", "validated"]
 
@@ -228,11 +229,17 @@ def _first_complaint(error: ValidationError, data: Any, fields: Callable[[Locati
     location = _without_names_of_types(first["loc"], data, "missing" in first["type"])
     key = str(location[-1]) if location else ""
     context = first.get("ctx", {})
+    others = len(errors) - 1
     match first["type"]:
         case kind if kind in _UNKNOWN_FIELD:
             known = fields(location[:-1])
             known_are = f"; known: {', '.join(known)}" if known else "; leave it out"
-            problem = f"unknown field {short(key)}{nearest(key, known)}{known_are}"
+            close = nearest(key, known)
+            beside = (e for e in errors if "missing" in e["type"] and e["loc"][:-1] == first["loc"][:-1])
+            if missing := [str(e["loc"][-1]) for e in beside]:  # one that is wanted, under another name
+                close = close or f" (did you mean {missing[0]!r}, which is missing?)"
+                others -= repr(missing[0]) in close
+            problem = f"unknown field {short(key)}{close}{known_are}"
         case "missing" | "missing_argument":
             problem, location = f"needs a field {key!r}", location[:-1]
         case "union_tag_invalid":
@@ -257,7 +264,7 @@ def _first_complaint(error: ValidationError, data: Any, fields: Callable[[Locati
             problem = f"must be {_WANTED[kind].format(**context)}, not {short(_value(data, location))}"
         case _:
             problem = str(first["msg"])
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    more = f" (and {counted(others, 'more mistake')})" if others else ""
     return Invalid(location, one_line(problem) + more)
 
 

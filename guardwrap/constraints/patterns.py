@@ -76,7 +76,7 @@ def compile_pattern(pattern: str, flags: Sequence[str] = ()) -> Any:
         raise ConstraintError(
             f"regular expression {shown} has the control character U+{ord(lost):04X}, as which {_LOST[lost]} is read "
             rf"between double quotes: write it between single quotes (YAML), as r'...' (Python) or with two \ (JSON); "
-            rf"who means the character writes \x{ord(lost):02x} like that"
+            rf"to look for the control character itself, write \x{ord(lost):02x}, with its backslash"
         )
     bits = regex.VERSION0
     for flag in flags:

@@ -54,6 +54,33 @@ def test_plan(model, has_a, tmp_path):
     assert_one_line(run("plan", "ab", "-c", has_a, "--model", model, "--proposal", "a"), "{prompt}")
 
 
+def test_lines_have_rules_and_budgets_of_their_own(model, has_a, tmp_path):
+    never = {"prompt": "cd", "constraint": {"kind": "regex", "pattern": "[0-9]"}}
+    few = {"prompt": "ab", "budget": {"max_attempts": 1}, "sampler": "imh", "id": 7}
+    lines = tmp_path / "in.jsonl"
+    lines.write_text("".join(json.dumps(line) + "\n" for line in [{"prompt": "ab"}, never, few]))
+    args = ["-c", has_a, "--model", model, "--max-new-tokens", 8, "--pilot", 40, "--seed", 1]
+    told = run("plan", "--jsonl", lines, *args)
+    assert told.exit_code == 0, told.output
+    assert told.stdout.count("  acceptance   below ") == 1
+    assert "1 of 3 prompts (the first is number 2) had no text in the pilot" in told.stdout
+    assert "(this plan itself took " in told.stdout
+    easy, hard, short = json.loads(run("plan", "--jsonl", lines, *args, "--json").stdout)["forecasts"]
+    assert easy["acceptance"]["value"] > hard["acceptance"]["value"] == 0
+    assert easy["suffices"] > 0.99 > short["suffices"]
+    lines.write_text('{"prompt": "ab", "constrains": []}\n')
+    assert_one_line(run("plan", "--jsonl", lines, *args), "unknown option 'constrains': did you mean \"constraints\"?")
+
+
+def test_a_sampler_is_planned_for_by_its_name(model, has_a):
+    args = ["plan", "ab", "-c", has_a, "--model", model, "--max-new-tokens", 8, "--pilot", 40, "--seed", 1]
+    args += ["--proposal", "a{prompt}", "--top-k", 0]
+    for name in ("rejection", "qrs"):
+        assert json.loads(run(*args, "--sampler", name, "--json").stdout)["sampler"] == name
+    assert_one_line(run(*args, "--sampler", "qsr"), "unknown sampler 'qsr' (did you mean 'qrs'?)")
+    assert_one_line(run(*args, "--sampler", "imh"), "a plan knows what rejection and qrs cost, and not imh")
+
+
 @pytest.mark.parametrize(
     ("advice", "said"),
     [
