@@ -14,6 +14,7 @@ import typer
 
 from guardwrap.cli.common import fail
 from guardwrap.cli.running import missing_texts, require_another_seed
+from guardwrap.cli.streams import INTERRUPTED
 from guardwrap.cli.streams import in_words as why
 from guardwrap.cli.telling import Far, telling
 from guardwrap.errors import GuardwrapError, UsageError
@@ -100,7 +101,7 @@ def on_ray(
                     folder.begin({**made_with, "seed": of_run})
                 run(items, order, folder, recipe, ray, workers=workers, gpus=gpus, retry_seed=retry)
         except KeyboardInterrupt:
-            raise typer.Exit(fail(f"interrupted: {_state(folder, order)}", 130)) from None
+            raise typer.Exit(fail(f"interrupted: {_state(folder, order)}", INTERRUPTED)) from None
         except OSError as error:
             raise typer.Exit(fail(f"{why(error)}; {_state(folder, order)}", 1)) from None
         except GuardwrapError as error:

@@ -23,7 +23,7 @@ from guardwrap.cli.common import (
     progress_bar,
     require_folder,
 )
-from guardwrap.cli.streams import ends_at_once
+from guardwrap.cli.streams import INTERRUPTED, ends_at_once
 from guardwrap.cli.telling import Far, telling
 from guardwrap.constraints.documents import read_option
 from guardwrap.evaluation.settings import EvaluationSettings, read_settings
@@ -76,8 +76,9 @@ def evaluate(
     and seed too. generation takes arguments of generate; top_k: 0, because a proposal must be able to give whatever the
     model gives.
 
-    Writes evaluation.json, report.html and the plots as PNG. Attempts are kept in the folder: after an interruption the
-    same command goes on where it was. Exit code 0: done; 2: bad input; 130: interrupted.
+    Writes evaluation.json, report.html and the plots as PNG. Attempts are kept in the folder, a thousand at a time:
+    after an interruption the same command goes on with them, and so does one for more attempts. Exit code 0: done; 2:
+    bad input; 130: interrupted.
     """
     require_matplotlib()
     require_folder(out)
@@ -87,6 +88,7 @@ def evaluate(
     settings, constraint = read_settings(config, changes=changes, allow_code=allow_code)
     with ends_at_once():
         from guardwrap.evaluation.claims import next_step
+        from guardwrap.evaluation.recording import CHUNK
         from guardwrap.evaluation.run import evaluate as run
         from guardwrap.evaluation.summary import LABELS, mean_over_prompts
 
@@ -99,7 +101,8 @@ def evaluate(
         with _progress(settings) as tick:
             found = run(source, settings, constraint, out, tick, load)
     except KeyboardInterrupt:
-        raise typer.Exit(fail(f"interrupted; attempts are in {out}, continue with the same command", 130)) from None
+        kept = f"attempts are in {out}, but for the last ones, at most {CHUNK:,} a prompt"
+        raise typer.Exit(fail(f"interrupted: {kept}; continue with the same command", INTERRUPTED)) from None
     for name, figures in mean_over_prompts(found.prompts).items():
         shown = ", ".join(f"{LABELS[key]} {figures[key]}" for key in _SHOWN if key in figures)
         typer.echo(f"{printable(name)}: {shown}")

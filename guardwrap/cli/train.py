@@ -22,7 +22,7 @@ from guardwrap.cli.common import (
     progress_bar,
     require_folder,
 )
-from guardwrap.cli.streams import ends_at_once
+from guardwrap.cli.streams import INTERRUPTED, ends_at_once
 
 if TYPE_CHECKING:
     from guardwrap.training import Row, TrainingSettings
@@ -72,7 +72,7 @@ def train(
         with _progress(settings) as (tick, made):
             trained = run(guarded, settings, out, tick=tick, made=made)
     except KeyboardInterrupt:
-        raise typer.Exit(fail(f"interrupted; continue with the same command, {out} has it all", 130)) from None
+        raise typer.Exit(fail(f"interrupted; continue with the same command, {out} has it all", INTERRUPTED)) from None
     if not shards.is_main():
         return
     for name, figure in trained.figures.items():

@@ -17,9 +17,10 @@ from guardwrap.errors import UsageError
 from guardwrap.inputs import irregular
 from guardwrap.samplers import Attempt, from_row, to_row
 
-__all__ = ["Attempts", "Source", "Tick", "record", "recording_path"]
+__all__ = ["CHUNK", "Attempts", "Source", "Tick", "record", "recording_path"]
 
-CHUNK = 1000  # attempts of each prompt in one line of a recording
+CHUNK = 1000
+"""Attempts of each prompt in one line of a recording, at most; those of a line that was begun are lost."""
 
 Attempts = list[list[Attempt]]
 """For each prompt its attempts, in launch order."""

@@ -248,6 +248,18 @@ def test_a_model_as_a_proposal(config, tmp_path, monkeypatch):
     assert sum(line.startswith("recommended: ") for line in result.stdout.splitlines()) == 1
 
 
+def test_an_interruption_says_what_is_kept(config, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Source, "attempts", interrupted)
+    path, _ = config
+    result = command("evaluate", path, "--out", tmp_path / "out")
+    assert result.exit_code == 130
+    kept = f"attempts are in {tmp_path / 'out'}, but for the last ones, at most 1,000 a prompt"
+    assert result.stderr == f"guardwrap: interrupted: {kept}; continue with the same command\n"
+
+
 def test_errors_of_the_command(config, tmp_path, monkeypatch):
     path, made = config
     (tmp_path / "file").write_text("")
