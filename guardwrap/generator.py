@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +13,17 @@ import torch
 from guardwrap.asking import require_whole
 from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.constraints.base import Constraint
-from guardwrap.draws import Budget, Draw, Outcome
-from guardwrap.errors import GuardwrapError, UsageError, spelled
-from guardwrap.exhausted import Fallback, completed, raise_if_short, require_on_exhausted
-from guardwrap.job import Job
+from guardwrap.draws import Budget, Outcome
+from guardwrap.errors import UsageError, spelled
+from guardwrap.exhausted import Fallback, raise_if_short, require_on_exhausted
+from guardwrap.finishing import Finishing
 from guardwrap.piloting import plan_of
 from guardwrap.pipelike import PipelineLike, streaming
-from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.tensors import returned_rows
 from guardwrap.planning import Plan
-from guardwrap.progress import tracked
 from guardwrap.remote import EndpointSession
 from guardwrap.samplers import Attempt, Sampler
+from guardwrap.scheduling.request import OnText
 from guardwrap.session import Session
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ class GuardedGenerator(PipelineLike):
         seed: int | None = None,
         allow_code: bool = False,
     ) -> None:
-        self._on_exhausted = require_on_exhausted(on_exhausted)
+        allowed = require_on_exhausted(on_exhausted)
         kind = EndpointSession if isinstance(generator, Endpoint) else Session
         self._session = kind(
             generator,
@@ -125,6 +124,7 @@ class GuardedGenerator(PipelineLike):
             seed=seed,
             allow_code=allow_code,
         )
+        self._finishing = Finishing(allowed, self._session)
 
     @property
     def session(self) -> Session | EndpointSession:
@@ -205,9 +205,9 @@ class GuardedGenerator(PipelineLike):
             hand.require_one(given.single)
             job = self._session.job(options)
             if given.lazy:
-                return self._records_lazily(given.prompts, job)
-            outcomes, records = self._collect(given.prompts, job, render=True)
-            raise_if_short(self._on_exhausted, outcomes, self._session.kind.sampling)
+                return self._finishing.records(given.prompts, job)
+            outcomes, records = self._finishing.collected(given.prompts, job, render=True)
+            self._finishing.require_all(outcomes)
             hand(outcomes)
         return records[0] if given.single else records
 
@@ -223,15 +223,10 @@ class GuardedGenerator(PipelineLike):
         """
         prompts, options = self._session.kind.with_named_inputs(prompts, options)
         given = list(self._session.kind.read_prompts(prompts).prompts)
-        return self._collect(given, self._session.job(options), progress=progress)[0]
+        return self._finishing.collected(given, self._session.job(options), progress=progress)[0]
 
     def stream(
-        self,
-        prompts: Iterable[Any],
-        *,
-        first: int = 0,
-        on_text: Callable[[int, Draw], None] | None = None,
-        **options: Any,
+        self, prompts: Iterable[Any], *, first: int = 0, on_text: OnText | None = None, **options: Any
     ) -> Iterator[Outcome]:
         """Generate lazily: outcomes in the order of the prompts, which are taken as they are needed.
 
@@ -248,7 +243,7 @@ class GuardedGenerator(PipelineLike):
         given = self._session.kind.read_prompts(prompts).prompts
         require_whole("first", first, 0)
         job = dataclasses.replace(self._session.job(options), on_text=on_text)
-        return (outcome for _, outcome in self._outcomes(given, job, first=first, alone=True))
+        return (outcome for _, outcome in self._finishing.outcomes(given, job, first=first, alone=True))
 
     async def arun(self, prompts: Any = None, **options: Any) -> list[Outcome]:
         """Generate as ``run`` does, without blocking the event loop: calls that run side by side share one batch.
@@ -261,7 +256,7 @@ class GuardedGenerator(PipelineLike):
         return [outcome async for outcome in self.astream(prompts, **options)]
 
     async def astream(
-        self, prompts: Any = None, *, on_text: Callable[[int, Draw], None] | None = None, **options: Any
+        self, prompts: Any = None, *, on_text: OnText | None = None, **options: Any
     ) -> AsyncGenerator[Outcome, None]:
         """Generate as ``arun`` does, and yield each outcome when those of the prompts before it are there.
 
@@ -288,7 +283,7 @@ class GuardedGenerator(PipelineLike):
         job = dataclasses.replace(job, on_text=on_text)
         async with aclosing(job.aserved(job.requests(given.prompts))) as served:
             async for prompt, constraint, outcome in served:
-                yield await asyncio.to_thread(self._completed, prompt, constraint, outcome)
+                yield await asyncio.to_thread(self._finishing.completed, prompt, constraint, outcome)
 
     def attempts(self, prompts: Any, count: int, *, weigh: bool = True, **options: Any) -> list[list[Attempt]]:
         """Draw a fixed number of attempts for each prompt and return them all, judged: for estimates and training.
@@ -359,34 +354,3 @@ class GuardedGenerator(PipelineLike):
             hand([outcome for _, _, outcome in served])
         new = [(prompt, draw.token_ids) for prompt, _, outcome in served for draw in outcome.draws]
         return returned_rows(new, begins, two_parts=not self._session.kind.causal)
-
-    def _outcomes(
-        self, prompts: Iterable[Any], job: Job, *, first: int = 0, alone: bool = False
-    ) -> Iterator[tuple[PreparedPrompt, Outcome]]:
-        for prompt, constraint, outcome in job.served(job.requests(prompts, first=first), alone=alone):
-            yield prompt, self._completed(prompt, constraint, outcome)
-
-    def _completed(self, prompt: PreparedPrompt, constraint: Constraint, outcome: Outcome) -> Outcome:
-        return completed(self._on_exhausted, outcome, prompt.text, constraint, self.tokenizer)
-
-    def _collect(
-        self, prompts: Any, job: Job, *, progress: bool | None = None, render: bool = False
-    ) -> tuple[list[Outcome], list[Any]]:
-        """Return all outcomes and, where wanted, records: rendered one by one, so that no image is kept for long."""
-        served = tracked(self._outcomes(prompts, job), prompts, progress)
-        outcomes: list[Outcome] = []
-        records: list[Any] = []
-        try:
-            for prompt, outcome in served:
-                outcomes.append(outcome)  # kept when an error ends the loop
-                if render:
-                    records.append(job.records(prompt, outcome))
-        except GuardwrapError as error:
-            error.outcomes = (*outcomes, *error.outcomes)
-            raise
-        return outcomes, records
-
-    def _records_lazily(self, prompts: Iterable[Any], job: Job) -> Iterator[Any]:
-        for prompt, outcome in self._outcomes(prompts, job, alone=True):
-            raise_if_short(self._on_exhausted, [outcome], self._session.kind.sampling)
-            yield job.records(prompt, outcome)

@@ -71,7 +71,10 @@ def test_a_hint_without_weights_is_planned_for_as_it_is(small: World) -> None:
     for sampler in ("rejection", {"rejection": None}, rejection):
         named = guarded.plan(small.prompt, pilot=100, seed=0, sampler=sampler, **small.settings)
         assert named.ways[0].sampler == "rejection"
-    assert guarded.plan(small.prompt, pilot=100, seed=0, sampler="qrs", **small.settings).ways[0].sampler == "qrs"
+    same = guarded_of(small, proposal=Prompt("{prompt}"))
+    for asked, planned_for in ((None, "rejection"), ("qrs", "qrs")):
+        plan = same.plan(small.prompt, pilot=100, seed=0, sampler=asked, **small.settings)
+        assert plan.sampler == plan.ways[0].sampler == planned_for
     with pytest.raises(UsageError, match=r"a plan knows what rejection and qrs cost, and not imh; leave sampler out"):
         guarded.plan(small.prompt, pilot=10, sampler="imh", **small.settings)
     with pytest.raises(UsageError, match=r"top_k keeps the proposal from texts.*pass top_k=0"):
