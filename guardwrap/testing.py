@@ -7,8 +7,8 @@ returns is then held against it with a goodness-of-fit test.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,10 +32,12 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from guardwrap.constraints import Constraint, Verdict, dump, parse
 from guardwrap.constraints.judge import run_check, run_verdict
 from guardwrap.draws import Draw
+from guardwrap.scheduling.backend import Backend, Decoded, Launch
 
 __all__ = [
     "TableModel",
     "World",
+    "check_backend",
     "check_constraint",
     "goodness_of_fit",
     "llama_world",
@@ -300,3 +302,76 @@ def check_constraint(constraint: Constraint, texts: Iterable[str]) -> None:
             )
     if not constraint.in_memory:
         assert parse(dump(constraint), allow_code=True).constraint.digest == constraint.digest
+
+
+def check_backend(make: Callable[[int], Backend], launches: Sequence[Launch]) -> None:
+    """Assert the laws that the scheduler relies on in every backend; its texts' own law is for ``goodness_of_fit``.
+
+    Each attempt ends once, and is counted as running until then; the same attempts come however many are drawn side by
+    side; what is cancelled does not come back, and others are none the worse; a watch ends attempts, and is named.
+
+    Parameters
+    ----------
+    make
+        From how many attempts are drawn side by side, at most, to a new backend.
+    launches
+        A dozen attempts or more, of two or more requests, without watch, mask and deadline. Most should be longer than
+        a token.
+
+    Raises
+    ------
+    AssertionError
+        If a law is broken.
+    """
+    few = _all_ended(make(2), launches)
+    told = [_outcome(attempt) for attempt in few]
+    if make(1).can.repeats_seeds:
+        together = [_outcome(attempt) for attempt in _all_ended(make(len(launches)), launches)]
+        assert told == together, "an attempt depends on what is drawn beside it"
+
+    backend, unneeded = make(len(launches)), launches[0].request
+    ended = backend.launch(launches)
+    before = {id(attempt.launch) for attempt in ended}
+    cancelled = backend.cancel(lambda launch: launch.request == unneeded)
+    assert all(attempt.launch.request == unneeded for attempt in cancelled), "an attempt that is needed was cancelled"
+    assert unneeded not in backend.lengths(), "a request has running attempts after they were cancelled"
+    while backend.running:
+        ended += backend.advance()
+    back = {id(attempt.launch) for attempt in ended if attempt.launch.request == unneeded}
+    assert back <= before, "an attempt came back that was cancelled"
+    needed = [i for i, launch in enumerate(launches) if launch.request != unneeded]
+    kept = {id(attempt.launch): _outcome(attempt) for attempt in ended}
+    assert all(id(launches[i]) in kept for i in needed), "an attempt was lost as another one was cancelled"
+    if backend.can.repeats_seeds:
+        assert [kept[id(launches[i])] for i in needed] == [told[i] for i in needed], "cancelling changed other attempts"
+
+    if backend.can.ends_early:
+        watched = _all_ended(make(4), [replace(launch, watch=lambda _: "never") for launch in launches])
+        assert all(attempt.whole or attempt.blame == "never" for attempt in watched), "an abort has lost its blame"
+        aborted = [attempt for attempt in watched if attempt.status == "aborted"]
+        assert aborted or all(attempt.length < 2 for attempt in few), "a watch was not asked"
+
+
+def _outcome(attempt: Decoded) -> tuple[str, tuple[int, ...], str]:
+    return attempt.status, tuple(attempt.token_ids), "" if attempt.streamed is None else attempt.streamed.text
+
+
+def _all_ended(backend: Backend, launches: Sequence[Launch]) -> list[Decoded]:
+    """Draw attempts to their end, and assert that each is counted until then; return them in the order of launches."""
+    ended: list[Decoded] = []
+    rest = list(launches)
+    while rest or backend.running:
+        room = backend.room
+        assert room or backend.running, "there is neither room for an attempt nor one that runs"
+        now, rest = rest[:room], rest[room:]
+        ended += backend.launch(now) if now else backend.advance()
+        begun = Counter(launch.request for launch in launches[: len(launches) - len(rest)])
+        begun.subtract(attempt.launch.request for attempt in ended)
+        lengths = {request: len(each) for request, each in backend.lengths().items() if each}
+        assert (lengths, backend.running) == (+begun, begun.total()), "an attempt is lost, or ended twice"
+    for attempt in ended:
+        if attempt.error is not None:
+            raise attempt.error
+        assert attempt.status in ("finished", "cut", "aborted"), f"an attempt ended as {attempt.status!r}"
+    place = {id(launch): number for number, launch in enumerate(launches)}
+    return sorted(ended, key=lambda attempt: place[id(attempt.launch)])
