@@ -312,7 +312,8 @@ class GuardedGenerator(PipelineLike):
         Parameters
         ----------
         prompts, **options
-            As in the call that is planned; ``num_return_sequences`` is how many texts it will ask for.
+            As in the call that is planned; ``num_return_sequences`` is how many texts it will ask for. And
+            ``on_attempt``, as of ``attempts``.
         pilot
             Attempts for each prompt.
 

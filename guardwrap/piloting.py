@@ -33,6 +33,7 @@ def plan_of(session: Session | EndpointSession, prompts: Any, pilot: int, option
         Attempts for each prompt, from each source of texts.
     """
     options = dict(options)
+    on_attempt = options.pop("on_attempt", None)
     prompts = list(prompts) if isinstance(prompts, Iterator) else prompts  # they are drawn for more than once
     texts = require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
     elsewhere = session.draws_elsewhere(options)
@@ -42,7 +43,7 @@ def plan_of(session: Session | EndpointSession, prompts: Any, pilot: int, option
     weighed = elsewhere and (session.weighs(prompts, options) if named is None else named.weighs)
     if isinstance(options.get("constraint_each"), Iterator):
         options["constraint_each"] = list(options["constraint_each"])
-    outcomes, attempts = session.pilot(prompts, pilot, weigh=weighed, **options)
+    outcomes, attempts = session.pilot(prompts, pilot, weigh=weighed, on_attempt=on_attempt, **options)
     budgets = session.budgets(len(outcomes), options)
     kind = "rejection" if not weighed else sampler_for(attempts) if named is None else named.name
     made = planned(
@@ -60,7 +61,7 @@ def plan_of(session: Session | EndpointSession, prompts: Any, pilot: int, option
     ways = [way_of(outcomes, attempts, kind=kind, texts=texts)]
     drawn, seconds = made.spent
     for weigh, rest in session.other_ways(options):
-        outcomes, attempts = session.pilot(prompts, pilot, weigh=weigh, **rest)
+        outcomes, attempts = session.pilot(prompts, pilot, weigh=weigh, on_attempt=on_attempt, **rest)
         ways.append(way_of(outcomes, attempts, kind=sampler_for(attempts) if weigh else "rejection", texts=texts))
         of_way = spent(outcomes)
         drawn, seconds = drawn + of_way[0], seconds + of_way[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from functools import partial
 from itertools import islice
 from time import monotonic
 from typing import Annotated
@@ -35,6 +36,7 @@ from guardwrap.draws import Budget
 from guardwrap.errors import UsageError
 from guardwrap.lines.own import own_of
 from guardwrap.lines.prompts import source_of
+from guardwrap.words import counted
 
 __all__ = ["plan"]
 
@@ -113,12 +115,18 @@ def plan(
     )
     guarded = load_generator(generator_of(model, endpoint), given, budget=budget, proposal=proposed, adapter=drawing)
     start = monotonic()
-    with now_and_then(lambda: f"guardwrap: the pilot is being drawn, {monotonic() - start:.0f} s so far"):
+    drawn: list[None] = []
+
+    def line() -> str:
+        return f"guardwrap: {counted(len(drawn), 'attempt')} of the pilot drawn in {monotonic() - start:.0f} s"
+
+    with now_and_then(line):
         made = guarded.plan(
             texts,
             pilot=pilot,
             num_return_sequences=count,
             constraint_each=[item.own for item in first],
+            on_attempt=partial(drawn.append, None),
             **known(options),
         )
     made = dataclasses.replace(made, advice=in_flags(made.advice))
