@@ -246,13 +246,7 @@ class GuardedGenerator(PipelineLike):
         return (outcome for _, outcome in self._finishing.outcomes(given, job, first=first, alone=True))
 
     async def arun(self, prompts: Any = None, **options: Any) -> list[Outcome]:
-        """Generate as ``run`` does, without blocking the event loop: calls that run side by side share one batch.
-
-        Parameters
-        ----------
-        prompts, **options
-            As in a call.
-        """
+        """Generate as ``run`` does, without blocking the event loop: calls that run side by side share one batch."""
         return [outcome async for outcome in self.astream(prompts, **options)]
 
     async def astream(
@@ -312,8 +306,7 @@ class GuardedGenerator(PipelineLike):
         Parameters
         ----------
         prompts, **options
-            As in the call that is planned; ``num_return_sequences`` is how many texts it will ask for. And
-            ``on_attempt``, as of ``attempts``.
+            As in the call that is planned, with its ``num_return_sequences``; and ``on_attempt``, as of ``attempts``.
         pilot
             Attempts for each prompt.
 
