@@ -22,7 +22,7 @@ EVERY = 60.0
 
 
 class Again(Run):
-    """Prompts that are drawn for again. Their new lines stand in the place of the old ones, all others stay.
+    """Prompts that are drawn for again. Their new lines stand in the place of old ones with no more texts; others stay.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Again(Run):
     ) -> None:
         items = (
             dataclasses.replace(item, own=dataclasses.replace(item.own, seed=seed, number=number))
-            for number, item, _ in done.failed
+            for number, item, _, _ in done.failed
         )
         super().__init__(items, len(done.failed), Finished(), settings, output=output, quiet=quiet)
         self.size = done.size
@@ -67,8 +67,9 @@ class Again(Run):
         stack.callback(self._keep)  # also where it is interrupted
 
         def write(item: Item, outcome: Outcome) -> None:
-            number, _, before = next(self._failed)
-            self._new[number] = to_line(item, outcome, {**self._settings, AGAIN: before + 1})
+            number, _, before, texts = next(self._failed)
+            if len(outcome.texts) >= texts:  # what was found is not given up for less
+                self._new[number] = to_line(item, outcome, {**self._settings, AGAIN: before + 1})
             if monotonic() - self._written > EVERY:
                 self._keep()
 

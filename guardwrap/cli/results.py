@@ -42,14 +42,15 @@ class Finished:
     seed
         The run's seed, or None where there is no line.
     failed
-        The short ones: their numbers from 0, their items, and how many times they were drawn for again already.
+        The short ones: their numbers from 0, their items, how many times they were drawn for again already, and how
+        many texts they have.
     """
 
     count: int = 0
     size: int = 0
     short: int = 0
     seed: int | None = None
-    failed: tuple[tuple[int, Item, int], ...] = ()
+    failed: tuple[tuple[int, Item, int, int], ...] = ()
 
 
 def check_output(path: Path, source: Source, *, resume: bool, overwrite: bool) -> None:
@@ -110,7 +111,7 @@ def read_finished(
     done = Finished()
     if not path.exists():
         return done
-    failed: list[tuple[int, Item, int]] = []
+    failed: list[tuple[int, Item, int, int]] = []
     with path.open("rb") as file:
         for number, raw in enumerate(file):
             where = f"{path}:{number + 1}"
@@ -138,7 +139,7 @@ def read_finished(
                 if report["seed"] != (seed if run["seed"] is None else run["seed"]) is not None:
                     raise UsageError(f"{where}: has another seed than the line before; this file cannot be continued")
                 seed = report["seed"] if run["seed"] is None else seed
-            failed += [] if data["ok"] else [(number, item, again)]
+            failed += [] if data["ok"] else [(number, item, again, len(data.get("texts") or ()))]
             done = Finished(number + 1, done.size + len(raw), len(failed), seed)
     return replace(done, failed=tuple(failed))
 

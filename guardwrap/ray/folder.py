@@ -31,6 +31,8 @@ class Done:
         The file's number, and where its line begins and how long it is, in bytes.
     ok
         Whether the row got all its texts.
+    texts
+        How many it got.
     again
         How many times it was drawn for again.
     row
@@ -43,6 +45,7 @@ class Done:
     offset: int
     size: int
     ok: bool
+    texts: int
     again: int
     row: int
     name: int | str
@@ -160,12 +163,14 @@ class Folder:
             data = json.loads(line)
             name, ok = data["id"], data["ok"]
             again = data.get("report", {}).get("settings", {}).get(AGAIN, 0)
-            found = Done(len(self._files) - 1, offset, len(line), ok, again, fingerprint(data), name)
+            texts = len(data.get("texts") or ())
+            found = Done(len(self._files) - 1, offset, len(line), ok, texts, again, fingerprint(data), name)
             key = key_of(name)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise UsageError(f"{where}: is not a line that guardwrap wrote; give another -o") from None
         before = self.done.get(key)
-        if before is None or ok or not before.ok:  # a later one was drawn again; one with all its texts stays
+        # A later one was drawn again: it counts where no text is given up for it.
+        if before is None or (found.ok, found.texts) >= (before.ok, before.texts):
             self.done[key] = found
 
     def add(self, lines: Sequence[bytes]) -> None:

@@ -54,6 +54,21 @@ def test_what_failed_is_drawn_again_and_nothing_else(model, some_failed, monkeyp
     assert Path("out.jsonl").read_text() == ready
 
 
+def test_a_line_is_not_given_up_for_one_with_fewer_texts(model):
+    """With a smaller budget most new lines have fewer texts; the better one of each stays."""
+    Path("rare.yaml").write_text(RARE)
+    many = (*OPTIONS, "-n", 20)
+    assert generate(model, *many, "--seed", 1, "--max-attempts", 60).exit_code == 3
+    before = records(Path("out.jsonl").read_text())
+    for seed in (2, 3):
+        result = generate(model, *many, "--resume", "--retry-failed", "--max-attempts", 30, "--seed", seed)
+        assert result.exit_code == 3, result.output
+        after = records(Path("out.jsonl").read_text())
+        assert all(len(new["texts"]) >= len(old["texts"]) for old, new in zip(before, after, strict=True))
+        assert any(old == new for old, new in zip(before, after, strict=True))
+        before = after
+
+
 def test_a_budget_that_is_named_replaces_that_of_lines(model):
     Path("rare.yaml").write_text(RARE)
     lines = [{"prompt": prompt, "budget": {"max_attempts": 15}} for prompt in PROMPTS]

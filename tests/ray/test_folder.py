@@ -52,6 +52,17 @@ def test_a_row_that_stands_there_twice_counts_once(tmp_path):
         assert not (tmp_path / "failed.jsonl").exists()
 
 
+def test_a_record_is_not_given_up_for_one_with_fewer_texts(tmp_path):
+    with opened(tmp_path) as folder:
+        some, fewer, more = (
+            json.dumps({**json.loads(line("a", ok=False, again=again)), "texts": ["t"] * count}).encode() + b"\n"
+            for again, count in enumerate((2, 1, 3))
+        )
+        for record, kept in ((some, 2), (fewer, 2), (more, 3), (some, 3), (line("a"), 1), (more, 1)):
+            folder.add([record])
+            assert [len(each["texts"]) for each in folder.records()] == [kept]
+
+
 def test_negative_control_lines_that_are_strung_together_double_rows(tmp_path):
     with opened(tmp_path) as folder:
         folder.add([line("a")])

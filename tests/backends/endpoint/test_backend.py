@@ -78,7 +78,7 @@ def test_texts_follow_g_through_faults(server):
     assert p > 1e-3
     assert report.drawn_from == "exactly g"
     assert server.count["broken"] > 200
-    assert server.count["failed"] > 200
+    assert server.count["failed"] > 150  # about 215, with a standard deviation of 14
     # Nothing is lost and nothing doubled: each attempt has ended once, and no break is a rejection.
     usage = report.usage
     assert usage.attempts == 1500 + sum(report.rejections.values())
