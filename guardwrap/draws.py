@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, cast
 
 from guardwrap.errors import UsageError, quoted, spelled
-from guardwrap.words import counted, digits, sentence
+from guardwrap.words import blamed, counted, digits, sentence
 
 __all__ = [
     "SAMPLER",
@@ -241,14 +240,14 @@ class Report:
         if pilot and not why:
             why = f"the sampler's pilot took {pilot} of {self.usage.attempts:,} attempts; "
         # What a pilot draws is rejected, and could not have been returned.
-        blamed = {label: count for label, count in self.rejections.items() if not (why and label == SAMPLER)}
-        worst = max(blamed.items(), key=lambda item: item[1], default=None)
-        blame = f"{quoted(worst[0])} rejected {worst[1]:,} of {self.usage.attempts:,}; " if worst else ""
+        parts = {label: count for label, count in self.rejections.items() if not (why and label == SAMPLER)}
+        worst = [f"{quoted(label)} rejected {of}" for label, of in blamed(parts, self.usage.attempts).items()][:2]
+        blame = f"{', '.join(worst)}; " if worst else ""
         if self.ended == "impossible":
             return f"{blame}weaken the constraint, or let the model say more: top_k=0, a larger max_new_tokens"
         rate = f"acceptance rate {self.acceptance}; " if self.acceptance else ""
         if self.cut_off >= self.usage.attempts * _MANY:
-            rate += f"{self.cut_off:,} were cut off by max_new_tokens, and a larger one would let them end; "
+            rate += f"{self.cut_off:,} were cut off by max_new_tokens, and a larger one would let them go on; "
         return f"{why}{blame}{rate}raise the budget, weaken the constraint, or say in the prompt what it asks for"
 
     def to_dict(self) -> dict[str, Any]:
@@ -266,14 +265,18 @@ class Report:
             rows.append(("attempts of", self.proposal))
         if self.acceptance is not None:
             rows.append(("acceptance", f"{self.acceptance} (95 % interval)"))
-        figures, rejections = dict(self.evidence), Counter(self.rejections)
+        figures, parts = dict(self.evidence), dict(self.rejections)
+        unlucky = parts.pop(SAMPLER, 0)
         if "pilot_attempts" in figures:  # what a pilot draws is not rejected: it could not have been returned
             pilot, kept = (cast("int", figures.pop(name)) for name in ("pilot_attempts", "pilot_satisfied"))
             rows.append(("pilot", f"{pilot:,} attempts, of which {kept:,} satisfied the constraint; they tell β"))
-            rejections[SAMPLER] -= kept
+            unlucky -= kept
         for name, figure in figures.items():
             rows.append((name.replace("_", " "), str(figure) if isinstance(figure, Estimate) else digits(figure)))
-        rows += [("rejected by", f"{label}: {count}") for label, count in rejections.items() if count]
+        rows += [("rejected by", f"{label}: {of}") for label, of in blamed(parts, use.attempts).items()]
+        if unlucky:
+            satisfied = f"{self.accepted + unlucky:,} that satisfied the constraint"
+            rows.append(("rejected by", f"{SAMPLER}: {unlucky:,} of {satisfied}"))
         if use.surplus_attempts:
             rows.append(("surplus", f"{counted(use.surplus_attempts, 'attempt')}, launched and then not needed"))
         rows += [("note", note) for note in self.notes]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from guardwrap.draws import SAMPLER, Budget, Estimate, Outcome, plain
 from guardwrap.metrics import acceptance_rate
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.qrs import PILOT
-from guardwrap.ways import Way, attempts_before, satisfied_in, texts_of
-from guardwrap.words import bounded, counted
+from guardwrap.ways import ENOUGH, Way, attempts_before, satisfied_in, texts_of
+from guardwrap.words import blamed, bounded, counted, digits
 
 __all__ = ["Forecast", "Plan", "planned", "spent"]
 
@@ -22,14 +22,24 @@ _SURE = 0.99
 _FEW = 10
 """Texts of a pilot that are few to plan with: what follows may be wrong by a third and more."""
 
-_LITTLE = 30
-"""Attempts of a pilot that say little if none of them gives a text: one in ten may."""
-
-_ENOUGH = 200
-"""Attempts that a pilot like that should have instead."""
+_MORE = 256
+"""Attempts of a pilot, at the least, where a smaller one had no text."""
 
 _MOST = 10_000_000
 """Attempts that a budget is suggested for, at most."""
+
+
+_LIMITS = {
+    "max_attempts": "attempts",
+    "max_tokens": "tokens",
+    "max_computed_tokens": "computed tokens",
+    "max_seconds": "seconds",
+    "deadline": "seconds at the very most",
+}
+"""What a budget limits, in words."""
+
+_SHOWN = 3
+"""Parts of the constraint that are shown with what they rejected, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +63,15 @@ class Forecast:
         batch.
     suffices
         Probability that the budget is enough, given the pilot: from the beta-binomial law of the acceptances to come
-        under Jeffreys' prior. For QRS the smaller one of that for its own pilot and that for its texts.
+        under Jeffreys' prior. For QRS its own pilot comes first, and the texts of what is left.
     rejections
         For each part of the constraint the attempts that it was first to reject.
     budget
         Attempts with which the texts are reached with probability 0.99, or None where no useful number of them is.
     before
         Of ``attempts`` those that QRS draws before its first text: its own pilot.
+    allowed
+        The budget that was planned for.
     """
 
     prompt: Any
@@ -73,6 +85,7 @@ class Forecast:
     rejections: Mapping[str, int]
     budget: int | None
     before: float = 0.0
+    allowed: Budget = field(default_factory=Budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +130,7 @@ class Plan:
     def __str__(self) -> str:
         lines = []
         for each in self.forecasts:
-            worst = max(each.rejections.items(), key=lambda item: item[1], default=None)
+            worst = [f"{label}: {of}" for label, of in blamed(each.rejections, each.pilot).items()]
             rate = str(each.acceptance) if each.acceptance.value else f"below {each.acceptance.high:.2g} (95 %)"
             rate += " for QRS" if self.sampler == "qrs" else ""
             first = f", the first {each.before:,.0f} for QRS's pilot" if each.before else ""
@@ -129,8 +142,7 @@ class Plan:
                 f"  seconds      {bounded(each.seconds)}",
                 f"  suffices     {_suffices(each)}",
             ]
-            if worst is not None:
-                lines.append(f"  rejected by  {worst[0]}: {worst[1]}, more than any other part")
+            lines += [f"  rejected by  {part}" for part in worst[:_SHOWN]]
         if self.ways:
             every = ", over all prompts" if len(self.forecasts) > 1 else ""
             lines += [f"ways to draw{every}", *(f"  {way}" for way in self.ways)]
@@ -155,7 +167,12 @@ def _short(prompt: Any) -> str:
 def _suffices(forecast: Forecast) -> str:
     if not forecast.acceptance.value:
         return "cannot be told: no attempt of the pilot gave a text"
-    return f"the budget is enough with probability {forecast.suffices:.2g}"
+    limits = [f"{limit:,} {what}" for name, what in _LIMITS.items() if (limit := getattr(forecast.allowed, name))]
+    if not limits:
+        return "for sure: the budget has no limit"
+    sure = forecast.suffices
+    chance = "above 0.99" if sure > 0.99 else "below 0.01" if sure < 0.01 else f"{sure:.2g}"
+    return f"a budget of {' and '.join(limits)} is enough with probability {chance}"
 
 
 def planned(
@@ -260,13 +277,11 @@ def _forecast(
         attempts=attempts,
         tokens=Estimate(*(length * count for count in attempts)),
         seconds=Estimate(*(seconds * max(count, side_by_side * _rounds(count / texts)) for count in attempts)),
-        suffices=min(
-            _reached(texts, allowed - before, accepted, pilot),
-            _reached(PILOT, allowed, satisfied, pilot) if satisfied is not None else 1.0,
-        ),
+        suffices=_reached(texts, allowed, accepted, pilot, satisfied),
         rejections={label: count for label, count in outcome.report.rejections.items() if label != SAMPLER},
         budget=_enough(texts, accepted, pilot, satisfied),
         before=before,
+        allowed=budget,
     )
 
 
@@ -275,32 +290,36 @@ def _rounds(attempts: float) -> float:
     return math.log2(1 + attempts)
 
 
-def _reached(texts: int, attempts: float, accepted: float, pilot: int) -> float:
-    """Probability of so many acceptances among the attempts to come."""
+def _reached(texts: int, attempts: float, accepted: float, pilot: int, satisfied: int | None = None) -> float:
+    """Probability of so many texts among the attempts to come; for QRS after so many that satisfy the constraint."""
     if attempts == math.inf:
         return 1.0
-    if attempts < texts:
-        return 0.0
+    import numpy as np
     from scipy.stats import betabinom  # a third of a second to import
 
-    return float(betabinom.sf(texts - 1, int(attempts), accepted + 0.5, pilot - accepted + 0.5))
+    def reached(count: int, attempts: Any, seen: float) -> Any:
+        return betabinom.sf(count - 1, attempts, seen + 0.5, pilot - seen + 0.5)
+
+    if satisfied is None:
+        return float(reached(texts, int(attempts), accepted))
+    ends = np.unique(np.linspace(PILOT, max(PILOT, int(attempts)), 65).astype(int))  # of the pilot of QRS
+    ended = np.diff(reached(PILOT, ends, satisfied), prepend=0.0)
+    return float(np.sum(ended * reached(texts, np.maximum(0, int(attempts) - ends), accepted)))
 
 
 def _enough(texts: int, accepted: float, pilot: int, satisfied: int | None = None) -> int | None:
-    """Return the fewest attempts, to two digits, that reach the texts with probability 0.99, and QRS's pilot before."""
-    if satisfied is not None:
-        parts = _enough(PILOT, satisfied, pilot), _enough(texts, accepted, pilot)
-        return None if None in parts else sum(part for part in parts if part is not None)
+    """Return the fewest attempts, to two digits, that reach the texts with probability 0.99."""
     if not accepted:
         return None
     low, high = texts - 1, texts
-    while _reached(texts, high, accepted, pilot) < _SURE:
+    while _reached(texts, high, accepted, pilot, satisfied) < _SURE:
         low, high = high, 2 * high
         if high > _MOST:
             return None
     while high - low > max(1, high // 100):
         middle = (low + high) // 2
-        low, high = (middle, high) if _reached(texts, middle, accepted, pilot) < _SURE else (low, middle)
+        enough = _reached(texts, middle, accepted, pilot, satisfied) >= _SURE
+        low, high = (low, middle) if enough else (middle, high)
     return high
 
 
@@ -321,11 +340,13 @@ def _advice(
     hopeless = [number for number, each in enumerate(forecasts, start=1) if not each.acceptance.value]
     if hopeless:
         many = f"{len(hopeless)} of {len(forecasts)} prompts (the first is number {hopeless[0]})"
-        which = "the prompt" if len(forecasts) == 1 else many
-        least = min(each.pilot for each in forecasts)
-        if least < _LITTLE:
-            return f"pilot={_ENOUGH} first, to see more: {which} had no text in {counted(least, 'attempt')}"
-        return f"{help_}: {which} had no text in the pilot"
+        which = many if len(hopeless) > 1 else "the prompt" if len(forecasts) == 1 else f"prompt {hopeless[0]}"
+        least = min((forecasts[number - 1] for number in hopeless), key=lambda each: each.pilot)
+        none = f"{which} had no text in {counted(least.pilot, 'attempt')}"
+        if least.pilot < ENOUGH:
+            share = f"at most {digits(100 * least.acceptance.high)} % of them give one (95 %)"
+            return f"pilot={max(_MORE, 4 * least.pilot)} first, to see more: {none}, so {share}"
+        return f"{help_}: {none}"
     near = "" if weighed or itself else " (the proposal's texts that satisfy it, not g)"
     worst = min(forecasts, key=lambda each: each.suffices)
     if worst.suffices >= _SURE:

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from guardwrap.draws import Budget, Outcome
-from guardwrap.metrics import log_beta_for_tvd, qrs_acceptance, tvd_gold_guarded
+from guardwrap.metrics import acceptance_rate, log_beta_for_tvd, qrs_acceptance, tvd_gold_guarded
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.qrs import NEAR, PILOT
 from guardwrap.words import counted, digits, upwards
 
-__all__ = ["Way", "attempts_before", "cheapest", "sampler_for", "satisfied_in", "texts_of", "way_of"]
+__all__ = ["ENOUGH", "Way", "attempts_before", "cheapest", "sampler_for", "satisfied_in", "texts_of", "way_of"]
+
+ENOUGH = 200
+"""Attempts of a pilot for each prompt from which it says something that none of them gave a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,13 @@ class Way:
         Of ``attempts`` those that QRS draws before its first text.
     without
         Prompts that had no text.
+    least
+        Where a prompt had no text: tokens a text at the least, by the upper end of the 95 % interval of its acceptance
+        rate.
+    others
+        Tokens a text of the prompts that had one; infinite where none had.
+    pilot
+        Attempts of the pilot for each prompt, at the least.
     """
 
     source: str
@@ -49,17 +59,19 @@ class Way:
     computed: float
     before: float = 0.0
     without: int = 0
+    least: float = 0.0
+    others: float = math.inf
+    pilot: int = 0
 
     def __str__(self) -> str:
-        begin = f"{self.source}, {self.sampler}"
-        if self.without:
-            none = "no text in the pilot" if not self.acceptance else f"none for {counted(self.without, 'prompt')}"
-            return f"{begin}: {none}"
-        cost = f"{digits(self.tokens)} tokens computed a text; {self.acceptance:.3g} of attempts give one"
-        if not self.before:
-            return f"{begin}: {cost}"
-        pilot = f"after {self.sampler}'s pilot, {self.before:,.0f} of {self.attempts:,.0f} attempts for a prompt"
-        return f"{begin}: {cost}, {pilot}"
+        begin, share = f"{self.source}, {self.sampler}", f"{self.acceptance:.3g} of attempts give one"
+        if not self.without:
+            pilot = f"its pilot, {self.before:,.0f} attempts for a prompt, gives none; then " if self.before else ""
+            return f"{begin}: {digits(self.tokens)} tokens computed a text; {pilot}{share}"
+        some = math.isfinite(self.others)
+        whose = f" for {counted(self.without, 'prompt')}, and {digits(self.others)} for the others" if some else ""
+        none = f"none in {counted(self.pilot, 'attempt')}"
+        return f"{begin}: {none}, so at least {digits(self.least)} tokens computed a text{whose}"
 
 
 def way_of(outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *, kind: str, texts: int) -> Way:
@@ -76,38 +88,54 @@ def way_of(outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *
     """
     given = [texts_of(drawn, kind) for drawn in attempts]
     each = [_prompt(*one, kind, texts) for one in zip(outcomes, attempts, given, strict=True)]
-    needed, before, _ = max(each)
+    needed, before, _, _ = max(each)
+    some = [cost for *_, cost, _ in each if math.isfinite(cost)]
+    without = len(each) - len(some)
+    least = [bound for *_, bound in each]
+    tokens = sum(some) / len(each) / texts if not without else math.inf
     return Way(
         outcomes[0].report.proposal or "the model itself",
         kind,
         sum(given) / max(1, sum(map(len, attempts))),
-        sum(cost for *_, cost in each) / len(each) / texts,
+        tokens,
         needed,
-        max(cost for *_, cost in each),
+        max(cost for *_, cost, _ in each),
         before,
-        sum(math.isinf(needed) for needed, *_ in each),
+        without,
+        sum(least) / len(least) / texts,
+        sum(some) / len(some) / texts if some else math.inf,
+        min(map(len, attempts)),
     )
 
 
 def _prompt(
     outcome: Outcome, drawn: Sequence[Attempt], given: float, kind: str, texts: int
-) -> tuple[float, float, float]:
-    """Return a prompt's attempts, those of them before the first text, and the tokens that the model is run for."""
-    if not given:
-        return math.inf, 0.0, math.inf
+) -> tuple[float, float, float, float]:
+    """Return a prompt's attempts, those of them before the first text, the tokens computed, and these at the least."""
     count = len(drawn)
+    length = outcome.report.usage.computed_tokens / max(count, 1)
+    if not given:
+        most = acceptance_rate(0, count, stopped_on_acceptance=False).high
+        return math.inf, 0.0, math.inf, length * texts / most
     before = attempts_before(satisfied_in(drawn, kind), count)
     needed = before + texts * count / given
-    return needed, before, outcome.report.usage.computed_tokens / count * needed
+    return needed, before, length * needed, length * needed
 
 
 def cheapest(ways: Sequence[Way], budgets: Sequence[Budget]) -> str | None:
-    """Recommend the cheapest way, if it is cheaper than the first by a fifth at least."""
-    best = min(ways, key=lambda way: way.tokens)
-    if not best.tokens < 0.8 * ways[0].tokens:
+    """Recommend the cheapest way, if it is surely cheaper than the first, by a fifth at least.
+
+    Where a prompt had no text the first may be far cheaper than a small pilot shows: it is compared by what it costs at
+    the least.
+    """
+    first, best = ways[0], min(ways, key=lambda way: way.tokens)
+    least = first.least if first.without else first.tokens
+    surely, in_vain = best.tokens < 0.8 * least, first.without and first.pilot >= ENOUGH
+    if math.isinf(best.tokens) or not (surely or in_vain):
         return None
-    ratio = ways[0].tokens / best.tokens
-    much = f"takes {digits(ratio)} times fewer tokens" if math.isfinite(ratio) else "gives texts where this gave none"
+    much = f"takes {'at least ' if first.without else ''}{digits(least / best.tokens)} times fewer tokens"
+    if not surely:
+        much = f"gives texts where this gave none in {counted(first.pilot, 'attempt')}"
     near = ", approximately g" if best.sampler == "qrs" else ""
     needed = {"max_attempts": 2 * best.attempts, "max_computed_tokens": 2 * best.computed}
     limits = [

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from guardwrap.draws import Estimate, Report
 
-__all__ = ["FEW", "bounded", "counted", "digits", "sentence", "upwards"]
+__all__ = ["FEW", "blamed", "bounded", "counted", "digits", "sentence", "upwards"]
 
 FEW = 10.0
 """Draws of g that attempts are worth (their effective sample size), below which they tell no distance to g."""
@@ -73,6 +74,25 @@ def _nearness(report: Report) -> str:
 def counted(number: float, what: str) -> str:
     """Return a number with what it counts, in the plural where it is not one."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def blamed(rejections: Mapping[str, int], attempts: int) -> dict[str, str]:
+    """Say how many attempts each part rejected, the one that rejected most first: of all, then of those that are left.
+
+    A part that is looked at late has few attempts left to reject, however hard it is; of how many tells it.
+
+    Examples
+    --------
+    >>> blamed({"short": 13, "no comma": 43}, 60)
+    {'no comma': '43 of 60', 'short': '13 of the other 17'}
+    """
+    said: dict[str, str] = {}
+    left = attempts
+    for label, count in sorted(rejections.items(), key=lambda item: -item[1]):
+        if count:
+            said[label] = f"{count:,} of {'the other ' if said else ''}{left:,}"
+            left -= count
+    return said
 
 
 def digits(figure: float) -> str:

@@ -1,7 +1,9 @@
 """Plans: which limits of a budget they count, how long a prompt waits, and hints whose attempts have no weights."""
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Regex
@@ -10,6 +12,7 @@ from guardwrap.errors import UsageError
 from guardwrap.samplers import rejection
 from guardwrap.testing import World, llama_world
 from guardwrap.ways import Way, cheapest
+from guardwrap.words import digits
 
 RULE = Keyword("a", whole_words=False) & ~Regex("^b")
 
@@ -108,7 +111,7 @@ def test_a_chat_is_told_by_its_last_message(small: World) -> None:
 
 def test_the_cheaper_way_is_allowed_what_it_takes() -> None:
     never = math.inf
-    itself = Way("the model itself", "rejection", 0.0, never, never, never, without=1)
+    itself = Way("the model itself", "rejection", 0.0, never, never, never, without=1, least=100.0, pilot=64)
     masked = Way("the model itself, masked", "rejection", 0.5, 40.0, 10.0, 200.0)
     assert "Budget" not in (cheapest([itself, masked], [Budget(max_computed_tokens=400)]) or "")
     advice = cheapest([itself, masked], [Budget(max_attempts=None, max_computed_tokens=100)])
@@ -125,7 +128,12 @@ def test_a_prompt_without_a_text_is_not_averaged_away(small: World) -> None:
     itself = plan.ways[0]
     assert (itself.without, itself.tokens, itself.attempts) == (1, math.inf, math.inf)
     assert itself.acceptance > 0
-    assert "\n  the model itself, rejection: none for 1 prompt\n" in str(plan)
+    told = (
+        f"the model itself, rejection: none in 60 attempts, so at least {digits(itself.least)} tokens computed a text "
+        f"for 1 prompt, and {digits(itself.others)} for the others"
+    )
+    assert f"\n  {told}\n" in str(plan)
+    assert 0 < itself.others < itself.least
     both = guarded.plan([small.prompt] * 2, pilot=60, seed=0, num_return_sequences=2, **small.settings)
     attempts = [forecast.attempts.value for forecast in both.forecasts]
     assert both.ways[0].attempts == max(attempts)
@@ -135,8 +143,10 @@ def test_a_prompt_without_a_text_is_not_averaged_away(small: World) -> None:
 def test_a_pilot_of_a_few_attempts_advises_a_larger_one_first(small: World) -> None:
     guarded = GuardedGenerator(small.pipeline(), Regex("zz"), seed=1)
     few = guarded.plan(small.prompt, pilot=5, **small.settings).advice
-    assert few == "pilot=200 first, to see more: the prompt had no text in 5 attempts"
-    assert "train an adapter" in guarded.plan(small.prompt, pilot=60, **small.settings).advice
+    why = "the prompt had no text in 5 attempts, so at most 52.2 % of them give one (95 %)"
+    assert few == f"pilot=256 first, to see more: {why}"
+    assert guarded.plan(small.prompt, pilot=100, **small.settings).advice.startswith("pilot=400 first")
+    assert "train an adapter" in guarded.plan(small.prompt, pilot=200, **small.settings).advice
 
 
 def test_what_qrs_draws_first_is_told_apart(small: World) -> None:
@@ -149,8 +159,39 @@ def test_what_qrs_draws_first_is_told_apart(small: World) -> None:
     told = " ".join(str(plan).split())
     assert " for QRS, from 200 attempts of the pilot" in told
     assert f"the first {forecast.before:,.0f} for QRS's pilot tokens " in told
-    attempts = plan.ways[0].attempts
-    assert f"give one, after qrs's pilot, {forecast.before:,.0f} of {attempts:,.0f} attempts for a prompt" in told
+    assert f"computed a text; its pilot, {forecast.before:,.0f} attempts for a prompt, gives none; then " in told
+
+
+def test_a_budget_of_qrs_has_to_do_for_its_pilot_and_its_texts(small: World) -> None:
+    """Both lengths are left to chance: drawn here from their laws, given the pilot."""
+    guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
+    asked = {"pilot": 200, "seed": 0, "sampler": "qrs", "num_return_sequences": 60, **small.settings}
+    (forecast,) = guarded.plan(small.prompt, **asked).forecasts
+    chance = np.random.default_rng(0)
+
+    def attempts(successes: int, seen: float) -> Any:
+        rate = chance.beta(seen + 0.5, forecast.pilot - seen + 0.5, 40_000)
+        return successes + chance.negative_binomial(successes, rate)
+
+    satisfied = forecast.pilot - sum(forecast.rejections.values())
+    both = attempts(100, satisfied) + attempts(60, forecast.acceptance.value * forecast.pilot)
+    for share in (0.1, 0.5, 0.9):
+        enough = Budget(max_attempts=int(np.quantile(both, share)))
+        (planned,) = guarded.plan(small.prompt, budget=enough, **asked).forecasts
+        assert planned.suffices == pytest.approx(share, abs=0.04)
+        assert planned.allowed == enough
+    assert forecast.budget == pytest.approx(np.quantile(both, 0.99), rel=0.03)
+
+
+def test_a_plan_says_which_part_is_hard_of_what_is_left(small: World) -> None:
+    plan = guarded_of(small).plan(small.prompt, pilot=200, seed=0, **small.settings)
+    (first, most), (second, few) = sorted(plan.forecasts[0].rejections.items(), key=lambda part: -part[1])
+    told = str(plan)
+    assert f"  rejected by  {first}: {most} of 200\n" in told
+    assert f"  rejected by  {second}: {few} of the other {200 - most}\n" in told
+    assert "suffices     a budget of 1,000 attempts is enough with probability above 0.99\n" in told
+    free = guarded_of(small, budget=Budget(max_attempts=None))
+    assert "for sure: the budget has no limit" in str(free.plan(small.prompt, pilot=20, seed=0, **small.settings))
 
 
 def test_a_plan_says_what_it_took_itself(small: World) -> None:

@@ -280,14 +280,14 @@ def test_plan() -> None:
 def test_plan_without_an_acceptance() -> None:
     world = table_world(letters="ab")
     guarded = GuardedGenerator(world.pipeline(), Regex("^never$"), budget=Budget(max_attempts=1000))
-    plan = guarded.plan(world.prompt, pilot=50, seed=0, **world.settings)
+    plan = guarded.plan(world.prompt, pilot=200, seed=0, **world.settings)
     (forecast,) = plan.forecasts
     assert forecast.acceptance.value == 0
     assert forecast.attempts.value == math.inf
     assert forecast.attempts.low > 10
     assert forecast.suffices < 0.95
     assert plan.budget is None
-    assert "below 0.071 (95 %)" in str(plan)
+    assert "below 0.018 (95 %)" in str(plan)
     assert "inf" not in str(plan)
     assert "adapter" in plan.advice
     assert plan.to_dict()["forecasts"][0]["attempts"]["value"] is None
@@ -342,9 +342,14 @@ def test_a_plan_names_the_cheaper_way() -> None:
         f"{advice}, with Budget(max_attempts=210), twice what it is expected to take"
     )
     assert cheapest([masked, itself], [Budget()]) is None
-    never = Way("the model itself", "rejection", 0.0, math.inf, math.inf, math.inf, without=1)
+    never = Way("the model itself", "rejection", 0.0, math.inf, math.inf, math.inf, without=1, least=45.0, pilot=64)
     assert cheapest([never, never], [Budget()]) is None
-    assert (cheapest([never, masked], [Budget()]) or "").endswith("gives texts where this gave none")
+    assert cheapest([never, masked], [Budget()]) is None, "it may be as cheap: a larger pilot tells"
+    larger = dataclasses.replace(never, pilot=256)
+    told = cheapest([larger, masked], [Budget()]) or ""
+    assert told.endswith("approximately g, which gives texts where this gave none in 256 attempts")
+    dear = dataclasses.replace(never, least=400.0)
+    assert (cheapest([dear, masked], [Budget()]) or "").endswith("takes at least 10 times fewer tokens")
 
 
 def test_a_plan_counts_what_qrs_draws_before_its_first_text() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from guardwrap.cli.flags import in_flags
 from guardwrap.cli.streams import ends_at_once
 from guardwrap.constraints.files import as_constraint_file, catalogue_names
 from guardwrap.constraints.spec import ConstraintFile
@@ -276,5 +277,5 @@ def show(console: Console, outcome: Outcome) -> None:
     if outcome.texts:
         console.print(texts)
     if not outcome.ok:
-        console.print(Text(f"  {outcome.report.advice()}", style="red"), soft_wrap=True)
+        console.print(Text(f"  {in_flags(outcome.report.advice())}", style="red"), soft_wrap=True)
     console.print(Text(str(outcome.report), style="dim"), soft_wrap=True)

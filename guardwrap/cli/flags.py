@@ -1,11 +1,14 @@
-"""Advice that is given in Python's words, in those of the command line."""
+"""What is said in Python's words, in those of the command line."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-__all__ = ["in_flags"]
+from guardwrap.errors import UsageError
+
+__all__ = ["in_flags", "told_in_flags"]
 
 _SPELLED: dict[str, str | Callable[[re.Match[str]], str]] = {
     r"draw from the model itself, masked with sampler=": "draw from the model itself, masked, with --masked sampler=",
@@ -13,13 +16,14 @@ _SPELLED: dict[str, str | Callable[[re.Match[str]], str]] = {
     r"sampler='(\w+)'": r"--sampler \1",
     r"proposal=Prompt\(\.\.\.\)": "--proposal '... {prompt}'",
     r"Budget\(([^)]*)\)": lambda budget: budget[1].replace(",", ""),
-    r"\b(max_\w+|pilot)=(\d+)": lambda limit: f"--{limit[1].replace('_', '-')} {limit[2]}",
+    r"\b(max_\w+|pilot|top_k)=(\d+)": lambda limit: f"--{limit[1].replace('_', '-')} {limit[2]}",
+    r"(?<!\w)(top_k|top_p|max_new_tokens)(?![\w=])": lambda option: f"--{option[1].replace('_', '-')}",
 }
 """What stands in the place of what, one after the other."""
 
 
-def in_flags(advice: str) -> str:
-    """Spell what advice names in Python as options of the command line.
+def in_flags(said: str) -> str:
+    """Spell what advice or an error names in Python as options of the command line.
 
     Examples
     --------
@@ -27,5 +31,14 @@ def in_flags(advice: str) -> str:
     '--sampler qrs and --max-attempts 8200, enough with probability 0.99'
     """
     for pattern, flag in _SPELLED.items():
-        advice = re.sub(pattern, flag, advice)
-    return advice
+        said = re.sub(pattern, flag, said)
+    return said
+
+
+@contextmanager
+def told_in_flags() -> Iterator[None]:
+    """Raise what is said to be wrong with a call again, in the words of the command line."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(in_flags(str(error))) from error.__cause__

@@ -29,6 +29,7 @@ from guardwrap.cli.common import (
     load_generator,
     read_constraints,
 )
+from guardwrap.cli.flags import in_flags
 from guardwrap.cli.proposing import in_words, proposed_by
 from guardwrap.cli.results import Finished, check_output, read_finished
 from guardwrap.cli.running import Run, missing_texts, require_another_seed
@@ -278,11 +279,13 @@ def generate(
     def guarded() -> GuardedGenerator:
         return load_generator(generator, given, **wrapper)
 
+    again = None
     if output and retry_failed and done.failed:
         again = Again(done, fresh, settings, output=output, quiet=quiet)
         _go(again, guarded, {**options, "seed": fresh})
         done = dataclasses.replace(done, size=again.size, short=again.short)
     run = Run(items, total, done, settings, output=output, quiet=quiet)
+    run.advice = again.advice if again is not None and again.short else run.advice
     if total != run.done:
         _go(run, guarded, {**options, "seed": fresh if done.seed is None else done.seed})
     if run.done == 0:
@@ -303,4 +306,5 @@ def _go(run: Run, guarded: Callable[[], GuardedGenerator], options: dict[str, An
     except OSError as error:
         raise typer.Exit(fail(f"{why(error)}; {run.state()}", 1)) from None
     except GuardwrapError as error:
-        raise typer.Exit(fail(f"{error}; {run.state()}" if run.done else str(error), 2)) from None
+        said = in_flags(str(error))
+        raise typer.Exit(fail(f"{said}; {run.state()}" if run.done else said, 2)) from None

@@ -16,6 +16,7 @@ from guardwrap.cli.common import (
     Adapter,
     AllowCode,
     Constraints,
+    Masked,
     Model,
     NoProposal,
     Prompts,
@@ -28,7 +29,7 @@ from guardwrap.cli.common import (
     printable,
     read_constraints,
 )
-from guardwrap.cli.flags import in_flags
+from guardwrap.cli.flags import in_flags, told_in_flags
 from guardwrap.cli.proposing import proposed_by
 from guardwrap.cli.telling import now_and_then
 from guardwrap.constraints.documents import read_option
@@ -69,6 +70,7 @@ def plan(
     ] = None,
     proposal: Proposal = None,
     adapter: Adapter = None,
+    masked: Masked = False,
     no_proposal: NoProposal = False,
     pilot: Annotated[
         int, typer.Option(min=2, help=f"Attempts of the pilot, for each of the first {_SHOWN} prompts.")
@@ -76,11 +78,18 @@ def plan(
     count: Annotated[int, typer.Option("-n", "--num-return-sequences", min=1, help="Texts a prompt.")] = 1,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest text.")] = None,
     temperature: Annotated[float | None, typer.Option(help="If left out the model's own, or 0.7.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest tokens of this mass.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample from this many likeliest tokens.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the pilot.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Attempts side by side, at most; if left out 32.")] = None,
     max_attempts: Annotated[
         int | None, typer.Option(help="Budget that is planned for; if left out the constraint file's, or 1000.")
     ] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="The same in tokens over all attempts.")] = None,
+    max_computed_tokens: Annotated[
+        int | None, typer.Option(help="The same in tokens that the model is run for.")
+    ] = None,
+    max_seconds: Annotated[float | None, typer.Option(help="The same in seconds.")] = None,
     allow_code: AllowCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     verbose: Verbose = 0,
@@ -92,7 +101,13 @@ def plan(
     drawing from the model itself, and masked (generate --masked), would cost.
     """
     given = read_constraints(constraints, allow_code=allow_code)
-    budget = dataclasses.replace(given.budget or Budget(), **known({"max_attempts": max_attempts}))
+    limits = {
+        "max_attempts": max_attempts,
+        "max_tokens": max_tokens,
+        "max_computed_tokens": max_computed_tokens,
+        "max_seconds": max_seconds,
+    }
+    budget = dataclasses.replace(given.budget or Budget(), **known(limits))
     source = source_of(prompts or [], file, jsonl)
     if source.path is not None:
         source = dataclasses.replace(source, read_own=own_of(source.path, given.constraint, budget))
@@ -106,21 +121,29 @@ def plan(
     options = {
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
+        "top_p": top_p,
         "top_k": top_k,
         "seed": seed,
         "sampler": named,
     }
     proposed, drawing = proposed_by(
-        given, proposal=proposal, adapter=adapter, none=no_proposal, served=endpoint is not None
+        given, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal, served=endpoint is not None
     )
-    guarded = load_generator(generator_of(model, endpoint), given, budget=budget, proposal=proposed, adapter=drawing)
+    guarded = load_generator(
+        generator_of(model, endpoint),
+        given,
+        budget=budget,
+        proposal=proposed,
+        adapter=drawing,
+        batch_size=batch_size,
+    )
     start = monotonic()
     drawn: list[None] = []
 
     def line() -> str:
         return f"guardwrap: {counted(len(drawn), 'attempt')} of the pilot drawn in {monotonic() - start:.0f} s"
 
-    with now_and_then(line):
+    with now_and_then(line), told_in_flags():
         made = guarded.plan(
             texts,
             pilot=pilot,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from guardwrap.cli.common import fail, in_one_line, show
+from guardwrap.cli.flags import in_flags
 from guardwrap.cli.results import Finished, line_file, to_line
 from guardwrap.cli.telling import Far, telling
 from guardwrap.constraints.files import Own
@@ -84,7 +85,7 @@ class Run:
         self._ahead: set[int] = set()
         self.done = done.count
         self.short = done.short
-        self.advice = "raise the budget and generate them again"
+        self.advice = "raise the budget"
 
     def go(self, guarded: GuardedGenerator, options: Mapping[str, Any]) -> None:
         """Generate until the prompts end; each outcome is written as soon as it is there.
@@ -115,7 +116,8 @@ class Run:
                     del self._texts[self.done]
                     self.done += 1
                     if not outcome.ok:
-                        self.advice = self.advice if self.short else f"the first, {item.where}: {why_short(outcome)}"
+                        why = f"the first, {item.where}: {in_flags(why_short(outcome))}"
+                        self.advice = self.advice if self.short else why
                         self.short += 1
                     self._tell()
             except PromptError as error:

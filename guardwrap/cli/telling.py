@@ -17,6 +17,9 @@ __all__ = ["EVERY", "Far", "Pace", "lasting", "now_and_then", "telling"]
 EVERY = 10.0
 """Seconds between lines."""
 
+_STALLED = 5
+"""How many times longer than one has taken until now none may come, before no time is told any more."""
+
 
 @dataclass(frozen=True)
 class Far:
@@ -79,12 +82,15 @@ class Pace:
         """Return the seconds that are left, by the later half of what is new.
 
         The first ones end late, as they share the batch with those after them, so before a tenth is done they tell no
-        time, and later they are left out.
+        time, and later they are left out. None is told while those that are left are slower than those before.
         """
         if not new or new < total / 10:
             return None
         then, half = next((at, count) for at, count in reversed(self._seen) if 2 * count <= new)
-        return (total - new) * (now - then) / (new - half)
+        last = next((at for at, count in self._seen if count == new), now)
+        one = (last - then) / (new - half)
+        # Where none has come for so long, those that are left are not like those before.
+        return None if now - last > max(_STALLED * one, 2 * EVERY) else (total - new) * (now - then) / (new - half)
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bo
     notes = []
     if (worth := figures["effective_sample_size"].value) < ENOUGH:
         notes.append(
-            f"the attempts are worth {worth:.3g} draws of g: distances and their intervals may end too low; make more"
+            f"the attempts are worth {worth:.3g} draws of g, too few: distances and their intervals may end too low"
         )
     ratio = figures.get("log_partition_over_base_rate")
     if ratio is None:
@@ -65,7 +65,7 @@ def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bo
             "KL is 0 within its interval already, and no sampler can lower it"
         )
     if without:
-        notes.append("the sampler of the settings gave no text of these attempts: make more")
+        notes.append("the sampler of the settings gave no text of these attempts")
     if find_spec("sacrebleu") is None:
         notes.append("no Self-BLEU: it needs sacrebleu (pip install 'guardwrap[metrics]')")
     return tuple(notes)

@@ -35,10 +35,12 @@ from guardwrap.report.claims import table_of
 from guardwrap.report.diagonal import cost_against_distance, minus_log
 from guardwrap.report.reading import loads, read_as, text_of
 from guardwrap.report.words import UNKNOWN, in_words
+from guardwrap.words import FEW
 
 __all__ = ["charts_of", "page_of", "read_evaluation"]
 
 _MODEL = "the model itself"
+_UNTOLD = "cannot be told"
 _SAMPLERS = {"qrs": "QRS", "imh": "IMH"}
 
 
@@ -167,7 +169,7 @@ def _samplers(name: str, found: ProposalFigures) -> list[Block]:
             point.cost,
             point.relative_cost,
             f"{point.texts}{' (resampled)' if point.resampled else ''}",
-            point.projected_kl,
+            _projected(point) or (None if point.projected_kl is None else _UNTOLD),
             found.figures.get("kl_gold_guarded") if point.sampler == "rejection" else point.figures.get("kl"),
             found.figures.get("tvd_gold_guarded") if point.sampler == "rejection" else point.figures.get("tvd"),
         )
@@ -261,9 +263,16 @@ def _tradeoff(name: str, found: ProposalFigures) -> Curves:
     )
 
 
+def _projected(point: Point) -> Estimate | None:
+    """Return the projected KL, where there are texts enough to tell one."""
+    return point.projected_kl if point.texts >= FEW else None
+
+
 def _distance(point: Point) -> Estimate | None:
     """Return the distance that the curve shows: projected, or without a place in texts what QRS says of itself."""
-    kl = point.projected_kl or point.figures.get("kl")
+    if point.projected_kl is not None:
+        return _projected(point)
+    kl = point.figures.get("kl")
     return kl if isinstance(kl, Estimate) else None
 
 

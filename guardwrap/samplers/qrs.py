@@ -18,7 +18,7 @@ from guardwrap.metrics import (
     qrs_tvd,
 )
 from guardwrap.samplers.base import Attempt, Sampler, Trace, checked_weight
-from guardwrap.words import FEW, digits
+from guardwrap.words import FEW
 
 __all__ = ["NEAR", "PILOT", "qrs"]
 
@@ -135,15 +135,8 @@ def _report(state: _State, pilot: int, target: float | None) -> tuple[str, Mappi
         "kl": qrs_kl(weights, state.log_beta),
         "effective_sample_size": worth,
     }
-    compared = _compared(tvd, target) if worth.value >= FEW else _too_few(worth.value)
-    return f"approximately g: QRS, β = {beta:.3g}, TVD to g {tvd}, {compared}", figures
-
-
-def _too_few(worth: float) -> str:
-    return (
-        f"which these attempts cannot tell, worth {digits(worth)} draws of g as they are: more of them, as of a larger "
-        "pilot, would tell more, and another proposal may be nearer"
-    )
+    distance = f"TVD to g {tvd}, {_compared(tvd, target)}" if worth.value >= FEW else "TVD to g cannot be told"
+    return f"approximately g: QRS, β = {beta:.3g}, {distance}", figures
 
 
 def _compared(tvd: Estimate, target: float | None) -> str:

@@ -20,7 +20,7 @@ from guardwrap.scheduling.backend import Backend, Decoded, Launch
 from guardwrap.scheduling.randomness import decision, skipped
 from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.skipping import Rounds
-from guardwrap.words import counted
+from guardwrap.words import FEW, counted, digits
 
 __all__ = ["Account", "Judged", "next_in_turn"]
 
@@ -30,6 +30,10 @@ SKIPPED = "known before it was drawn"
 _CLOCK = "max_time cuts texts by the clock, so the same seed need not give the same texts again"
 _SKIPS = "{} of {} attempts were not drawn, as they were known to be rejected: their number was drawn, exactly"
 
+_LITTLE = (
+    "all attempts are worth {} draws of g, too few to tell the distance to it: more of them, as of a larger pilot, "
+    "would tell more, and another proposal may be nearer"
+)
 _NEVER = "no text that can be drawn under these settings satisfies the constraint"
 _OWN = "attempts were the model's own, without a proposal: sampler='rejection' gives exactly g, and takes {} of them"
 
@@ -294,6 +298,8 @@ class Account:
         fewer = "fewer" if "pilot_attempts" in evidence else "no more"
         own = _OWN.format(fewer) if request.sampler.weighs and request.proposal is None else None
         never = _NEVER if self.ended == "impossible" else None
+        worth = evidence.get("effective_sample_size")
+        few = _LITTLE.format(digits(worth.value)) if isinstance(worth, Estimate) and worth.value < FEW else None
         said = (remark.format(counted(count, "attempt")) for remark, count in self.remarks.items())
         report = Report(
             drawn_from=drawn_from,
@@ -309,7 +315,11 @@ class Account:
             rejections=dict(self.rejections.most_common()),
             constraint=request.constraint.digest,
             mode=self.mode if law.found is None else "generate",
-            notes=(*request.notes, *(note for note in (clock, rounding, skips, never, own) if note is not None), *said),
+            notes=(
+                *request.notes,
+                *(note for note in (clock, rounding, skips, never, few, own) if note is not None),
+                *said,
+            ),
             proposal=request.proposal,
             cut_off=self.cut_off,
         )

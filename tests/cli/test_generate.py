@@ -224,7 +224,11 @@ def test_terminal_escapes_are_not_printed():
         (["hi", "-c", "has-a.yaml", "--sampler", "qrs: {beta: x}"], None, [": sampler.qrs.beta: ", "must be a number"]),
         (["hi", "-c", "has-a.yaml", "--sampler", "qrs: {"], None, ["--sampler:1: malformed YAML"]),
         (["hi", "-c", "has-a.yaml", "--proposal", "a"], None, ["{prompt}"]),
-        (["hi", "-c", "has-a.yaml", "--proposal", "a{prompt}", "--sampler", "qrs"], None, ["top_k=0"]),
+        (
+            ["hi", "-c", "has-a.yaml", "--proposal", "a{prompt}", "--sampler", "qrs"],
+            None,
+            ["--top-k keeps", "--top-k 0, or --sampler rej"],
+        ),
         (["hi", "-c", "has-a.yaml", "--resume"], None, ["--output"]),
         (["hi", "-c", "has-a.yaml", "-o", "no/folder/out"], None, ["no such folder"]),
         (["hi", "-c", "has-a.yaml", "-o", "."], None, ["folder"]),

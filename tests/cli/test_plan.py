@@ -63,7 +63,9 @@ def test_lines_have_rules_and_budgets_of_their_own(model, has_a, tmp_path):
     told = run("plan", "--jsonl", lines, *args)
     assert told.exit_code == 0, told.output
     assert told.stdout.count("  acceptance   below ") == 1
-    assert "1 of 3 prompts (the first is number 2) had no text in the pilot" in told.stdout
+    assert (
+        "recommended: --pilot 256 first, to see more: prompt 2 had no text in 40 attempts, so at most " in told.stdout
+    )
     assert "(this plan itself took " in told.stdout
     easy, hard, short = json.loads(run("plan", "--jsonl", lines, *args, "--json").stdout)["forecasts"]
     assert easy["acceptance"]["value"] > hard["acceptance"]["value"] == 0
@@ -81,6 +83,24 @@ def test_a_sampler_is_planned_for_by_its_name(model, has_a):
     assert_one_line(run(*args, "--sampler", "imh"), "a plan knows what rejection and qrs cost, and not imh")
 
 
+def test_options_of_the_run(model, has_a):
+    """What a run is drawn with and limited by is planned with and for."""
+    args = ["plan", "ab", "-c", has_a, "--model", model, "--max-new-tokens", 8, "--pilot", 40, "--seed", 1]
+    usual = json.loads(run(*args, "--json").stdout)
+    assert [way["source"] for way in usual["ways"]] == ["the model itself", "the model itself, masked"]
+    masked = json.loads(run(*args, "--masked", "--top-k", 0, "--json").stdout)
+    assert masked["ways"][0]["source"] == "the model itself, masked"
+    narrow = json.loads(run(*args, "--top-p", 0.01, "--json").stdout)
+    assert narrow["forecasts"][0]["acceptance"] != usual["forecasts"][0]["acceptance"]
+    assert run(*args, "--batch-size", 1).exit_code == 0
+    for name, unit in (("attempts", "attempts"), ("tokens", "tokens"), ("computed-tokens", "computed tokens")):
+        told = run(*args, f"--max-{name}", 1).stdout
+        limit = f"1 {unit}" if name == "attempts" else f"1000 attempts and 1 {unit}"
+        assert f"a budget of {limit} is enough with probability " in told.replace(",", "")
+    assert "and 0.5 seconds is enough with probability above 0.99" in run(*args, "--max-seconds", 0.5).stdout
+    assert_one_line(run(*args, "--proposal", "a{prompt}", "--sampler", "qrs"), "--top-k 0, or --sampler rejection")
+
+
 @pytest.mark.parametrize(
     ("advice", "said"),
     [
@@ -88,6 +108,8 @@ def test_a_sampler_is_planned_for_by_its_name(model, has_a):
         ("sampler='qrs' and Budget(max_attempts=80) without max_tokens", "--sampler qrs and --max-attempts 80 without"),
         ("sampler='qrs' and Budget(max_attempts=80), enough", "--sampler qrs and --max-attempts 80, enough"),
         ("few attempts gave a text, pilot=256 would tell more", "few attempts gave a text, --pilot 256 would tell"),
+        ("top_k keeps the proposal from texts; pass top_k=0, or sampler='rejection'", "--top-k 0, or --sampler rej"),
+        ("let the model say more: top_k=0, a larger max_new_tokens", "--top-k 0, a larger --max-new-tokens"),
         ("hint at it (proposal=Prompt(...)), train", "hint at it (--proposal '... {prompt}'), train"),
         ("draw from the model itself with sampler='rejection'", "the model itself with --no-proposal --sampler rej"),
         (

@@ -57,6 +57,16 @@ def test_the_wait_for_the_first_ones_does_not_count_for_ever() -> None:
     assert lines[7:] == [f"guardwrap: {n} of 50 prompts done, about {50 - n} s left" for n in (20, 30, 40)]
 
 
+def test_no_time_while_the_last_ones_take_longer_than_all_before() -> None:
+    """It would rise for as long as none comes."""
+    pace = Pace(0.0, 10, "prompt")
+    for at, count in ((10.0, 4), (20.0, 8)):
+        assert " left" in pace.line(at, Far(count))
+    told = [" left" in pace.line(20.0 + 10 * tick, Far(8)) for tick in range(1, 8)]
+    assert told == [True, True, False, False, False, False, False]
+    assert " left" in pace.line(100.0, Far(9))
+
+
 def test_no_time_where_what_is_done_first_tells_none() -> None:
     """As what is drawn again for: what passes at once is done first."""
     pace = Pace(0.0, 10, "prompt", timed=False)
