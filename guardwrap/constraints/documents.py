@@ -6,7 +6,7 @@ What is wrong comes out as one line: path, line, place in the file, problem and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -231,6 +231,9 @@ def _first_complaint(error: ValidationError, data: Any, fields: Callable[[Locati
     context = first.get("ctx", {})
     others = len(errors) - 1
     match first["type"]:
+        case kind if kind in _UNKNOWN_FIELD and (inner := _wanted_inside(errors, location, data)):
+            problem = f"field {key!r} belongs to {inner!r} above it: indent it as what stands there"
+            others -= 1
         case kind if kind in _UNKNOWN_FIELD:
             known = fields(location[:-1])
             known_are = f"; known: {', '.join(known)}" if known else "; leave it out"
@@ -259,13 +262,27 @@ def _first_complaint(error: ValidationError, data: Any, fields: Callable[[Locati
         case "string_type":
             value = _value(data, location)
             problem = f"must be a string, not {type(value).__name__}"
-            problem += "" if isinstance(value, dict | list | None) else "; put it in quotes"
+            problem += "" if isinstance(value, dict | list) else "; put it in quotes"
+            if value is None:
+                problem = (
+                    "must be a string, and nothing stands here; put it in quotes if it begins with #, as comments do"
+                )
         case kind if kind in _WANTED:
             problem = f"must be {_WANTED[kind].format(**context)}, not {short(_value(data, location))}"
         case _:
             problem = str(first["msg"])
     more = f" (and {counted(others, 'more mistake')})" if others else ""
     return Invalid(location, one_line(problem) + more)
+
+
+def _wanted_inside(errors: Sequence[Any], location: Location, data: Any) -> str | None:
+    """Return the field beside one that is not known, in which one of its name is missing; None without one."""
+    for error in errors:
+        if "missing" in error["type"]:
+            wanted = _without_names_of_types(error["loc"], data, missing=True)
+            if len(wanted) > len(location) and (*wanted[: len(location) - 1], wanted[-1]) == location:
+                return str(wanted[-2])
+    return None
 
 
 def _listed(names: str) -> list[str]:

@@ -145,6 +145,19 @@ class JSONSchema(TextConstraint):
         """What makes values of the type."""
         return None if self.type is None else adapter_of(self.type)
 
+    @cached_property
+    def title(self) -> str:
+        """What reports call it: its name; else that of the type, the schema's own title, or its keys."""
+        schema = self.schema if isinstance(self.schema, dict) else {}
+        called = self.type.__name__ if isinstance(self.type, type) else schema.get("title")
+        keys = schema.get("properties")
+        if not called and isinstance(keys, dict) and keys:
+            called = f"keys {', '.join(keys)}"
+        if self.name or not called or not isinstance(called, str):
+            return super().title
+        called = " ".join(called.split())
+        return f"JSONSchema({called if len(called) <= 45 else called[:42] + '...'})"
+
     def __getstate__(self) -> dict[str, Any]:
         # These are not to be pickled; a copy makes its own.
         return {key: value for key, value in self.__dict__.items() if key not in ("validator", "adapter", "_reading")}

@@ -146,6 +146,7 @@ _Loader.add_implicit_resolver(_BOOL, re.compile("(?:true|True|TRUE|false|False|F
 
 def compose(text: str, path: str, needed: str) -> yaml.Node:
     """Parse to nodes, with limits on depth and size; they carry the line numbers."""
+    loader = None
     try:
         loader = _Loader(text)
         loader.path = path
@@ -153,7 +154,8 @@ def compose(text: str, path: str, needed: str) -> yaml.Node:
     except (SpecError, TimeLimit):
         raise
     except Exception as error:  # PyYAML lets ValueError, OverflowError … of hostile escapes and directives through
-        raise SpecError(f"{path}{_explained(error)}") from None
+        bracket = loader.marks[-1] if loader is not None and loader.flow_level and loader.marks else None
+        raise SpecError(f"{path}{_explained(error, bracket)}") from None
     if root is None:
         raise SpecError(f"{path}: empty file; {needed}")
     return root
@@ -172,19 +174,33 @@ _PLAIN = {
 }
 """What PyYAML says of frequent mistakes, by what its message holds, and what to do."""
 
+_OPEN = (
+    "a {} that begins here is not closed, or lacks a comma; put a value in quotes that holds one, or that begins with "
+    "a #, as comments do"
+)
 _BEGUN = {
     "found unexpected end of stream": "a quote that begins here is not closed",
-    "expected ',' or ']'": "a [ that begins here is not closed, or lacks a comma; put a value that holds one in quotes",
-    "expected ',' or '}'": "a { that begins here is not closed, or lacks a comma; put a value that holds one in quotes",
+    "expected ',' or ']'": _OPEN.format("["),
+    "expected ',' or '}'": _OPEN.format("{"),
     "could not find expected ':'": "a key without its colon",
 }
 """Those that are seen only at a later line than where they are made."""
 
 
-def _explained(error: Exception) -> str:
-    """Say where PyYAML has found a mistake, and what it is, in plain words if it is a frequent one."""
+def _explained(error: Exception, bracket: yaml.Mark | None) -> str:
+    """Say where PyYAML has found a mistake, and what it is, in plain words if it is a frequent one.
+
+    Parameters
+    ----------
+    error
+        What it raised.
+    bracket
+        Where the innermost bracket begins that is open there.
+    """
     seen, begun = (getattr(error, name, None) for name in ("problem_mark", "context_mark"))
     problem = one_line(getattr(error, "problem", None) or getattr(error, "context", None) or error)
+    if bracket and problem.startswith("expected the node content"):
+        return f":{bracket.line + 1}: malformed YAML: {_OPEN.format('[ or {')}"
     early = next((words for said, words in _BEGUN.items() if said in problem and begun), None)
     words = early or next((words for said, words in _PLAIN.items() if said in problem), problem)
     mark = begun if early else seen or begun

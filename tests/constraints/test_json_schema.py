@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from guardwrap.constraints import JSONSchema, Verdict, json_reading, limits
 from guardwrap.constraints.judge import run_check, run_verdict
@@ -286,3 +287,27 @@ def test_bad_fields():
 def test_a_schema_that_contains_itself_forever():
     with pytest.raises(CheckFailed, match="nested too deep"):
         JSONSchema({"$ref": "#"}).accepts("1")
+
+
+class Ticket(BaseModel):
+    a: int
+
+
+@pytest.mark.parametrize(
+    ("schema", "title"),
+    [
+        ({"title": "Tick\net", "properties": {"a": {}}}, "JSONSchema(Tick et)"),
+        ({"title": "", "properties": {"a": {}, "b": {}}}, "JSONSchema(keys a, b)"),
+        (
+            {"properties": {f"key{i}": {} for i in range(30)}},
+            "JSONSchema(keys key0, key1, key2, key3, key4, key5, k...)",
+        ),
+        (Ticket, "JSONSchema(Ticket)"),
+        (list[int], "JSONSchema(schema={'items': {'type': 'integer'}, 'type': ..."),
+        (True, "JSONSchema(schema=True)"),
+    ],
+)
+def test_reports_call_it_by_what_tells_it_from_others(schema, title):
+    assert JSONSchema(schema).title == title
+    assert (~JSONSchema(schema)).title == f"~{title}"
+    assert JSONSchema(schema, name="mine").title == "mine"

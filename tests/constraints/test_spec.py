@@ -620,6 +620,26 @@ HOSTILE = {
     "control character": ("a: \x07", "malformed YAML"),
     "unclosed quote": ("a: 'b\nc: d\n", ":1: malformed YAML: a quote that begins here is not closed"),
     "unclosed bracket": ("b: 1\na: [b\n", ":2: malformed YAML: a . that begins here is not closed"),
+    "comment in a list": (
+        "a: 1\nb: [[c], d, #e]\nf: [g]\n- h",
+        ":2: malformed YAML: a . that begins here is not closed, .* that begins with a #, as comments do",
+    ),
+    "comment in a mapping": (
+        "a: 1\nb:\n  - {c: [1], d: #e}\n",
+        ":3: malformed YAML: a . or . that begins here is not closed",
+    ),
+    "comment as a value": (
+        HEAD + "  kind: regex\n  pattern: #tag",
+        ":4: constraint.pattern: must be a string, and nothing stands here; put it in quotes if it begins with #",
+    ),
+    "comment as a word": (
+        HEAD + "  kind: keyword\n  words:\n    - a\n    - #b",
+        ":6: constraint.words.1: must be a string, and",
+    ),
+    "indented too little": (
+        HEAD + "  kind: not\n  of:\n    kind: regex\n  pattern: a",
+        ":6: constraint.pattern: field 'pattern' belongs to 'of' above it: indent it as what stands there$",
+    ),
     "bad escape": ('a: "\\q"', ":1: malformed YAML: a backslash in double quotes .* in single quotes"),
     "escape beyond Unicode": ('a: "\\UFFFFFFFF"', "malformed YAML"),
     "escape just beyond Unicode": ('a: "\\U00110000"', "malformed YAML"),
