@@ -69,6 +69,16 @@ def test_a_line_is_not_given_up_for_one_with_fewer_texts(model):
         before = after
 
 
+def test_what_is_short_still_is_told_by_its_line_and_its_reason(model, some_failed):
+    """After a retry as after the first run; a resumed run that draws nothing knows no reason."""
+    told = generate(model, *OPTIONS, "--resume", "--retry-failed", "--max-attempts", 1, "--seed", 2).stderr
+    _, failed = some_failed
+    assert f"did not get all their texts; the first, argument {failed[0] + 1}: ended by max_attempts; " in told
+    assert told.count("raise the budget") == 1
+    told = generate(model, *OPTIONS, "--resume").stderr
+    assert "did not get all their texts; raise the budget; --resume --retry-failed draws for them again" in told
+
+
 def test_a_budget_that_is_named_replaces_that_of_lines(model):
     Path("rare.yaml").write_text(RARE)
     lines = [{"prompt": prompt, "budget": {"max_attempts": 15}} for prompt in PROMPTS]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from guardwrap import Regex
+from guardwrap.draws import Estimate
 from guardwrap.errors import UsageError
 from guardwrap.evaluation import tradeoff
 from guardwrap.evaluation.report import page_of, read_evaluation
@@ -92,6 +93,20 @@ def test_a_sampler_of_its_own(tmp_path):
     assert none.samplers == usual.samplers
     assert "the sampler of the settings gave no text of these attempts" in none.notes
     assert not any("gave no text" in note for note in (*usual.notes, *found.notes))
+
+
+def test_a_projected_kl_of_a_handful_of_texts_is_not_shown_as_one(tmp_path):
+    """Neither in the table of settings nor as a point of a curve, which would say that it came to 0."""
+    found = run(tmp_path)
+    (prompt,) = found.prompts
+    few = [replace(point, texts=9, projected_kl=Estimate(0.0, 0.0, 68.8)) for point in prompt.proposals["cap"].samplers]
+    many = [replace(point, texts=10) for point in few]
+    for points, shown in ((few, False), (many, True)):
+        proposals = {"cap": replace(prompt.proposals["cap"], samplers=tuple(points))}
+        page = page_of(replace(found, prompts=(replace(prompt, proposals=proposals),)))
+        html = html_report([page])
+        assert ("68.8" in html) is shown
+        assert (">cannot be told</td>" in html) is not shown
 
 
 def recording_of(name, folder):
