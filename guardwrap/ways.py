@@ -69,9 +69,9 @@ class Way:
             pilot = f"its pilot, {self.before:,.0f} attempts for a prompt, gives none; then " if self.before else ""
             return f"{begin}: {digits(self.tokens)} tokens computed a text; {pilot}{share}"
         some = math.isfinite(self.others)
-        whose = f" for {counted(self.without, 'prompt')}, and {digits(self.others)} for the others" if some else ""
-        none = f"none in {counted(self.pilot, 'attempt')}"
-        return f"{begin}: {none}, so at least {digits(self.least)} tokens computed a text{whose}"
+        whose = f" for {counted(self.without, 'prompt')}, {digits(self.others)} for the others" if some else ""
+        none = f"none in {counted(self.pilot, 'attempt')}{whose}"
+        return f"{begin}: at least {digits(self.least)} tokens computed a text ({none})"
 
 
 def way_of(outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *, kind: str, texts: int) -> Way:
@@ -139,9 +139,9 @@ def cheapest(ways: Sequence[Way], budgets: Sequence[Budget]) -> str | None:
     near = ", approximately g" if best.sampler == "qrs" else ""
     needed = {"max_attempts": 2 * best.attempts, "max_computed_tokens": 2 * best.computed}
     limits = [
-        f"{name}={upwards(least)}"
-        for name, least in needed.items()
-        if any((getattr(budget, name) or least) < least for budget in budgets)
+        f"{name}={upwards(most)}"
+        for name, most in needed.items()
+        if any((getattr(budget, name) or most) < most for budget in budgets)
     ]
     allowed = f", with Budget({', '.join(limits)}), twice what it is expected to take" if limits else ""
     return f"draw from {best.source} with sampler={best.sampler!r}{near}, which {much}{allowed}"

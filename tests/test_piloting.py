@@ -129,8 +129,8 @@ def test_a_prompt_without_a_text_is_not_averaged_away(small: World) -> None:
     assert (itself.without, itself.tokens, itself.attempts) == (1, math.inf, math.inf)
     assert itself.acceptance > 0
     told = (
-        f"the model itself, rejection: none in 60 attempts, so at least {digits(itself.least)} tokens computed a text "
-        f"for 1 prompt, and {digits(itself.others)} for the others"
+        f"the model itself, rejection: at least {digits(itself.least)} tokens computed a text (none in 60 attempts for "
+        f"1 prompt, {digits(itself.others)} for the others)"
     )
     assert f"\n  {told}\n" in str(plan)
     assert 0 < itself.others < itself.least
