@@ -168,7 +168,7 @@ def test_an_exhausted_budget_travels_as_it_is(world: World, kind: Any) -> None:
 
 def test_a_batch_of_chats_keeps_what_was_accepted(world: World) -> None:
     wrapper = guarded(world, Regex("c", on="full"), budget=Budget(max_attempts=1))
-    replies = model(GuardedChatModel, wrapper, world).batch(["c", "b"] * 20, return_exceptions=True)
+    replies = model(GuardedChatModel, wrapper, world).batch(["c", "b"] * 100, return_exceptions=True)
     assert {type(reply) for reply in replies[::2]} == {AIMessage}
     assert {type(reply) for reply in replies[1::2]} == {AIMessage, BudgetExhausted}
 
