@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,6 +83,8 @@ class Run:
         self._current: Item | None = None
         self._texts: Counter[int] = Counter()
         self._ahead: set[int] = set()
+        self._begun = False
+        self._told = False
         self.done = done.count
         self.short = done.short
         self.advice = "raise the budget"
@@ -116,9 +118,11 @@ class Run:
                     del self._texts[self.done]
                     self.done += 1
                     if not outcome.ok:
-                        why = f"the first, {item.where}: {in_flags(why_short(outcome))}"
-                        self.advice = self.advice if self.short else why
                         self.short += 1
+                        if not self._told:
+                            which = "the first" if self.short == 1 else "the first of this run"
+                            self.advice = f"{which}, {item.where}: {in_flags(why_short(outcome))}"
+                            self._told = True
                     self._tell()
             except PromptError as error:
                 where = f"{self._current.where}: " if self._current else ""
@@ -126,13 +130,19 @@ class Run:
 
     def state(self) -> str:
         """Say how far it came, and how to go on."""
-        lost = f" ({len(self._ahead)} behind a slow one are drawn again)" if self._ahead else ""
-        if self.done == 0:
-            return f"no prompt was done yet{lost}"
+        waiting = f"{len(self._ahead)} more wait for {self._slow()}, which is slow, and are drawn again"
+        lost = f" ({waiting})" if self._ahead else ""
         of = "" if self._total is None else f" of {self._total}"
         if self._output is None:
             return f"{self.done}{of} prompts done; with --output a run can be continued"
-        return f"{self.done}{of} prompts are in {self._output}{lost}; continue with the same command and --resume"
+        kept = "no prompt is" if self.done == 0 else f"{self.done}{of} prompts are"
+        return f"{kept} in {self._output}{lost}; continue with the same command and --resume"
+
+    def _slow(self) -> str:
+        """Say where the prompt stands that those behind it wait for."""
+        with suppress(IndexError):  # another thread asks
+            return self._under_way[0].where
+        return ""
 
     def _prompts(self, guarded: GuardedGenerator) -> Iterator[Any]:
         chats = guarded.session.takes_chats
@@ -146,6 +156,7 @@ class Run:
             self._current = item
             yield prompt
             self._current = None
+        self._begun = True
 
     def _own_of_each(self) -> Iterator[Own]:
         """Yield what the prompts ask for on their own: one for each that was taken, right after it."""
@@ -175,7 +186,7 @@ class Run:
         return to_programs
 
     def _far(self, kept: int) -> Far:
-        return Far(self.done, kept, self.short, len(self._ahead))
+        return Far(self.done, kept, self.short, len(self._ahead), self._slow(), self._begun)
 
     def _teller(self, stack: ExitStack, console: Any) -> Callable[[], None]:
         """Return what is called after each prompt: it moves a bar on a terminal. Elsewhere lines say how far it is."""

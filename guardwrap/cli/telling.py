@@ -35,12 +35,18 @@ class Far:
         How many of them have not all their texts.
     ahead
         How many more are finished, and wait for one before them.
+    slow
+        Where that one stands, for people.
+    begun
+        Whether all that are left are under way: they may be the slow ones, and those before them tell no time.
     """
 
     done: int
     kept: int = 0
     short: int = 0
     ahead: int = 0
+    slow: str = ""
+    begun: bool = False
 
 
 class Pace:
@@ -66,12 +72,14 @@ class Pace:
     def line(self, now: float, far: Far) -> str:
         """Return the line; ``now`` in seconds."""
         new = far.done + far.ahead - far.kept
-        left = None if self._total is None or not self._timed else self._left(now, new, self._total - far.kept)
+        timed = self._timed and not far.begun
+        left = None if self._total is None or not timed else self._left(now, new, self._total - far.kept)
         self._seen.append((now, new))
         of = "" if self._total is None else f"{far.done:,} of "
         line = f"guardwrap: {of}{counted(far.done if self._total is None else self._total, self._what)} done"
         if far.ahead:
             line += f" and {far.ahead:,} behind a slow one"
+            line += f" ({far.slow})" if far.slow else ""
         if not new:
             line += f" after {now - self._start:.0f} s"
         if far.short:

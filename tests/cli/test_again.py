@@ -75,6 +75,10 @@ def test_what_is_short_still_is_told_by_its_line_and_its_reason(model, some_fail
     _, failed = some_failed
     assert f"did not get all their texts; the first, argument {failed[0] + 1}: ended by max_attempts; " in told
     assert told.count("raise the budget") == 1
+    before, _ = some_failed
+    Path("out.jsonl").write_text("".join(before[: failed[0] + 1]))
+    told = generate(model, *OPTIONS, "--resume").stderr
+    assert f"; the first of this run, argument {failed[1] + 1}: ended by max_attempts; " in told
     told = generate(model, *OPTIONS, "--resume").stderr
     assert "did not get all their texts; raise the budget; --resume --retry-failed draws for them again" in told
 

@@ -67,6 +67,13 @@ def test_no_time_while_the_last_ones_take_longer_than_all_before() -> None:
     assert " left" in pace.line(100.0, Far(9))
 
 
+def test_no_time_where_all_that_is_left_is_under_way() -> None:
+    """Those that end first say nothing of the slow one that they began with."""
+    pace = Pace(0.0, 4, "prompt")
+    told = pace.line(10.0, Far(0, ahead=3, slow="in.jsonl:1", begun=True))
+    assert told == "guardwrap: 0 of 4 prompts done and 3 behind a slow one (in.jsonl:1)"
+
+
 def test_no_time_where_what_is_done_first_tells_none() -> None:
     """As what is drawn again for: what passes at once is done first."""
     pace = Pace(0.0, 10, "prompt", timed=False)
@@ -141,8 +148,11 @@ def test_prompts_behind_a_slow_one_are_told(
     given = ["--jsonl", lines, "-c", has_a, "-o", tmp_path / "out.jsonl", "--seed", 1, "--batch-size", 8]
     told = generate(model, *given)
     assert told.exit_code == 3
-    assert re.search(r"^guardwrap: 0 of 6 prompts done and [1-5] behind a slow one", told.stderr, re.MULTILINE)
+    assert re.search(
+        r"^guardwrap: 0 of 6 prompts done and [1-5] behind a slow one \(.*in.jsonl:1\)", told.stderr, re.MULTILINE
+    )
     assert "behind a slow one" not in told.stderr.splitlines()[-1]
+    assert " left" not in told.stderr, "all six are under way, and the slow one is among them"
 
     def interrupted(guarded: GuardedGenerator, prompts: Any, *, on_text: Any, **options: Any) -> Iterator[Outcome]:
         yield from islice(given_up(guarded, prompts, on_text=on_text, **options), 2)
@@ -153,7 +163,10 @@ def test_prompts_behind_a_slow_one_are_told(
     told = generate(model, *given, "--overwrite", "--quiet", "-n", 2)
     assert told.exit_code == 130
     assert "interrupted: 2 of 6 prompts are in" in told.stderr
-    assert "out.jsonl (4 behind a slow one are drawn again); continue with the same command" in told.stderr
+    assert (
+        f"out.jsonl (4 more wait for {lines}:3, which is slow, and are drawn again); continue with the same command"
+        in told.stderr
+    )
 
 
 def test_a_run_that_is_done_says_no_more(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
