@@ -38,6 +38,8 @@ def plan_of(session: Session | EndpointSession, prompts: Any, pilot: int, option
     texts = require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
     elsewhere = session.draws_elsewhere(options)
     named = None if options.get("sampler") is None else sampler_named(options["sampler"])
+    if named is None and session.sampler.name == "qrs":
+        named = session.sampler
     if named is not None and named.name not in _PLANNED:
         raise UsageError(f"a plan knows what {' and '.join(_PLANNED)} cost, and not {named.name}; leave sampler out")
     weighed = elsewhere and (session.weighs(prompts, options) if named is None else named.weighs)
@@ -56,6 +58,7 @@ def plan_of(session: Session | EndpointSession, prompts: Any, pilot: int, option
         itself=not elsewhere,
         weighed=weighed,
     )
+    made = dataclasses.replace(made, chosen=named is None and kind != "rejection")
     if not attempts or outcomes[0].report.acceptance is None:  # greedy search has but one text
         return made
     ways = [way_of(outcomes, attempts, kind=kind, texts=texts)]

@@ -106,6 +106,8 @@ class Plan:
         What the call would draw from, and what it might: the model itself, and masked, where that is possible.
     spent
         What the plan itself took, over all prompts and ways: attempts, and seconds.
+    chosen
+        Whether the sampler is another than the call would take by itself.
     """
 
     forecasts: tuple[Forecast, ...]
@@ -114,6 +116,7 @@ class Plan:
     advice: str
     ways: tuple[Way, ...] = ()
     spent: tuple[int, float] = (0, 0.0)
+    chosen: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain JSON types; infinite figures are None."""
@@ -125,10 +128,15 @@ class Plan:
             "advice": self.advice,
             "ways": plain(self.ways),
             "spent": plain(self.spent),
+            "chosen": self.chosen,
         }
 
     def __str__(self) -> str:
         lines = []
+        if self.chosen:
+            lines.append(
+                f"(planned for sampler={self.sampler!r}: name it in the run, which else gives other texts than g)"
+            )
         for each in self.forecasts:
             worst = [f"{label}: {of}" for label, of in blamed(each.rejections, each.pilot).items()]
             rate = str(each.acceptance) if each.acceptance.value else f"below {each.acceptance.high:.2g} (95 %)"
@@ -146,7 +154,7 @@ class Plan:
         if self.ways:
             every = ", over all prompts" if len(self.forecasts) > 1 else ""
             lines += [f"ways to draw{every}", *(f"  {way}" for way in self.ways)]
-        if any(math.isfinite(way.tokens) for way in self.ways):
+        if any(each.allowed.max_tokens or each.allowed.max_computed_tokens for each in self.forecasts):
             lines.append("(max_tokens counts what is drawn; what attempts begin with alike is computed once)")
         if self.forecasts:
             alone = "" if len(self.forecasts) == 1 else "; seconds are each prompt's part of a batch that all share"

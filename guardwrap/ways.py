@@ -67,11 +67,11 @@ class Way:
         begin, share = f"{self.source}, {self.sampler}", f"{self.acceptance:.3g} of attempts give one"
         if not self.without:
             pilot = f"its pilot, {self.before:,.0f} attempts for a prompt, gives none; then " if self.before else ""
-            return f"{begin}: {digits(self.tokens)} tokens computed a text; {pilot}{share}"
+            return f"{begin}: {digits(self.tokens)} computed tokens a text; {pilot}{share}"
         some = math.isfinite(self.others)
         whose = f" for {counted(self.without, 'prompt')}, {digits(self.others)} for the others" if some else ""
         none = f"none in {counted(self.pilot, 'attempt')}{whose}"
-        return f"{begin}: at least {digits(self.least)} tokens computed a text ({none})"
+        return f"{begin}: at least {digits(self.least)} computed tokens a text ({none})"
 
 
 def way_of(outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *, kind: str, texts: int) -> Way:

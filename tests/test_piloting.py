@@ -74,13 +74,19 @@ def test_a_hint_without_weights_is_planned_for_as_it_is(small: World) -> None:
     for sampler in ("rejection", {"rejection": None}, rejection):
         named = guarded.plan(small.prompt, pilot=100, seed=0, sampler=sampler, **small.settings)
         assert named.ways[0].sampler == "rejection"
+    assert guarded.plan(small.prompt, pilot=100, seed=0, **small.settings).chosen
+    its_own = guarded_of(small, proposal=Prompt("{prompt}"), sampler="qrs")
+    own = its_own.plan(small.prompt, pilot=100, seed=0, **small.settings)
+    assert (own.sampler, own.chosen) == ("qrs", False)
     same = guarded_of(small, proposal=Prompt("{prompt}"))
     for asked, planned_for in ((None, "rejection"), ("qrs", "qrs")):
         plan = same.plan(small.prompt, pilot=100, seed=0, sampler=asked, **small.settings)
         assert plan.sampler == plan.ways[0].sampler == planned_for
     with pytest.raises(UsageError, match=r"a plan knows what rejection and qrs cost, and not imh; leave sampler out"):
         guarded.plan(small.prompt, pilot=10, sampler="imh", **small.settings)
-    with pytest.raises(UsageError, match=r"top_k keeps the proposal from texts.*pass top_k=0"):
+    with pytest.raises(
+        UsageError, match=r"top_k, here 5, keeps the proposal from texts.*pass top_k=0, or sampler='rejection'"
+    ):
         guarded.plan(small.prompt, pilot=10, sampler="qrs", **settings)
     with pytest.raises(UsageError, match="temperature"):
         guarded.plan(small.prompt, pilot=10, **{**settings, "temperature": -1.0})
@@ -129,7 +135,7 @@ def test_a_prompt_without_a_text_is_not_averaged_away(small: World) -> None:
     assert (itself.without, itself.tokens, itself.attempts) == (1, math.inf, math.inf)
     assert itself.acceptance > 0
     told = (
-        f"the model itself, rejection: at least {digits(itself.least)} tokens computed a text (none in 60 attempts for "
+        f"the model itself, rejection: at least {digits(itself.least)} computed tokens a text (none in 60 attempts for "
         f"1 prompt, {digits(itself.others)} for the others)"
     )
     assert f"\n  {told}\n" in str(plan)
@@ -159,7 +165,7 @@ def test_what_qrs_draws_first_is_told_apart(small: World) -> None:
     told = " ".join(str(plan).split())
     assert " for QRS, from 200 attempts of the pilot" in told
     assert f"the first {forecast.before:,.0f} for QRS's pilot tokens " in told
-    assert f"computed a text; its pilot, {forecast.before:,.0f} attempts for a prompt, gives none; then " in told
+    assert f"computed tokens a text; its pilot, {forecast.before:,.0f} attempts for a prompt, gives none; then " in told
 
 
 def test_a_budget_of_qrs_has_to_do_for_its_pilot_and_its_texts(small: World) -> None:

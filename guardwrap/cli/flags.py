@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from guardwrap.errors import UsageError
 
-__all__ = ["in_flags", "told_in_flags"]
+__all__ = ["as_said", "in_flags", "told_in_flags"]
 
 _SPELLED: dict[str, str | Callable[[re.Match[str]], str]] = {
     r"draw from the model itself, masked with sampler=": "draw from the model itself, masked, with --masked sampler=",
@@ -17,7 +17,9 @@ _SPELLED: dict[str, str | Callable[[re.Match[str]], str]] = {
     r"proposal=Prompt\(\.\.\.\)": "--proposal '... {prompt}'",
     r"Budget\(([^)]*)\)": lambda budget: budget[1].replace(",", ""),
     r"\b(max_\w+|pilot|top_k)=(\d+)": lambda limit: f"--{limit[1].replace('_', '-')} {limit[2]}",
-    r"(?<!\w)(top_k|top_p|max_new_tokens)(?![\w=])": lambda option: f"--{option[1].replace('_', '-')}",
+    r"(?<!\w)(?<!ended by )(top_k|top_p|max_(?:\w+_)?(?:tokens|attempts|seconds))(?![\w=])": lambda option: (
+        f"--{option[1].replace('_', '-')}"
+    ),
 }
 """What stands in the place of what, one after the other."""
 
@@ -42,3 +44,12 @@ def told_in_flags() -> Iterator[None]:
         yield
     except UsageError as error:
         raise UsageError(in_flags(str(error))) from error.__cause__
+
+
+def as_said(advice: str, given: Sequence[str]) -> str:
+    """Name the options that are to be left out of the command, where the advice is to draw from something else."""
+    for flag, kept in (("--no-proposal", None), ("--masked", "--masked")):
+        left_out = " and ".join(each for each in given if each != kept)
+        if left_out and f" with {flag} " in advice:
+            return advice.replace(f" with {flag} ", f" without {left_out}, with {f'{kept} ' if kept else ''}")
+    return advice

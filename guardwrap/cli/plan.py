@@ -29,7 +29,7 @@ from guardwrap.cli.common import (
     printable,
     read_constraints,
 )
-from guardwrap.cli.flags import in_flags, told_in_flags
+from guardwrap.cli.flags import as_said, in_flags, told_in_flags
 from guardwrap.cli.proposing import proposed_by
 from guardwrap.cli.telling import now_and_then
 from guardwrap.constraints.documents import read_option
@@ -152,8 +152,10 @@ def plan(
             on_attempt=partial(drawn.append, None),
             **known(options),
         )
-    made = dataclasses.replace(made, advice=in_flags(made.advice))
-    typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable(str(made)))
+    drawn_by = {"--proposal": proposal is not None, "--adapter": adapter is not None, "--masked": masked}
+    advice = as_said(in_flags(made.advice), [flag for flag, is_given in drawn_by.items() if is_given])
+    made = dataclasses.replace(made, advice=advice)
+    typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable(in_flags(str(made))))
     if others and not as_json:
         attempts = sum(each.attempts.value for each in made.forecasts) * (1 + others / len(texts))
         if math.isfinite(attempts):

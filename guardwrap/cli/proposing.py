@@ -38,8 +38,10 @@ def proposed_by(
     UsageError
         If they do not go together.
     """
-    if none and (proposal is not None or masked or adapter is not None):
-        raise UsageError("--no-proposal draws from the model itself; leave it, or the others, out")
+    others = {"--proposal": proposal is not None, "--masked": masked, "--adapter": adapter is not None}
+    if none and any(others.values()):
+        named = " and ".join(flag for flag, is_given in others.items() if is_given)
+        raise UsageError(f"--no-proposal draws from the model itself, and not by {named}; leave it, or {named}, out")
     if none:
         return False, False
     told = None if proposal is None else Prompt(proposal)

@@ -19,6 +19,7 @@ from guardwrap.cli.telling import Far, telling
 from guardwrap.constraints.files import Own
 from guardwrap.draws import Draw, Outcome
 from guardwrap.errors import PromptError, UsageError
+from guardwrap.inputs import irregular
 from guardwrap.lines.prompts import Item
 from guardwrap.lines.records import why_short
 
@@ -133,6 +134,8 @@ class Run:
         waiting = f"{len(self._ahead)} more wait for {self._slow()}, which is slow, and are drawn again"
         lost = f" ({waiting})" if self._ahead else ""
         of = "" if self._total is None else f" of {self._total}"
+        if self.done == 0 and (self._output is None or irregular(self._output)):
+            return "no prompt was done yet"
         if self._output is None:
             return f"{self.done}{of} prompts done; with --output a run can be continued"
         kept = "no prompt is" if self.done == 0 else f"{self.done}{of} prompts are"

@@ -210,6 +210,7 @@ _WANTED = {
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
     **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    **dict.fromkeys(("dataclass_type", "model_type", "model_attributes_type", "dict_type"), "a mapping of fields"),
     "greater_than": "above {gt}",
     "greater_than_equal": "at least {ge}",
     "less_than": "below {lt}",
@@ -229,7 +230,7 @@ def _first_complaint(error: ValidationError, data: Any, fields: Callable[[Locati
     location = _without_names_of_types(first["loc"], data, "missing" in first["type"])
     key = str(location[-1]) if location else ""
     context = first.get("ctx", {})
-    others = len(errors) - 1
+    others = len(_other_places(errors, location, data))
     match first["type"]:
         case kind if kind in _UNKNOWN_FIELD and (inner := _wanted_inside(errors, location, data)):
             problem = f"field {key!r} belongs to {inner!r} above it: indent it as what stands there"
@@ -252,6 +253,9 @@ def _first_complaint(error: ValidationError, data: Any, fields: Callable[[Locati
             problem = f"unknown {field} {short(tag)}{nearest(tag, known)}; known: {', '.join(sorted(known))}"
         case "union_tag_not_found":
             problem = f"needs a field {context['discriminator']}"
+            value = _value(data, location)
+            if isinstance(value, dict) and list(value) == ["catalogue"]:
+                problem = f"write {short('catalogue:' + str(value['catalogue']))}, without the space"
         case "value_error":
             cause = context["error"]
             location = (*location, *getattr(cause, "location", ()))
@@ -259,20 +263,36 @@ def _first_complaint(error: ValidationError, data: Any, fields: Callable[[Locati
         case "literal_error":
             value, known = _value(data, location), _listed(context["expected"])
             problem = f"{short(value)} is not one of {', '.join(known)}{nearest(value, known)}"
+            if len(known) == 1 and not isinstance(value, str):
+                problem = f"must be {known[0]}, not {short(value)}"
+            if isinstance(value, str) and "{prompt}" in value:
+                problem = f"write {{prompt: {short(value)}}} for a hint"
         case "string_type":
             value = _value(data, location)
             problem = f"must be a string, not {type(value).__name__}"
-            problem += "" if isinstance(value, dict | list) else "; put it in quotes"
+            problem += "" if isinstance(value, list) else "; put it in quotes"
+            problem += " if it is a text with ': '" if isinstance(value, dict) else ""
             if value is None:
                 problem = (
                     "must be a string, and nothing stands here; put it in quotes if it begins with #, as comments do"
                 )
         case kind if kind in _WANTED:
-            problem = f"must be {_WANTED[kind].format(**context)}, not {short(_value(data, location))}"
+            value = _value(data, location)
+            problem = f"must be {_WANTED[kind].format(**context)}, not {short(value)}"
+            if key == "budget":
+                problem += "; {max_attempts: 1000} is one"
+            elif key == "of" and isinstance(value, list):
+                problem += "; join several with kind: all"
         case _:
             problem = str(first["msg"])
     more = f" (and {counted(others, 'more mistake')})" if others else ""
     return Invalid(location, one_line(problem) + more)
+
+
+def _other_places(errors: Sequence[Any], location: Location, data: Any) -> set[Location]:
+    """Return where else there are mistakes: a place is complained of once for each type that it might have had."""
+    places = {_without_names_of_types(error["loc"], data, "missing" in error["type"]) for error in errors}
+    return {place for place in places if place != location[: len(place)] and location != place[: len(location)]}
 
 
 def _wanted_inside(errors: Sequence[Any], location: Location, data: Any) -> str | None:

@@ -18,7 +18,7 @@ from guardwrap.constraints.formats import FORMATS
 from guardwrap.constraints.limits import look, within
 from guardwrap.constraints.patterns import compile_pattern
 from guardwrap.constraints.references import META_SCHEMA, References
-from guardwrap.errors import ConstraintError
+from guardwrap.errors import ConstraintError, nearest
 
 __all__ = ["canonical", "fits", "read_schema"]
 
@@ -84,11 +84,19 @@ def _well_formed() -> Any:
     return _validator_of({"$ref": META_SCHEMA})
 
 
+_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
+
+
 def _require_well_formed(schema: Any, place: tuple[str, ...] = ()) -> None:
     error = next(_well_formed().iter_errors(schema), None)
     if error is not None:
         path = "/".join(map(str, (*place, *error.absolute_path)))[:200] or "the top"
-        raise ConstraintError(f"invalid JSON Schema at {path}: {error.message[:200]}")
+        problem = error.message[:200]
+        if error.validator == "anyOf" and error.absolute_path and error.absolute_path[-1] == "type":
+            problem = (
+                f"unknown type {error.instance!r:.80}{nearest(error.instance, _TYPES)}; known: {', '.join(_TYPES)}"
+            )
+        raise ConstraintError(f"invalid JSON Schema at {path}: {problem}")
 
 
 def _expression(spelling: str) -> _Expression:

@@ -114,10 +114,15 @@ class _Loader(yaml.SafeLoader):
     depth = 0
     nodes = 0
     directives = 0
+    quoted: tuple[Any, Any] | None = None
+    """Where the last value in quotes begins and ends that goes on in the next line."""
 
     def get_event(self) -> yaml.Event:
         event: yaml.Event = super().get_event()  # type: ignore[no-untyped-call]
         self.nodes += isinstance(event, yaml.NodeEvent)
+        begin, end = event.start_mark, event.end_mark
+        if isinstance(event, yaml.ScalarEvent) and event.style in ("'", '"') and begin and end:
+            self.quoted = (begin, end) if end.line > begin.line else self.quoted
         self.depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if self.depth > MAX_DEPTH:
             raise SpecError(f"{self.path}:{_mark(event)}: nested deeper than {MAX_DEPTH} levels")
@@ -154,8 +159,7 @@ def compose(text: str, path: str, needed: str) -> yaml.Node:
     except (SpecError, TimeLimit):
         raise
     except Exception as error:  # PyYAML lets ValueError, OverflowError … of hostile escapes and directives through
-        bracket = loader.marks[-1] if loader is not None and loader.flow_level and loader.marks else None
-        raise SpecError(f"{path}{_explained(error, bracket)}") from None
+        raise SpecError(f"{path}{_explained(error, text, loader)}") from None
     if root is None:
         raise SpecError(f"{path}: empty file; {needed}")
     return root
@@ -175,8 +179,8 @@ _PLAIN = {
 """What PyYAML says of frequent mistakes, by what its message holds, and what to do."""
 
 _OPEN = (
-    "a {} that begins here is not closed, or lacks a comma; put a value in quotes that holds one, or that begins with "
-    "a #, as comments do"
+    "a {} that begins here is not closed, or lacks a comma; inside of it put a value in quotes that has one of "
+    ", : ? [ ] {{ }} or begins with a #"
 )
 _BEGUN = {
     "found unexpected end of stream": "a quote that begins here is not closed",
@@ -187,24 +191,44 @@ _BEGUN = {
 """Those that are seen only at a later line than where they are made."""
 
 
-def _explained(error: Exception, bracket: yaml.Mark | None) -> str:
+def _explained(error: Exception, text: str, loader: _Loader | None) -> str:
     """Say where PyYAML has found a mistake, and what it is, in plain words if it is a frequent one.
 
     Parameters
     ----------
     error
         What it raised.
-    bracket
-        Where the innermost bracket begins that is open there.
+    text
+        What it was given.
+    loader
+        How far it came; None where it has not begun.
     """
     seen, begun = (getattr(error, name, None) for name in ("problem_mark", "context_mark"))
     problem = one_line(getattr(error, "problem", None) or getattr(error, "context", None) or error)
-    if bracket and problem.startswith("expected the node content"):
-        return f":{bracket.line + 1}: malformed YAML: {_OPEN.format('[ or {')}"
     early = next((words for said, words in _BEGUN.items() if said in problem and begun), None)
     words = early or next((words for said, words in _PLAIN.items() if said in problem), problem)
     mark = begun if early else seen or begun
-    return f"{f':{mark.line + 1}' if mark else ''}: malformed YAML: {words}"
+    if mark is None or loader is None:
+        return f": malformed YAML: {words}"
+    line, quoted = mark.line, loader.quoted
+    if loader.flow_level and loader.marks and problem.startswith("expected the node content"):
+        line, words = loader.marks[-1].line, _OPEN.format("[ or {")
+    elif quoted is not None and seen is not None and quoted[1].line == seen.line:
+        line, words = quoted[0].line, "a quote that begins here is not closed in its line"
+    else:
+        lines = text.splitlines()
+        for at in (line, line - 1):
+            lacks = next(
+                (what for what, form in _LACKS.items() if 0 <= at < len(lines) and form.match(lines[at])), None
+            )
+            if lacks is not None:
+                line, words = at, f"a space is missing after {lacks} of this line"
+                break
+    return f":{line + 1}: malformed YAML: {words}"
+
+
+_LACKS = {"the -": re.compile(r"\s*-[A-Za-z_]+:(\s|$)"), "the colon": re.compile(r"\s*(- +)?[A-Za-z_]+:[^\s:/]")}
+"""Lines that lack a space, by the character that it has to follow."""
 
 
 def _mark(found: yaml.Node | yaml.Event) -> int:
@@ -258,7 +282,9 @@ class Reader:
                 raise self._error(key, "a key must be a string; put it in quotes")
             name = self._scalar(key)
             if name in found:
-                raise self._error(key, f"{short(name)} stands twice")
+                first = next(other for other, _ in node.value if other.value == key.value)
+                how = f"first in line {_mark(first)}; indent what belongs to another, or begin it with '- '"
+                raise self._error(key, f"{short(name)} stands twice, {how}")
             found[name] = self.read(value)
         return found
 

@@ -16,6 +16,7 @@ import numpy as np
 from guardwrap.errors import UsageError
 from guardwrap.inputs import irregular
 from guardwrap.samplers import Attempt, from_row, to_row
+from guardwrap.words import OR_REJECTION
 
 __all__ = ["CHUNK", "Attempts", "Source", "Tick", "record", "recording_path"]
 
@@ -106,14 +107,20 @@ def record(
         tick(sum(map(len, recorded)), kept=True)
         while (done := len(recorded[0])) < count:
             wanted = min(CHUNK, count - done)
-            chunk = source.attempts(
-                law["prompts"],
-                wanted,
-                seed=_seed(law, chunks),
-                on_attempt=partial(tick, 1),
-                **proposal(),
-                **law["generation"],
-            )
+            try:
+                chunk = source.attempts(
+                    law["prompts"],
+                    wanted,
+                    seed=_seed(law, chunks),
+                    on_attempt=partial(tick, 1),
+                    **proposal(),
+                    **law["generation"],
+                )
+            except UsageError as error:
+                if (problem := str(error)) == (without := problem.removesuffix(OR_REJECTION)):
+                    raise
+                way_out = re.sub(r"pass (\w+)=(\w+)$", r"write \1: \2", without)
+                raise UsageError(f"generation: {way_out}") from None
             if [len(attempts) for attempts in chunk] != [wanted] * len(law["prompts"]):
                 raise UsageError(f"asked for {wanted} attempts a prompt and got another number")
             file.write(_line({"attempts": [[to_row(a) for a in attempts] for attempts in chunk]}))

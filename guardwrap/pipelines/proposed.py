@@ -27,6 +27,7 @@ from guardwrap.pipelines.calls import Call
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.private import Chat, is_valid_message
 from guardwrap.samplers.base import finite_weight
+from guardwrap.words import OR_REJECTION
 
 __all__ = ["ProposedCall", "Weigher", "require_same_tokens", "require_weighable", "why_unweighable", "with_own_target"]
 
@@ -172,7 +173,7 @@ def require_weighable(prompt: PreparedPrompt) -> PreparedPrompt:
     """
     reason = why_unweighable(prompt)
     if reason is not None:
-        raise UsageError(f"{reason}, or sampler='rejection'")
+        raise UsageError(f"{reason}{OR_REJECTION}")
     return prompt
 
 
@@ -185,8 +186,10 @@ def why_unweighable(prompt: PreparedPrompt) -> str | None:
         name = _TRUNCATING.get(type(warper))
         if name is not None:
             off = "0" if name in ("top_k", "epsilon_cutoff", "eta_cutoff") else "None"
+            now = getattr(warper, name, None)
+            which = name if now is None else f"{name}, here {now},"
             return (
-                f"{name} keeps the proposal from texts that the model gives, so they could never be returned; pass "
+                f"{which} keeps the proposal from texts that the model gives, so they could never be returned; pass "
                 f"{name}={off}"
             )
     return None

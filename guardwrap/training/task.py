@@ -25,6 +25,7 @@ from guardwrap.samplers import Attempt
 from guardwrap.scheduling.backend import Decoded, Launch, draw_all
 from guardwrap.training import shards
 from guardwrap.training.samples import Sample
+from guardwrap.words import OR_REJECTION
 
 __all__ = ["Task"]
 
@@ -67,7 +68,7 @@ class Task:
             try:
                 require_weighable(dataclasses.replace(prompt, target=prompt.law))
             except UsageError as error:
-                raise UsageError(str(error).replace(", or sampler='rejection'", " as generation settings")) from None
+                raise UsageError(str(error).replace(OR_REJECTION, " as generation settings")) from None
         self._stable = self._call.stable_prefix()
 
     def draw(self, count: int, seed: int, source: Any = None) -> list[list[Attempt]]:

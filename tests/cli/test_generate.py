@@ -227,7 +227,7 @@ def test_terminal_escapes_are_not_printed():
         (
             ["hi", "-c", "has-a.yaml", "--proposal", "a{prompt}", "--sampler", "qrs"],
             None,
-            ["--top-k keeps", "--top-k 0, or --sampler rej"],
+            ["--top-k, here 50, keeps", "--top-k 0, or --sampler rej"],
         ),
         (["hi", "-c", "has-a.yaml", "--resume"], None, ["--output"]),
         (["hi", "-c", "has-a.yaml", "-o", "no/folder/out"], None, ["no such folder"]),

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from guardwrap import GuardedGenerator
-from guardwrap.cli.flags import in_flags
+from guardwrap.cli.flags import as_said, in_flags
 from guardwrap.cli.plan import plan as command
 from tests.cli.commands import NEVER, assert_one_line, run
 
@@ -99,6 +99,36 @@ def test_options_of_the_run(model, has_a):
         assert f"a budget of {limit} is enough with probability " in told.replace(",", "")
     assert "and 0.5 seconds is enough with probability above 0.99" in run(*args, "--max-seconds", 0.5).stdout
     assert_one_line(run(*args, "--proposal", "a{prompt}", "--sampler", "qrs"), "--top-k 0, or --sampler rejection")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--masked"], "draw from the model itself without --masked, with --sampler rejection, which takes 9 times"),
+        (["--adapter", "--masked"], "the model itself without --adapter and --masked, with --sampler rejection, which"),
+        ([], "draw from the model itself with --no-proposal --sampler rejection, which takes 9 times"),
+    ],
+)
+def test_advice_can_be_followed_with_the_options_that_are_given(given, said):
+    advice = in_flags("draw from the model itself with sampler='rejection', which takes 9 times fewer tokens")
+    assert said in as_said(advice, given)
+    masked = in_flags("draw from the model itself, masked with sampler='qrs', approximately g")
+    without = " without --adapter," if "--adapter" in given else ""
+    assert as_said(masked, given).startswith(
+        f"draw from the model itself, masked,{without} with --masked --sampler qrs,"
+    )
+
+
+def test_a_sampler_that_the_run_would_not_take_is_said_to_be_named(model, has_a):
+    args = ["plan", "ab", "-c", has_a, "--model", model, "--max-new-tokens", 8, "--pilot", 40, "--seed", 1]
+    args += ["--masked", "--top-k", 0]
+    told = run(*args).stdout
+    assert told.startswith("(planned for --sampler qrs: name it in the run, which else gives other texts than g)\n")
+    assert "recommended: draw from the model itself without --masked, with --sampler rejection" in told
+    for named in (["--sampler", "qrs"], ["--sampler", "rejection"]):
+        assert "planned for" not in run(*args, *named).stdout
+    both = run("generate", "ab", "-c", has_a, "--model", model, "--masked", "--no-proposal")
+    assert_one_line(both, "--no-proposal draws from the model itself, and not by --masked; leave it, or --masked, out")
 
 
 @pytest.mark.parametrize(

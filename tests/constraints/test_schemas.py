@@ -246,7 +246,7 @@ def test_references_and_corners(schema, accepted, rejected):
     ("schema", "message"),
     [
         ({"title": "a", "$ref": "#/title"}, "at #/title: 'a' is not of type 'object', 'boolean'"),
-        ({"unheard": {"type": "thing"}, "$ref": "#/unheard"}, "at #/unheard/type: 'thing' is not valid"),
+        ({"unheard": {"type": "thing"}, "$ref": "#/unheard"}, "at #/unheard/type: unknown type 'thing'"),
         ({"items": {"properties": {"a": [1]}}}, r"at items/properties/a: \[1\] is not of type"),
         ({"required": ["a", "a"]}, "at required: .*not unique"),
         ({"$anchor": "1a"}, "'1a' does not match"),

@@ -537,7 +537,7 @@ HOSTILE = {
     "several documents": ("a: 1\n---\nb: 2\n", ":2: malformed"),
     "no version": ("constraint: {kind: finished}", "begin the file with the line 'guardwrap: 1'"),
     "no constraint": ("guardwrap: 1", "needs a field 'constraint'"),
-    "other version": ("guardwrap: 2\nconstraint: {kind: finished}", ":1: guardwrap: 2 is not one of 1"),
+    "other version": ("guardwrap: 2\nconstraint: {kind: finished}", ":1: guardwrap: must be 1, not 2"),
     "version true": ("guardwrap: true\nconstraint: {kind: finished}", ":1: guardwrap: .* number 1"),
     "version 1.0": ("guardwrap: 1.0\nconstraint: {kind: finished}", ":1: guardwrap: .* number 1"),
     "version text": ("guardwrap: '1'\nconstraint: {kind: finished}", ":1: guardwrap: .* number 1"),
@@ -622,7 +622,7 @@ HOSTILE = {
     "unclosed bracket": ("b: 1\na: [b\n", ":2: malformed YAML: a . that begins here is not closed"),
     "comment in a list": (
         "a: 1\nb: [[c], d, #e]\nf: [g]\n- h",
-        ":2: malformed YAML: a . that begins here is not closed, .* that begins with a #, as comments do",
+        ":2: malformed YAML: a . that begins here is not closed, .* or begins with a #$",
     ),
     "comment in a mapping": (
         "a: 1\nb:\n  - {c: [1], d: #e}\n",
@@ -640,6 +640,57 @@ HOSTILE = {
         HEAD + "  kind: not\n  of:\n    kind: regex\n  pattern: a",
         ":6: constraint.pattern: field 'pattern' belongs to 'of' above it: indent it as what stands there$",
     ),
+    "quote closed lines later": (
+        "a: 1\nb: 'c\nd: e\nf: 'g'",
+        ":2: malformed YAML: a quote that begins here is not closed in",
+    ),
+    "double quote closed later": (
+        'a: "x\nb: c\n\nc: "y"',
+        ":1: malformed YAML: a quote that begins here is not closed in",
+    ),
+    "question mark in brackets": (
+        "a:\n  - {b: c, d: https?://}",
+        ":2: malformed YAML: a . that begins .* in quotes that has one of , : ",
+    ),
+    "no space after the dash": (
+        "a:\n  -kind: b\n    c: d",
+        ":2: malformed YAML: a space is missing after the - of this",
+    ),
+    "... and a list before": ("a:\n  - b: c\n  -kind: d", ":3: malformed YAML: a space is missing after the - of this"),
+    "no space after the colon": (
+        "a:\n  - b: c\n    unit:words\n    d: e",
+        ":3: .*: a space is missing after the colon of",
+    ),
+    "field twice": ("a: 1\nb:\n  c: 2\n  d: 3\n  c: 4", ":5: 'c' stands twice, first in line 3; indent what belongs"),
+    "budget as a number": (
+        "guardwrap: 1\nbudget: 200\nconstraint: {kind: finished}",
+        ":2: budget: must be a mapping of fields, not 200; {max_attempts: 1000} is one",
+    ),
+    "several under not": (
+        HEAD + "  kind: not\n  of:\n    - {kind: finished}",
+        ":4: constraint.of: must be a mapping .*; join several with kind: all",
+    ),
+    "space in a reference": (
+        HEAD + "  - catalogue: printable-text",
+        ":3: constraint.0: write 'catalogue:printable-text', without the space$",
+    ),
+    "hint as a text": (
+        HEAD + "  {kind: finished}\nproposal: 'Tea. {prompt}'",
+        ":4: proposal: write {prompt: 'Tea. {prompt}'} for a hint",
+    ),
+    "colon in an example": (
+        HEAD + "  {kind: finished}\nexamples:\n  accepts:\n    - Note: a",
+        ":6: .*must be a string, not dict; put it in quotes if it is a text with ': '",
+    ),
+    "type of a schema": (
+        HEAD + "  {kind: json_schema, schema: {type: int}}",
+        "unknown type 'int' .did you mean 'integer'.*known: array, boolean",
+    ),
+    "number among words in a line": (
+        HEAD + "  kind: keyword\n  words: [a, 7]",
+        ":4: constraint.words.1: must be a string, not int; put it in quotes$",
+    ),
+    "two mistakes": (HEAD + "  - {kind: keyword, words: [a, 7]}\n  - {kind: length, max: b}", "and 1 more mistake"),
     "bad escape": ('a: "\\q"', ":1: malformed YAML: a backslash in double quotes .* in single quotes"),
     "escape beyond Unicode": ('a: "\\UFFFFFFFF"', "malformed YAML"),
     "escape just beyond Unicode": ('a: "\\U00110000"', "malformed YAML"),
