@@ -133,7 +133,7 @@ def next_step(evaluation: Evaluation) -> str:
     if open_still:
         return (
             f"Draw from the model itself, {costs}. Whether {_any_of(open_still)} is both near to the target and "
-            "cheaper cannot be told yet, but more attempts are hardly worth it: as far as can be seen, one of them is "
+            "cheaper cannot be told yet, but more attempts of it are hardly worth it: as far as can be seen, one is "
             f"worth fewer draws of the target than one of the model itself. {another}"
         )
     return (

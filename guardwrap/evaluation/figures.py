@@ -33,6 +33,7 @@ from guardwrap.metrics import (
 from guardwrap.metrics.intervals import combine, jackknife, log_estimate
 from guardwrap.metrics.weights import scaled
 from guardwrap.samplers import Attempt
+from guardwrap.words import FEW
 
 __all__ = ["BINS", "BaseFigures", "PromptFigures", "ProposalFigures", "figures_of"]
 
@@ -149,7 +150,7 @@ def figures_of(
     accepted = [attempt.draw.text for attempt in base if attempt.satisfied]
     rate = acceptance_rate(len(accepted), len(base), stopped_on_acceptance=False)
     positions = {} if place is None else _positions([base, *proposals.values()], place)
-    bins = _bins(positions, accepted) if positions and accepted else None
+    bins = _bins(positions, accepted) if positions and len(accepted) >= FEW else None
     of_base = BaseFigures(
         len(base),
         len(accepted),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from guardwrap.draws import Estimate
+from guardwrap.words import FEW
 
 __all__ = ["ENOUGH", "notes_on", "sees_all_of_g"]
 
@@ -58,7 +59,9 @@ def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bo
             "distances end too low, or log-probabilities are wrong"
         )
     if place and gold < ENOUGH:
-        notes.append(f"{gold} texts of g only: the projected KL needs more attempts of the model itself")
+        notes.append(
+            f"{gold} texts of g only: " + ("too few for a projected KL" if gold < FEW else "the projected KL is rough")
+        )
     if place and gold >= ENOUGH and not halved:
         notes.append(
             "as far as can be seen, the match stands at the same places in texts of g' as in those of g: the projected "
