@@ -131,8 +131,7 @@ class Run:
 
     def state(self) -> str:
         """Say how far it came, and how to go on."""
-        waiting = f"{len(self._ahead)} more wait for {self._slow()}, which is slow, and are drawn again"
-        lost = f" ({waiting})" if self._ahead else ""
+        lost = f" ({len(self._ahead)} behind a slow one, {self._slow()}, will be drawn again)" if self._ahead else ""
         of = "" if self._total is None else f" of {self._total}"
         if self.done == 0 and (self._output is None or irregular(self._output)):
             return "no prompt was done yet"

@@ -164,7 +164,7 @@ def test_prompts_behind_a_slow_one_are_told(
     assert told.exit_code == 130
     assert "interrupted: 2 of 6 prompts are in" in told.stderr
     assert (
-        f"out.jsonl (4 more wait for {lines}:3, which is slow, and are drawn again); continue with the same command"
+        f"out.jsonl (4 behind a slow one, {lines}:3, will be drawn again); continue with the same command"
         in told.stderr
     )
 
