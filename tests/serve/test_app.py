@@ -188,6 +188,7 @@ def test_what_is_served(client, http):
         client.models.retrieve("gpt-5")
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(**{**ASKED, "model": "gpt-5"})
+    client.chat.completions.create(**ASKED)
     about = http.get("/v1/guardwrap/about").json()
     assert {"name": "has-a", "description": "It has an a."} in about["constraints"]
     assert "catalogue:no-urls" in {each["name"] for each in about["catalogue"]}
