@@ -218,6 +218,12 @@ _WANTED = {
 }
 """What a value must be, by what pydantic calls its fault."""
 
+_NAMED = {
+    "catalogue": "write catalogue:NAME, of the names that guardwrap catalogue lists,",
+    "file": "write {file: NAME}, another file's way from this one,",
+}
+"""What names a constraint, by the kind that one may take it for."""
+
 _UNKNOWN_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
 
 
@@ -251,6 +257,8 @@ def _first_complaint(error: ValidationError, data: Any, fields: Callable[[Locati
             field = str(context["discriminator"]).strip("'")
             location = (*location, field)
             problem = f"unknown {field} {short(tag)}{nearest(tag, known)}; known: {', '.join(sorted(known))}"
+            if tag in _NAMED:
+                problem = f"{short(tag)} is no kind; {_NAMED[tag]} in place of this mapping"
         case "union_tag_not_found":
             problem = f"needs a field {context['discriminator']}"
             value = _value(data, location)

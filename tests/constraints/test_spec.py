@@ -674,6 +674,14 @@ HOSTILE = {
         HEAD + "  - catalogue: printable-text",
         ":3: constraint.0: write 'catalogue:printable-text', without the space$",
     ),
+    "catalogue taken for a kind": (
+        HEAD + "  kind: catalogue\n  name: printable-text",
+        ":3: constraint.kind: 'catalogue' is no kind; write catalogue:NAME, .* in place of this mapping$",
+    ),
+    "file taken for a kind": (
+        HEAD + "  - {kind: file, name: other.yaml}",
+        ":3: constraint.0.kind: 'file' is no kind; write {file: NAME}, .* in place of this mapping$",
+    ),
     "hint as a text": (
         HEAD + "  {kind: finished}\nproposal: 'Tea. {prompt}'",
         ":4: proposal: write {prompt: 'Tea. {prompt}'} for a hint",
