@@ -110,7 +110,15 @@ class UnknownName(UsageError):
 
 
 class ConstraintError(GuardwrapError, ValueError):
-    """A constraint that is not well formed."""
+    """A constraint that is not well formed.
+
+    Attributes
+    ----------
+    location : tuple of str or int
+        Which of its fields is wrong, and where in it: keys and numbers that lead there; () where that is not known.
+    """
+
+    location: tuple[str | int, ...] = ()
 
 
 class SpecError(ConstraintError):

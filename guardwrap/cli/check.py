@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +17,7 @@ from guardwrap.constraints.judge import run_check
 from guardwrap.constraints.limits import judging
 from guardwrap.constraints.proposing import misfit
 from guardwrap.constraints.spec import ConstraintFile
+from guardwrap.constraints.text import TextConstraint
 from guardwrap.draws import Draw
 from guardwrap.errors import quoted
 from guardwrap.host import quieten_transformers
@@ -37,11 +38,14 @@ class Judged:
         Whether it should be accepted.
     failed
         Titles of all parts that rejected it.
+    reasons
+        For each of these what is wrong with the text, where the title does not say it all; else "".
     """
 
     text: str
     expected: bool
     failed: tuple[str, ...]
+    reasons: tuple[str, ...]
 
     @property
     def right(self) -> bool:
@@ -107,13 +111,15 @@ def judged(constraint: Constraint, texts: Sequence[str], expected: Sequence[bool
         For each, whether it should be accepted.
     """
     draws = [Draw(prompt="", token_ids=(), text=text) for text in texts]
-    failed: list[list[str]] = [[] for _ in texts]
+    items = [Judged(text, want, (), ()) for text, want in zip(texts, expected, strict=True)]
     with judging():
         for part in constraint.parts:
-            for titles, passed in zip(failed, run_check(part, draws), strict=True):
+            for number, passed in enumerate(run_check(part, draws)):
                 if not passed:
-                    titles.append(part.title)
-    return [Judged(text, want, tuple(titles)) for text, want, titles in zip(texts, expected, failed, strict=True)]
+                    item = items[number]
+                    reason = part.fault_of(draws[number]) if isinstance(part, TextConstraint) else ""
+                    items[number] = replace(item, failed=(*item.failed, part.title), reasons=(*item.reasons, reason))
+    return items
 
 
 def _print(file: str, read: ConstraintFile, examples: Sequence[Judged], results: Sequence[Judged]) -> None:
@@ -133,7 +139,9 @@ def _print(file: str, read: ConstraintFile, examples: Sequence[Judged], results:
 
 
 def _verdict(item: Judged) -> str:
-    return f"rejected by {', '.join(map(quoted, item.failed))}" if item.failed else "accepted"
+    parts = zip(map(quoted, item.failed), item.reasons, strict=True)
+    named = (f"{title} ({reason})" if reason else title for title, reason in parts)
+    return f"rejected by {', '.join(named)}" if item.failed else "accepted"
 
 
 def _as_dict(
@@ -146,5 +154,8 @@ def _as_dict(
         "parts": [part.title for part in read.constraint.parts],
         "ok": ok,
         "examples": [{**asdict(item), "accepted": not item.failed} for item in examples],
-        "texts": [{"text": item.text, "accepted": not item.failed, "failed": item.failed} for item in results],
+        "texts": [
+            {"text": item.text, "accepted": not item.failed, "failed": item.failed, "reasons": item.reasons}
+            for item in results
+        ],
     }

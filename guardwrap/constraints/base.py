@@ -9,7 +9,7 @@ import math
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from enum import IntEnum
 from functools import cached_property
@@ -329,6 +329,24 @@ def require(condition: bool, message: str) -> None:
     """Raise ConstraintError unless the condition holds."""
     if not condition:
         raise ConstraintError(message)
+
+
+@contextmanager
+def about(name: str, *, inside: bool = True) -> Iterator[None]:
+    """Say of a ConstraintError that a field is wrong, so that errors about a file name its line.
+
+    Parameters
+    ----------
+    name
+        The field.
+    inside
+        Whether the error's own location leads on from there.
+    """
+    try:
+        yield
+    except ConstraintError as error:
+        error.location = (name, *(error.location if inside else ()))
+        raise
 
 
 def is_count(value: object) -> bool:

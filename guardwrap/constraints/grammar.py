@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from llguidance import LLMatcher
 
-from guardwrap.constraints.base import Monitor, Verdict, is_count, require
+from guardwrap.constraints.base import Monitor, Verdict, about, is_count, require
 from guardwrap.constraints.limits import VERDICT_SECONDS, TimeLimit, time_limit
 from guardwrap.constraints.recogniser import Exhausted, Recogniser
 from guardwrap.constraints.text import TextConstraint, require_choice
@@ -79,7 +79,9 @@ class Grammar(TextConstraint):
         require(isinstance(self.grammar, str), f"grammar must be a string, not {type(self.grammar).__name__}")
         require(isinstance(self.start, str), f"start must be the name of a rule, not {type(self.start).__name__}")
         require_choice(self.on, VIEWS, "on")
-        self.recogniser  # noqa: B018  # what is wrong with the grammar is reported here, not at the first text
+        # What is wrong with the grammar is reported here, not at the first text.
+        with about("grammar" if file is None else "file"):
+            self.recogniser  # noqa: B018
 
     @property
     def recogniser(self) -> Recogniser:

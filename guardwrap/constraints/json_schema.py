@@ -13,18 +13,20 @@ from pydantic import GetPydanticSchema, TypeAdapter, ValidationError
 from pydantic_core import core_schema
 
 from guardwrap.constraints import json_text
-from guardwrap.constraints.base import Monitor, Verdict, require, shown
+from guardwrap.constraints.base import Monitor, Verdict, about, require, shown
 from guardwrap.constraints.callables import importable, qualified
 from guardwrap.constraints.formats import names_format
 from guardwrap.constraints.json_reading import Plans, Reading
 from guardwrap.constraints.json_subschemas import Schema
 from guardwrap.constraints.limits import look, uncounted
 from guardwrap.constraints.schema_files import read_schema_file
-from guardwrap.constraints.schemas import read_schema
+from guardwrap.constraints.schemas import misfit, read_schema
 from guardwrap.constraints.text import TextConstraint, require_choice
 from guardwrap.constraints.typed import adapter_of, is_type, schema_of
 from guardwrap.constraints.views import VIEWS, View
-from guardwrap.errors import CheckFailed, ConstraintError, UsageError
+from guardwrap.constraints.yaml_nodes import one_line
+from guardwrap.errors import CheckFailed, ConstraintError, UsageError, first_line
+from guardwrap.words import counted
 
 __all__ = ["JSONSchema"]
 
@@ -130,7 +132,8 @@ class JSONSchema(TextConstraint):
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ConstraintError(f"schema is not JSON: {type(error).__name__}") from None
         # What is wrong is reported here, not at the first text; and a copy has the name of this one's type.
-        self.validator, self.adapter, self._type_name  # noqa: B018
+        with about("schema" if file is None else "file", inside=file is None):
+            self.validator, self.adapter, self._type_name  # noqa: B018
         require_choice(self.where, ("text", "fenced"), "where")
         require_choice(self.on, VIEWS, "on")
         require_choice(self.whitespace, ("any", "compact"), "whitespace")
@@ -231,6 +234,29 @@ class JSONSchema(TextConstraint):
         except ValidationError:
             return False
         return True
+
+    def fault(self, text: str) -> str:
+        """Say where the text is no JSON, or which value in it does not fit, and what of the schema."""
+        if self.where == "fenced":
+            blocks = fenced(text)
+            if len(blocks) != 1:
+                return f"has {counted(len(blocks), 'fenced block')}"
+            text = blocks[0]
+        try:
+            value = json_text.load(text)
+        except (ValueError, OverflowError, RecursionError) as error:
+            return f"is not JSON: {first_line(error).partition(' (char')[0]}"
+        if (unfit := misfit(self.validator, value)) is not None:
+            return unfit
+        if self.whitespace == "compact" and not json_text.is_compact(text):
+            return "has white space that whitespace='compact' refuses"
+        try:
+            if self.adapter is not None:
+                self.adapter.validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            return f"{'.'.join(map(str, ('$', *first['loc'])))}: {one_line(first['msg'])}"
+        return ""
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """VIOLATED where no JSON text that satisfies the schema begins like this, as far as that can be known."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from itertools import islice
 from typing import Any
 
 import jsonschema
@@ -18,11 +19,14 @@ from guardwrap.constraints.formats import FORMATS
 from guardwrap.constraints.limits import look, within
 from guardwrap.constraints.patterns import compile_pattern
 from guardwrap.constraints.references import META_SCHEMA, References
+from guardwrap.constraints.yaml_nodes import one_line, short
 from guardwrap.errors import ConstraintError, nearest
 
-__all__ = ["canonical", "fits", "read_schema"]
+__all__ = ["canonical", "fits", "misfit", "read_schema"]
 
 _REFERENCES = ("$ref", "$dynamicRef")
+_MOST_ERRORS = 100
+"""That are looked at to name one: a long list may have one an item."""
 
 
 class _Expression(str):
@@ -96,7 +100,9 @@ def _require_well_formed(schema: Any, place: tuple[str, ...] = ()) -> None:
             problem = (
                 f"unknown type {error.instance!r:.80}{nearest(error.instance, _TYPES)}; known: {', '.join(_TYPES)}"
             )
-        raise ConstraintError(f"invalid JSON Schema at {path}: {problem}")
+        wrong = ConstraintError(f"invalid JSON Schema at {path}: {problem}")
+        wrong.location = () if place else tuple(error.absolute_path)
+        raise wrong
 
 
 def _expression(spelling: str) -> _Expression:
@@ -118,6 +124,17 @@ def fits(validator: Any, value: Any, schema: Any) -> bool:
     """Whether a value satisfies a subschema of the validator's."""
     look()
     return next(validator.descend(value, schema), None) is None
+
+
+def misfit(validator: Any, value: Any) -> str | None:
+    """Return what in a value does not fit the schema, and where, in one line; None where all of it fits."""
+    errors = list(islice(validator.iter_errors(value), _MOST_ERRORS))
+    if not errors:
+        return None
+    error = min(errors, key=lambda each: len(each.absolute_path))  # the first of the largest value
+    # The library spells the whole value; its beginning says which one is meant.
+    message = str(error.message).replace(repr(error.instance), short(error.instance))
+    return one_line(message if error.json_path == "$" else f"{error.json_path}: {message}")
 
 
 def _followed(validator: Any, keyword: str, reference: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 import regex
 
 from guardwrap.constraints import patterns
-from guardwrap.constraints.base import Constraint, Verdict, is_count, is_number, require, shown
+from guardwrap.constraints.base import Constraint, Verdict, about, is_count, is_number, require, shown
 from guardwrap.constraints.limits import (
     CHECK_SECONDS,
     VERDICT_SECONDS,
@@ -24,6 +24,7 @@ from guardwrap.constraints.limits import (
 from guardwrap.constraints.views import VIEWS, View, sentences, settled, view
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, Unsatisfiable, nearest
+from guardwrap.words import counted
 
 __all__ = ["Finished", "Length", "Regex", "TextConstraint"]
 
@@ -53,6 +54,21 @@ class TextConstraint(Constraint):
     @abstractmethod
     def holds(self, text: str) -> bool:
         """Judge one whole string."""
+
+    def fault(self, text: str) -> str:
+        """Say what is wrong with a string that does not hold, in a few words; "" where the title says it all.
+
+        It may quote the string: so it is for whoever gave the text, and no error or report has it.
+        """
+        return ""
+
+    def fault_of(self, draw: Draw) -> str:
+        """Say what is wrong with a draw that was rejected: with the first part of its view that does not hold."""
+        try:
+            with charged(draw):
+                return next((self.fault(text) for text in view(draw, self.on) if not self.holds(text)), "")
+        except TimeLimit:
+            return ""
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Judge a prefix of the string that ``holds`` will see."""
@@ -161,7 +177,8 @@ class Regex(TextConstraint):
         object.__setattr__(self, "timeout", float(self.timeout))
         require_choice(self.on, VIEWS, "on")
         # An invalid expression is reported here, not at the first text, and what takes time is done here.
-        self.compiled, self.extent  # noqa: B018
+        with about("pattern"):
+            self.compiled, self.extent  # noqa: B018
 
     @cached_property
     def compiled(self) -> regex.Pattern[str]:
@@ -277,6 +294,10 @@ class Length(TextConstraint):
     def holds(self, text: str) -> bool:
         """Measure one string."""
         return self.within(self.measure(text))
+
+    def fault(self, text: str) -> str:
+        """Say how long it is."""
+        return "" if self.unit == "tokens" else f"has {counted(self.measure(text), self.unit[:-1])}"
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
         """Measure the view, or the tokens of the attempt."""

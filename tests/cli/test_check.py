@@ -25,7 +25,7 @@ def test_check_names_all_failing_parts(tmp_path):
     result = run("check", "two.yaml", "zzzzzzzzz", "abc", "xyz")
     assert result.exit_code == 1
     first, second, third = result.stdout.splitlines()[-3:]
-    assert first == "text 1 rejected by 'has an a', 'short': 'zzzzzzzzz'"
+    assert first == "text 1 rejected by 'has an a', 'short' (has 9 characters): 'zzzzzzzzz'"
     assert second == "text 2 accepted: 'abc'"
     assert third == "text 3 rejected by 'has an a': 'xyz'"
     (tmp_path / "texts.txt").write_text("abc\n\n")
@@ -41,8 +41,20 @@ def test_check_lists_examples_that_are_wrong(tmp_path):
     result = run("check", "two.yaml")
     assert result.exit_code == 1
     assert "3 of 5 examples as expected" in result.stdout
-    assert "listed under accepts, but rejected by 'has an a', 'short': 'zzzzzzz'" in result.stdout
+    assert "listed under accepts, but rejected by 'has an a', 'short' (has 7 characters): 'zzzzzzz'" in result.stdout
     assert "listed under rejects, but is accepted by every part: 'ab'" in result.stdout
+
+
+def test_check_says_what_in_a_json_text_is_wrong(tmp_path):
+    schema = {"required": ["a"], "properties": {"a": {"items": {"type": "string"}}}}
+    part = {"kind": "json_schema", "name": "list", "schema": schema}
+    (tmp_path / "json.yaml").write_text(json.dumps({"guardwrap": 1, "constraint": [part, part]}))
+    result = run("check", "json.yaml", '{"a": ["b", 1]}', '{"a"', '{"a": []}')
+    first, second, third = result.stdout.splitlines()[-3:]
+    reason = "'list' ($.a[1]: 1 is not of type 'string')"
+    assert first == f"text 1 rejected by {reason}, {reason}: " + """'{"a": ["b", 1]}'"""
+    assert "(is not JSON: Expecting ':' delimiter: line 1 column 5), " in second
+    assert third == """text 3 accepted: '{"a": []}'"""
 
 
 def test_check_as_json(tmp_path):
@@ -52,8 +64,21 @@ def test_check_as_json(tmp_path):
     data = json.loads(result.stdout)
     assert data["ok"] is False
     assert data["parts"] == ["has an a", "short"]
-    assert data["examples"][2] == {"text": "xyz", "expected": False, "failed": ["has an a"], "accepted": False}
-    assert data["texts"] == [{"text": "zzzzzzzzz", "accepted": False, "failed": ["has an a", "short"]}]
+    assert data["examples"][2] == {
+        "text": "xyz",
+        "expected": False,
+        "failed": ["has an a"],
+        "reasons": [""],
+        "accepted": False,
+    }
+    assert data["texts"] == [
+        {
+            "text": "zzzzzzzzz",
+            "accepted": False,
+            "failed": ["has an a", "short"],
+            "reasons": ["", "has 9 characters"],
+        }
+    ]
     assert run("check", "two.yaml", "--digest").stdout == data["digest"] + "\n"
 
 

@@ -356,7 +356,7 @@ def test_a_constraint_file_may_name_a_file_beside_it(tmp_path: Path, monkeypatch
     [
         ("file: none.lark", r"rules.yaml:2: constraint: cannot read '.*none.lark': No such file"),
         ("file: folder", r"rules.yaml:2: constraint: cannot read '.*folder': Is a directory"),
-        ('grammar: "start: a"', "rules.yaml:2: constraint: line 1: unknown name"),
+        ('grammar: "start: a"', r"rules.yaml:4: constraint.grammar: line 1: unknown name"),
         ("on: completion", "rules.yaml:2: constraint: Grammar needs the grammar, or a file with it"),
         (
             "file: a.lark\n  grammar: 'start:'",

@@ -509,7 +509,7 @@ def test_expressions_of_a_file_have_one_limit():
     head = "guardwrap: 1\nconstraint:\n  kind: any\n  of:\n"
     part = "    - {kind: regex, pattern: 'a{40000}'}\n"
     parse(head + part * 3)
-    with pytest.raises(SpecError, match=r":8: constraint\.of\.3: .*more than 150000 items together"):
+    with pytest.raises(SpecError, match=r":8: constraint\.of\.3\.pattern: .*more than 150000 items together"):
         parse(head + part * 5)
     parse(head + part * 3)  # counted anew
     with pytest.raises(SpecError, match="words have 120000 items; at most 100000"):

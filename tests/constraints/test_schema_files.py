@@ -74,7 +74,7 @@ def test_in_settings(tmp_path: Path) -> None:
     [
         ("s.json", "{'a': 1}", r"s\.json:1: malformed JSON"),
         ("s.json", '{\n"a": 1,\n"a": 2}', r"s\.json: 'a' stands twice"),
-        ("s.json", '{"type": "thing"}', r"rules\.yaml:2: constraint: invalid JSON Schema at type"),
+        ("s.json", '{"type": "thing"}', r"rules\.yaml:2: constraint\.file: invalid JSON Schema at type"),
         ("s.json", "[1]", r"rules\.yaml:2: constraint"),
         ("s.json", "[" * 100_000, "s.json: nested deeper|malformed"),
         ("s.json", '{"not": ' * (MAX_DEPTH + 1) + "{}" + "}" * (MAX_DEPTH + 1), "nested deeper than"),

@@ -716,13 +716,13 @@ HOSTILE = {
     "long key": (f"guardwrap: 1\n{'k' * 900}: 1\nconstraint: {{kind: finished}}", ":2: .*unknown field"),
     "lines in a kind": ('guardwrap: 1\nconstraint: {kind: "a\\nb\\u2028c"}', ":2: .*unknown kind"),
     "long kind": (f"guardwrap: 1\nconstraint: {{kind: {'k' * 900}}}", ":2: .*unknown kind"),
-    "lines in a pattern": (HEAD + '  {kind: regex, pattern: "(\\n\\r\\u2028"}', ":2: .*invalid regular expression"),
+    "lines in a pattern": (HEAD + '  {kind: regex, pattern: "(\\n\\r\\u2028"}', ":3: .*invalid regular expression"),
     "lines in a contradiction": (
         HEAD + '  {kind: all, of: [{kind: keyword, words: "a\\nb"}, {kind: keyword, words: "a\\nb", match: none}]}',
         "both required and banned",
     ),
     "lines in a choice": (HEAD + '  {kind: regex, pattern: a, match: "a\\nb"}', "is not one of search, fullmatch"),
-    "memory in a pattern": (HEAD + "  {kind: regex, pattern: '((a{1000}){1000}){1000}'}", ":2: .*repeats"),
+    "memory in a pattern": (HEAD + "  {kind: regex, pattern: '((a{1000}){1000}){1000}'}", ":3: .*repeats"),
     "words of another type": (
         HEAD + "  kind: keyword\n  words: {a: b}",
         ":4: constraint.words: must be a string, not dict",
@@ -737,11 +737,27 @@ HOSTILE = {
     "kind null": (HEAD + "  {kind: null}", "constraint"),
     "schema that is none": (
         HEAD + "  {kind: json_schema, schema: {type: nonsense}}",
-        ":2: .*invalid JSON Schema at type",
+        ":3: constraint.schema.type: invalid JSON Schema at type",
     ),
     "schema elsewhere": (
         HEAD + "  {kind: json_schema, schema: {$ref: 'http://example.com/'}}",
         "only references inside it",
+    ),
+    "half a pattern below another field": (
+        HEAD + "  - kind: finished\n  - kind: regex\n    match: search\n    pattern: '(a'",
+        r":6: constraint\.1\.pattern: invalid regular expression",
+    ),
+    "unknown type deep in a schema": (
+        HEAD + "  kind: json_schema\n  where: fenced\n  schema:\n    properties:\n      a:\n        type: strng",
+        r":8: constraint\.schema\.properties\.a\.type: invalid JSON Schema at properties/a/type: .*'string'",
+    ),
+    "half a pattern in a schema": (
+        HEAD + "  kind: json_schema\n  where: fenced\n  schema: {pattern: '('}",
+        r":5: constraint\.schema: invalid regular expression",
+    ),
+    "grammar that is none": (
+        HEAD + "  kind: grammar\n  start: start\n  grammar: 'start: b'",
+        r":5: constraint\.grammar: ",
     ),
     "budget of zero": (HEAD + "  {kind: finished}\nbudget:\n  max_attempts: 0", ":[45]: budget"),
     "budget of another type": (HEAD + "  {kind: finished}\nbudget: many", ":4: budget"),
