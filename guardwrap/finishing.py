@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from guardwrap.constraints.base import Constraint
@@ -14,6 +14,7 @@ from guardwrap.job import Job
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.progress import tracked
 from guardwrap.remote import EndpointSession
+from guardwrap.scheduling.request import OnOutcome, Request
 from guardwrap.session import Session
 
 __all__ = ["Finishing"]
@@ -43,11 +44,38 @@ class Finishing:
         raise_if_short(self.on_exhausted, outcomes, self.session.kind.sampling)
 
     def outcomes(
-        self, prompts: Iterable[Any], job: Job, *, first: int = 0, alone: bool = False
+        self,
+        prompts: Iterable[Any],
+        job: Job,
+        *,
+        first: int = 0,
+        alone: bool = False,
+        on_outcome: OnOutcome | None = None,
     ) -> Iterator[tuple[PreparedPrompt, Outcome]]:
-        """Yield each prompt with its outcome; ``first`` and ``alone`` as of a ``Job``."""
+        """Yield each prompt with its outcome.
+
+        Parameters
+        ----------
+        prompts, first, alone
+            As of a ``Job``.
+        job
+            The call.
+        on_outcome
+            Told each prompt's number and outcome when it has ended, while others before it may go on.
+        """
+        ended: dict[int, Outcome] = {}
+
+        def on_end(request: Request, outcome: Outcome) -> None:
+            prompt: Any = request.prompt
+            ended[prompt.number] = self.completed(prompt, request.constraint, outcome)
+            if on_outcome is not None:
+                on_outcome(prompt.number, ended[prompt.number])
+
+        if on_outcome is not None:
+            job = replace(job, on_end=on_end)
         for prompt, constraint, outcome in job.served(job.requests(prompts, first=first), alone=alone):
-            yield prompt, self.completed(prompt, constraint, outcome)
+            early = ended.pop(prompt.number, None)  # a fallback is asked once
+            yield prompt, self.completed(prompt, constraint, outcome) if early is None else early
 
     def collected(
         self, prompts: Any, job: Job, *, progress: bool | None = None, render: bool = False

@@ -23,7 +23,7 @@ from guardwrap.pipelines.tensors import returned_rows
 from guardwrap.planning import Plan
 from guardwrap.remote import EndpointSession
 from guardwrap.samplers import Attempt, Sampler
-from guardwrap.scheduling.request import OnText
+from guardwrap.scheduling.request import OnOutcome, OnText
 from guardwrap.session import Session
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class GuardedGenerator(PipelineLike):
         return self._finishing.collected(given, self._session.job(options), progress=progress)[0]
 
     def stream(
-        self, prompts: Iterable[Any], *, first: int = 0, on_text: OnText | None = None, **options: Any
+        self, prompts: Iterable[Any], *, first: int = 0, on_outcome: OnOutcome | None = None, **options: Any
     ) -> Iterator[Outcome]:
         """Generate lazily: outcomes in the order of the prompts, which are taken as they are needed.
 
@@ -237,13 +237,13 @@ class GuardedGenerator(PipelineLike):
         first
             Number of the first prompt. Randomness belongs to a prompt's number, so a run that stopped after k
             prompts goes on with the same texts from ``first=k`` and the seed in its reports.
-        on_text
-            As of ``astream``; called in this thread.
+        on_outcome
+            Told the number of a prompt and its outcome when it has ended, also while slower ones before it go on.
         """
         given = self._session.kind.read_prompts(prompts).prompts
         require_whole("first", first, 0)
-        job = dataclasses.replace(self._session.job(options), on_text=on_text)
-        return (outcome for _, outcome in self._finishing.outcomes(given, job, first=first, alone=True))
+        options = {"first": first, "alone": True, "on_outcome": on_outcome, "job": self._session.job(options)}
+        return (outcome for _, outcome in self._finishing.outcomes(given, **options))
 
     async def arun(self, prompts: Any = None, **options: Any) -> list[Outcome]:
         """Generate as ``run`` does, without blocking the event loop: calls that run side by side share one batch."""

@@ -24,7 +24,7 @@ from guardwrap.proposals import Masked
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.batch import Batches
-from guardwrap.scheduling.request import OnText, Request, Weigh
+from guardwrap.scheduling.request import OnEnd, OnText, Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
 
 __all__ = ["Asked", "Job", "backend_for"]
@@ -79,8 +79,8 @@ class Job:
         What the prompts ask for, one for each.
     batches
         Where it joins the calls that are under way; None for a batch of its own.
-    on_text
-        As a Request has it.
+    on_text, on_end
+        As a Request has them.
     """
 
     call: Any
@@ -96,6 +96,7 @@ class Job:
     each: Iterable[Asked] | None = None
     batches: Batches | None = None
     on_text: OnText | None = None
+    on_end: OnEnd | None = None
 
     def requests(self, prompts: Iterable[Any], *, first: int = 0) -> Iterator[Request]:
         """Prepare prompts, one by one as they are taken, and make requests of them.
@@ -168,6 +169,7 @@ class Job:
             notes=self.notes,
             proposal=None if self.proposal is None else self.proposal(asked.constraint),
             on_text=self.on_text,
+            on_end=self.on_end,
             **how,
         )
 

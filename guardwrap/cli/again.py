@@ -51,9 +51,10 @@ class Again(Run):
         super().__init__(items, len(done.failed), Finished(), settings, output=output, quiet=quiet)
         self.size = done.size
         self._path = output
-        self._failed = iter(done.failed)
+        self._failed = done.failed
         self._new: dict[int, bytes] = {}
         self._written = monotonic()
+        self._write: Write = lambda *_: None
 
     def state(self) -> str:
         """Say how far it came, and how to go on."""
@@ -64,16 +65,24 @@ class Again(Run):
         from rich.console import Console
 
         self._tell = self._teller(stack, Console(stderr=True))
-        stack.callback(self._keep)  # also where it is interrupted
 
-        def write(item: Item, outcome: Outcome) -> None:
-            number, _, before, texts = next(self._failed)
+        def write(at: int, item: Item, outcome: Outcome) -> None:
+            number, _, before, texts = self._failed[at]
             if len(outcome.texts) >= texts:  # what was found is not given up for less
                 self._new[number] = to_line(item, outcome, {**self._settings, AGAIN: before + 1})
             if monotonic() - self._written > EVERY:
                 self._keep()
 
+        self._write = write
         return write
+
+    def _leave(self) -> None:
+        try:
+            for call, outcome in self._ended.items():  # where it is given up: these need not wait for those before them
+                self._write(*self._under_way[call], outcome)
+                self.done += 1
+        finally:
+            self._keep()
 
     def _keep(self) -> None:
         if self._new:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from guardwrap.cli.again import Again
+from guardwrap.cli.ahead import read_ahead
 from guardwrap.cli.common import (
     Adapter,
     AllowCode,
@@ -31,7 +32,7 @@ from guardwrap.cli.common import (
 )
 from guardwrap.cli.flags import in_flags
 from guardwrap.cli.proposing import in_words, proposed_by
-from guardwrap.cli.results import Finished, check_output, read_finished
+from guardwrap.cli.results import Finished, check_output, is_of_run, read_finished
 from guardwrap.cli.running import Run, missing_texts, require_another_seed
 from guardwrap.cli.streams import INTERRUPTED, TERMINATED, Terminated, ends_at_once, terminated_in_order
 from guardwrap.cli.streams import in_words as why
@@ -252,6 +253,8 @@ def generate(
     total = source.count()
     items = source.items()
     done = Finished()
+    kept, seed_kept = ({}, None) if output is None else read_ahead(output)
+    ahead: dict[str, Any] = {}
     if output and resume:
         words = partial(in_words, proposed, drawing, served=served)
         drawn_from = words(given.constraint)
@@ -269,6 +272,12 @@ def generate(
             }
 
         done = read_finished(output, items, report_of, settings, other_budget=retry_failed)
+        done = done if done.seed is not None else dataclasses.replace(done, seed=seed_kept)
+
+        def fits(item: Item, line: bytes) -> bool:
+            return is_of_run(line, item, report_of, settings, run_seed, other_budget=retry_failed)
+
+        ahead = {"kept": kept, "fits": fits}
     fresh = secrets.randbits(32) if seed is None else seed
     if output and retry_failed:
         require_another_seed(output, fresh, done.seed)
@@ -284,10 +293,11 @@ def generate(
         again = Again(done, fresh, settings, output=output, quiet=quiet)
         _go(again, guarded, {**options, "seed": fresh})
         done = dataclasses.replace(done, size=again.size, short=again.short)
-    run = Run(items, total, done, settings, output=output, quiet=quiet)
+    run_seed = fresh if done.seed is None else done.seed
+    run = Run(items, total, done, settings, output=output, quiet=quiet, **ahead)
     run.advice = again.advice if again is not None and again.short else run.advice
     if total != run.done:
-        _go(run, guarded, {**options, "seed": fresh if done.seed is None else done.seed})
+        _go(run, guarded, {**options, "seed": run_seed})
     if run.done == 0:
         raise UsageError(f"no prompts in {source.name}")
     if run.short:
@@ -307,4 +317,4 @@ def _go(run: Run, guarded: Callable[[], GuardedGenerator], options: dict[str, An
         raise typer.Exit(fail(f"{why(error)}; {run.state()}", 1)) from None
     except GuardwrapError as error:
         said = in_flags(str(error))
-        raise typer.Exit(fail(f"{said}; {run.state()}" if run.done else said, 2)) from None
+        raise typer.Exit(fail(f"{said}; {run.state()}" if run.done or run.saved else said, 2)) from None

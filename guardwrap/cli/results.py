@@ -117,31 +117,62 @@ def read_finished(
             where = f"{path}:{number + 1}"
             if not raw.endswith(b"\n") and raw.startswith(b"{"):
                 break
-            data, report = _read_back(where, raw)
             item = next(items, None)
             if item is None:
                 raise UsageError(f"{where}: there are fewer prompts than lines; resume with the same prompts")
-            if _prompt(data) != _prompt(item.fields):
-                raise UsageError(f"{where}: is not about the prompt of {item.where}; resume with the same prompts")
-            made_with = dict(report.get("settings", settings))
-            again = made_with.pop(AGAIN, 0)
-            fixed = [name for name in OPTIONS if name != "budget" or not (other_budget or again)]
-            if new := next((name for name in fixed if data.get(name) != item.fields.get(name)), None):
-                raise UsageError(f"{where}: was made with another {new} than {item.where} has; resume with the same")
-            run = run_of(item)
-            for name, other in _SAME.items():
-                if report.get(name) != run[name]:
-                    raise UsageError(f"{where}: was made with {other}")
-            _require_same(where, made_with, settings)
-            _require_same_amount(where, report, run, other_budget=other_budget or bool(again))
-            seed = done.seed
-            if not again:  # whoever draws again has another seed
-                if report["seed"] != (seed if run["seed"] is None else run["seed"]) is not None:
-                    raise UsageError(f"{where}: has another seed than the line before; this file cannot be continued")
-                seed = report["seed"] if run["seed"] is None else seed
+            data, again, seed = _same_run(where, raw, item, run_of, settings, done.seed, other_budget=other_budget)
             failed += [] if data["ok"] else [(number, item, again, len(data.get("texts") or ()))]
             done = Finished(number + 1, done.size + len(raw), len(failed), seed)
     return replace(done, failed=tuple(failed))
+
+
+def is_of_run(
+    raw: bytes,
+    item: Item,
+    run_of: Callable[[Item], Mapping[str, Any]],
+    settings: Mapping[str, Any],
+    seed: int,
+    *,
+    other_budget: bool = False,
+) -> bool:
+    """Whether a line is what the run with this seed writes for a prompt; the others as of ``read_finished``."""
+    try:
+        _same_run("", raw, item, run_of, settings, seed, other_budget=other_budget)
+    except UsageError:
+        return False
+    return True
+
+
+def _same_run(
+    where: str,
+    raw: bytes,
+    item: Item,
+    run_of: Callable[[Item], Mapping[str, Any]],
+    settings: Mapping[str, Any],
+    seed: int | None,
+    *,
+    other_budget: bool,
+) -> tuple[dict[str, Any], int, int | None]:
+    """Return a line, how many times it was drawn for again, and the run's seed, or raise UsageError; see there."""
+    data, report = _read_back(where, raw)
+    if _prompt(data) != _prompt(item.fields):
+        raise UsageError(f"{where}: is not about the prompt of {item.where}; resume with the same prompts")
+    made_with = dict(report.get("settings", settings))
+    again = made_with.pop(AGAIN, 0)
+    fixed = [name for name in OPTIONS if name != "budget" or not (other_budget or again)]
+    if new := next((name for name in fixed if data.get(name) != item.fields.get(name)), None):
+        raise UsageError(f"{where}: was made with another {new} than {item.where} has; resume with the same")
+    run = run_of(item)
+    for name, other in _SAME.items():
+        if report.get(name) != run[name]:
+            raise UsageError(f"{where}: was made with {other}")
+    _require_same(where, made_with, settings)
+    _require_same_amount(where, report, run, other_budget=other_budget or bool(again))
+    if again:  # whoever draws again has another seed
+        return data, again, seed
+    if report["seed"] != (seed if run["seed"] is None else run["seed"]) is not None:
+        raise UsageError(f"{where}: has another seed than the line before; this file cannot be continued")
+    return data, again, report["seed"] if run["seed"] is None else seed
 
 
 def _require_same(where: str, made_with: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from guardwrap.cli.ahead import keep_ahead, path_of
 from guardwrap.cli.common import fail, in_one_line, show
 from guardwrap.cli.flags import in_flags
 from guardwrap.cli.results import Finished, line_file, to_line
 from guardwrap.cli.telling import Far, telling
 from guardwrap.constraints.files import Own
-from guardwrap.draws import Draw, Outcome
+from guardwrap.draws import Outcome
 from guardwrap.errors import PromptError, UsageError
 from guardwrap.inputs import irregular
 from guardwrap.lines.prompts import Item
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "missing_texts", "require_another_seed"]
 
-Write = Callable[[Item, Outcome], None]
+Write = Callable[[int, Item, Outcome], None]
 
 
 class Run:
@@ -49,11 +52,17 @@ class Run:
         File for the results, or None for stdout.
     quiet
         Whether nothing is said of how far it is.
+    kept
+        Lines that an earlier run had ready before their turn, by the numbers of their prompts.
+    fits
+        Whether one of these is what this run would write for a prompt.
 
     Attributes
     ----------
     done, short : int
         Prompts done, and those of them that did not get all their texts.
+    saved : int
+        Lines that a run which was given up has kept beside its output, as their turn had not come.
     advice : str
         What to do about the first of those.
     timed : bool
@@ -71,27 +80,34 @@ class Run:
         *,
         output: Path | None,
         quiet: bool = False,
+        kept: Mapping[int, bytes] | None = None,
+        fits: Callable[[Item, bytes], bool] = lambda *_: False,
     ) -> None:
         self._items = items
         self._total = total
         self._settings = settings
         self._output = output
         self._quiet = quiet
+        self._kept = {number: line for number, line in (kept or {}).items() if number >= done.count}
+        self._fits = fits
         self._tell: Callable[[], None] = lambda: None
+        self._append: Callable[[bytes], None] = _to_stdout
         self._size = done.size
-        self._under_way: deque[Item] = deque()
+        self._under_way: dict[int, tuple[int, Item]] = {}  # by their numbers in the call
+        self._ended: dict[int, Outcome] = {}  # of these, what waits for one before it
+        self._waiting: dict[int, bytes] = {}  # lines of an earlier run whose turn has not come
+        self._reused = 0
         self._own: deque[Own] = deque()
         self._current: Item | None = None
-        self._texts: Counter[int] = Counter()
-        self._ahead: set[int] = set()
         self._begun = False
         self._told = False
+        self.saved = 0
         self.done = done.count
         self.short = done.short
         self.advice = "raise the budget"
 
     def go(self, guarded: GuardedGenerator, options: Mapping[str, Any]) -> None:
-        """Generate until the prompts end; each outcome is written as soon as it is there.
+        """Generate until the prompts end; each outcome is written when those before it are.
 
         Parameters
         ----------
@@ -101,63 +117,94 @@ class Run:
             For ``GuardedGenerator.stream``.
         """
         each = self._own_of_each()
-
-        def on_text(number: int, _: Draw) -> None:
-            self._texts[number] += 1
-            if self._texts[number] == options["num_return_sequences"]:
-                self._ahead.add(number)
-
         prompts = self._prompts(guarded)
-        outcomes = guarded.stream(prompts, first=self.done, on_text=on_text, constraint_each=each, **options)
+        outcomes = guarded.stream(prompts, on_outcome=self._ended.__setitem__, constraint_each=each, **options)
         with ExitStack() as stack:
             write = self._writer(stack)
+            stack.callback(self._leave)
             try:
-                for outcome in outcomes:
-                    item = self._under_way.popleft()
-                    write(item, outcome)
-                    self._ahead.discard(self.done)
-                    del self._texts[self.done]
-                    self.done += 1
-                    if not outcome.ok:
-                        self.short += 1
-                        if not self._told:
-                            which = "the first" if self.short == 1 else "the first of this run"
-                            self.advice = f"{which}, {item.where}: {in_flags(why_short(outcome))}"
-                            self._told = True
-                    self._tell()
+                for call, outcome in enumerate(outcomes):
+                    self._write_waiting()
+                    number, item = self._under_way[call]
+                    write(number, item, outcome)
+                    del self._under_way[call]
+                    self._ended.pop(call, None)
+                    self._count(outcome.ok)
+                    if not outcome.ok and not self._told:
+                        which = "the first" if self.short == 1 else "the first of this run"
+                        self.advice = f"{which}, {item.where}: {in_flags(why_short(outcome))}"
+                        self._told = True
+                self._write_waiting()
+                self._kept.clear()  # of prompts that there are no more
             except PromptError as error:
                 where = f"{self._current.where}: " if self._current else ""
                 raise PromptError(f"{where}{error}") from None
 
+    def _count(self, ok: bool) -> None:
+        self.done += 1
+        self.short += not ok
+        self._tell()
+
+    def _write_waiting(self) -> None:
+        """Write the lines of an earlier run whose turn has come."""
+        while self.done in self._waiting:
+            line = self._waiting[self.done]
+            self._append(line)
+            del self._waiting[self.done]
+            self._count(json.loads(line)["ok"])
+
+    def _leave(self) -> None:
+        """Keep what waits for its turn; after a whole run nothing does."""
+        if self._output is None or irregular(self._output):
+            return
+        lines: dict[int, bytes] = {}
+        for call, outcome in self._ended.items():
+            number, item = self._under_way[call]
+            lines[number] = to_line(item, outcome, self._settings)
+        lines = {number: line for number, line in (lines | self._waiting | self._kept).items() if number >= self.done}
+        with suppress(OSError):  # of a full disk: they will be drawn again
+            keep_ahead(self._output, lines)
+            self.saved = len(lines)
+
     def state(self) -> str:
         """Say how far it came, and how to go on."""
-        lost = f" ({len(self._ahead)} behind a slow one, {self._slow()}, will be drawn again)" if self._ahead else ""
         of = "" if self._total is None else f" of {self._total}"
-        if self.done == 0 and (self._output is None or irregular(self._output)):
+        if self.done == self.saved == 0 and (self._output is None or irregular(self._output)):
             return "no prompt was done yet"
         if self._output is None:
             return f"{self.done}{of} prompts done; with --output a run can be continued"
         kept = "no prompt is" if self.done == 0 else f"{self.done}{of} prompts are"
-        return f"{kept} in {self._output}{lost}; continue with the same command and --resume"
+        behind = f" and {self.saved} behind a slow one ({self._slow()}) in {path_of(self._output)}"
+        return f"{kept} in {self._output}{behind if self.saved else ''}; continue with the same command and --resume"
 
     def _slow(self) -> str:
         """Say where the prompt stands that those behind it wait for."""
-        with suppress(IndexError):  # another thread asks
-            return self._under_way[0].where
+        with suppress(StopIteration, RuntimeError):  # another thread asks
+            return next(iter(self._under_way.values()))[1].where
         return ""
 
     def _prompts(self, guarded: GuardedGenerator) -> Iterator[Any]:
         chats = guarded.session.takes_chats
-        for item in self._items:
+        call = 0
+        for number, item in enumerate(self._items, start=self.done):
+            line = self._kept.pop(number, None)
+            if line is not None and self._fits(item, line):
+                self._waiting[number] = line
+                self._reused += 1
+                continue
             prompt = item.given(self._settings["chat"])
             if not chats and not isinstance(prompt, str):
                 way_out = 'leave out --chat, and give "prompt" instead of "messages"'
                 raise UsageError(f"{item.where}: this model has no chat template; {way_out}")
-            self._under_way.append(item)
-            self._own.append(item.own)
+            own = item.own
+            if own.seed is None:  # what is left out has a number too
+                own = replace(own, number=number)
+            self._under_way[call] = number, item
+            self._own.append(own)
             self._current = item
             yield prompt
             self._current = None
+            call += 1
         self._begun = True
 
     def _own_of_each(self) -> Iterator[Own]:
@@ -174,21 +221,23 @@ class Run:
             console = Console(highlight=False)
             self._tell = self._teller(stack, console)
 
-            def to_people(item: Item, outcome: Outcome) -> None:
+            def to_people(_: int, item: Item, outcome: Outcome) -> None:
                 console.print(Text(f"\n{in_one_line(item.summary, console.width)}", style="bold"))
                 show(console, outcome)
 
             return to_people
         self._tell = self._teller(stack, Console(stderr=True))
-        append = _to_stdout if self._output is None else stack.enter_context(line_file(self._output, self._size))
+        if self._output is not None:
+            self._append = stack.enter_context(line_file(self._output, self._size))
 
-        def to_programs(item: Item, outcome: Outcome) -> None:
-            append(to_line(item, outcome, self._settings))
+        def to_programs(_: int, item: Item, outcome: Outcome) -> None:
+            self._append(to_line(item, outcome, self._settings))
 
         return to_programs
 
     def _far(self, kept: int) -> Far:
-        return Far(self.done, kept, self.short, len(self._ahead), self._slow(), self._begun)
+        ahead = len(self._ended) + len(self._waiting)
+        return Far(self.done, kept + self._reused, self.short, ahead, self._slow(), self._begun)
 
     def _teller(self, stack: ExitStack, console: Any) -> Callable[[], None]:
         """Return what is called after each prompt: it moves a bar on a terminal. Elsewhere lines say how far it is."""

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.callables import runs_code
-from guardwrap.draws import Budget, Draw
+from guardwrap.draws import Budget, Draw, Outcome
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Law, Mask, Watch
 
-__all__ = ["DrawOf", "OnText", "Prepared", "Request", "Weigh"]
+__all__ = ["DrawOf", "OnEnd", "OnOutcome", "OnText", "Prepared", "Request", "Weigh"]
 
 
 class Prepared(Protocol):
@@ -39,6 +39,10 @@ user gets it."""
 
 OnText = Callable[[int, Draw], None]
 """Told the number of a prompt and a text of its own."""
+OnOutcome = Callable[[int, Outcome], None]
+"""Told the number of a prompt and what it got."""
+OnEnd = Callable[["Request", Outcome], None]
+"""Told a request and what it got."""
 
 
 class Weigh(Protocol):
@@ -87,6 +91,8 @@ class Request:
         The number that its randomness belongs to, beside its seed; None for the prompt's own.
     on_text
         Told each text when it is accepted, and the number of its prompt; in the thread that decides.
+    on_end
+        Told what the request got when it has ended without an error, while others before it may go on; in that thread.
     """
 
     prompt: Prepared
@@ -103,6 +109,7 @@ class Request:
     weigh: Weigh | None = None
     place: int | None = None
     on_text: OnText | None = None
+    on_end: OnEnd | None = None
 
     @property
     def number(self) -> int:

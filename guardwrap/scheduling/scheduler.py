@@ -278,11 +278,14 @@ class Scheduler:
     def _close(self, request: Request, error: Exception | None) -> Served:
         account, source = self._active.pop(request), self._whose.pop(request)
         number = source.numbers.pop(request)
+        outcome = account.outcome()
         unfinished: list[tuple[int, Outcome]] = []
         if error is not None:
             others = ((its, self._active[of]) for of, its in source.numbers.items())
             unfinished = [(its, other.outcome()) for its, other in others if other.accepted]
-        return Served(source, number, request, account.outcome(), error, tuple(unfinished))
+        elif request.on_end is not None:
+            request.on_end(request, outcome)
+        return Served(source, number, request, outcome, error, tuple(unfinished))
 
 
 def _is_costly(attempt: Decoded) -> bool:

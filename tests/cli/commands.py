@@ -44,6 +44,14 @@ def records(text):
     return [json.loads(line) for line in text.splitlines()]
 
 
+def without_time(text):
+    """Return the records of a run without what another run of the same texts has otherwise."""
+    rows = records(text)
+    for row in rows:
+        del row["report"]["usage"]
+    return rows
+
+
 def assert_one_line(result, *parts, code=2):
     """Assert an exit code and exactly one line on stderr that has all the parts, and nothing on stdout."""
     assert result.exit_code == code, result.output

@@ -18,7 +18,7 @@ from guardwrap.adapters import describe, save_adapter
 from guardwrap.cli.common import printable
 from guardwrap.constraints.files import as_constraint_file
 from tests.adapted import trained
-from tests.cli.commands import HAS_A, NEVER, assert_one_line, generate, python, records, run
+from tests.cli.commands import HAS_A, NEVER, assert_one_line, generate, python, records, run, without_time
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
@@ -371,13 +371,6 @@ def prompts(tmp_path):
     return "many.txt"
 
 
-def without_time(text):
-    rows = records(text)
-    for row in rows:
-        del row["report"]["usage"]
-    return rows
-
-
 @pytest.mark.parametrize(
     ("done", "half", "seed"),
     [
@@ -635,7 +628,7 @@ def test_who_ends_it_finds_complete_lines_and_how_to_go_on(model, has_a, tmp_pat
     done = len(records(written))
     assert done >= 5
     assert len(stderr.splitlines()) == 1
-    (said,) = map(int, re.findall(r"(\d+) of 100000 prompts are in out\.jsonl(?:;| \().*--resume", stderr))
+    (said,) = map(int, re.findall(r"(\d+) of 100000 prompts are in out\.jsonl(?:;| and ).*--resume", stderr))
     assert said in (done, done - 1)
     # What is there is what an uninterrupted run would have begun with.
     (tmp_path / "few.txt").write_text("some prompt\n" * done)

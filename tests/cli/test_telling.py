@@ -154,8 +154,8 @@ def test_prompts_behind_a_slow_one_are_told(
     assert "behind a slow one" not in told.stderr.splitlines()[-1]
     assert " left" not in told.stderr, "all six are under way, and the slow one is among them"
 
-    def interrupted(guarded: GuardedGenerator, prompts: Any, *, on_text: Any, **options: Any) -> Iterator[Outcome]:
-        yield from islice(given_up(guarded, prompts, on_text=on_text, **options), 2)
+    def interrupted(guarded: GuardedGenerator, prompts: Any, **options: Any) -> Iterator[Outcome]:
+        yield from islice(given_up(guarded, prompts, **options), 2)
         raise KeyboardInterrupt
 
     given_up = GuardedGenerator.stream
@@ -164,7 +164,7 @@ def test_prompts_behind_a_slow_one_are_told(
     assert told.exit_code == 130
     assert "interrupted: 2 of 6 prompts are in" in told.stderr
     assert (
-        f"out.jsonl (4 behind a slow one, {lines}:3, will be drawn again); continue with the same command"
+        f"out.jsonl and 4 behind a slow one ({lines}:3) in {tmp_path / 'out.jsonl.ahead'}; continue with the same"
         in told.stderr
     )
 
