@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import partial
 from typing import Annotated, Any
 
@@ -86,12 +87,28 @@ class OneLineErrors(TyperGroup):
     def _unexpected(self, error: Exception) -> int:
         format_message = getattr(error, "format_message", None)
         if format_message is not None:  # a usage error of the command line itself
-            message = " ".join(str(format_message()).split())
+            message = _no_option(error) or " ".join(str(format_message()).split())
             command = getattr(getattr(error, "ctx", None), "command_path", "guardwrap")
             return fail(f"{message} (see {command} --help)", int(getattr(error, "exit_code", 2)))
         # Not its message: it may quote a text that no constraint has seen.
         logging.getLogger("guardwrap").debug("unexpected error", exc_info=error)
         return fail(f"unexpected {type(error).__name__}; run again with -vv for where it happened", 1)
+
+
+def _no_option(error: Any) -> str | None:
+    """Say which option an unknown one may stand for; None of other errors.
+
+    The library compares names with their dashes, and so finds --endpoint for --report.
+    """
+    given = getattr(error, "option_name", None)
+    context = getattr(error, "ctx", None)
+    if given is None or context is None:
+        return None
+    bare = given.lstrip("-").replace("_", "-")
+    known = [name.lstrip("-") for option in context.command.params for name in option.opts if name.startswith("--")]
+    begun = [name for name in known if name.startswith(f"{bare}-")]
+    meant = " or ".join(f"--{name}" for name in begun or get_close_matches(bare, known, n=1))
+    return f"No such option: {given}{f' (did you mean {meant}?)' if meant else ''}"
 
 
 app = typer.Typer(

@@ -112,3 +112,20 @@ def test_ctrl_c_is_one_line_in_every_command(has_a, monkeypatch):
     monkeypatch.setattr("guardwrap.constraints.text.Regex.check", interrupted)
     result = run("check", has_a, "ab")
     assert (result.exit_code, result.stderr.strip()) == (130, "guardwrap: interrupted")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("--max-attempt", " (did you mean --max-attempts?)"),
+        ("--retry", " (did you mean --retry-failed?)"),
+        ("--top_k", " (did you mean --top-k?)"),
+        ("--top", " (did you mean --top-p or --top-k?)"),
+        ("--tempature", " (did you mean --temperature?)"),
+        ("--report", ""),  # not --endpoint, which has the same dashes
+        ("-z", ""),
+    ],
+)
+def test_unknown_options(given, meant):
+    result = run("generate", "a", "-c", "catalogue:no-digits", given)
+    assert_one_line(result, f"guardwrap: No such option: {given}{meant} (see ")
