@@ -105,11 +105,17 @@ class Budget:
         for name in ("max_attempts", "max_tokens", "max_computed_tokens"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise UsageError(f"Budget({name}={value!r}): give a whole number of at least 1, or None for no limit")
+                raise _no_limit(name, value, "a whole number of at least 1")
         for name in ("max_seconds", "deadline"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
-                raise UsageError(f"Budget({name}={value!r}): give seconds above 0, or None for no limit")
+                raise _no_limit(name, value, "seconds above 0")
+
+
+def _no_limit(name: str, value: object, wanted: str) -> UsageError:
+    wrong = UsageError(f"Budget({name}={value!r}): give {wanted}, or None (in a file null) for no limit")
+    wrong.location = (name,)
+    return wrong
 
 
 def budget_or_none(given: Any) -> Budget | None:
@@ -248,7 +254,9 @@ class Report:
         rate = f"acceptance rate {self.acceptance}; " if self.acceptance else ""
         if self.cut_off >= self.usage.attempts * _MANY:
             rate += f"{self.cut_off:,} were cut off by max_new_tokens, and a larger one would let them go on; "
-        return f"{why}{blame}{rate}raise the budget, weaken the constraint, or say in the prompt what it asks for"
+        away = self.proposal is not None and self.sampler in ("qrs", "imh")
+        plan = "; a plan tells whether the model itself is cheaper than this proposal" if away else ""
+        return f"{why}{blame}{rate}raise the budget, weaken the constraint, or say in the prompt what it asks for{plan}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain JSON types; figures that are infinite or unknown are None."""

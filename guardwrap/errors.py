@@ -66,9 +66,13 @@ class GuardwrapError(Exception):
     ----------
     outcomes : tuple of Outcome
         The outcomes that a call for several prompts had when the error came up: nothing that was accepted is lost.
+    location : tuple of str or int
+        Of a constraint or a budget, which field is wrong, and where in it: keys and numbers that lead there; () where
+        that is not known.
     """
 
     outcomes: tuple[Outcome, ...] = ()
+    location: tuple[str | int, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not by __init__, which takes other arguments than the message; and without what may quote a text.
@@ -110,15 +114,7 @@ class UnknownName(UsageError):
 
 
 class ConstraintError(GuardwrapError, ValueError):
-    """A constraint that is not well formed.
-
-    Attributes
-    ----------
-    location : tuple of str or int
-        Which of its fields is wrong, and where in it: keys and numbers that lead there; () where that is not known.
-    """
-
-    location: tuple[str | int, ...] = ()
+    """A constraint that is not well formed."""
 
 
 class SpecError(ConstraintError):

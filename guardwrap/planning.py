@@ -11,8 +11,8 @@ from guardwrap.draws import SAMPLER, Budget, Estimate, Outcome, plain
 from guardwrap.metrics import acceptance_rate
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.qrs import PILOT
-from guardwrap.ways import ENOUGH, Way, attempts_before, satisfied_in, texts_of
-from guardwrap.words import blamed, bounded, counted, digits
+from guardwrap.ways import ENOUGH, Way, attempts_before, satisfied_in, texts_of, worth_in
+from guardwrap.words import FEW, blamed, bounded, counted, digits, upwards
 
 __all__ = ["Forecast", "Plan", "planned", "spent"]
 
@@ -63,7 +63,8 @@ class Forecast:
         batch.
     suffices
         Probability that the budget is enough, given the pilot: from the beta-binomial law of the acceptances to come
-        under Jeffreys' prior. For QRS its own pilot comes first, and the texts of what is left.
+        under Jeffreys' prior. For QRS its own pilot comes first, and the texts of what is left; nan where the
+        pilot is worth less than ten draws of g: with more attempts the acceptance rate of QRS often falls.
     rejections
         For each part of the constraint the attempts that it was first to reject.
     budget
@@ -72,6 +73,8 @@ class Forecast:
         Of ``attempts`` those that QRS draws before its first text: its own pilot.
     allowed
         The budget that was planned for.
+    more
+        Attempts of a pilot that would tell what QRS takes, where this one has too few; 0 where it tells.
     """
 
     prompt: Any
@@ -86,6 +89,7 @@ class Forecast:
     budget: int | None
     before: float = 0.0
     allowed: Budget = field(default_factory=Budget)
+    more: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +182,18 @@ def _suffices(forecast: Forecast) -> str:
     limits = [f"{limit:,} {what}" for name, what in _LIMITS.items() if (limit := getattr(forecast.allowed, name))]
     if not limits:
         return "for sure: the budget has no limit"
+    if forecast.more:
+        return f"cannot be told: {_too_few(forecast)}"
     sure = forecast.suffices
     chance = "above 0.99" if sure > 0.99 else "below 0.01" if sure < 0.01 else f"{sure:.2g}"
     return f"a budget of {' and '.join(limits)} is enough with probability {chance}"
+
+
+def _too_few(forecast: Forecast) -> str:
+    return (
+        f"the pilot's {counted(forecast.pilot, 'attempt')} are worth less than {FEW:.0f} of your model's own texts, "
+        "and QRS accepts fewer where more are known"
+    )
 
 
 def planned(
@@ -219,7 +232,16 @@ def planned(
     for outcome, drawn, budget in zip(outcomes, attempts, budgets, strict=True):
         accepted, satisfied = texts_of(drawn, kind), satisfied_in(drawn, kind)
         forecasts.append(
-            _forecast(outcome, texts, accepted, satisfied, budget, seconds=seconds, side_by_side=side_by_side)
+            _forecast(
+                outcome,
+                texts,
+                accepted,
+                satisfied,
+                budget,
+                worth=worth_in(drawn, kind),
+                seconds=seconds,
+                side_by_side=side_by_side,
+            )
         )
     needed = [each.budget for each in forecasts]
     enough = None if None in needed or not needed else Budget(max_attempts=max(n for n in needed if n is not None))
@@ -240,6 +262,7 @@ def _forecast(
     satisfied: int | None,
     budget: Budget,
     *,
+    worth: float | None,
     seconds: float,
     side_by_side: float,
 ) -> Forecast:
@@ -258,6 +281,8 @@ def _forecast(
         For QRS, how many of the pilot's attempts satisfy the constraint.
     budget
         For the run.
+    worth
+        For QRS, how many draws of g the pilot's attempts are worth, where some satisfy the constraint.
     seconds
         Of one attempt, of many side by side.
     side_by_side
@@ -270,6 +295,7 @@ def _forecast(
     rate = counted._replace(value=accepted / pilot) if pilot else counted
     before = attempts_before(satisfied, pilot)
     attempts = Estimate(*(before + texts / share if share else math.inf for share in (rate.value, rate.high, rate.low)))
+    more = 0 if worth is None or worth >= FEW else upwards(max(4.0, 2 * FEW / worth) * pilot)
     allowed = min(
         math.inf if budget.max_attempts is None else budget.max_attempts,
         math.inf if budget.max_tokens is None else budget.max_tokens / max(length, 1),
@@ -285,11 +311,12 @@ def _forecast(
         attempts=attempts,
         tokens=Estimate(*(length * count for count in attempts)),
         seconds=Estimate(*(seconds * max(count, side_by_side * _rounds(count / texts)) for count in attempts)),
-        suffices=_reached(texts, allowed, accepted, pilot, satisfied),
+        suffices=math.nan if more else _reached(texts, allowed, accepted, pilot, satisfied),
         rejections={label: count for label, count in outcome.report.rejections.items() if label != SAMPLER},
-        budget=_enough(texts, accepted, pilot, satisfied),
+        budget=None if more else _enough(texts, accepted, pilot, satisfied),
         before=before,
         allowed=budget,
+        more=more,
     )
 
 
@@ -355,6 +382,9 @@ def _advice(
             share = f"at most {digits(100 * least.acceptance.high)} % of them give one (95 %)"
             return f"pilot={max(_MORE, 4 * least.pilot)} first, to see more: {none}, so {share}"
         return f"{help_}: {none}"
+    if any(each.more for each in forecasts):
+        unsure = max(forecasts, key=lambda each: each.more)
+        return f"pilot={unsure.more} first, to see more: {_too_few(unsure)}"
     near = "" if weighed or itself else " (the proposal's texts that satisfy it, not g)"
     worst = min(forecasts, key=lambda each: each.suffices)
     if worst.suffices >= _SURE:

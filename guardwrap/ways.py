@@ -7,12 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from guardwrap.draws import Budget, Outcome
-from guardwrap.metrics import acceptance_rate, log_beta_for_tvd, qrs_acceptance, tvd_gold_guarded
+from guardwrap.metrics import acceptance_rate, effective_sample_size, log_beta_for_tvd, qrs_acceptance, tvd_gold_guarded
 from guardwrap.samplers import Attempt
 from guardwrap.samplers.qrs import NEAR, PILOT
 from guardwrap.words import counted, digits, upwards
 
-__all__ = ["ENOUGH", "Way", "attempts_before", "cheapest", "sampler_for", "satisfied_in", "texts_of", "way_of"]
+__all__ = [
+    "ENOUGH",
+    "Way",
+    "attempts_before",
+    "cheapest",
+    "sampler_for",
+    "satisfied_in",
+    "texts_of",
+    "way_of",
+    "worth_in",
+]
 
 ENOUGH = 200
 """Attempts of a pilot for each prompt from which it says something that none of them gave a text."""
@@ -64,7 +74,7 @@ class Way:
     pilot: int = 0
 
     def __str__(self) -> str:
-        begin, share = f"{self.source}, {self.sampler}", f"{self.acceptance:.3g} of attempts give one"
+        begin, share = f"{self.source}, {self.sampler}", f"{digits(100 * self.acceptance)} % of attempts give one"
         if not self.without:
             pilot = f"its pilot, {self.before:,.0f} attempts for a prompt, gives none; then " if self.before else ""
             return f"{begin}: {digits(self.tokens)} computed tokens a text; {pilot}{share}"
@@ -168,6 +178,13 @@ def texts_of(drawn: Sequence[Attempt], kind: str) -> float:
 def satisfied_in(drawn: Sequence[Attempt], kind: str) -> int | None:
     """Return how many attempts satisfy the constraint, which the pilot of QRS counts; None for another sampler."""
     return sum(attempt.satisfied for attempt in drawn) if kind == "qrs" else None
+
+
+def worth_in(drawn: Sequence[Attempt], kind: str) -> float | None:
+    """Return how many draws of g a pilot's attempts are worth, for QRS; None for another sampler."""
+    if kind != "qrs" or not any(attempt.satisfied for attempt in drawn):
+        return None
+    return effective_sample_size(_weights(drawn)).value
 
 
 def attempts_before(satisfied: int | None, attempts: int) -> float:

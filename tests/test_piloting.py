@@ -168,6 +168,30 @@ def test_what_qrs_draws_first_is_told_apart(small: World) -> None:
     assert f"computed tokens a text; its pilot, {forecast.before:,.0f} attempts for a prompt, gives none; then " in told
 
 
+def test_a_handful_of_weights_tells_no_budget_of_qrs(small: World) -> None:
+    """With more attempts larger weights are found, and QRS accepts fewer: what few say of a budget is far too good."""
+    guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
+    asked = {"seed": 0, "sampler": "qrs", **small.settings}
+    plan = guarded.plan(small.prompt, pilot=6, **asked)
+    (few,) = plan.forecasts
+    assert math.isnan(few.suffices)
+    assert plan.to_dict()["forecasts"][0]["suffices"] is None
+    assert few.budget is None
+    assert plan.budget is None
+    assert few.more >= 4 * 6
+    why = (
+        "the pilot's 6 attempts are worth less than 10 of your model's own texts, and QRS accepts fewer where more are "
+        "known"
+    )
+    assert f"  suffices     cannot be told: {why}\n" in str(plan)
+    assert plan.advice.startswith("draw from ") or plan.advice == f"pilot={few.more} first, to see more: {why}"
+    (enough,) = guarded.plan(small.prompt, pilot=200, **asked).forecasts
+    assert enough.more == 0
+    assert 0 <= enough.suffices <= 1
+    (plain,) = guarded_of(small).plan(small.prompt, pilot=6, **small.settings).forecasts
+    assert plain.more == 0, "rejection weighs nothing"
+
+
 def test_a_budget_of_qrs_has_to_do_for_its_pilot_and_its_texts(small: World) -> None:
     """Both lengths are left to chance: drawn here from their laws, given the pilot."""
     guarded = guarded_of(small, proposal=Prompt("a{prompt}"))

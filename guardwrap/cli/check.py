@@ -13,11 +13,14 @@ from guardwrap.cli.common import AllowCode, in_one_line, read_constraints
 from guardwrap.cli.streams import ends_at_once
 from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.classifier import Classifier
+from guardwrap.constraints.json_schema import JSONSchema
 from guardwrap.constraints.judge import run_check
+from guardwrap.constraints.keywords import Keyword
 from guardwrap.constraints.limits import judging
 from guardwrap.constraints.proposing import misfit
+from guardwrap.constraints.schemas import misspelt
 from guardwrap.constraints.spec import ConstraintFile
-from guardwrap.constraints.text import TextConstraint
+from guardwrap.constraints.text import Length, TextConstraint
 from guardwrap.draws import Draw
 from guardwrap.errors import quoted
 from guardwrap.host import quieten_transformers
@@ -114,6 +117,8 @@ def judged(constraint: Constraint, texts: Sequence[str], expected: Sequence[bool
     items = [Judged(text, want, (), ()) for text, want in zip(texts, expected, strict=True)]
     with judging():
         for part in constraint.parts:
+            if _counts_tokens(part):
+                continue
             for number, passed in enumerate(run_check(part, draws)):
                 if not passed:
                     item = items[number]
@@ -122,9 +127,32 @@ def judged(constraint: Constraint, texts: Sequence[str], expected: Sequence[bool
     return items
 
 
+def _counts_tokens(part: Constraint) -> bool:
+    return any(isinstance(inner, Length) and inner.unit == "tokens" for inner in walk(part))
+
+
+def _notes(constraint: Constraint) -> list[str]:
+    """Say what is valid and perhaps not meant, and what no text is judged by here."""
+    notes = [
+        f"{quoted(part.title)} counts tokens, which texts have only when they are drawn; it judges none here"
+        for part in constraint.parts
+        if _counts_tokens(part)
+    ]
+    for part in walk(constraint):
+        if isinstance(part, JSONSchema):
+            for name, meant in sorted(misspelt(part.schema).items()):
+                called = f"{quoted(name)} in {quoted(part.title)}"
+                notes.append(f"{called} is no keyword of JSON Schema and says nothing (did you mean {quoted(meant)}?)")
+        elif isinstance(part, Keyword) and len(part.words) == 1 and "," in part.words[0]:
+            notes.append(f"{quoted(part.words[0])} is one phrase; for several words write a list: [tea, coffee]")
+    return notes
+
+
 def _print(file: str, read: ConstraintFile, examples: Sequence[Judged], results: Sequence[Judged]) -> None:
     parts = len(read.constraint.parts)
     typer.echo(f"{file}: valid, {parts} part{'s' * (parts != 1)}")
+    for note in _notes(read.constraint):
+        typer.secho(f"note: {note}", fg="yellow")
     wrong = [item for item in examples if not item.right]
     if examples:
         typer.echo(f"{len(examples) - len(wrong)} of {len(examples)} examples as expected")
@@ -153,6 +181,7 @@ def _as_dict(
         "digest": read.constraint.digest,
         "parts": [part.title for part in read.constraint.parts],
         "ok": ok,
+        "notes": _notes(read.constraint),
         "examples": [{**asdict(item), "accepted": not item.failed} for item in examples],
         "texts": [
             {"text": item.text, "accepted": not item.failed, "failed": item.failed, "reasons": item.reasons}

@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from time import monotonic
 from typing import Annotated
 
@@ -35,14 +39,16 @@ from guardwrap.cli.telling import now_and_then
 from guardwrap.constraints.documents import read_option
 from guardwrap.draws import Budget
 from guardwrap.errors import UsageError
-from guardwrap.lines.own import own_of
-from guardwrap.lines.prompts import source_of
+from guardwrap.lines.own import OPTIONS, own_of
+from guardwrap.lines.prompts import Item, source_of
 from guardwrap.words import counted
 
 __all__ = ["plan"]
 
 _SHOWN = 8
-"""Prompts that a pilot is drawn for, at most: the first ones."""
+"""Prompts that a pilot is drawn for, at most: the first of each rule and budget, and then the first of all."""
+
+_KIND = tuple(name for name in OPTIONS if name != "seed")
 
 
 def plan(
@@ -73,7 +79,7 @@ def plan(
     masked: Masked = False,
     no_proposal: NoProposal = False,
     pilot: Annotated[
-        int, typer.Option(min=2, help=f"Attempts of the pilot, for each of the first {_SHOWN} prompts.")
+        int, typer.Option(min=2, help=f"Attempts of the pilot for a prompt; of many, {_SHOWN} are tried.")
     ] = 64,
     count: Annotated[int, typer.Option("-n", "--num-return-sequences", min=1, help="Texts a prompt.")] = 1,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest text.")] = None,
@@ -111,12 +117,10 @@ def plan(
     source = source_of(prompts or [], file, jsonl)
     if source.path is not None:
         source = dataclasses.replace(source, read_own=own_of(source.path, given.constraint, budget))
-    items = source.items()
-    first = list(islice(items, _SHOWN))
+    first, others = _tried(islice(source.items(), _SHOWN) if source.streams else source.items())
     texts = [item.given(chat) for item in first]
     if not texts:
         raise UsageError("there is no prompt to plan for")
-    others = 0 if source.streams else sum(1 for _ in items)
     named = None if sampler is None else read_option(sampler, "--sampler")
     options = {
         "max_new_tokens": max_new_tokens,
@@ -154,11 +158,49 @@ def plan(
         )
     drawn_by = {"--proposal": proposal is not None, "--adapter": adapter is not None, "--masked": masked}
     advice = as_said(in_flags(made.advice), [flag for flag, is_given in drawn_by.items() if is_given])
+    if source.path is not None:  # by their lines, as not only the first are tried
+        advice = re.sub(r"\b(?:prompt|number) (\d+)\b", lambda found: first[int(found[1]) - 1].where, advice)
     made = dataclasses.replace(made, advice=advice)
     typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable(in_flags(str(made))))
     if others and not as_json:
-        attempts = sum(each.attempts.value for each in made.forecasts) * (1 + others / len(texts))
-        if math.isfinite(attempts):
-            typer.echo(
-                f"{others} other prompts were not tried; if they are like these, all take {attempts:,.0f} attempts"
-            )
+        typer.echo(_of_others(first, others, [each.attempts.value for each in made.forecasts]))
+
+
+def _kind(item: Item) -> str:
+    """Return what prompts have alike that take as many attempts: their own rule, sampler and budget."""
+    return json.dumps({name: item.fields.get(name) for name in _KIND}, sort_keys=True)
+
+
+def _tried(items: Iterable[Item]) -> tuple[list[Item], Counter[str]]:
+    """Return the prompts that are tried, in their order, and how many of each kind are not."""
+    firsts: dict[str, tuple[int, Item]] = {}
+    early: list[tuple[int, Item]] = []
+    kinds: Counter[str] = Counter()
+    for number, item in enumerate(items):
+        kind = _kind(item)
+        kinds[kind] += 1
+        if kind not in firsts and len(firsts) < _SHOWN:
+            firsts[kind] = number, item
+        elif len(early) < _SHOWN:
+            early.append((number, item))
+    tried = sorted([*firsts.values(), *early[: _SHOWN - len(firsts)]], key=itemgetter(0))
+    for _, item in tried:
+        kinds[_kind(item)] -= 1
+    return [item for _, item in tried], +kinds
+
+
+def _of_others(tried: Sequence[Item], others: Counter[str], attempts: Sequence[float]) -> str:
+    """Say what the prompts that were not tried will take, by those of their kind."""
+    seen: dict[str, list[float]] = {}
+    for item, count in zip(tried, attempts, strict=True):
+        seen.setdefault(_kind(item), []).append(count)
+    said = f"{counted(others.total(), 'other prompt')} {'was' if others.total() == 1 else 'were'} not tried"
+    if unlike := sum(count for kind, count in others.items() if kind not in seen):
+        said += f", {unlike} of them with a rule, sampler or budget that none of these has"
+    means = {kind: sum(counts) / len(counts) for kind, counts in seen.items()}
+    alike = sum(attempts) + sum(means[kind] * count for kind, count in others.items() if kind in means)
+    if math.isfinite(alike):
+        who = "all" if not unlike else "the rest of them and these"
+        like = "they are like these" if len(seen) == 1 else "prompts of one rule and budget are alike"
+        said += f"; if {like}, {who} take {alike:,.0f} attempts"
+    return said

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from functools import cache, partial
 from itertools import islice
 from typing import Any
@@ -22,7 +23,7 @@ from guardwrap.constraints.references import META_SCHEMA, References
 from guardwrap.constraints.yaml_nodes import one_line, short
 from guardwrap.errors import ConstraintError, nearest
 
-__all__ = ["canonical", "fits", "misfit", "read_schema"]
+__all__ = ["canonical", "fits", "misfit", "misspelt", "read_schema"]
 
 _REFERENCES = ("$ref", "$dynamicRef")
 _MOST_ERRORS = 100
@@ -137,6 +138,20 @@ def misfit(validator: Any, value: Any) -> str | None:
     return one_line(message if error.json_path == "$" else f"{error.json_path}: {message}")
 
 
+def misspelt(schema: Any) -> dict[str, str]:
+    """Return names in a schema that are no keywords, and so say nothing, but are close to one: with that one."""
+    found: dict[str, str] = {}
+    todo = [schema]
+    while todo:
+        inner = todo.pop()
+        if isinstance(inner, dict):
+            for name in inner.keys() - _SAYS - _SAYS_NOTHING:
+                if close := get_close_matches(name, _SAYS, n=1, cutoff=_CLOSE):
+                    found[name] = close[0]
+            todo += DRAFT202012.subresources_of(inner)
+    return found
+
+
 def _followed(validator: Any, keyword: str, reference: str) -> Any:
     scope = validator._resolver
     return (scope.lookup if keyword == "$ref" else scope.lookup_dynamic)(reference)
@@ -174,7 +189,12 @@ def _named_in(schema: Any, key: str) -> bool:
 def _additional_properties(validator: Any, inner: Any, value: Any, schema: Any) -> _Errors:
     for key, item in value.items() if isinstance(value, dict) else ():
         if not _named_in(schema, key):
-            yield from validator.descend(item, inner, path=key)
+            yield from _not_allowed(key) if inner is False else validator.descend(item, inner, path=key)
+
+
+def _not_allowed(key: str) -> _Errors:
+    # The library names the value alone, and not where it stands.
+    yield jsonschema.ValidationError(f"the key {key!r} is not allowed")
 
 
 def _contains(validator: Any, inner: Any, value: Any, schema: Any) -> _Errors:
@@ -243,7 +263,7 @@ def _unevaluated_properties(validator: Any, inner: Any, value: Any, schema: Any)
         _evaluate(validator, schema, value, seen, top=True)
         for key, item in value.items():
             if key not in seen:
-                yield from validator.descend(item, inner, path=key)
+                yield from _not_allowed(key) if inner is False else validator.descend(item, inner, path=key)
 
 
 def _evaluate(validator: Any, schema: Any, value: Any, seen: set[Any], *, top: bool = False) -> None:
@@ -331,3 +351,15 @@ _Validator: Any = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
     {keyword: _looking(judge) for keyword, judge in {**_Library.VALIDATORS, **_OWN}.items()},
 )
 _Validator.evolve = _evolve
+
+_SAYS = {*_Validator.VALIDATORS, "$defs", "else", "maxContains", "minContains", "then"}
+"""Keywords that decide what a value must be."""
+_SAYS_NOTHING = {
+    *("$anchor", "$comment", "$dynamicAnchor", "$id", "$schema", "$vocabulary", "contentEncoding", "contentMediaType"),
+    *("contentSchema", "default", "deprecated", "description", "examples", "readOnly", "title", "writeOnly"),
+    *("additionalItems", "definitions", "dependencies", "id"),  # of older drafts
+    *("discriminator", "example", "externalDocs", "nullable", "xml"),  # of OpenAPI
+}
+"""Names that are written on purpose all the same."""
+_CLOSE = 0.8
+""""propertys" and "minlength" are as close to a keyword, "format_" and "item" too; "name" and "options" are not."""

@@ -296,8 +296,11 @@ class Length(TextConstraint):
         return self.within(self.measure(text))
 
     def fault(self, text: str) -> str:
-        """Say how long it is."""
-        return "" if self.unit == "tokens" else f"has {counted(self.measure(text), self.unit[:-1])}"
+        """Say how long it is, and how long it may be."""
+        if self.unit == "tokens":
+            return ""
+        limits = [f"at {word} {most}" for word, most in (("least", self.min), ("most", self.max)) if most is not None]
+        return f"has {counted(self.measure(text), self.unit[:-1])}, not {' and '.join(limits)}"
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
         """Measure the view, or the tokens of the attempt."""

@@ -279,6 +279,9 @@ class Reader:
             if key.tag == "tag:yaml.org,2002:merge":
                 raise self._error(key, "merge keys (<<) are not supported; write the fields out")
             if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
+                alone = isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode) and not value.value
+                if alone and node.flow_style and key.value:  # {200}
+                    raise self._error(key, f"{short(key.value)} stands alone where {{name: value}} should")
                 raise self._error(key, "a key must be a string; put it in quotes")
             name = self._scalar(key)
             if name in found:

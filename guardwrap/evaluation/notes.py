@@ -46,7 +46,8 @@ def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bo
     notes = []
     if (worth := figures["effective_sample_size"].value) < ENOUGH:
         notes.append(
-            f"the attempts are worth {worth:.3g} draws of g, too few: distances and their intervals may end too low"
+            f"the attempts are worth {worth:.3g} draws of g, too few to tell distances: their figures may be far off, "
+            "most often too low"
         )
     ratio = figures.get("log_partition_over_base_rate")
     if ratio is None:
@@ -60,7 +61,8 @@ def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bo
         )
     if place and gold < ENOUGH:
         notes.append(
-            f"{gold} texts of g only: " + ("too few for a projected KL" if gold < FEW else "the projected KL is rough")
+            f"only {gold} texts of g, from the model itself: "
+            + ("too few for a projected KL" if gold < FEW else "the projected KL is rough")
         )
     if place and gold >= ENOUGH and not halved:
         notes.append(

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from guardwrap.constraints.files import catalogue_names
 from guardwrap.content import adapters
 from tests.cli.commands import HAS_A, TWO_PARTS, assert_one_line, python, run
 
@@ -25,7 +26,7 @@ def test_check_names_all_failing_parts(tmp_path):
     result = run("check", "two.yaml", "zzzzzzzzz", "abc", "xyz")
     assert result.exit_code == 1
     first, second, third = result.stdout.splitlines()[-3:]
-    assert first == "text 1 rejected by 'has an a', 'short' (has 9 characters): 'zzzzzzzzz'"
+    assert first == "text 1 rejected by 'has an a', 'short' (has 9 characters, not at most 5): 'zzzzzzzzz'"
     assert second == "text 2 accepted: 'abc'"
     assert third == "text 3 rejected by 'has an a': 'xyz'"
     (tmp_path / "texts.txt").write_text("abc\n\n")
@@ -41,7 +42,10 @@ def test_check_lists_examples_that_are_wrong(tmp_path):
     result = run("check", "two.yaml")
     assert result.exit_code == 1
     assert "3 of 5 examples as expected" in result.stdout
-    assert "listed under accepts, but rejected by 'has an a', 'short' (has 7 characters): 'zzzzzzz'" in result.stdout
+    assert (
+        "listed under accepts, but rejected by 'has an a', 'short' (has 7 characters, not at most 5): 'zzzzzzz'"
+        in result.stdout
+    )
     assert "listed under rejects, but is accepted by every part: 'ab'" in result.stdout
 
 
@@ -55,6 +59,47 @@ def test_check_says_what_in_a_json_text_is_wrong(tmp_path):
     assert first == f"text 1 rejected by {reason}, {reason}: " + """'{"a": ["b", 1]}'"""
     assert "(is not JSON: Expecting ':' delimiter: line 1 column 5), " in second
     assert third == """text 3 accepted: '{"a": []}'"""
+
+
+NOTED = """\
+guardwrap: 1
+constraint:
+- kind: json_schema
+  name: drink
+  schema:
+    propertys: {a: {type: string}}
+    properties: {b: {minlength: 3, example: x, x-own: 1}}
+- {kind: not, of: {kind: keyword, words: "tea, coffee"}}
+- {kind: length, name: brief, max: 5, unit: tokens}
+- {kind: length, name: short, max: 8}
+examples:
+  accepts: ["{}"]
+  rejects: ["{\\"b\\": 12345}"]
+"""
+
+
+def test_check_notes_what_is_valid_and_perhaps_not_meant(tmp_path):
+    """A misspelt keyword of a schema says nothing, and an attempt's tokens are not known of a text: both are told."""
+    (tmp_path / "noted.yaml").write_text(NOTED)
+    result = run("check", "noted.yaml", "{}", "123456789")
+    assert result.exit_code == 1, result.output
+    told = [line.removeprefix("note: ") for line in result.stdout.splitlines() if line.startswith("note: ")]
+    assert told == [
+        "'brief' counts tokens, which texts have only when they are drawn; it judges none here",
+        "'minlength' in 'drink' is no keyword of JSON Schema and says nothing (did you mean 'minLength'?)",
+        "'propertys' in 'drink' is no keyword of JSON Schema and says nothing (did you mean 'properties'?)",
+        "'tea, coffee' is one phrase; for several words write a list: [tea, coffee]",
+    ]
+    assert "2 of 2 examples as expected" in result.stdout
+    assert result.stdout.endswith(
+        "text 1 accepted: '{}'\ntext 2 rejected by 'short' (has 9 characters, not at most 8): '123456789'\n"
+    )
+    assert json.loads(run("check", "noted.yaml", "--json").stdout)["notes"] == told
+
+
+@pytest.mark.parametrize("name", catalogue_names())
+def test_the_catalogue_gets_no_notes(name):
+    assert "note: " not in run("check", f"catalogue:{name}").stdout
 
 
 def test_check_as_json(tmp_path):
@@ -76,7 +121,7 @@ def test_check_as_json(tmp_path):
             "text": "zzzzzzzzz",
             "accepted": False,
             "failed": ["has an a", "short"],
-            "reasons": ["", "has 9 characters"],
+            "reasons": ["", "has 9 characters, not at most 5"],
         }
     ]
     assert run("check", "two.yaml", "--digest").stdout == data["digest"] + "\n"

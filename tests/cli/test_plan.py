@@ -64,7 +64,7 @@ def test_lines_have_rules_and_budgets_of_their_own(model, has_a, tmp_path):
     assert told.exit_code == 0, told.output
     assert told.stdout.count("  acceptance   below ") == 1
     assert (
-        "recommended: --pilot 256 first, to see more: prompt 2 had no text in 40 attempts, so at most " in told.stdout
+        f"recommended: --pilot 256 first, to see more: {lines}:2 had no text in 40 attempts, so at most " in told.stdout
     )
     assert "(this plan itself took " in told.stdout
     easy, hard, short = json.loads(run("plan", "--jsonl", lines, *args, "--json").stdout)["forecasts"]
@@ -72,6 +72,38 @@ def test_lines_have_rules_and_budgets_of_their_own(model, has_a, tmp_path):
     assert easy["suffices"] > 0.99 > short["suffices"]
     lines.write_text('{"prompt": "ab", "constrains": []}\n')
     assert_one_line(run("plan", "--jsonl", lines, *args), "unknown option 'constrains': did you mean \"constraints\"?")
+
+
+def test_of_many_lines_each_rule_and_budget_is_tried(model, has_a, tmp_path):
+    """Not the first lines alone: one that has no text would not be seen among them."""
+    easy = {"prompt": "ab"}
+    never = {"prompt": "cd", "constraint": {"kind": "regex", "pattern": "[0-9]"}}
+    few = {"prompt": "ef", "budget": {"max_attempts": 1}}
+    lines = tmp_path / "in.jsonl"
+    lines.write_text("".join(json.dumps(line) + "\n" for line in [*[easy] * 20, never, *[few] * 3, easy, never]))
+    args = ["plan", "--jsonl", lines, "-c", has_a, "--model", model, "--max-new-tokens", 8, "--pilot", 20, "--seed", 1]
+    told = run(*args).stdout
+    prompts = [line.split(" for ")[1] for line in told.splitlines() if line.startswith("1 text for ")]
+    assert prompts == [*["'ab'"] * 6, "'cd'", "'ef'"]
+    assert f"first, to see more: {lines}:21 had no text in 20 attempts" in told
+    assert told.splitlines()[-1] == "18 other prompts were not tried", "of one kind no text is known"
+    # What they take is taken from those of their kind.
+    lines.write_text("".join(json.dumps(line) + "\n" for line in [*[easy] * 10, *[few] * 2]))
+    told = run(*args).stdout
+    forecasts = json.loads(run(*args, "--json").stdout)["forecasts"]
+    simple, hard = (sum(each["attempts"]["value"] for each in some) for some in (forecasts[:7], forecasts[7:]))
+    assert told.splitlines()[-1] == (
+        "4 other prompts were not tried; if prompts of one rule and budget are alike, all take "
+        f"{simple / 7 * 10 + hard * 2:,.0f} attempts"
+    )
+    # Those of more kinds than are tried are told apart.
+    kinds = [{"prompt": "ab", "budget": {"max_attempts": 10 + i}} for i in range(10)]
+    lines.write_text("".join(json.dumps(line) + "\n" for line in [*kinds, kinds[0]]))
+    told = run(*args).stdout.splitlines()[-1]
+    assert told.startswith(
+        "3 other prompts were not tried, 2 of them with a rule, sampler or budget that none of these has; if prompts "
+        "of one rule and budget are alike, the rest of them and these take "
+    )
 
 
 def test_a_sampler_is_planned_for_by_its_name(model, has_a):

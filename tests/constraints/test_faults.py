@@ -42,9 +42,12 @@ FAULTS: list[tuple[TextConstraint, str, str]] = [
     (JSONSchema({}, where="fenced"), "```\n{\n```", "is not JSON: Expecting property name enclosed in double"),
     (JSONSchema(Even), '{"number": 1}', "$.number: Value error, odd"),
     (JSONSchema({"type": "number"}, on="lines"), '1\n"a"\n2', "'a' is not of type 'number'"),
-    (Length(max=1, unit="words"), "a b", "has 2 words"),
-    (Length(min=2, unit="lines"), "a", "has 1 line"),
-    (Length(max=2, unit="words", on="sentences"), "One two. And three more. Four.", "has 3 words"),
+    (Length(max=1, unit="words"), "a b", "has 2 words, not at most 1"),
+    (Length(min=2, unit="lines"), "a", "has 1 line, not at least 2"),
+    (Length(max=2, unit="words", on="sentences"), "One two. And three more. Four.", "has 3 words, not at most 2"),
+    (Length(min=2, max=3), "a", "has 1 character, not at least 2 and at most 3"),
+    (JSONSchema({"additionalProperties": False}), '{"a": 1}', "the key 'a' is not allowed"),
+    (JSONSchema({"properties": {"b": {"unevaluatedProperties": False}}}), '{"b": {"a": 1}}', "$.b: the key 'a' is not"),
     (Regex("a"), "b", ""),
 ]
 

@@ -759,7 +759,14 @@ HOSTILE = {
         HEAD + "  kind: grammar\n  start: start\n  grammar: 'start: b'",
         r":5: constraint\.grammar: ",
     ),
-    "budget of zero": (HEAD + "  {kind: finished}\nbudget:\n  max_attempts: 0", ":[45]: budget"),
+    "budget of zero": (
+        HEAD + "  {kind: finished}\nbudget:\n  max_tokens: 1\n  max_attempts: 0",
+        r":6: budget\.max_attempts: .* at least 1, or None \(in a file null\) for no limit",
+    ),
+    "budget without a name": (
+        HEAD + "  {kind: finished}\nbudget: {200}",
+        r":4: '200' stands alone where \{name: value\} should",
+    ),
     "budget of another type": (HEAD + "  {kind: finished}\nbudget: many", ":4: budget"),
     "examples of another type": (
         HEAD + "  {kind: finished}\nexamples: {accepts: [1]}",
