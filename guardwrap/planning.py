@@ -7,27 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from guardwrap.chances import MOST, SURE, enough_for, reached
 from guardwrap.draws import SAMPLER, Budget, Estimate, Outcome, plain
 from guardwrap.metrics import acceptance_rate
 from guardwrap.samplers import Attempt
-from guardwrap.samplers.qrs import PILOT
 from guardwrap.ways import ENOUGH, Way, attempts_before, satisfied_in, texts_of, worth_in
 from guardwrap.words import FEW, blamed, bounded, counted, digits, upwards
 
 __all__ = ["Forecast", "Plan", "planned", "spent"]
-
-_SURE = 0.99
-"""Probability with which a suggested budget suffices."""
 
 _FEW = 10
 """Texts of a pilot that are few to plan with: what follows may be wrong by a third and more."""
 
 _MORE = 256
 """Attempts of a pilot, at the least, where a smaller one had no text."""
-
-_MOST = 10_000_000
-"""Attempts that a budget is suggested for, at most."""
-
 
 _LIMITS = {
     "max_attempts": "attempts",
@@ -311,9 +304,9 @@ def _forecast(
         attempts=attempts,
         tokens=Estimate(*(length * count for count in attempts)),
         seconds=Estimate(*(seconds * max(count, side_by_side * _rounds(count / texts)) for count in attempts)),
-        suffices=math.nan if more else _reached(texts, allowed, accepted, pilot, satisfied),
+        suffices=math.nan if more else reached(texts, allowed, accepted, pilot, satisfied),
         rejections={label: count for label, count in outcome.report.rejections.items() if label != SAMPLER},
-        budget=None if more else _enough(texts, accepted, pilot, satisfied),
+        budget=None if more else enough_for(texts, accepted, pilot, satisfied),
         before=before,
         allowed=budget,
         more=more,
@@ -323,39 +316,6 @@ def _forecast(
 def _rounds(attempts: float) -> float:
     """Return how many rounds so many attempts a text take: one of them, then two, four, and so on while all fail."""
     return math.log2(1 + attempts)
-
-
-def _reached(texts: int, attempts: float, accepted: float, pilot: int, satisfied: int | None = None) -> float:
-    """Probability of so many texts among the attempts to come; for QRS after so many that satisfy the constraint."""
-    if attempts == math.inf:
-        return 1.0
-    import numpy as np
-    from scipy.stats import betabinom  # a third of a second to import
-
-    def reached(count: int, attempts: Any, seen: float) -> Any:
-        return betabinom.sf(count - 1, attempts, seen + 0.5, pilot - seen + 0.5)
-
-    if satisfied is None:
-        return float(reached(texts, int(attempts), accepted))
-    ends = np.unique(np.linspace(PILOT, max(PILOT, int(attempts)), 65).astype(int))  # of the pilot of QRS
-    ended = np.diff(reached(PILOT, ends, satisfied), prepend=0.0)
-    return float(np.sum(ended * reached(texts, np.maximum(0, int(attempts) - ends), accepted)))
-
-
-def _enough(texts: int, accepted: float, pilot: int, satisfied: int | None = None) -> int | None:
-    """Return the fewest attempts, to two digits, that reach the texts with probability 0.99."""
-    if not accepted:
-        return None
-    low, high = texts - 1, texts
-    while _reached(texts, high, accepted, pilot, satisfied) < _SURE:
-        low, high = high, 2 * high
-        if high > _MOST:
-            return None
-    while high - low > max(1, high // 100):
-        middle = (low + high) // 2
-        enough = _reached(texts, middle, accepted, pilot, satisfied) >= _SURE
-        low, high = (low, middle) if enough else (middle, high)
-    return high
 
 
 def _advice(
@@ -387,10 +347,10 @@ def _advice(
         return f"pilot={unsure.more} first, to see more: {_too_few(unsure)}"
     near = "" if weighed or itself else " (the proposal's texts that satisfy it, not g)"
     worst = min(forecasts, key=lambda each: each.suffices)
-    if worst.suffices >= _SURE:
+    if worst.suffices >= SURE:
         return f"sampler={kind!r}{near} and the budget as it is, which suffices"
     if enough is None:
-        return f"{help_}: no budget of {_MOST:,} attempts would do"
+        return f"{help_}: no budget of {MOST:,} attempts would do"
     others = [
         name
         for name in ("max_tokens", "max_computed_tokens", "max_seconds", "deadline")
@@ -404,5 +364,5 @@ def _advice(
     if len(forecasts) > 1:
         most = max(range(len(forecasts)), key=lambda i: forecasts[i].budget or 0)
         whose = f" for prompt {most + 1}, which needs most"
-    allowed = f"Budget(max_attempts={enough.max_attempts}){without}, enough with probability {_SURE}{whose}"
+    allowed = f"Budget(max_attempts={enough.max_attempts}){without}, enough with probability {SURE}{whose}"
     return f"sampler={kind!r}{near} and {allowed}{more}{cheaper}"

@@ -285,7 +285,7 @@ def test_neutral_values_and_labels_change_nothing(fields):
         ({"guardwrap": {"adapter": {"source": "/etc"}}}, "guardwrap.adapter", "no adapter"),
         ({"guardwrap": {"adapter": "dragon", "proposal": "careful"}}, "guardwrap", "not both"),
         ({"guardwrap": {"budget": {"max_attempt": 1}}}, "guardwrap.budget.max_attempt", "max_attempts"),
-        ({"guardwrap": {"budget": {"max_attempts": 0}}}, "guardwrap.budget", "at least 1"),
+        ({"guardwrap": {"budget": {"max_attempts": 0}}}, "guardwrap.budget.max_attempts", "at least 1"),
         (
             {"guided_regex": "a", "guardwrap": {"constraint": {"kind": "length", "min": 3, "max": 2}}},
             "guardwrap.constraint",

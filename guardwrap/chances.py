@@ -1,0 +1,65 @@
+"""How probable it is that a budget suffices, as a pilot has seen it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from guardwrap.samplers.qrs import PILOT
+
+__all__ = ["MOST", "SURE", "enough_for", "reached"]
+
+SURE = 0.99
+"""Probability with which a suggested budget suffices."""
+
+MOST = 10_000_000
+"""Attempts that a budget is suggested for, at most."""
+
+
+def reached(texts: int, attempts: float, accepted: float, pilot: int, satisfied: int | None = None) -> float:
+    """Return the probability of so many texts among the attempts to come: beta-binomial, under Jeffreys' prior.
+
+    Parameters
+    ----------
+    texts, attempts
+        So many texts, among so many attempts.
+    accepted
+        Attempts of a pilot that would have given a text, or their expected number.
+    pilot
+        Attempts of that pilot.
+    satisfied
+        For QRS, how many of them satisfy the constraint: its own pilot comes first, and takes until so many do as it
+        weighs.
+    """
+    if attempts == math.inf:
+        return 1.0
+    import numpy as np
+    from scipy.stats import betabinom  # a third of a second to import
+
+    def chance(count: int, attempts: Any, seen: float) -> Any:
+        return betabinom.sf(count - 1, attempts, seen + 0.5, pilot - seen + 0.5)
+
+    if satisfied is None:
+        return float(chance(texts, int(attempts), accepted))
+    ends = np.unique(np.linspace(PILOT, max(PILOT, int(attempts)), 65).astype(int))  # of the pilot of QRS
+    ended = np.diff(chance(PILOT, ends, satisfied), prepend=0.0)
+    return float(np.sum(ended * chance(texts, np.maximum(0, int(attempts) - ends), accepted)))
+
+
+def enough_for(texts: int, accepted: float, pilot: int, satisfied: int | None = None) -> int | None:
+    """Return the fewest attempts, to two digits, that reach the texts with probability 0.99; None beyond ``MOST``.
+
+    Parameters are as of ``reached``.
+    """
+    if not accepted:
+        return None
+    low, high = texts - 1, texts
+    while reached(texts, high, accepted, pilot, satisfied) < SURE:
+        low, high = high, 2 * high
+        if high > MOST:
+            return None
+    while high - low > max(1, high // 100):
+        middle = (low + high) // 2
+        enough = reached(texts, middle, accepted, pilot, satisfied) >= SURE
+        low, high = (low, middle) if enough else (middle, high)
+    return high
