@@ -65,13 +65,13 @@ class Finishing:
         """
         ended: dict[int, Outcome] = {}
 
-        def on_end(request: Request, outcome: Outcome) -> None:
-            prompt: Any = request.prompt
-            ended[prompt.number] = self.completed(prompt, request.constraint, outcome)
-            if on_outcome is not None:
+        if on_outcome is not None:
+
+            def on_end(request: Request, outcome: Outcome) -> None:
+                prompt: Any = request.prompt
+                ended[prompt.number] = self.completed(prompt, request.constraint, outcome)
                 on_outcome(prompt.number, ended[prompt.number])
 
-        if on_outcome is not None:
             job = replace(job, on_end=on_end)
         for prompt, constraint, outcome in job.served(job.requests(prompts, first=first), alone=alone):
             early = ended.pop(prompt.number, None)  # a fallback is asked once

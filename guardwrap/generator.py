@@ -235,15 +235,15 @@ class GuardedGenerator(PipelineLike):
         prompts, **options
             As in a call.
         first
-            Number of the first prompt. Randomness belongs to a prompt's number, so a run that stopped after k
-            prompts goes on with the same texts from ``first=k`` and the seed in its reports.
+            Number of the first prompt: a run that stopped after k goes on alike from ``first=k`` with its seed.
         on_outcome
             Told the number of a prompt and its outcome when it has ended, also while slower ones before it go on.
         """
         given = self._session.kind.read_prompts(prompts).prompts
         require_whole("first", first, 0)
-        options = {"first": first, "alone": True, "on_outcome": on_outcome, "job": self._session.job(options)}
-        return (outcome for _, outcome in self._finishing.outcomes(given, **options))
+        job = self._session.job(options)
+        served = self._finishing.outcomes(given, job, first=first, alone=True, on_outcome=on_outcome)
+        return (outcome for _, outcome in served)
 
     async def arun(self, prompts: Any = None, **options: Any) -> list[Outcome]:
         """Generate as ``run`` does, without blocking the event loop: calls that run side by side share one batch."""

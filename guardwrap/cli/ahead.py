@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
+from guardwrap.cli.results import write_whole
 from guardwrap.errors import UsageError
 from guardwrap.inputs import irregular
 
@@ -65,11 +65,4 @@ def keep_ahead(output: Path, lines: Mapping[int, bytes]) -> None:
         if path.is_file():
             path.unlink()
         return
-    beside = path.with_name(f"{path.name}.new")
-    try:
-        beside.write_bytes(b"".join(b"%d %b" % (number, lines[number]) for number in sorted(lines)))
-        beside.replace(path)
-    except OSError:
-        with suppress(OSError):
-            beside.unlink()
-        raise
+    write_whole(path, (b"%d %b" % (number, lines[number]) for number in sorted(lines)))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from guardwrap.errors import UsageError
 
-__all__ = ["as_said", "in_flags", "told_in_flags"]
+__all__ = ["as_said", "by_places", "in_flags", "told_in_flags"]
 
 _SPELLED: dict[str, str | Callable[[re.Match[str]], str]] = {
     r"draw from the model itself, masked with sampler=": "draw from the model itself, masked, with --masked sampler=",
@@ -53,3 +53,16 @@ def as_said(advice: str, given: Sequence[str]) -> str:
         if left_out and f" with {flag} " in advice:
             return advice.replace(f" with {flag} ", f" without {left_out}, with {f'{kept} ' if kept else ''}")
     return advice
+
+
+def by_places(advice: str, places: Sequence[str]) -> str:
+    """Call the prompts that advice on a plan numbers by where they stand.
+
+    Examples
+    --------
+    >>> by_places("Budget(max_attempts=8), enough for prompt 2, which needs most", ["in.jsonl:1", "in.jsonl:7"])
+    'Budget(max_attempts=8), enough for in.jsonl:7, which needs most'
+    """
+    # In its own words alone: a proposal's, which it may quote, can have a number too.
+    numbered = r"\bprompt (\d+)(?= had no text|, which needs most)|(?<=\(the first is )number (\d+)(?=\))"
+    return re.sub(numbered, lambda found: places[int(found[1] or found[2]) - 1], advice)

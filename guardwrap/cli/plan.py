@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -33,7 +32,7 @@ from guardwrap.cli.common import (
     printable,
     read_constraints,
 )
-from guardwrap.cli.flags import as_said, in_flags, told_in_flags
+from guardwrap.cli.flags import as_said, by_places, in_flags, told_in_flags
 from guardwrap.cli.proposing import proposed_by
 from guardwrap.cli.telling import now_and_then
 from guardwrap.constraints.documents import read_option
@@ -159,7 +158,7 @@ def plan(
     drawn_by = {"--proposal": proposal is not None, "--adapter": adapter is not None, "--masked": masked}
     advice = as_said(in_flags(made.advice), [flag for flag, is_given in drawn_by.items() if is_given])
     if source.path is not None:  # by their lines, as not only the first are tried
-        advice = re.sub(r"\b(?:prompt|number) (\d+)\b", lambda found: first[int(found[1]) - 1].where, advice)
+        advice = by_places(advice, [item.where for item in first])
     made = dataclasses.replace(made, advice=advice)
     typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable(in_flags(str(made))))
     if others and not as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from io import FileIO
@@ -267,18 +267,33 @@ def replace_lines(path: Path, new: Mapping[int, bytes]) -> int:
         The size of the file, in bytes.
     """
     path = path.resolve()  # of a link, what it leads to
+    try:
+        with path.open("rb") as old:
+            return write_whole(path, (new.get(i, raw) for i, raw in enumerate(old) if raw.endswith(b"\n")))
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write the results: {error.strerror}", str(path)) from None
+
+
+def write_whole(path: Path, lines: Iterable[bytes]) -> int:
+    """Write a file, or write it anew, all at once, and return its size in bytes.
+
+    Raises
+    ------
+    OSError
+        If that cannot be; what was there stays.
+    """
     beside = path.with_name(f"{path.name}.new")
     try:
-        with path.open("rb") as old, beside.open("wb") as file:
-            for number, raw in enumerate(old):
-                file.write(new.get(number, raw) if raw.endswith(b"\n") else b"")
+        with beside.open("wb") as file:
+            file.writelines(lines)
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
-        shutil.copymode(path, beside)
+        if path.exists():
+            shutil.copymode(path, beside)
         beside.replace(path)
-    except OSError as error:
+    except OSError:
         with suppress(OSError):
             beside.unlink()
-        raise OSError(error.errno, f"cannot write the results: {error.strerror}", str(path)) from None
+        raise
     return size

@@ -88,7 +88,7 @@ class Run:
         self._settings = settings
         self._output = output
         self._quiet = quiet
-        self._kept = {number: line for number, line in (kept or {}).items() if number >= done.count}
+        self._kept = dict(kept or {})
         self._fits = fits
         self._tell: Callable[[], None] = lambda: None
         self._append: Callable[[bytes], None] = _to_stdout

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from guardwrap import GuardedGenerator
-from guardwrap.cli.flags import as_said, in_flags
+from guardwrap.cli.flags import as_said, by_places, in_flags
 from guardwrap.cli.plan import plan as command
 from tests.cli.commands import NEVER, assert_one_line, run
 
@@ -104,6 +104,20 @@ def test_of_many_lines_each_rule_and_budget_is_tried(model, has_a, tmp_path):
         "3 other prompts were not tried, 2 of them with a rule, sampler or budget that none of these has; if prompts "
         "of one rule and budget are alike, the rest of them and these take "
     )
+
+
+@pytest.mark.parametrize(
+    ("advice", "said"),
+    [
+        ("pilot first: prompt 2 had no text in 4 attempts", "pilot first: in:9 had no text in 4 attempts"),
+        ("2 of 2 prompts (the first is number 1) had no text", "2 of 2 prompts (the first is in:3) had no text"),
+        ("enough with probability 0.99 for prompt 2, which needs most", "enough with probability 0.99 for in:9, which"),
+        ("draw from the prompt 'As prompt 77 and number 8: {prompt}'", "the prompt 'As prompt 77 and number 8: {"),
+    ],
+)
+def test_advice_on_lines_of_a_file_names_them(advice, said):
+    """And leaves the words of a proposal, which it may quote, as they are."""
+    assert said in by_places(advice, ["in:3", "in:9"])
 
 
 def test_a_sampler_is_planned_for_by_its_name(model, has_a):
