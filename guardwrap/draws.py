@@ -252,7 +252,7 @@ class Report:
         if self.ended == "impossible":
             return f"{blame}weaken the constraint, or let the model say more: top_k=0, a larger max_new_tokens"
         rate = f"acceptance rate {self.acceptance}; " if self.acceptance else ""
-        if self.cut_off >= self.usage.attempts * _MANY:
+        if self.usage.attempts and self.cut_off / self.usage.attempts >= _MANY:
             rate += f"{self.cut_off:,} were cut off by max_new_tokens, and a larger one would let them go on; "
         away = self.proposal is not None and self.sampler in ("qrs", "imh")
         plan = "; a plan tells whether the model itself is cheaper than this proposal" if away else ""

@@ -154,7 +154,8 @@ class Job:
             lookahead = Mask(watch, prompt.law, asked.constraint, partial(self.call.draw, prompt), unseen)
             mask = None if self.masked is None else lookahead
         weigh = self.weigh if asked.sampler.weighs else None
-        return self._request(prompt, asked, watch=watch, mask=mask, lookahead=lookahead, weigh=weigh)
+        notes = (*self.notes, *prompt.law.notes)
+        return self._request(prompt, asked, notes=notes, watch=watch, mask=mask, lookahead=lookahead, weigh=weigh)
 
     def _request(self, prompt: Any, asked: Asked, **how: Any) -> Request:
         """Make a request of a prompt that asks for this; ``how`` is what depends on where its attempts come from."""
@@ -166,7 +167,6 @@ class Job:
             seed=asked.seed,
             place=asked.place,
             draw_of=self.call.draw,
-            notes=self.notes,
             proposal=None if self.proposal is None else self.proposal(asked.constraint),
             on_text=self.on_text,
             on_end=self.on_end,

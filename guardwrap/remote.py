@@ -85,7 +85,9 @@ class EndpointJob(Job):
         elif self.source is not None and self.source.masked:
             prompt = replace(prompt, law=replace(prompt.law, mask=masking(asked.constraint)[1]))
         reader = self.reader if asked.constraint is self.asked.constraint else Reader(asked.constraint)
-        return self._request(prompt, asked, watch=TextWatch(reader), weigh=self.weigh if weighed else None)
+        return self._request(
+            prompt, asked, notes=self.notes, watch=TextWatch(reader), weigh=self.weigh if weighed else None
+        )
 
     def records(self, prompt: Any, outcome: Outcome) -> Any:
         """Render an outcome as the pipeline would, with None for texts that are missing."""

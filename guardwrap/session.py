@@ -128,7 +128,7 @@ class Session(Asking):
         own, _ = self._read(options)
         given = own.get("proposal")
         proposal = self.proposal is not None if given is None else given is not False
-        return proposal or self._takes_adapter(own)
+        return proposal or self._adapter_in(own) not in (None, False)
 
     def other_ways(self, options: Mapping[str, Any]) -> Iterator[tuple[bool, dict[str, Any]]]:
         """Yield options of the same call from the model itself, and masked, where they are others and possible.
@@ -243,22 +243,23 @@ class Session(Asking):
             batches=self.batches,
         )
 
-    def _takes_adapter(self, own: Mapping[str, Any]) -> bool:
+    def _adapter_in(self, own: Mapping[str, Any]) -> Any:
+        """Return what a call has as its adapter, False or None for none. Another thread may load or unload it."""
         given = own.get("adapter")
-        return self.adapter is not None if given is None else given is not False
+        return self.adapter if given is None else given
 
     def _proposal_in(self, own: Mapping[str, Any]) -> Proposal | None:
         """Read what attempts of a call are to be drawn from."""
-        given = own.get("adapter")
+        given = self._adapter_in(own)
         asked = own.get("proposal")
         proposal = self.proposal if asked is None else proposal_of(self.pipe, None if asked is False else asked)
-        if not self._takes_adapter(own):
+        if given is None or given is False:
             return proposal
         if proposal is not None and not proposal.only_masks(self.pipe):
             raise UsageError(
                 "attempts come from a proposal or from an adapter, not both; pass adapter=False, or no proposal="
             )
-        adapter = self.adapter if given is None else adapter_of(self.pipe, given)
+        adapter = adapter_of(self.pipe, given)
         return Proposal(self.pipe, None, "an adapter", adapter, None if proposal is None else proposal.masked)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ OR_REJECTION = ", or sampler='rejection', whose texts are the proposal's"
 """The other way out where attempts cannot be weighed, for calls that choose a sampler."""
 
 _SATISFY = "as your model writes them when they satisfy the constraint"
+
+_LARGE = 10**15
+"""Counts from which on nobody reads all digits. Attempts that were skipped may be more than any float."""
 
 _ENDED = {
     "max_attempts": "the budget in attempts is spent",
@@ -39,9 +43,8 @@ def sentence(report: Report) -> str:
     texts = counted(got, "text") if got == asked else f"{got} of {asked} texts"
     pilot = report.evidence.get("pilot_attempts", 0)
     drawn = tried - pilot if isinstance(pilot, int) else tried
-    cost = (
-        "every attempt gave one" if drawn == got else f"a text took about {counted(_rounded(drawn / got), 'attempt')}"
-    )
+    mean = _rounded(drawn / got) if drawn < _LARGE else drawn // got
+    cost = "every attempt gave one" if drawn == got else f"a text took about {counted(mean, 'attempt')}"
     cost += f", after a pilot of {pilot:,}" if pilot else ""
     missing = "" if got == asked else f"; no more, as {_ENDED.get(report.ended, report.ended)}"
     return f"{texts}, {_origin(report)}; {cost}{missing}"
@@ -76,7 +79,8 @@ def _nearness(report: Report) -> str:
 
 def counted(number: float, what: str) -> str:
     """Return a number with what it counts, in the plural where it is not one."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    shown = f"{number:,}" if number < _LARGE else f"{Decimal(number):.2e}"
+    return f"{shown} {what}{'' if number == 1 else 's'}"
 
 
 def blamed(rejections: Mapping[str, int], attempts: int) -> dict[str, str]:

@@ -188,6 +188,21 @@ def test_negative_control_half_precision_weights_without_float32(monkeypatch: py
     assert np.abs(weights).max() > 1e-3
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_a_mask_has_left_counts_in_half_precision_too(dtype: torch.dtype) -> None:
+    """The same prompt as a proposal, masked: a text weighs what the mask has left, and nothing else."""
+    world = llama_world(letters="abc", max_new_tokens=8)
+    world.model.to(dtype)
+    masked = Masked(Prompt("{prompt}"), unseen=0.0)
+    guarded = GuardedGenerator(world.pipeline(), ~Regex("a|^.?$"), proposal=masked, sampler=qrs(1.0))
+    itself = GuardedGenerator(world.pipeline(), ~Regex("a|^.?$"), proposal=Masked(unseen=0.0), sampler=qrs(1.0))
+    pairs = [each.attempts(world.prompt, 64, seed=0, **world.settings)[0] for each in (guarded, itself)]
+    for told, own in zip(*pairs, strict=True):
+        assert told.draw.token_ids == own.draw.token_ids
+        assert (own.log_weight or 0.0) < -0.5
+        assert told.log_weight == pytest.approx(own.log_weight, abs=0.05)
+
+
 def test_same_seed_same_texts_whatever_the_batch_size() -> None:
     world, _ = other_prompt()
     for sampler in (qrs(0.5), imh(2), qrs(target_tvd=0.3, pilot=10)):

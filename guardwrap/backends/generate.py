@@ -162,7 +162,7 @@ class _Settled(StoppingCriteriaList):
         finished = cut = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
         for criterion in self:
             stops = ended_by(criterion, input_ids, scores, **kwargs)
-            if isinstance(criterion, MaxLengthCriteria | MaxTimeCriteria):
+            if type(criterion) in (MaxLengthCriteria, MaxTimeCriteria):
                 cut = cut | stops
             else:
                 finished = finished | stops

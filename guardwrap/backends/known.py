@@ -19,7 +19,7 @@ import torch
 
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.tokens import BLOCK
-from guardwrap.scheduling.backend import Decoded, Launch
+from guardwrap.scheduling.backend import Decoded, Launch, Memo
 
 __all__ = ["Place", "TokenLaw", "Tree", "learn", "next_token", "step", "token_laws"]
 
@@ -99,8 +99,8 @@ class Place:
         By the next token.
     end : tuple or None
         Status and blame of an attempt that came here, where that ended it.
-    memo : dict
-        For whoever judges texts: attempts that end here have the same text.
+    memo : Memo or None
+        For whoever judges texts, where attempts end here.
     used : int
         When an attempt came by last; never later than at what it stands on.
     """
@@ -112,7 +112,7 @@ class Place:
         self.end = end
         self.law: TokenLaw | None = None
         self.children: dict[int, Place] = {}
-        self.memo: dict[str, Any] = {}
+        self.memo = None if end is None else Memo()
 
 
 class Tree:
@@ -141,8 +141,10 @@ class Tree:
         self._begun += 1
         if self._begun % OFTEN == 0:
             self._forget()
-        # Requests of equal prompts share the law; what is over for one is over for others under the same constraint.
-        rule = getattr(launch.request, "constraint", None), launch.watch is None, launch.mask is None
+        # Requests of equal prompts share the law. What is over for one is over for others under the same constraint,
+        # unless it is judged with the prompt's text: a tokenizer may read two texts as the same tokens.
+        constraint = getattr(launch.request, "constraint", None)
+        rule = constraint, _text_of(launch), launch.watch is None, launch.mask is None
         root = self._roots.setdefault(law, {}).setdefault(rule, Place())
         root.used = self._begun
         return root
@@ -157,6 +159,11 @@ class Tree:
             before = sorted(place.used for place in places)[-self._most // 2]
             for place in places:
                 place.children = {token: child for token, child in place.children.items() if child.used >= before}
+
+
+def _text_of(launch: Launch) -> str | None:
+    """Return the prompt's text, where the launch has a prompt."""
+    return getattr(getattr(launch.request, "prompt", None), "text", None)
 
 
 def step(attempt: Decoded) -> bool:

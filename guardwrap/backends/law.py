@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import torch
+import transformers
 from transformers import LogitsProcessorList, StoppingCriteriaList
 
 __all__ = ["GenerationLaw", "ended_by"]
@@ -72,36 +73,63 @@ class GenerationLaw:
         return tuple(self.prompt_ids.tolist())
 
     @cached_property
+    def own_functions(self) -> tuple[str, ...]:
+        """The class names of processors and criteria that are not transformers' own, and so may keep a state."""
+        functions = (type(each) for each in (*self.processors, *self.criteria))
+        return tuple(dict.fromkeys(each.__name__ for each in functions if each not in _FUNCTIONS_OF_THE_TEXT))
+
+    @cached_property
     def repeats(self) -> bool:
         """Whether equal prefixes have equal laws, and end alike: functions of the user's own may keep a state."""
-        functions = {type(each).__name__ for each in (*self.processors, *self.criteria)}
-        return self.mode == "sample" and self.max_time is None and functions <= _FUNCTIONS_OF_THE_TEXT
+        return self.mode == "sample" and self.max_time is None and not self.own_functions
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What reports say of it, one sentence each."""
+        return (_STATE.format(", ".join(self.own_functions)),) if self.own_functions else ()
 
     @cached_property
     def group(self) -> Hashable:
         """Equal for laws whose rows may be warped and drawn together: the same mode, warpers and their settings."""
-        return (self.mode, *((type(warper), repr(sorted(vars(warper).items()))) for warper in self.warpers))
+        settings = (sorted(vars(warper).items()) for warper in self.warpers)
+        exact = (tuple((name, _exact(value)) for name, value in each) for each in settings)
+        return (self.mode, *zip(map(type, self.warpers), exact, strict=True))
 
 
-_FUNCTIONS_OF_THE_TEXT = {
-    "EncoderNoRepeatNGramLogitsProcessor",
-    "EncoderRepetitionPenaltyLogitsProcessor",
-    "ExponentialDecayLengthPenalty",
-    "ForcedBOSTokenLogitsProcessor",
-    "ForcedEOSTokenLogitsProcessor",
-    "InfNanRemoveLogitsProcessor",
-    "LogitNormalization",
-    "MinLengthLogitsProcessor",
-    "MinNewTokensLengthLogitsProcessor",
-    "NoBadWordsLogitsProcessor",
-    "NoRepeatNGramLogitsProcessor",
-    "RepetitionPenaltyLogitsProcessor",
-    "SequenceBiasLogitsProcessor",
-    "StopStringCriteria",
-    "SuppressTokensAtBeginLogitsProcessor",
-    "SuppressTokensLogitsProcessor",
-}
-"""Of transformers: what they do to a row depends on its tokens alone."""
+_STATE = (
+    "{} is not transformers' own: if its answer depends on more than the token ids and scores that it is given, such "
+    "as a counter, texts depend on the batch size and are not drawn from one distribution"
+)
+
+
+def _exact(value: Any) -> Hashable:
+    """Return a setting so that only equal ones compare equal: printed, a tensor has four digits."""
+    return (value.dtype, str(value.device), tuple(value.flatten().tolist())) if torch.is_tensor(value) else value
+
+
+_FUNCTIONS_OF_THE_TEXT = frozenset(
+    getattr(transformers.generation, name)
+    for name in (
+        "EncoderNoRepeatNGramLogitsProcessor",
+        "EncoderRepetitionPenaltyLogitsProcessor",
+        "ExponentialDecayLengthPenalty",
+        "ForcedBOSTokenLogitsProcessor",
+        "ForcedEOSTokenLogitsProcessor",
+        "InfNanRemoveLogitsProcessor",
+        "LogitNormalization",
+        "MinLengthLogitsProcessor",
+        "MinNewTokensLengthLogitsProcessor",
+        "NoBadWordsLogitsProcessor",
+        "NoRepeatNGramLogitsProcessor",
+        "RepetitionPenaltyLogitsProcessor",
+        "SequenceBiasLogitsProcessor",
+        "StopStringCriteria",
+        "SuppressTokensAtBeginLogitsProcessor",
+        "SuppressTokensLogitsProcessor",
+    )
+)
+"""Of transformers: what they do to a row depends on its tokens alone. These classes only: one that is derived from them
+may do anything."""
 
 
 def ended_by(criterion: Callable[..., Any], ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:

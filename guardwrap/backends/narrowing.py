@@ -12,6 +12,7 @@ for.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,9 @@ prefixes may be a large part of what is left, ``NOTABLE`` of it."""
 
 NOTABLE = 1 / 16
 
+_TINY = -600.0
+"""Logarithm of shares that are held against the largest one, as floats end at exp(-745)."""
+
 Candidates = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 """Of the next token: ids, and log-probabilities in nats, the likeliest first; ``[candidates]`` each."""
 
@@ -57,8 +61,9 @@ class Branch:
         How many were to be judged at first, those that lead nowhere included.
     children
         By the next token.
-    live
-        Share of the texts with this prefix that are not known to be rejected.
+    log_live
+        Logarithm of the share of the texts with this prefix that are not known to be rejected: the share itself may be
+        less than any float.
     law
         Of the next token, given that the text is not known to be rejected; its log-probabilities are those of the
         whole law.
@@ -70,7 +75,7 @@ class Branch:
     judged: int = 0
     quota: int = 0
     children: dict[int, Branch] = field(default_factory=dict)
-    live: float = 1.0
+    log_live: float = 0.0
     law: TokenLaw | None = None
 
     def judge(self, mask: Mask) -> None:
@@ -91,26 +96,28 @@ class Branch:
             self.children.pop(token, None)
 
     def weigh(self) -> None:
-        """Compute ``live`` and ``law``, here and below."""
+        """Compute ``log_live`` and ``law``, here and below."""
         for child in self.children.values():
             child.weigh()
-        self.leave_out({token for token, child in self.children.items() if child.live == 0.0})
-        shares = np.exp(self.log_probabilities)
+        self.leave_out({token for token, child in self.children.items() if child.log_live == -math.inf})
+        logs = self.log_probabilities.copy()
         for token, child in self.children.items():
-            shares[self.tokens == token] *= child.live
+            logs[self.tokens == token] += child.log_live
+        top = float(logs.max()) if len(logs) else -math.inf
+        shift = top if top < _TINY else 0.0
+        shares = np.exp(logs - shift)
         some = shares > 0
         bounds = shares[some].cumsum()
-        self.live = min(float(bounds[-1]), 1.0) if len(bounds) else 0.0
+        self.log_live = min(math.log(bounds[-1]) + shift, 0.0) if len(bounds) else -math.inf
         if len(bounds):
             tokens, values = self.tokens[some].tolist(), self.log_probabilities[some].tolist()
             self.law = TokenLaw(tokens, values, bounds.tolist(), float(bounds[-1]), gaps=False)
 
-    def below(self, reached: float = 1.0) -> Iterator[tuple[Branch, float]]:
-        """Yield this branch and those below, each with the probability of its prefix."""
+    def below(self, reached: float = 0.0) -> Iterator[tuple[Branch, float]]:
+        """Yield this branch and those below, each with the log-probability of its prefix."""
         yield self, reached
         for token, child in self.children.items():
-            probability = float(np.exp(self.log_probabilities[self.tokens == token][0]))
-            yield from child.below(reached * probability)
+            yield from child.below(reached + float(self.log_probabilities[self.tokens == token][0]))
 
     def at(self, prefix: Sequence[int]) -> Branch | None:
         """Return the branch of a prefix, if there is one."""
@@ -128,14 +135,14 @@ class Narrowed:
     ----------
     root
         Where attempts begin.
-    live
-        L, the share of the law that is left; 0 where every text is known to be rejected.
+    log_live
+        log L, where L is the share of the law that is left; minus infinity where every text is known to be rejected.
     computed
         Tokens that the model was run for.
     """
 
     root: Branch
-    live: float
+    log_live: float
     computed: int
 
 
@@ -183,9 +190,10 @@ def narrowed(
             parent.leave_out({ids[-1]})
     root.weigh()
     branches = list(root.below())
-    notable = NOTABLE * root.live / len(branches)
+    notable = math.log(NOTABLE / len(branches)) + root.log_live
     for branch, reached in branches:
-        if reached * float(np.exp(branch.log_probabilities[branch.judged :]).sum()) > notable:
+        unjudged = float(np.exp(branch.log_probabilities[branch.judged :]).sum())
+        if unjudged > 0 and reached + math.log(unjudged) > notable:
             branch.judge(mask)
     root.weigh()
     return root

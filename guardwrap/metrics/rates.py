@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from scipy.special import betaincinv
+from scipy.special import betaincinv, gammaincinv
 
 from guardwrap.draws import Estimate
 from guardwrap.metrics.intervals import combine, log_estimate
@@ -18,7 +18,7 @@ def acceptance_rate(accepted: int, attempts: int, *, stopped_on_acceptance: bool
     Parameters
     ----------
     accepted, attempts
-        Counts.
+        Counts. More than 10^300 attempts, which hardly a float can hold, count as so many.
     stopped_on_acceptance
         True when drawing stopped at the ``accepted``-th acceptance, so that the number of attempts was random
         (inverse binomial sampling); False when the number of attempts was fixed beforehand.
@@ -34,13 +34,21 @@ def acceptance_rate(accepted: int, attempts: int, *, stopped_on_acceptance: bool
     """
     if attempts == 0:
         return Estimate(float("nan"), 0.0, 1.0)
+    attempts = min(attempts, 10**300)
     tail = (1 - level) / 2
-    low = betaincinv(accepted, attempts - accepted + 1, tail) if accepted else 0.0
+    low = _quantile(accepted, attempts - accepted + 1, tail) if accepted else 0.0
     successes = accepted + (0 if stopped_on_acceptance else 1)
-    high = betaincinv(successes, attempts - accepted, 1 - tail) if attempts > accepted else 1.0
+    high = _quantile(successes, attempts - accepted, 1 - tail) if attempts > accepted else 1.0
     haldane = stopped_on_acceptance and accepted >= 2
     value = (accepted - 1) / (attempts - 1) if haldane else accepted / attempts
     return Estimate(float(value), float(low), float(high))
+
+
+def _quantile(successes: int, failures: int, level: float) -> float:
+    """Return a quantile of the beta distribution; of one with very many failures by its limit, a gamma."""
+    if failures > 10**12:
+        return float(gammaincinv(successes, level)) / failures
+    return float(betaincinv(successes, failures, level))
 
 
 def times_fewer(base: Estimate, own: Estimate) -> Estimate:

@@ -46,7 +46,7 @@ from guardwrap.private import (
 
 __all__ = ["PreparedPrompt", "prepare", "require_context", "resolved"]
 
-# These read scores only, row by row, so one call serves the rows of every prompt.
+# These read scores only, row by row, so one call serves the rows of every prompt. What is derived from them may not.
 _ROWWISE = (
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -195,11 +195,12 @@ def prepare(
     max_length, end_tokens = 2**31, frozenset[int]()
     criteria = StoppingCriteriaList()
     for criterion in kept["criteria"]:  # the user's own take the place of transformers'
-        if isinstance(criterion, MaxLengthCriteria):
+        # Of these classes only: what is derived from them may end texts in its own way, and is called.
+        if type(criterion) is MaxLengthCriteria:
             max_length = min(max_length, criterion.max_length)
-        elif isinstance(criterion, EosTokenCriteria):
+        elif type(criterion) is EosTokenCriteria:
             end_tokens |= frozenset(criterion.eos_token_id.tolist())
-        elif not isinstance(criterion, MaxTimeCriteria):
+        elif type(criterion) is not MaxTimeCriteria:
             criteria.append(criterion)
     return GenerationLaw(
         prompt_ids=ids[0],
@@ -351,7 +352,7 @@ def _split(processors: LogitsProcessorList) -> tuple[LogitsProcessorList, Logits
         if isinstance(processor, UnbatchedClassifierFreeGuidanceLogitsProcessor | SynthIDTextWatermarkLogitsProcessor):
             raise UsageError(f"{type(processor).__name__} is not supported: it keeps state for the rows of a batch")
     cut = len(processors)
-    while cut and isinstance(processors[cut - 1], _ROWWISE):
+    while cut and type(processors[cut - 1]) in _ROWWISE:
         cut -= 1
     return LogitsProcessorList(processors[:cut]), LogitsProcessorList(processors[cut:])
 

@@ -99,8 +99,13 @@ class Weigher:
         self._model, self._proposal = model, proposal
         self._texts, self._squares = 0, 0.0  # weighed in float32, and by how much squared decoding was off
 
-    def __call__(self, attempts: Sequence[tuple[PreparedPrompt, Draw]]) -> list[float]:
+    def __call__(self, attempts: Sequence[tuple[PreparedPrompt, Draw, float]]) -> list[float]:
         """Return a log-weight for each attempt, in nats.
+
+        Parameters
+        ----------
+        attempts
+            Prompt, draw, and the sum of log Z_t in nats, Z_t being the share of a' that a mask has left.
 
         Raises
         ------
@@ -108,12 +113,13 @@ class Weigher:
             If one is NaN or infinite.
         """
         base = log_probabilities(
-            self._model, [(prompt.target or prompt.law, draw.token_ids) for prompt, draw in attempts]
+            self._model, [(prompt.target or prompt.law, draw.token_ids) for prompt, draw, _ in attempts]
         )
-        seen = [math.nan if draw.log_proposal is None else draw.log_proposal for _, draw in attempts]
+        seen = [math.nan if draw.log_proposal is None else draw.log_proposal for _, draw, _ in attempts]
         drawn = seen
         if not is_exact(self._proposal):
-            drawn = log_probabilities(self._proposal, [(prompt.law, draw.token_ids) for prompt, draw in attempts])
+            whole = log_probabilities(self._proposal, [(prompt.law, draw.token_ids) for prompt, draw, _ in attempts])
+            drawn = [value - log_left for value, (*_, log_left) in zip(whole, attempts, strict=True)]
             self._texts += len(seen)
             self._squares += sum((a - b) ** 2 for a, b in zip(seen, drawn, strict=True))
         return [finite_weight(a - b) for a, b in zip(base, drawn, strict=True)]
@@ -182,8 +188,8 @@ def why_unweighable(prompt: PreparedPrompt) -> str | None:
     if prompt.law.mode != "sample":
         return f"{prompt.law.mode} search draws nothing that could be weighed; pass do_sample=True, num_beams=1"
     law: GenerationLaw | None = None if prompt.target is None else prompt.law
-    for warper in law.warpers if law is not None else ():
-        name = _TRUNCATING.get(type(warper))
+    for warper in (*law.processors, *law.warpers) if law is not None else ():
+        name = next((name for kind, name in _TRUNCATING.items() if isinstance(warper, kind)), None)
         if name is not None:
             off = "0" if name in ("top_k", "epsilon_cutoff", "eta_cutoff") else "None"
             now = getattr(warper, name, None)

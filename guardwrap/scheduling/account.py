@@ -177,7 +177,7 @@ class Account:
             request,
             request.mask,
             narrowed,
-            0 if narrowed is None else skipped(request.seed, request.number, attempt, narrowed.live),
+            0 if narrowed is None else skipped(request.seed, request.number, attempt, narrowed.log_live),
         )
 
     @property
@@ -199,7 +199,7 @@ class Account:
         rounds.take(found)
         if rounds.narrowed is not None:
             self.rejected_at, self.satisfied_before = [], self.satisfied
-        if found.live == 0.0:
+        if found.log_live == -math.inf:
             self.ended = "impossible"
 
     def _skip(self, count: int) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
+from weakref import WeakKeyDictionary
 
 __all__ = [
     "Backend",
@@ -14,6 +15,7 @@ __all__ = [
     "Launch",
     "Law",
     "Mask",
+    "Memo",
     "Narrowed",
     "Scorer",
     "Streamed",
@@ -43,8 +45,8 @@ class Narrowed(Protocol):
     """The law of a request's attempts without those that are known to be rejected. The rest is the backend's affair."""
 
     @property
-    def live(self) -> float:
-        """The share of the law that is left; 0 where every text is known to be rejected."""
+    def log_live(self) -> float:
+        """Logarithm of the share of the law that is left; minus infinity where every text is known to be rejected."""
 
     @property
     def computed(self) -> int:
@@ -107,6 +109,23 @@ class Launch:
     skipped: int = 0
 
 
+@dataclass(eq=False, slots=True)
+class Memo:
+    """What judging one sequence of tokens has found out, for attempts that end with the same ones.
+
+    Parameters
+    ----------
+    judgements
+        By everything that a judgement reads of a draw. All of one constraint: the backend keeps a memo for each.
+    by_request
+        The draw, its judgement and its log-weight in nats. Text and weight depend on the request: its prompt, its call,
+        and whether its sampler weighs.
+    """
+
+    judgements: dict[Hashable, Any] = field(default_factory=dict)
+    by_request: WeakKeyDictionary[Any, tuple[Any, Any, float]] = field(default_factory=WeakKeyDictionary)
+
+
 @dataclass(slots=True)
 class Streamed:
     """What has come of an attempt whose backend gives text in the place of token ids, or beside them.
@@ -164,7 +183,7 @@ class Decoded:
     place, branch
         Where it stands in what the backend knows already; the backend's own affair.
     memo
-        What judging texts has found out about this very one, from an attempt before; None where nothing is kept.
+        What judging has found out about these tokens from attempts before; None where nothing is kept.
     remarks
         What the report says of attempts like this one, with ``{}`` for their number.
     """
@@ -182,7 +201,7 @@ class Decoded:
     computed: int = 0
     place: Any = field(default=None, repr=False)
     branch: Any = field(default=None, repr=False)
-    memo: dict[str, Any] | None = field(default=None, repr=False)
+    memo: Memo | None = field(default=None, repr=False)
     remarks: tuple[str, ...] = ()
 
     @property

@@ -5,7 +5,7 @@ Costly parts, such as classifiers, judge the texts of all requests that have the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from guardwrap.constraints.base import Constraint
@@ -40,19 +40,21 @@ def judged(ended: Sequence[Decoded]) -> tuple[list[Judged], Failures]:
     draws: dict[int, Draw] = {}
     before: list[Judged] = []
     for i, attempt in enumerate(ended):
-        request: Any = attempt.launch.request
-        if attempt.memo and "judged" in attempt.memo:
-            before.append(Judged(attempt, *attempt.memo["judged"]))
+        request = _request(attempt)
+        remembered = None if attempt.memo is None else attempt.memo.by_request.get(request)
+        if remembered is not None:
+            before.append(Judged(attempt, *remembered))
             continue
         try:
             finished = attempt.status == "finished"
             draws[i] = request.draw_of(request.prompt, attempt.grown, finished, attempt.log_probability)
         except Exception as error:
             failures.setdefault(request, error)
-    judgements = {i: Judgement(False, ended[i].blame) for i in draws}
+    judgements = {i: Judgement(False, ended[i].blame) for i in draws if not ended[i].whole}
     whole = [i for i in draws if ended[i].whole]
+    judgements |= {i: known for i in whole if (known := _remembered(ended[i], draws[i])) is not None}
     with judging():
-        judgements |= _judgements(ended, draws, whole, failures)
+        judgements |= _judgements(ended, draws, [i for i in whole if i not in judgements], failures)
     weights: dict[int, float] = {}
     heavy = [i for i in whole if judgements[i].satisfied and _request(ended[i]).weigh is not None]
     for places in grouped(heavy, lambda i: id(_request(ended[i]).weigh)):
@@ -60,9 +62,28 @@ def judged(ended: Sequence[Decoded]) -> tuple[list[Judged], Failures]:
     kept = [i for i in draws if _request(ended[i]) not in failures]
     found = [Judged(ended[i], draws[i], judgements[i], weights.get(i, ended[i].log_left)) for i in kept]
     for item in found:
-        if item.decoded.memo is not None:
-            item.decoded.memo["judged"] = (item.draw, item.judgement, item.log_weight)
+        _remember(item)
     return [*before, *found], failures
+
+
+def _remembered(attempt: Decoded, draw: Draw) -> Judgement | None:
+    """Return what was found out about a text of the same tokens, perhaps of another request."""
+    return None if attempt.memo is None else attempt.memo.judgements.get(_read_of(draw))
+
+
+def _remember(item: Judged) -> None:
+    memo = item.decoded.memo
+    if memo is not None:
+        memo.by_request[_request(item.decoded)] = item.draw, item.judgement, item.log_weight
+        memo.judgements[_read_of(item.draw)] = item.judgement
+
+
+def _read_of(draw: Draw) -> Hashable:
+    """Everything that a judgement may read of a draw, its tokens and their log-probability aside: those are the memo's.
+
+    The same tokens need not be the same text: a call decodes them in its way, after the text of its own prompt.
+    """
+    return draw.prompt, draw.text, draw.full, draw.finished
 
 
 def _request(attempt: Decoded) -> Request:
@@ -108,4 +129,4 @@ def _judgements(
 
 def _weigh(ended: Sequence[Decoded], draws: dict[int, Draw], places: Sequence[int]) -> list[float]:
     weigh = _request(ended[places[0]]).weigh
-    return [] if weigh is None else weigh([(_request(ended[i]).prompt, draws[i]) for i in places])
+    return [] if weigh is None else weigh([(_request(ended[i]).prompt, draws[i], ended[i].log_left) for i in places])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 
 import numpy as np
 
 __all__ = ["decision", "seed_of", "skipped", "uniforms"]
 
 _BLOCK = 64
+
+_SMALL = math.log(1e-18)
 
 
 class uniforms:  # noqa: N801  # an iterator that reads as a function
@@ -46,20 +49,23 @@ def decision(seed: int, prompt: int, attempt: int) -> float:
     return float(_generator(seed, prompt, attempt, 1).random())
 
 
-def skipped(seed: int, prompt: int, attempt: int, live: float) -> int:
+def skipped(seed: int, prompt: int, attempt: int, log_live: float) -> int:
     """Return how many attempts before this one are not drawn, as they are known to be rejected.
 
     Parameters
     ----------
     seed, prompt, attempt
         As for ``uniforms``.
-    live
-        Share of the law that is not known to be rejected, in (0, 1]: n has the law (1 - live)^n live.
+    log_live
+        Logarithm of the share L of the law that is not known to be rejected, finite: n has the law (1 - L)^n L.
     """
-    if live >= 1.0:
+    if log_live >= 0.0:
         return 0
     uniform = float(_generator(seed, prompt, attempt, 2).random())
-    return int(math.log1p(-uniform) / math.log1p(-live))
+    if log_live > _SMALL:
+        return int(math.log1p(-uniform) / math.log1p(-math.exp(log_live)))
+    # log(1 - L) is -L to all digits, and n may be more than any float: it is as exact as a decimal of 28 digits.
+    return int(Decimal(-math.log1p(-uniform)) * Decimal(-log_live).exp())
 
 
 def seed_of(seed: int, prompt: int, attempt: int) -> int:

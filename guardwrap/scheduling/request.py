@@ -52,8 +52,8 @@ class Weigh(Protocol):
     def note(self) -> str | None:
         """What rounding does to them."""
 
-    def __call__(self, attempts: Sequence[tuple[Any, Draw]]) -> list[float]:
-        """Return log a(y) - log a'(y) in nats for each prompt and draw."""
+    def __call__(self, attempts: Sequence[tuple[Any, Draw, float]]) -> list[float]:
+        """Return log a(y) - log a'(y) in nats for each prompt, draw, and log Z that a mask has left of a'."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ waits until all of this one is decided, and the backend leaves out what is known
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from guardwrap.scheduling.backend import Ids, Narrowed
@@ -68,9 +69,9 @@ class Rounds:
 
     def take(self, found: Narrowed) -> None:
         """Begin the next round with what the backend has left."""
-        before = 1.0 if self.narrowed is None else self.narrowed.live
+        before = 0.0 if self.narrowed is None else self.narrowed.log_live
         self._next()
-        if found.live <= WORTH * before:
+        if found.log_live <= math.log(WORTH) + before:
             self.narrowed, self._size = found, LATER
         else:
             self._size *= 2

@@ -313,6 +313,16 @@ def test_an_adapter_that_does_nothing_weighs_nothing(tmp_path: Path) -> None:
     assert np.abs(weights).max() <= 1e-9
 
 
+def test_an_adapter_that_is_unloaded_meanwhile_is_still_that_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may unload it between two looks at it: a call looks once."""
+    world = world_of()
+    guarded = guarded_of(world, trained(world.model))
+    looks = iter([guarded.adapter, None, None])
+    monkeypatch.setattr(type(guarded._session), "adapter", property(lambda self: next(looks)), raising=False)
+    (outcome,) = guarded.run(world.prompt, **world.settings)
+    assert "in training" in outcome.report.drawn_from
+
+
 def test_swap_and_unload(folder: Path, tmp_path: Path) -> None:
     world = world_of()
     save_adapter(tmp_path / "second", trained(world.model, seed=5), card_of(world))

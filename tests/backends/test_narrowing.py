@@ -101,7 +101,7 @@ def test_negative_control_what_is_left_below_is_left_out_of_the_law(monkeypatch:
     def as_masks_do(self: Branch) -> None:
         weigh(self)
         for child in self.children.values():
-            child.live = 1.0 if child.live else 0.0
+            child.log_live = -math.inf if child.log_live == -math.inf else 0.0
         below, self.children = self.children, {}
         weigh(self)
         self.children = below
@@ -113,8 +113,8 @@ def test_negative_control_what_is_left_below_is_left_out_of_the_law(monkeypatch:
 
 @pytest.mark.usefixtures("soon")
 def test_negative_control_the_number_is_of_another_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    def halved(seed: int, prompt: int, attempt: int, live: float) -> int:
-        return skipped(seed, prompt, attempt, min(1.0, 2 * live))
+    def halved(seed: int, prompt: int, attempt: int, log_live: float) -> int:
+        return skipped(seed, prompt, attempt, min(0.0, math.log(2) + log_live))
 
     monkeypatch.setattr(account, "skipped", halved)
     texts, attempts = fits(served(world(), RARE), world(), RARE)
@@ -240,3 +240,35 @@ def test_what_is_computed_to_leave_texts_out_is_counted(monkeypatch: pytest.Monk
     (outcome,) = guarded.run(made.prompt, num_return_sequences=60, **made.settings)
     assert outcome.report.usage.skipped_attempts
     assert outcome.report.usage.computed_tokens == computed
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_text_rarer_than_any_float_is_served() -> None:
+    """Nine letters of 1e-43 each: 1e-391. Its attempts are counted, and figures made of them are figures."""
+    rare = table_world(letters="ab", max_new_tokens=9)
+    with torch.no_grad():
+        rare.model.table.fill_(-1e4)
+        rare.model.table[..., 1], rare.model.table[..., 2] = 0.0, -100.0
+    guarded = GuardedGenerator(rare.pipeline(), Regex("b{9}", match="fullmatch"), seed=1, batch_size=8)
+    (outcome,) = guarded.run("a", num_return_sequences=20, budget=Budget(max_attempts=None), **rare.settings)
+    usage = outcome.report.usage
+    assert outcome.texts == ("b" * 9,) * 20
+    mean = usage.attempts // 20
+    assert 390 < len(str(mean)) < 393
+    assert outcome.report.acceptance is not None
+    assert 0 <= outcome.report.acceptance.low <= outcome.report.acceptance.high < 1e-290
+    assert str(outcome.report)
+    assert outcome.report.advice()
+    assert outcome.report.to_dict()["usage"]["attempts"] == usage.attempts
+
+
+@pytest.mark.parametrize("log_live", [math.log(0.3), -30.0, -43.0, -800.0])
+def test_how_many_are_skipped_is_geometric(log_live: float) -> None:
+    """n log(1 - L) is exponential with mean 1, up to rounding n down."""
+    rate = -math.log1p(-math.exp(log_live)) if log_live > -30 else None
+    values = []
+    for attempt in range(2_000):
+        n = skipped(5, 0, attempt, log_live)
+        values.append((n + 0.5) * rate if rate else math.exp(math.log(n) + log_live))
+    assert abs(np.mean(values) - 1.0) < 5 / math.sqrt(2_000)
+    assert abs(np.std(values) - 1.0) < 0.15

@@ -58,7 +58,7 @@ class EndpointWeigher:
         self._known: dict[_Text, float] = {}
         self._texts, self._squares, self._shares = 0, 0.0, 0.0
 
-    def __call__(self, attempts: Sequence[tuple[Any, Draw]]) -> list[float]:
+    def __call__(self, attempts: Sequence[tuple[Any, Draw, float]]) -> list[float]:
         """Return a log-weight for each attempt, in nats. It waits for the server.
 
         Raises
@@ -83,15 +83,15 @@ class EndpointWeigher:
             f"{math.sqrt(self._squares / self._texts):.2g} nats (root mean square over {self._texts} texts)"
         )
 
-    async def _weighed(self, attempts: Sequence[tuple[Any, Draw]]) -> list[float]:
+    async def _weighed(self, attempts: Sequence[tuple[Any, Draw, float]]) -> list[float]:
         room = asyncio.Semaphore(self._size)
-        laws = {law: None for prompt, _ in attempts for law in (prompt.law, prompt.target)}
+        laws = {law: None for prompt, *_ in attempts for law in (prompt.law, prompt.target)}
         new = [law for law in laws if law not in self._prompts]
         for law, ids in zip(new, await _all(self._prompt(law, room) for law in new), strict=True):
             self._prompts[law] = ids
-        drawn = await self._scores([(prompt.law, draw.token_ids) for prompt, draw in attempts], room)
-        self._compare([draw for _, draw in attempts], drawn)
-        base = await self._scores([(prompt.target, draw.token_ids) for prompt, draw in attempts], room)
+        drawn = await self._scores([(prompt.law, draw.token_ids) for prompt, draw, _ in attempts], room)
+        self._compare([draw for _, draw, _ in attempts], drawn)
+        base = await self._scores([(prompt.target, draw.token_ids) for prompt, draw, _ in attempts], room)
         return [finite_weight(a - b) for a, b in zip(base, drawn, strict=True)]
 
     async def _scores(self, texts: Sequence[_Text], room: asyncio.Semaphore) -> list[float]:

@@ -151,7 +151,7 @@ class RefillBackend:
             return candidates_of(logits, Decoded(launch, list(prefix)))
 
         root = narrowed(None if launch.narrowed is None else launch.narrowed.root, ended, law_after, lookahead)
-        return Narrowed(root, root.live, computed)
+        return Narrowed(root, root.log_live, computed)
 
     def _begun(self, launch: Launch) -> Decoded:
         attempt = begun(launch)
