@@ -45,7 +45,8 @@ class Draw:
         The new tokens, the end-of-sequence token included where one was drawn; shape ``[length]``. Empty where a server
         gave text and no tokens.
     text
-        The new text, decoded as the user gets it.
+        The new text, decoded as the user gets it. Where the pipeline parses the answer into a message, everything that
+        the message says.
     finished
         Whether the attempt ended by itself (end-of-sequence token or stop string), not at the token limit.
     log_proposal
@@ -53,6 +54,9 @@ class Draw:
     full
         Prompt and new text as the user reads them, where that is not ``prompt + text``: a user who gets token ids reads
         them together, and some tokenizers then put a space in front of ``text`` that it has not alone.
+    fault
+        Why the attempt is rejected whatever the constraint says: a pipeline that parses answers into messages makes no
+        message with an answer of it. None for all others.
     """
 
     prompt: str
@@ -61,6 +65,7 @@ class Draw:
     finished: bool = True
     log_proposal: float | None = None
     full: str | None = None
+    fault: str | None = None
 
 
 @spelled

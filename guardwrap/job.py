@@ -17,6 +17,7 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.draws import Budget, Outcome
 from guardwrap.errors import UsageError
 from guardwrap.pipelines.masking import Mask
+from guardwrap.pipelines.messages import WHOLE_MESSAGE
 from guardwrap.pipelines.prefix import PrefixWatch
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.proposed import require_weighable
@@ -147,17 +148,18 @@ class Job:
         asked = asked or self.asked
         if asked.sampler.weighs:
             prompt = require_weighable(prompt)
-        watch = None if self.watches is None else self.watches(asked.constraint, prompt.law)
+        parsed = self.call.parsed(prompt)  # nothing is known of a message before it is whole
+        watch = None if parsed or self.watches is None else self.watches(asked.constraint, prompt.law)
         mask = lookahead = None
         if watch is not None:
             unseen = 0.0 if self.masked is None else self.masked.unseen
             lookahead = Mask(watch, prompt.law, asked.constraint, partial(self.call.draw, prompt), unseen)
             mask = None if self.masked is None else lookahead
         weigh = self.weigh if asked.sampler.weighs else None
-        notes = (*self.notes, *prompt.law.notes)
-        return self._request(prompt, asked, notes=notes, watch=watch, mask=mask, lookahead=lookahead, weigh=weigh)
+        notes = (*prompt.law.notes, *((WHOLE_MESSAGE,) if parsed else ()))
+        return self._request(prompt, asked, notes, watch=watch, mask=mask, lookahead=lookahead, weigh=weigh)
 
-    def _request(self, prompt: Any, asked: Asked, **how: Any) -> Request:
+    def _request(self, prompt: Any, asked: Asked, notes: tuple[str, ...] = (), **how: Any) -> Request:
         """Make a request of a prompt that asks for this; ``how`` is what depends on where its attempts come from."""
         return Request(
             prompt=prompt,
@@ -167,6 +169,7 @@ class Job:
             seed=asked.seed,
             place=asked.place,
             draw_of=self.call.draw,
+            notes=(*self.notes, *notes),
             proposal=None if self.proposal is None else self.proposal(asked.constraint),
             on_text=self.on_text,
             on_end=self.on_end,

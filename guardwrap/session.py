@@ -216,13 +216,11 @@ class Session(Asking):
         if has_dropout(self.model) or (model is not self.model and has_dropout(model)):
             raise UsageError("the model is in training mode, so dropout makes its texts random; call model.eval()")
         stable = self.stable_prefix(call)
-        early = stable.works and not call.parses
-        if call.parses:
-            notes += ("the content of the message was judged, as it is parsed from the answer",)
-        elif not early:
+        if not stable.works:
             notes += ("no early abort: this tokenizer rewrites text that it has already decoded",)
-        if masked is not None and not early:
-            raise UsageError(f"Masked() needs to judge unfinished texts, and there is {notes[-1]}; leave it out")
+        if masked is not None and (call.parses or not stable.works):
+            why = "answers are parsed into messages first" if call.parses else f"there is {notes[-1]}"
+            raise UsageError(f"Masked() needs to judge unfinished texts, and {why}; leave it out")
         causal = self.kind.causal
         if causal:
             select_rows(model)  # the model is tried now, not when prompts have been taken
@@ -233,7 +231,7 @@ class Session(Asking):
             asked,
             size,
             model,
-            watches=_watches(constraint, call, stable) if early else None,
+            watches=_watches(constraint, call, stable) if stable.works else None,
             notes=notes,
             proposal=None if proposal is None else proposal.in_words,
             masked=masked,

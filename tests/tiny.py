@@ -31,7 +31,7 @@ from transformers import (
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from guardwrap.testing import character_tokenizer
+from guardwrap.testing import World, character_tokenizer
 
 LETTERS = "abcdef .\n"
 AUDIO = np.random.default_rng(0).normal(size=48_000).astype(np.float32)
@@ -217,3 +217,24 @@ def law(model: Any, prompt: Sequence[int], *, longest: int, end: int = 0) -> dic
                 target[(*prefix, token)] = frontier[prefix] * step
         frontier = grown
     return done
+
+
+def template(anchor: str, thought: str, call: str, *, content: str = "json") -> dict[str, Any]:
+    """A ``response_template``: reasoning and calls between two characters each, the rest is content."""
+    calls = {"open": call[0], "close": call[1], "content": content, "repeats": True}
+    return {
+        "defaults": {"role": "assistant"},
+        "start_anchor": anchor,
+        "fields": {
+            "reasoning_content": {"open": thought[0], "close": thought[1], "content": "text"},
+            "content": {"close_pattern": "<end>", "content": "text"},
+            "tool_calls": calls | {"transform": {"type": "function", "function": "{content}"}},
+        },
+    }
+
+
+def with_template(world: World) -> World:
+    """Have a world's pipeline parse answers such as ``(reasoning)content[call]`` into messages."""
+    world.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    world.tokenizer.response_template = template("a", "()", "[]")
+    return world

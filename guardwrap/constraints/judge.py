@@ -37,9 +37,9 @@ def judge(constraint: Constraint, draws: Sequence[Draw]) -> list[Judgement]:
 
 
 def judge_parts(parts: Sequence[Constraint], draws: Sequence[Draw]) -> list[Judgement]:
-    """Hand the survivors of each part on to the next."""
-    judgements = [Judgement(True)] * len(draws)
-    alive = list(range(len(draws)))
+    """Hand the survivors of each part on to the next; a draw with a fault is none."""
+    judgements = [Judgement(draw.fault is None, draw.fault) for draw in draws]
+    alive = [i for i, judgement in enumerate(judgements) if judgement.satisfied]
     with judging():
         for part in parts:
             if not alive:

@@ -16,6 +16,7 @@ from transformers.pipelines import Pipeline
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.draws import Draw
 from guardwrap.errors import PromptError, UsageError
+from guardwrap.pipelines.messages import UNPARSED, fault_of, has_template, require_template, spelled, unfinished
 from guardwrap.pipelines.prefix import StablePrefix
 from guardwrap.pipelines.prepare import PreparedPrompt, prepare, require_context
 from guardwrap.pipelines.prompts import PromptReader, unpadded, what_is_wrong
@@ -43,6 +44,9 @@ class Call(PromptReader):
         What the text of given tokens depends on: arguments of ``decode``, or of ``postprocess`` for images and speech.
     parses
         Whether the pipeline parses a chat's answer, as it does with some tokenizers.
+    trims
+        Whether texts end before the end-of-sequence token. A tokenizer with a ``response_template`` has the pipeline
+        keep it, and no answer would be JSON; ``skip_special_tokens=False`` keeps it here too.
     """
 
     causal: ClassVar[bool] = True
@@ -57,6 +61,7 @@ class Call(PromptReader):
     postprocess: Mapping[str, Any] = field(default_factory=dict)
     reading: Mapping[str, Any] = field(default_factory=dict)
     parses: bool = False
+    trims: bool = False
 
     @classmethod
     def read(cls, pipe: Pipeline, options: Mapping[str, Any]) -> Call:
@@ -78,8 +83,13 @@ class Call(PromptReader):
         if "generation_config" not in forward:
             forward = {**settings, **forward}
         postprocess = cls._records_wanted(postprocess)
-        reading, parses = cls._reading(pipe, postprocess)
-        return cls(pipe, preprocess, forward, postprocess, reading, parses)
+        templated = cls._templated(pipe)
+        if templated:
+            require_template(pipe.tokenizer)
+        parses = templated and return_type(postprocess) == "FULL_TEXT" and not postprocess.get("continue_final_message")
+        trims = templated and postprocess.get("skip_special_tokens") is not False
+        reading = cls._reading(postprocess, templated)
+        return cls(pipe, preprocess, forward, postprocess, reading, parses, trims)
 
     @classmethod
     def _options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,19 +107,16 @@ class Call(PromptReader):
         return postprocess
 
     @classmethod
-    def _reading(cls, pipe: Pipeline, postprocess: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-        template = getattr(pipe.tokenizer, "response_template", None) is not None
+    def _reading(cls, postprocess: Mapping[str, Any], templated: bool) -> dict[str, Any]:
+        """Return the arguments with which the pipeline decodes new tokens."""
         skip = postprocess.get("skip_special_tokens")
         clean = postprocess.get("clean_up_tokenization_spaces")
-        reading = {"skip_special_tokens": not template and (skip is None or skip)}
-        reading["clean_up_tokenization_spaces"] = clean
-        return reading, cls._parses(pipe, postprocess)
+        return {"skip_special_tokens": not templated and (skip is None or skip), "clean_up_tokenization_spaces": clean}
 
     @classmethod
-    def _parses(cls, pipe: Pipeline, postprocess: Mapping[str, Any]) -> bool:
-        template = getattr(pipe.tokenizer, "response_template", None) is not None
-        full = return_type(postprocess) == "FULL_TEXT"
-        return template and full and not postprocess.get("continue_final_message")
+    def _templated(cls, pipe: Pipeline) -> bool:
+        """Whether the tokenizer says how answers are parsed."""
+        return has_template(pipe.tokenizer)
 
     def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[PreparedPrompt]:
         """Preprocess numbered prompts and resolve their laws.
@@ -198,35 +205,57 @@ class Call(PromptReader):
 
     def unparsed(self, law: GenerationLaw, ids: Sequence[int]) -> str:
         """Return the text of new tokens before the pipeline parses it."""
-        return self.text_alone(ids)
+        return self.text_alone(self._trimmed(law, ids))
 
-    def text(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str:
-        """Return the text of new tokens as the user gets it: what is judged."""
-        given = prompt.given
-        if not self.parses or isinstance(given, str | Mapping) or given[-1]["role"] == "assistant":
-            return self.unparsed(prompt.law, ids)
-        return str(self.message(prompt, ids).get("content") or "")
+    def _trimmed(self, law: GenerationLaw, ids: Sequence[int]) -> Sequence[int]:
+        """Leave out the token that ended a text, where the pipeline would show it and readers want an answer."""
+        if not (self.trims and ids and ids[-1] in law.end_ids):
+            return ids
+        special = not self.pipe.tokenizer.decode([ids[-1]], skip_special_tokens=True)
+        return ids[:-1] if special else ids
+
+    def parsed(self, prompt: PreparedPrompt) -> bool:
+        """Whether the user gets a message that the pipeline parses from the answer to this prompt."""
+        if not self.parses or isinstance(prompt.given, str | Mapping):
+            return False
+        begun = prompt.given[-1]["role"] == "assistant"  # its message is continued, unless a setting says otherwise
+        return not begun or self.postprocess.get("continue_final_message") is False
 
     def draw(
         self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool = True, log_probability: float | None = None
     ) -> Draw:
         """Return an attempt as the user gets it: what is judged. Parameters are those of a Draw."""
-        text = self.text(prompt, ids)
-        return Draw(prompt.text, tuple(ids), text, finished, log_probability, self.full(prompt, ids))
+        text, fault = self._said(prompt, ids, finished)
+        return Draw(prompt.text, tuple(ids), text, finished, log_probability, self.full(prompt, ids), fault)
+
+    def _said(self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool) -> tuple[str, str | None]:
+        """Return the text that is judged, and why it is no answer, whatever it says."""
+        if not self.parsed(prompt):
+            return self.unparsed(prompt.law, ids), None
+        law, tokenizer = prompt.target or prompt.law, self.pipe.tokenizer
+        answer = self.text_alone(ids)
+        try:
+            message = self.message(prompt, ids)
+            fault = fault_of(tokenizer, message)
+            if fault is None and not finished:
+                before = tokenizer.decode(law.prompt_ids, skip_special_tokens=False)
+                fault = unfinished(tokenizer, before, answer)
+            return spelled(tokenizer, message), fault
+        except Exception:  # of the parser, whatever the answer makes it raise; its message quotes the answer
+            return answer, UNPARSED
 
     def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
         """Return prompt and new tokens as the user reads them, where that is not the prompt's text and the new text."""
         if return_type(self.postprocess) != "TENSORS":
             return None
         target = prompt.target or prompt.law
-        together: str = self.pipe.tokenizer.decode([*target.ids, *ids], **self.reading)
+        together: str = self.pipe.tokenizer.decode([*target.ids, *self._trimmed(target, ids)], **self.reading)
         return together
 
     def message(self, prompt: PreparedPrompt, ids: Sequence[int]) -> Any:
         """Return the message that the pipeline parses from a chat's answer."""
-        target = prompt.target or prompt.law
-        before = self.pipe.tokenizer.decode(target.prompt_ids, **self.reading)
-        return self.pipe.tokenizer.parse_response(self.unparsed(target, ids), prefix=before)
+        (record,) = self._postprocessed(prompt, Chat(prompt.given), self._beginning(prompt, prompt.given), ids)
+        return record["generated_text"][-1]
 
     def records(self, prompt: PreparedPrompt, drawn: Sequence[Sequence[int]], others: Sequence[str | None]) -> Any:
         """Render what a prompt got, as the pipeline would.
@@ -239,17 +268,28 @@ class Call(PromptReader):
             Texts that no tokens stand behind, and None for each text that is missing.
         """
         given = prompt.given if isinstance(prompt.given, str) else Chat(prompt.given)
-        ids = self._beginning(prompt, given)
+        beginning = self._beginning(prompt, given)
         records: list[dict[str, Any]] = []
-        for new in drawn:
+        for ids in drawn:
             # One at a time, so that no padding gets into a text that was judged without it.
-            sequence = torch.cat([ids, torch.tensor([new], dtype=ids.dtype)], dim=1)
-            rendered = {"generated_sequence": sequence[None], "input_ids": ids, "prompt_text": given}
-            records += self.pipe.postprocess(rendered, **self.postprocess)
+            records += self._postprocessed(prompt, given, beginning, self._shown(prompt, ids))
         return records + [record(given, text, self.postprocess) for text in others]
+
+    def _shown(self, prompt: PreparedPrompt, ids: Sequence[int]) -> Sequence[int]:
+        """Return the tokens of a text that its record is made of."""
+        whole = self.parsed(prompt) or return_type(self.postprocess) == "TENSORS"
+        return ids if whole else self._trimmed(prompt.law, ids)
+
+    def _postprocessed(self, prompt: PreparedPrompt, given: Any, beginning: torch.Tensor, ids: Sequence[int]) -> Any:
+        """Return the pipeline's own records of one sequence: there is one."""
+        sequence = torch.cat([beginning, torch.tensor([ids], dtype=beginning.dtype)], dim=1)
+        rendered = {"generated_sequence": sequence[None], "input_ids": beginning, "prompt_text": given}
+        return self.pipe.postprocess(rendered, **self.postprocess)
 
     def _beginning(self, prompt: PreparedPrompt, given: Any) -> torch.Tensor:
         """Return the tokens that a sequence begins with, ``[1, length]``."""
+        if self.parsed(prompt):
+            return (prompt.target or prompt.law).prompt_ids[None].cpu()  # without padding, as the message was judged
         ids: torch.Tensor = self.encoded(given)["input_ids"]
         return ids
 

@@ -40,9 +40,8 @@ class MediaCall(Call):
     """Whether the end-of-sequence token is among them."""
 
     @classmethod
-    def _reading(cls, pipe: Pipeline, postprocess: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-        reading = {name: value for name, value in postprocess.items() if name != "return_type"}
-        return reading, cls._parses(pipe, postprocess)
+    def _reading(cls, postprocess: Mapping[str, Any], templated: bool) -> dict[str, Any]:
+        return {name: value for name, value in postprocess.items() if name != "return_type"}
 
     def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[PreparedPrompt]:
         """Preprocess numbered prompts and resolve their laws; parameters as for text."""
@@ -76,7 +75,7 @@ class MediaCall(Call):
 
     def unparsed(self, law: GenerationLaw, ids: Sequence[int]) -> str:
         """Return the text of new tokens before the pipeline parses it."""
-        return self._text(law.outputs, self._sequence(law, ids))
+        return self._text(law.outputs, self._sequence(law, self._trimmed(law, ids)))
 
     def _sequence(self, law: GenerationLaw, ids: Sequence[int]) -> torch.Tensor:
         """Return what the model's ``generate`` would give for new tokens, ``[1, length]``."""
@@ -173,7 +172,8 @@ class VisionCall(MediaCall):
     def records(self, prompt: PreparedPrompt, drawn: Sequence[Sequence[int]], others: Sequence[str | None]) -> Any:
         """Render what a prompt got, as the pipeline would."""
         law = prompt.law
-        records = [self._record(law.outputs, self._sequence(law, ids), self.postprocess) for ids in drawn]
+        sequences = [self._sequence(law, self._shown(prompt, ids)) for ids in drawn]
+        records = [self._record(law.outputs, sequence, self.postprocess) for sequence in sequences]
         given = law.outputs["prompt_text"]
         about = {"input_text": getattr(given, "messages", given)}
         return records + [about | record(given, text, self.postprocess) for text in others]
@@ -195,8 +195,8 @@ class SpeechCall(MediaCall):
     sequence_name: ClassVar[str] = "tokens"
 
     @classmethod
-    def _parses(cls, pipe: Pipeline, postprocess: Mapping[str, Any]) -> bool:
-        return False
+    def _templated(cls, pipe: Pipeline) -> bool:
+        return False  # whatever the tokenizer has, this pipeline does not look at it
 
     @classmethod
     def one_prompt(cls, prompt: Any, number: int) -> Any:

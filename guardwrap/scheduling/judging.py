@@ -83,7 +83,7 @@ def _read_of(draw: Draw) -> Hashable:
 
     The same tokens need not be the same text: a call decodes them in its way, after the text of its own prompt.
     """
-    return draw.prompt, draw.text, draw.full, draw.finished
+    return draw.prompt, draw.text, draw.full, draw.finished, draw.fault
 
 
 def _request(attempt: Decoded) -> Request:

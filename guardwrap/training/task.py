@@ -13,7 +13,7 @@ from guardwrap.adapters.lora import require_plain
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.score import Continuation, log_probabilities
 from guardwrap.constraints.base import Verdict
-from guardwrap.constraints.judge import run_check, run_verdict
+from guardwrap.constraints.judge import judge, run_verdict
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
 from guardwrap.job import backend_for
@@ -114,7 +114,7 @@ class Task:
             whole = (*ids, *(() if more is None else more.token_ids))
             ended = more is not None and more.status == "finished"
             draws.append(self._call.draw(self.prompts[prompt], whole, ended))
-        satisfied = run_check(self.guarded.constraint, draws)
+        satisfied = [judgement.satisfied for judgement in judge(self.guarded.constraint, draws)]
         return [
             (
                 Sample(prompt, draw.token_ids, self._decided(draw.token_ids)) if fits else None,
@@ -156,7 +156,7 @@ class Task:
 
     def text_of(self, sample: Sample) -> str:
         """Return a sample's text, as the constraint judged it."""
-        return self._call.text(self.prompts[sample.prompt], sample.token_ids)
+        return self._call.draw(self.prompts[sample.prompt], sample.token_ids).text
 
     def texts(self, samples: Sequence[Sample], prompts: Sequence[PreparedPrompt] | None = None) -> list[Continuation]:
         """Return what ``backends.score`` takes: samples under their prompts, or under others."""
