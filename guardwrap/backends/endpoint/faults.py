@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from guardwrap.backends.endpoint.answers import printable
+from guardwrap.backends.endpoint.transfer import patience
 from guardwrap.errors import EndpointError, nearest
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ _AGAIN = (408, 409, 425, 429)
 _FIRST, _LONGEST = 0.5, 30.0
 _PATIENCE = 600.0
 """Seconds that a server may ask us to wait, at most."""
+_MODELS = 1000
+"""Of a server's models so many are looked at, to say which one may have been meant."""
 
 
 class Broken(Exception):  # never leaves the backend
@@ -62,7 +66,7 @@ def waiting(fault: Fault, tries: int) -> float:
     """Return how many seconds to wait before an attempt is tried again: a little at random, lest all come at once."""
     if fault.wait is not None:
         return min(fault.wait, _PATIENCE)
-    return min(_LONGEST, _FIRST * 2.0 ** (tries - 1)) * random.uniform(0.75, 1.0)
+    return min(_LONGEST, _FIRST * 2.0 ** min(tries - 1, 32)) * random.uniform(0.75, 1.0)
 
 
 async def retried(
@@ -119,14 +123,15 @@ async def fault_of(error: Exception, endpoint: Endpoint, line: Line, law: Endpoi
     import openai
 
     where = endpoint.base_url
-    if isinstance(error, EndpointError):
-        return Fault(str(error))
+    refusal = error if isinstance(error, EndpointError) else error.__cause__  # the client wraps what its hooks raise
+    if isinstance(refusal, EndpointError):
+        return Fault(str(refusal))
     if isinstance(error, openai.APIStatusError):
         line.answered = True
         return await _refused(error, endpoint, line, law)
     cause = error.__cause__ or error
     reached = line.answered or type(cause).__name__ != "ConnectTimeout"
-    if isinstance(error, openai.APITimeoutError) and reached:
+    if isinstance(error, openai.APITimeoutError | TimeoutError) and reached:
         return Fault(f"{where} said nothing for {endpoint.timeout:g} s (Endpoint(timeout=...))", again=True)
     if isinstance(error, openai.APIConnectionError):
         if line.answered:
@@ -139,6 +144,10 @@ async def fault_of(error: Exception, endpoint: Endpoint, line: Line, law: Endpoi
 
 async def _refused(error: Any, endpoint: Endpoint, line: Line, law: EndpointLaw) -> Fault:
     where, status = endpoint.base_url, error.status_code
+    if 300 <= status < 400:
+        return Fault(
+            f"{where} sends requests on to another address (HTTP {status}), and prompts do not follow; correct base_url"
+        )
     if status in (401, 403):
         return Fault(f"{where} refuses the key (HTTP {status}); pass api_key=, or set OPENAI_API_KEY")
     if status == 404:
@@ -146,14 +155,20 @@ async def _refused(error: Any, endpoint: Endpoint, line: Line, law: EndpointLaw)
     if error.code == "insufficient_quota":
         return Fault(f"{where} says that the quota of the key is used up (HTTP {status})")
     if status in _AGAIN or (status >= 500 and status != 501):
-        return Fault(f"{where} answers HTTP {status}", again=True, wait=_retry_after(error.response.headers))
+        wait = _retry_after(error.response.headers)
+        if wait is not None and wait > _PATIENCE:
+            return Fault(f"{where} answers HTTP {status}, and is not to be asked again for {wait:.3g} s")
+        return Fault(f"{where} answers HTTP {status}", again=True, wait=wait)
     body = error.body if isinstance(error.body, dict) else {}
-    said = body.get("message")  # the request was refused as it is, so no text has been drawn that this could quote
-    said = f": {' '.join(said.split())[:300]}" if isinstance(said, str) else ""
+    # The request was refused as it is, so no text has been drawn that this could quote.
+    said = body.get("message")
+    said = said.replace(line.secret, "***") if isinstance(said, str) and line.secret is not None else said
+    said = printable(said, 300)
+    said = f": {said}" if said else ""
     way_out = ""
     if status in (400, 422):
         way_out = _way_out(law)
-    return Fault(f"{where} refuses the request (HTTP {status}{said.replace(line.secret, '***')}){way_out}")
+    return Fault(f"{where} refuses the request (HTTP {status}{said}){way_out}")
 
 
 def _way_out(law: EndpointLaw) -> str:
@@ -171,7 +186,9 @@ async def _missing(endpoint: Endpoint, line: Line, law: EndpointLaw) -> Fault:
     """Tell a model that is not there from a route that is not."""
     where, route = endpoint.base_url, law.route
     try:
-        names = sorted([model.id async for model in line.client.models.list()])
+        async with patience(endpoint):
+            listed = [printable(model.id, 200) async for model in line.client.models.list()]
+        names = sorted(listed[:_MODELS])
     except Exception:  # whatever answers there knows nothing of models
         return Fault(f"{where} has no route {route} (HTTP 404); base_url mostly ends in /v1")
     if law.model in names:
@@ -192,5 +209,5 @@ def _retry_after(headers: Any) -> float | None:
             return seconds
     try:
         return max(0.0, email.utils.parsedate_to_datetime(headers["retry-after"]).timestamp() - time.time())
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None

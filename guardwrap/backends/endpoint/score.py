@@ -8,9 +8,11 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from guardwrap.backends.endpoint.answers import ids_of, log_probabilities_of
 from guardwrap.backends.endpoint.faults import retried
 from guardwrap.backends.endpoint.law import EndpointLaw
 from guardwrap.backends.endpoint.server import Endpoint, line_to
+from guardwrap.backends.endpoint.transfer import patience
 from guardwrap.draws import Draw
 from guardwrap.errors import EndpointError
 from guardwrap.samplers.base import finite_weight
@@ -121,10 +123,10 @@ class EndpointWeigher:
     async def _prompt(self, law: EndpointLaw, room: asyncio.Semaphore) -> list[int]:
         """Return a prompt's tokens: only the server knows how it reads strings, and which template chats have."""
         answer = await self._asked(law, {**law.fields, "max_tokens": 1}, {**law.extra, "return_token_ids": True}, room)
-        ids = getattr(answer, "prompt_token_ids", None) or getattr(_choice(answer), "prompt_token_ids", None)
+        ids = ids_of(getattr(answer, "prompt_token_ids", None) or getattr(_choice(answer), "prompt_token_ids", None))
         if not ids:
             raise EndpointError(NO_IDS.format(self._endpoint.base_url))
-        return list(ids)
+        return ids
 
     async def _score(self, law: EndpointLaw, new: Sequence[int], room: asyncio.Semaphore) -> float:
         """Return the log-probability of a text's tokens behind a prompt, in nats."""
@@ -136,12 +138,14 @@ class EndpointWeigher:
         found = getattr(_choice(answer), "prompt_logprobs", None)
         if not isinstance(found, list) or len(found) != len(ids):
             raise EndpointError(NO_LOGPROBS.format(self._endpoint.base_url, "prompt_logprobs"))
+        last = list(zip(found, ids, strict=True))[-len(new) :]
         try:
-            steps = zip(found, ids, strict=True)
-            last = list(steps)[-len(new) :]
-            return math.fsum(step[str(token)]["logprob"] for step, token in last)
+            steps = log_probabilities_of([step[str(token)]["logprob"] for step, token in last])
         except (KeyError, TypeError):
-            raise EndpointError(NO_LOGPROBS.format(self._endpoint.base_url, "prompt_logprobs")) from None
+            steps = None
+        if steps is None:
+            raise EndpointError(NO_LOGPROBS.format(self._endpoint.base_url, "prompt_logprobs"))
+        return math.fsum(steps)
 
     async def _asked(
         self,
@@ -154,7 +158,8 @@ class EndpointWeigher:
         create = self._line.creates(route or law.route)
 
         async def once() -> Any:
-            answer = await create(**fields, extra_body=extra)
+            async with patience(self._endpoint):
+                answer = await create(**fields, extra_body=extra)
             self._line.answered = True
             return answer
 

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Endpoint", "Line", "line_to"]
 
-_CONNECT = 10.0
-"""Seconds for a connection, at most."""
-
 _CLOSING = 0.01
 """Seconds for sockets to be closed: the loop does that after what has asked for it."""
 
@@ -44,12 +41,13 @@ class Endpoint:
     api_key
         The key; None takes ``OPENAI_API_KEY`` from the environment, or none.
     timeout
-        Seconds to wait for the next piece of a stream. There is no limit on a whole text, which would make long ones
+        Seconds to wait for the next piece of a text. There is no limit on a whole text, which would make long ones
         rarer.
     max_retries
         How often an attempt is tried again after a fault (no connection, a time-out, HTTP 408, 409, 425, 429 or 5xx, a
         stream that breaks), as the same attempt. The waits double from half a second to thirty, or are what
-        ``Retry-After`` says; eight of them take a minute and a half.
+        ``Retry-After`` says, unless that is more than ten minutes, which ends the request; eight of them take a minute
+        and a half.
     extra
         Whether the server takes ``top_k``, ``min_p`` and ``repetition_penalty``, which the protocol does not have and
         most servers do; api.openai.com does not. It is not tried out, as what is drawn from must not depend on a trial.
@@ -145,15 +143,18 @@ class Line:
 
     def __init__(self, endpoint: Endpoint) -> None:
         openai = _client_library()
+        from guardwrap.backends.endpoint.transfer import CONNECT, http_client
+
         # Retries are ours: what has streamed already must be known, and a break in mid-stream is a fault too.
         key = endpoint._key or os.environ.get("OPENAI_API_KEY") or _NO_KEY
         self.client: AsyncOpenAI = openai.AsyncOpenAI(
             base_url=endpoint.base_url,
             api_key=key,
-            timeout=openai.Timeout(endpoint.timeout, connect=min(endpoint.timeout, _CONNECT)),
+            timeout=openai.Timeout(endpoint.timeout, connect=min(endpoint.timeout, CONNECT)),
             max_retries=0,
+            http_client=http_client(openai, endpoint.base_url),
         )
-        self.secret = key
+        self.secret = None if key == _NO_KEY else key
         self.answered = False
         self.process = os.getpid()
         self.loop = asyncio.new_event_loop()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from guardwrap.backends.endpoint.answers import Allowance, count_of, ids_of, log_probabilities_of, text_of
 from guardwrap.backends.endpoint.faults import Broken, retried
 from guardwrap.backends.endpoint.law import EndpointLaw
 from guardwrap.backends.endpoint.score import NO_IDS, NO_LOGPROBS
 from guardwrap.backends.endpoint.server import Endpoint, Line
+from guardwrap.backends.endpoint.transfer import patience
 from guardwrap.errors import EndpointError
 
 if TYPE_CHECKING:
@@ -84,6 +87,8 @@ async def drawn(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
         put(await retried(once, endpoint, line, law, lambda: put(Again())))
     except EndpointError as error:
         put(error)
+    except Exception as error:  # whatever it is: the attempt has ended, and somebody waits for it
+        put(EndpointError(f"a request to {endpoint.base_url} failed ({type(error).__name__})"))
 
 
 async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put: Callable[[Event], None]) -> Ended:
@@ -99,20 +104,28 @@ async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
     end: str | None = None
     tokens: int | None = None
     count = 0
-    async with await _opened(line, law, seed) as stream:
+    allowance = Allowance(endpoint.base_url, law.settings.fields["max_tokens"])
+    async with patience(endpoint):
+        stream = await _opened(line, law, seed)
+    async with stream:
         line.answered = True
         if "text/event-stream" not in stream.response.headers.get("content-type", ""):
             raise EndpointError(f"{endpoint.base_url} does not stream, which early abort needs; is base_url right?")
         try:
-            async for chunk in stream:
-                tokens = (chunk.usage and chunk.usage.completion_tokens) or tokens
-                for choice in chunk.choices or ():
-                    piece = _piece(endpoint, law, choice)
-                    if piece.text or piece.token_ids:
-                        put(piece)
-                    count += len(piece.token_ids)
-                    end = choice.finish_reason or end
-        except openai.APIError:
+            # Of pieces, not of bytes: a comment now and then is no piece of the text.
+            async with asyncio.timeout(endpoint.timeout) as clock:
+                async for chunk in stream:
+                    if chunk.usage:
+                        tokens = count_of(chunk.usage.completion_tokens, allowance.tokens)
+                    for choice in chunk.choices or ():
+                        piece = _piece(endpoint, law, choice)
+                        if piece.text or piece.token_ids:
+                            allowance.take(piece.text, piece.token_ids)
+                            put(piece)
+                            clock.reschedule(asyncio.get_running_loop().time() + endpoint.timeout)
+                        count += len(piece.token_ids)
+                        end = choice.finish_reason or end
+        except (openai.APIError, TimeoutError):
             if end is None or law.scored:  # else the text is whole, and only its count of tokens is lost
                 raise
     if end == "content_filter":
@@ -128,16 +141,20 @@ async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
 
 
 def _piece(endpoint: Endpoint, law: EndpointLaw, choice: Any) -> Piece:
-    text = choice.text if isinstance(law.prompt, str) else choice.delta and choice.delta.content
-    ids = (getattr(choice, "token_ids", None) or ()) if law.scored else ()
-    if not ids:
-        return Piece(str(text or ""))
+    text = text_of(choice.text if isinstance(law.prompt, str) else choice.delta and choice.delta.content)
+    given = (getattr(choice, "token_ids", None) or ()) if law.scored else ()
+    if not given:
+        return Piece(text)
+    ids = ids_of(given)
+    if ids is None:
+        raise EndpointError(NO_IDS.format(endpoint.base_url))
     found = getattr(choice.logprobs, "token_logprobs", None)
     if found is None:
         found = [each.logprob for each in getattr(choice.logprobs, "content", None) or ()]
-    if len(found) != len(ids) or not all(isinstance(each, float | int) for each in found):
+    logprobs = log_probabilities_of(found)
+    if logprobs is None or len(logprobs) != len(ids):
         raise EndpointError(NO_LOGPROBS.format(endpoint.base_url, "logprobs"))
-    return Piece(str(text or ""), ids, sum(found))
+    return Piece(text, ids, sum(logprobs))
 
 
 async def _opened(line: Line, law: EndpointLaw, seed: int) -> AsyncStream[Any]:

@@ -59,6 +59,8 @@ class Server:
         what is drawn ("logprobs") and of what is given ("prompt_logprobs").
     skew
         Factor of the log-probabilities of what is given.
+    raw
+        From a request to what is sent for it, bytes after bytes as long as the client listens; None for the usual.
     """
 
     text: Callable[[str, random.Random], Text]
@@ -76,6 +78,7 @@ class Server:
     worlds: Mapping[str, World] = field(default_factory=dict)
     gives: tuple[str, ...] = ("ids", "end", "logprobs", "prompt_logprobs")
     skew: float = 1.0
+    raw: Callable[[Mapping[str, Any]], Iterable[bytes] | None] = lambda _: None
     seen: list[dict[str, Any]] = field(default_factory=list)
     count: Counter[str] = field(default_factory=Counter)
     port: int = 0
@@ -160,6 +163,8 @@ class Server:
         if self._chance.random() < self.fails:
             self.count["failed"] += 1
             return _plain(writer, self._chance.choice((429, 503)), {"Retry-After": "0"}, _error("busy"))
+        if (raw := self.raw(asked)) is not None:
+            return await self._sent(raw, reader, writer)
         if not asked.get("stream"):
             return self._scored(asked, writer)
         return await self._streamed(asked, reader, writer)
@@ -181,6 +186,17 @@ class Server:
             steps = zip(ids[1:], scores(world, tuple(ids)), strict=True)
             choice["prompt_logprobs"] = [None, *({str(each): {"logprob": p * self.skew}} for each, p in steps)]
         return _plain(writer, 200, {}, found)
+
+    async def _sent(self, raw: Iterable[bytes], reader: asyncio.StreamReader, writer: Any) -> bool:
+        for data in raw:
+            writer.write(data)
+            await writer.drain()
+            await asyncio.sleep(self.slow)
+            self.count["sent"] += len(data)
+            if reader.at_eof() or writer.is_closing():
+                self.count["closed"] += 1
+                return False
+        return False
 
     async def _streamed(self, asked: Mapping[str, Any], reader: asyncio.StreamReader, writer: Any) -> bool:
         chat = "messages" in asked
@@ -274,6 +290,18 @@ def _prompt(asked: Mapping[str, Any]) -> Any:
 
 def _said(chat: bool, piece: str) -> dict[str, Any]:
     return {"delta": {"content": piece}} if chat else {"text": piece}
+
+
+def raw_text(*choices: dict[str, Any], chat: bool = False, usage: Any = None) -> list[bytes]:
+    """Return a whole stream of these choices, with a usage of whatever kind."""
+    data = {"id": "x", "object": "text_completion", "created": 0, "model": "table", "choices": [], "usage": usage}
+    return [
+        _HEAD,
+        *(_choices(chat, choice) for choice in choices),
+        *([] if usage is None else [_chunk(json.dumps(data).encode())]),
+        _chunk(b"[DONE]"),
+        b"0\r\n\r\n",
+    ]
 
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -88,11 +88,42 @@ def test_how_long_is_waited(monkeypatch):
         ({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}, 0.0),
         ({"retry-after": "-1"}, None),
         ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "-1e308"}, None),
+        ({"retry-after": "1e308"}, 1e308),
+        ({"retry-after": "Mon, 01 Jan 0001 00:00:00 +2359"}, 0.0),
+        ({"retry-after": "Mon, 99 Jan 99999999999999999999 00:00:00 GMT"}, None),
+        ({"retry-after": "9" * 5000}, float("inf")),
         ({}, None),
     ],
 )
 def test_retry_after_in_all_its_forms(headers, seconds):
     assert faults._retry_after(headers) == seconds
+
+
+@pytest.mark.parametrize("wait", ["1e308", "601", "inf", "9" * 5000, "Fri, 31 Dec 9999 23:59:59 GMT"])
+def test_a_server_that_is_not_to_be_asked_for_long_is_not_waited_for(server, wait):
+    server.refusals = [(429, {"Retry-After": wait}, BUSY)] * 2
+    with pytest.raises(EndpointError) as error:
+        drawn(endpoint(server))
+    assert re.search(r"answers HTTP 429, and is not to be asked again for \S+ s$", message(error))
+    assert len(server.seen) == 1
+
+
+def test_waits_between_many_tries_are_numbers():
+    assert faults.waiting(faults.Fault("", again=True), 10_000) <= 30.0
+
+
+@pytest.mark.parametrize("error", [RuntimeError("unchecked"), OverflowError("unchecked"), RecursionError("unchecked")])
+def test_whatever_is_raised_for_an_attempt_ends_it(server, monkeypatch, error):
+    async def raising(*_):
+        raise error
+
+    monkeypatch.setattr(faults, "fault_of", raising)
+    server.refusals = [(503, {}, BUSY)]
+    with pytest.raises(EndpointError, match=f"a request to .* failed .{type(error).__name__}.") as raised:
+        drawn(endpoint(server))
+    assert "unchecked" not in message(raised)
 
 
 def test_a_server_that_restarts_loses_nothing(server, monkeypatch):
@@ -195,6 +226,20 @@ def test_what_a_server_says_is_without_the_key(server):
     with pytest.raises(EndpointError) as error:
         drawn(endpoint(server, api_key=KEY, extra=False))
     assert message(error).endswith("refuses the request (HTTP 400: no such thing for ***)")
+
+
+def test_no_part_of_the_key_is_left_where_what_a_server_says_is_cut(server):
+    server.refusals = [(400, {}, {"error": {"message": "x" * 290 + KEY, "code": None}})]
+    with pytest.raises(EndpointError) as error:
+        drawn(endpoint(server, api_key=KEY, extra=False))
+    assert message(error).endswith("xxx***)")
+
+
+def test_what_a_server_says_is_one_line_without_control_characters(server):
+    server.model = "\x1b[31mred\r\ntable"
+    with pytest.raises(EndpointError) as error:
+        drawn(endpoint(server, model="m"))
+    assert message(error).endswith("has no model 'm'; it has [31mred table")
 
 
 def test_a_quota_that_is_used_up_is_not_waited_for(server):
