@@ -12,7 +12,7 @@ from typing import Any, Literal
 import peft
 import torch
 import transformers
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 import guardwrap
 from guardwrap.adapters.fingerprints import Fingerprint, fingerprint
@@ -36,11 +36,18 @@ class _Frozen(BaseModel):
 
 
 class Figure(_Frozen):
-    """A value with its 95 % interval; ``high`` is None where nothing bounds it."""
+    """A value with its 95 % interval, which the value lies in; ``high`` is None where nothing bounds it."""
 
-    value: float
-    low: float
-    high: float | None
+    value: float = Field(allow_inf_nan=False)
+    low: float = Field(allow_inf_nan=False)
+    high: float | None = Field(allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _inside(self) -> Figure:
+        high = math.inf if self.high is None else self.high
+        if not self.low <= self.value <= high:
+            raise ValueError(f"{self.value:g} is outside its own interval, {self.low:g} to {high:g}")
+        return self
 
     @classmethod
     def of(cls, estimate: Estimate | None) -> Figure | None:

@@ -25,7 +25,7 @@ from guardwrap.errors import AdapterError, UnknownName, first_line
 from guardwrap.hub import reachable
 from guardwrap.proposals import HUB_ID
 
-__all__ = ["CARD", "CONFIG", "CURVE", "WEIGHTS", "Files", "fetched", "read_adapter", "save_adapter"]
+__all__ = ["CARD", "CONFIG", "CURVE", "WEIGHTS", "Files", "fetched", "measured_before", "read_adapter", "save_adapter"]
 
 WEIGHTS = "adapter_model.safetensors"
 CURVE, README = "curve.jsonl", "README.md"
@@ -208,7 +208,7 @@ def save_adapter(
     config = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
     config.pop("runtime_config", None)
     files = {
-        WEIGHTS: save(tensors_of(adapted), metadata={"format": "pt"}),
+        WEIGHTS: _weights_of(adapted),
         CONFIG: (json.dumps(config, indent=2, sort_keys=True, default=str) + "\n").encode(),
     }
     try:
@@ -229,6 +229,24 @@ def save_adapter(
     if card is not None and Card.read(folder / CARD) != card:
         raise AdapterError(f"{str(folder / CARD)!r} does not read back as it was; give it plain JSON types")
     return card
+
+
+def measured_before(folder: str | Path, adapted: PeftModel) -> Card | None:
+    """Return the card of an adapter's folder, if it describes the very weights that the adapter has now.
+
+    What was measured of them still holds, whatever became of the files since.
+    """
+    try:
+        card = Card.read(Path(folder) / CARD)
+    except AdapterError:  # there is none, or it is damaged
+        return None
+    digest = hashlib.sha256(_weights_of(adapted)).hexdigest()
+    return card if card.files.get(WEIGHTS) == digest else None
+
+
+def _weights_of(adapted: PeftModel) -> bytes:
+    """Return the content of an adapter's ``adapter_model.safetensors``."""
+    return save(tensors_of(adapted), metadata={"format": "pt"})
 
 
 def _replace(path: Path, content: bytes) -> None:

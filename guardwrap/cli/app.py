@@ -33,8 +33,8 @@ __all__ = ["app", "main"]
 class OneLineErrors(TyperGroup):
     """A group of commands whose errors are one line on stderr: cause and way out.
 
-    Exit codes: 0 done, 1 a failed check or an unexpected error, 2 bad input, 3 texts are missing, 130 interrupted, 143
-    terminated.
+    Exit codes: 0 done, 1 a failed check or an unexpected error, 2 bad input, 3 texts are missing or nothing was
+    learned, 130 interrupted, 143 terminated.
     """
 
     def main(

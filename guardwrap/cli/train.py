@@ -54,7 +54,8 @@ def train(
     samples and other budgets, gold_attempts, and how to learn: see guardwrap.training.TrainingSettings.
 
     Writes adapter/ with its card, curve.jsonl, result.json, curve.png and acceptance.png. After an interruption the
-    same command goes on where it was. Exit code 0: done; 2: bad input; 130: interrupted.
+    same command goes on where it was. Exit code 0: done; 2: bad input; 3: nothing was learned; 130: interrupted;
+    143: terminated (SIGTERM).
     """
     require_folder(out)
     given = {"model": model, "method": method, "samples": samples, "tokens": tokens, "seconds": seconds, "seed": seed}
@@ -80,6 +81,11 @@ def train(
     for note in trained.notes:
         typer.echo(note)
     typer.echo(str(trained.folder))
+    if not trained.learned:
+        way_out = (
+            "raise samples (or tokens, seconds), give hints, or begin as the adapter of a weaker constraint (start)"
+        )
+        raise typer.Exit(fail(f"nothing was learned; {way_out}", 3))
 
 
 @contextmanager

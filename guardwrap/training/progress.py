@@ -16,7 +16,7 @@ from guardwrap.draws import Estimate, estimate_of, plain
 from guardwrap.metrics import effective_sample_size, kl_gold_proposal
 from guardwrap.metrics.intervals import mean_of, sum_of
 
-__all__ = ["Row", "summarise", "warnings_of", "write_curve"]
+__all__ = ["Row", "learned", "summarise", "warnings_of", "write_curve"]
 
 logger = logging.getLogger("guardwrap")
 
@@ -120,6 +120,11 @@ def summarise(row: Row, log_weights: Sequence[Sequence[float]], attempts: int) -
     if met and attempts > 1:
         row.effective = sum_of([effective_sample_size(weights) for weights in met])
         row.kl = mean_of([kl_gold_proposal(weights) for weights in met])
+
+
+def learned(curve: Sequence[Row]) -> bool:
+    """Whether any update of a training was kept."""
+    return any(row.updates for row in curve)
 
 
 def warnings_of(row: Row, base: Estimate | None) -> list[str]:

@@ -31,7 +31,7 @@ from guardwrap.report.diagonal import cost_against_distance, minus_log
 from guardwrap.report.reading import loads, read_as, text_of
 from guardwrap.report.words import UNKNOWN
 from guardwrap.training.claims import claims_of, on_draws_of_g
-from guardwrap.training.progress import Row
+from guardwrap.training.progress import Row, learned
 from guardwrap.training.settings import TrainingSettings
 
 __all__ = ["Result", "Trained", "Training", "charts_of", "pages_of", "read_training"]
@@ -67,6 +67,11 @@ class Trained:
     seconds: float
     curve: tuple[Row, ...]
     notes: tuple[str, ...]
+
+    @property
+    def learned(self) -> bool:
+        """Whether anything was learned: if not, the adapter does nothing, or is the one that it began as."""
+        return learned(self.curve)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import numpy as np
 from guardwrap import __version__
 from guardwrap.adapters import describe, save_adapter
 from guardwrap.adapters.card import Figure, Figures
+from guardwrap.adapters.folder import measured_before
 from guardwrap.draws import Estimate
 from guardwrap.errors import UsageError, first_line
 from guardwrap.generator import GuardedGenerator
@@ -32,7 +33,7 @@ from guardwrap.report.charts import png_of
 from guardwrap.settings import known_as
 from guardwrap.training import shards
 from guardwrap.training.drawing import draw
-from guardwrap.training.progress import Row, summarise, warnings_of, write_curve
+from guardwrap.training.progress import Row, learned, summarise, warnings_of, write_curve
 from guardwrap.training.report import Result, Trained, Training, charts_of
 from guardwrap.training.samples import Floats
 from guardwrap.training.settings import TrainingSettings
@@ -42,6 +43,7 @@ __all__ = ["Trained", "train"]
 
 logger = logging.getLogger("guardwrap")
 
+_INTERRUPTED = "interrupted: nothing was measured"
 _PAPER = "Kim et al., Guaranteed Generation from Large Language Models (ICLR 2025)"
 
 
@@ -94,7 +96,7 @@ def train(
             figures, notes = _measured(trainer, folder)
         except KeyboardInterrupt:
             trainer.settle()
-            _save(trainer, folder, {}, ["interrupted: nothing was measured"])
+            _save(trainer, folder)
             raise
     state = trainer.state
     place = _save(trainer, folder, figures, notes)
@@ -171,15 +173,23 @@ def _warnings(trainer: Trainer, after: Estimate, log_weights: Sequence[Floats], 
     row.mixture = next((row.mixture for row in reversed(state.curve) if row.mixture), None)
     summarise(row, [each[each > -math.inf].tolist() for each in log_weights], len(log_weights[0]))
     found = warnings_of(row, None if trainer.gold is None else trainer.gold.acceptance(len(log_weights)))
-    if trainer.settings.start is None and not any(each.updates for each in state.curve):
-        found = ["nothing was learned: the adapter does nothing"]
+    if not learned(state.curve):
+        of_start = trainer.settings.start is not None
+        same = "the adapter is the one that it began as" if of_start else "the adapter does nothing"
+        nothing = f"nothing was learned: {'the model is as it was' if trainer.settings.full else same}"
+        found = [*found, nothing] if of_start else [nothing]  # what does nothing needs no other warnings
     for warning in found if shards.is_main() else ():
         logger.warning("%s", warning)
     return [f"warning: {warning}" for warning in found]
 
 
-def _save(trainer: Trainer, folder: Path, figures: Mapping[str, Estimate], notes: list[str]) -> Path:
-    """Write what is trained so far; return its folder."""
+def _save(
+    trainer: Trainer, folder: Path, figures: Mapping[str, Estimate] | None = None, notes: Sequence[str] = ()
+) -> Path:
+    """Write what is trained so far; return its folder.
+
+    Without figures, after an interruption, an earlier card's are kept where it describes the same weights.
+    """
     settings, state = trainer.settings, trainer.state
     place = folder / ("model" if settings.full else "adapter")
     if not shards.is_main():
@@ -193,6 +203,12 @@ def _save(trainer: Trainer, folder: Path, figures: Mapping[str, Estimate], notes
     hyperparameters = {name: getattr(settings, name) for name in names} | {"learning_rate": settings.rate}
     if settings.start is not None:
         hyperparameters["start"] = known_as(settings.start)
+    if figures is None:
+        before = measured_before(place, trainer.policy.model)
+        of_card, notes = (Figures(), [_INTERRUPTED]) if before is None else (before.figures, before.notes)
+    else:
+        known = {name: Figure.of(figures[name]) for name in Figures.model_fields if name in figures}
+        of_card = Figures(**known)
     card = describe(
         trainer.task.model,
         trainer.task.guarded.constraint,
@@ -205,8 +221,8 @@ def _save(trainer: Trainer, folder: Path, figures: Mapping[str, Estimate], notes
         samples=state.samples,
         tokens=state.tokens,
         seconds=state.seconds,
-        figures=Figures(**{name: Figure.of(figures[name]) for name in Figures.model_fields if name in figures}),
-        notes=notes,
+        figures=of_card,
+        notes=list(notes),
     )
     curve = folder / "curve.jsonl"
     write_curve(state.curve, curve)

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 from collections import deque
 from collections.abc import Callable
@@ -231,6 +232,17 @@ def header(size: int) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
+def figure(name: str, value: str) -> Callable[[Path], Any]:
+    """Put another number into the card's one figure, 0.61 [0.5, 0.72]."""
+
+    def work(folder: Path) -> None:
+        text, count = re.subn(rf"(?<=    {name}: )[\d.]+", value, (folder / CARD).read_text())
+        assert count == 1
+        (folder / CARD).write_text(text)
+
+    return work
+
+
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no folder": (shutil.rmtree, "there is no folder"),
     "empty": (lambda f: deque(map(os.remove, f.iterdir())), "has no adapter_config.json"),
@@ -242,6 +254,9 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "card without digests": (without_digests, "is not the file that the card"),
     "card malformed": (written(CARD, "a: [1"), r"card.yaml:\d+: malformed YAML"),
     "card of another kind": (written(CARD, "guardwrap: 1\nconstraint: {}\n"), "card.yaml:1: guardwrap: unknown field"),
+    "a figure outside its interval": (figure("value", "0.9"), r"card.yaml:\d+: .*0.9 is outside its own interval"),
+    "an interval turned round": (figure("low", "0.8"), r"card.yaml:\d+: .*outside its own interval"),
+    "a figure that is none": (figure("value", ".nan"), r"card.yaml:\d+: .*finite number"),
     "card runs code": (written(CARD, "!!python/object/apply:os.system [id]\n"), "card.yaml:1: a YAML"),
     "config no JSON": (written(CONFIG, "{"), "malformed JSON"),
     "config deep": (written(CONFIG, "[" * 100_000), "malformed JSON"),

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import shutil
 import sys
 import threading
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from guardwrap import Budget, GuardedGenerator
-from guardwrap.adapters import Card
+from guardwrap.adapters import Card, Figures
 from guardwrap.adapters.folder import CARD, WEIGHTS
 from guardwrap.draws import Estimate
 from guardwrap.testing import goodness_of_fit, llama_world
@@ -129,6 +130,36 @@ def test_an_interruption_saves_too(tmp_path, small, whole, monkeypatch, moment):
     assert trained.samples == 400
     weights = [(folder / "adapter" / WEIGHTS).read_bytes() for folder in (tmp_path, whole)]
     assert weights[0] == weights[1]
+
+
+def stopped(*_, **__):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("moment", ["gold", "measuring"])
+def test_an_interrupted_rerun_keeps_the_figures_of_the_same_weights(tmp_path, small, whole, monkeypatch, moment):
+    folder = shutil.copytree(whole, tmp_path / "again")
+    before = card_in(folder)
+    assert before.figures.acceptance_after is not None
+    place = (Gold, "draw") if moment == "gold" else (sys.modules["guardwrap.training.train"], "_measured")
+    with monkeypatch.context() as patched:
+        patched.setattr(*place, stopped)
+        with pytest.raises(KeyboardInterrupt):
+            train(guarded_of(small), settings_of(small, gold_attempts=100), folder)
+    after = card_in(folder)
+    assert (after.figures, after.notes) == (before.figures, before.notes)
+    assert usable(small, folder)
+
+
+def test_negative_control_figures_of_other_weights_are_not_kept(tmp_path, small, whole, monkeypatch):
+    folder = shutil.copytree(whole, tmp_path / "again")
+    monkeypatch.setattr(sys.modules["guardwrap.training.train"], "_measured", stopped)
+    with pytest.raises(KeyboardInterrupt):  # when it has learned more
+        train(guarded_of(small), settings_of(small, samples=600), folder)
+    card = card_in(folder)
+    assert card.files[WEIGHTS] != card_in(whole).files[WEIGHTS]
+    assert card.figures == Figures()
+    assert card.notes == ["interrupted: nothing was measured"]
 
 
 @pytest.mark.parametrize("full", [False, True])
