@@ -23,7 +23,7 @@ from guardwrap.cli.common import (
     progress_bar,
     require_folder,
 )
-from guardwrap.cli.streams import INTERRUPTED, ends_at_once
+from guardwrap.cli.streams import ended_by, ends_at_once, terminated_in_order
 from guardwrap.cli.telling import Far, telling
 from guardwrap.constraints.documents import read_option
 from guardwrap.evaluation.settings import EvaluationSettings, read_settings
@@ -78,7 +78,7 @@ def evaluate(
 
     Writes evaluation.json, report.html and the plots as PNG. Attempts are kept in the folder, a thousand at a time:
     after an interruption the same command goes on with them, and so does one for more attempts. Exit code 0: done; 2:
-    bad input; 130: interrupted.
+    bad input; 130: interrupted; 143: terminated (SIGTERM).
     """
     require_matplotlib()
     require_folder(out)
@@ -98,11 +98,12 @@ def evaluate(
 
     try:
         source = load_session(settings.model, constraint, dtype=settings.dtype, batch_size=settings.batch_size)
-        with _progress(settings) as tick:
+        with terminated_in_order(), _progress(settings) as tick:
             found = run(source, settings, constraint, out, tick, load)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interruption:
+        word, code = ended_by(interruption)
         kept = f"attempts are in {out}, but for the last ones, at most {CHUNK:,} a prompt"
-        raise typer.Exit(fail(f"interrupted: {kept}; continue with the same command", INTERRUPTED)) from None
+        raise typer.Exit(fail(f"{word}: {kept}; continue with the same command", code)) from None
     for name, figures in mean_over_prompts(found.prompts).items():
         shown = ", ".join(f"{LABELS[key]} {figures[key]}" for key in _SHOWN if key in figures)
         typer.echo(f"{printable(name)}: {shown}")

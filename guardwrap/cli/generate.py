@@ -34,7 +34,7 @@ from guardwrap.cli.flags import in_flags
 from guardwrap.cli.proposing import in_words, proposed_by
 from guardwrap.cli.results import Finished, check_output, is_of_run, read_finished
 from guardwrap.cli.running import Run, missing_texts, require_another_seed
-from guardwrap.cli.streams import INTERRUPTED, TERMINATED, Terminated, ends_at_once, terminated_in_order
+from guardwrap.cli.streams import ended_by, ends_at_once, terminated_in_order
 from guardwrap.cli.streams import in_words as why
 from guardwrap.constraints.algebra import All
 from guardwrap.constraints.documents import read_option
@@ -309,10 +309,9 @@ def _go(run: Run, guarded: Callable[[], GuardedGenerator], options: dict[str, An
     try:
         with terminated_in_order():
             run.go(wrapper, options)
-    except Terminated:
-        raise typer.Exit(fail(f"terminated: {run.state()}", TERMINATED)) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(fail(f"interrupted: {run.state()}", INTERRUPTED)) from None
+    except KeyboardInterrupt as interruption:
+        word, code = ended_by(interruption)
+        raise typer.Exit(fail(f"{word}: {run.state()}", code)) from None
     except OSError as error:
         raise typer.Exit(fail(f"{why(error)}; {run.state()}", 1)) from None
     except GuardwrapError as error:

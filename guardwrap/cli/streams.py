@@ -17,6 +17,7 @@ __all__ = [
     "complete",
     "end_at_once",
     "end_from_now_on",
+    "ended_by",
     "ends_at_once",
     "in_words",
     "let_go",
@@ -32,6 +33,11 @@ TERMINATED = 143
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM has come."""
+
+
+def ended_by(interruption: KeyboardInterrupt) -> tuple[str, int]:
+    """Return a word for what ended a command, Ctrl-C or SIGTERM, and the exit code."""
+    return ("terminated", TERMINATED) if isinstance(interruption, Terminated) else ("interrupted", INTERRUPTED)
 
 
 def end_at_once(*_: object) -> None:
@@ -72,13 +78,15 @@ def _is_ours(number: signal.Signals, usual: object) -> bool:
 def terminated_in_order() -> Iterator[None]:
     """Let SIGTERM raise ``Terminated``, so that what is done is kept and said as after Ctrl-C.
 
-    Where it is somebody else's, it stays so.
+    A second one changes nothing: supervisors send it to a process and to its whole group. Where SIGTERM is somebody
+    else's, it stays so.
     """
     if not _is_ours(signal.SIGTERM, signal.SIG_DFL):
         yield
         return
 
     def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise Terminated
 
     signal.signal(signal.SIGTERM, end)

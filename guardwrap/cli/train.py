@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,10 +23,11 @@ from guardwrap.cli.common import (
     progress_bar,
     require_folder,
 )
-from guardwrap.cli.streams import INTERRUPTED, ends_at_once
+from guardwrap.cli.streams import ended_by, ends_at_once, terminated_in_order
+from guardwrap.cli.telling import Far, telling
 
 if TYPE_CHECKING:
-    from guardwrap.training import Row, TrainingSettings
+    from guardwrap.training import Row, Stage
 
 __all__ = ["train"]
 
@@ -70,10 +72,11 @@ def train(
         guarded.pipeline.device = device
         guarded.model.to(device)
     try:
-        with _progress(settings) as (tick, made):
-            trained = run(guarded, settings, out, tick=tick, made=made)
-    except KeyboardInterrupt:
-        raise typer.Exit(fail(f"interrupted; continue with the same command, {out} has it all", INTERRUPTED)) from None
+        with terminated_in_order(), _progress() as (tick, follow):
+            trained = run(guarded, settings, out, tick=tick, follow=follow)
+    except KeyboardInterrupt as interruption:
+        word, code = ended_by(interruption)
+        raise typer.Exit(fail(f"{word}; continue with the same command, {out} has it all", code)) from None
     if not shards.is_main():
         return
     for name, figure in trained.figures.items():
@@ -88,28 +91,46 @@ def train(
         raise typer.Exit(fail(f"nothing was learned; {way_out}", 3))
 
 
+_COUNTED = {"gold": "gold attempt", "samples": "sample", "final": "final attempt"}
+"""What the parts of a training count, by the settings' own words."""
+
+
 @contextmanager
-def _progress(settings: TrainingSettings) -> Iterator[tuple[Callable[[Row], None], Callable[[int], None]]]:
-    """Say what each round saw; on a terminal show how many attempts are there, and when all will be."""
+def _progress() -> Iterator[tuple[Callable[[Row], None], Callable[[Stage], None]]]:
+    """Say what each round saw, and how far each part is: by a bar on a terminal, by a line now and then elsewhere."""
     from rich.console import Console
 
     from guardwrap.training.shards import is_main
 
+    if not is_main():
+        yield lambda row: None, lambda stage: None
+        return
     console = Console(stderr=True, soft_wrap=True)
 
     def tick(row: Row) -> None:
-        if is_main():
-            console.print(f"round {row.round}: {row}", highlight=False, markup=False)
-            for warning in row.warnings:
-                console.print(f"  warning: {warning}", style="yellow", highlight=False, markup=False)
+        console.print(f"round {row.round}: {row}", highlight=False, markup=False)
+        for warning in row.warnings:
+            console.print(f"  warning: {warning}", style="yellow", highlight=False, markup=False)
 
-    if not sys.stderr.isatty() or not is_main():
-        yield tick, lambda attempts: None
-        return
-    with progress_bar("samples", settings.samples, console) as (bar, task):
+    shown: str | None = None
+    far, moved = Far(0), None
+    with ExitStack() as part:
 
-        def counted(row: Row) -> None:
-            tick(row)
-            bar.update(task, completed=row.samples)  # with what interrupted runs have drawn
+        def follow(stage: Stage) -> None:
+            nonlocal shown, far, moved
+            begins = stage.name != shown
+            if begins:
+                part.close()  # before there is news, which is not of the part that has ended
+            far = Far(stage.done, kept=stage.kept)
+            if begins:
+                shown, what = stage.name, _COUNTED[stage.name]
+                if sys.stderr.isatty():
+                    bar, task = part.enter_context(progress_bar(f"{what}s", stage.total, console))
+                    moved = partial(bar.update, task)
+                else:
+                    # Rounds learn between their samples, so these do not tell how long the rest will take.
+                    part.enter_context(telling(lambda: far, stage.total, what, timed=stage.name != "samples"))
+            if moved is not None:
+                moved(completed=stage.done)
 
-        yield counted, lambda attempts: bar.advance(task, attempts)
+        yield tick, follow

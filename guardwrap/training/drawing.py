@@ -14,6 +14,7 @@ import numpy as np
 
 from guardwrap.samplers import Attempt, from_row, to_row
 from guardwrap.training import shards
+from guardwrap.training.progress import Meter
 from guardwrap.training.samples import Sample
 from guardwrap.training.task import Task
 
@@ -67,7 +68,7 @@ def draw(
     digest: str,
     folder: Path,
     over: Callable[[int, int], bool] = lambda attempts, tokens: False,
-    made: Callable[[int], None] = lambda attempts: None,
+    meter: Meter | None = None,
     keep_rejected: bool = False,
 ) -> Drawn:
     """Draw attempts, each process its part.
@@ -89,8 +90,8 @@ def draw(
     over
         From the attempts and tokens of these draws so far to whether a budget has ended. Looked at before chunks are
         begun, so that what is drawn does not depend on its own length.
-    made
-        Called with the number of attempts of each chunk, over all prompts.
+    meter
+        Counts the attempts, over all prompts: each that this process draws, and after a chunk those of the others.
     keep_rejected
         Whether the tokens of attempts that do not satisfy the constraint are kept too, in the folder as well.
     """
@@ -99,15 +100,18 @@ def draw(
     drawn = Drawn()
 
     def work(part: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
-        return [_chunk(task, source, size, seed, number, digest, folder, keep_rejected) for number, size in part]
+        return [_chunk(task, source, size, seed, number, digest, folder, keep_rejected, meter) for number, size in part]
 
+    before = 0 if meter is None else meter.stage.done
     for group in shards.groups(chunks):
         if over(drawn.attempts * len(task.prompts), drawn.tokens):
             break
         for chunk in shards.mapped(work, group):
             drawn.attempts += chunk["size"]
             drawn.tokens += chunk["tokens"]
-            made(chunk["size"] * len(task.prompts))
+            if meter is not None:
+                kept = chunk["size"] * len(task.prompts) if chunk.get("kept") else 0
+                meter.reach(before + drawn.attempts * len(task.prompts), kept=kept)
             for prompt, rows in enumerate(chunk["satisfied"]):
                 for attempt in map(from_row, rows):
                     drawn.samples.append(task.sample(prompt, attempt))
@@ -118,18 +122,27 @@ def draw(
 
 
 def _chunk(
-    task: Task, source: Any, size: int, seed: tuple[int, str], number: int, digest: str, folder: Path, keep: bool
+    task: Task,
+    source: Any,
+    size: int,
+    seed: tuple[int, str],
+    number: int,
+    digest: str,
+    folder: Path,
+    keep: bool,
+    on_attempt: Callable[[], None] | None,
 ) -> dict[str, Any]:
     path = folder / f"{number:06d}.json"
     about = {"digest": digest, "size": size}
     try:
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         if {name: kept.get(name) for name in about} == about:
-            return kept
+            return {**kept, "kept": True}
     except (OSError, ValueError):
         pass
     words = (seed[0], zlib.crc32(seed[1].encode()), number)
-    drawn: list[list[Attempt]] = task.draw(size, int(np.random.SeedSequence(words).generate_state(1)[0]), source)
+    chunk_seed = int(np.random.SeedSequence(words).generate_state(1)[0])
+    drawn: list[list[Attempt]] = task.draw(size, chunk_seed, source, on_attempt)
     kept = {
         **about,
         "tokens": sum(len(attempt.draw.token_ids) for attempts in drawn for attempt in attempts),

@@ -13,6 +13,7 @@ from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
 from guardwrap.metrics.intervals import mean_of
 from guardwrap.training.drawing import Drawn, draw
 from guardwrap.training.plan import BASE
+from guardwrap.training.progress import Follow, Meter
 from guardwrap.training.samples import Floats
 from guardwrap.training.task import Task
 
@@ -35,9 +36,12 @@ class Gold:
     log_base: Sequence[float]
 
     @staticmethod
-    def draw(task: Task, count: int, folder: Path, seed: int = 0, digest: str = BASE) -> Gold:
+    def draw(
+        task: Task, count: int, folder: Path, seed: int = 0, digest: str = BASE, follow: Follow = lambda stage: None
+    ) -> Gold:
         """Draw attempts, ``count`` for each prompt; those kept in the folder are not drawn again."""
-        drawn = draw(task, None, count, seed=(seed, "gold"), digest=digest, folder=folder)
+        meter = Meter(follow, "gold", count * len(task.prompts))
+        drawn = draw(task, None, count, seed=(seed, "gold"), digest=digest, folder=folder, meter=meter)
         return Gold(drawn, task.log_probabilities(task.model, drawn.samples))
 
     def kl(self, log_policy: Sequence[float], prompts: int) -> Estimate | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from guardwrap.draws import Estimate, estimate_of, plain
 from guardwrap.metrics import effective_sample_size, kl_gold_proposal
 from guardwrap.metrics.intervals import mean_of, sum_of
 
-__all__ = ["Row", "learned", "summarise", "warnings_of", "write_curve"]
+__all__ = ["Follow", "Meter", "Row", "Stage", "learned", "summarise", "warnings_of", "write_curve"]
 
 logger = logging.getLogger("guardwrap")
 
@@ -25,6 +25,58 @@ _ENOUGH = 20
 
 _FEW = 0.01
 """Of the satisfying samples; where fewer carry the weight of g, the acceptance rate says nothing about g."""
+
+
+Part = Literal["gold", "samples", "final"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """How far one part of a training is.
+
+    Parameters
+    ----------
+    name
+        ``"gold"``: attempts of the model itself, to measure on; ``"samples"``: what is learned from; ``"final"``:
+        attempts of the trained proposal, to measure it.
+    done, total
+        Attempts that are there, and how many there will be, unless a budget ends first.
+    kept
+        How many of those that are there an earlier run has left.
+    """
+
+    name: Part
+    done: int
+    total: int
+    kept: int
+
+
+Follow = Callable[[Stage], None]
+
+
+class Meter:
+    """Counts the attempts of one part of a training, and calls ``follow`` with each step.
+
+    Parameters
+    ----------
+    follow
+        What is called, also with where the part begins.
+    name, total, done
+        As of a ``Stage``; what is done by then was left by an earlier run.
+    """
+
+    def __init__(self, follow: Follow, name: Part, total: int, done: int = 0) -> None:
+        self._follow, self.stage = follow, Stage(name, done, total, kept=done)
+        follow(self.stage)
+
+    def __call__(self) -> None:
+        """Count one attempt."""
+        self.reach(self.stage.done + 1)
+
+    def reach(self, done: int, *, kept: int = 0) -> None:
+        """Say how many attempts are there now, and how many more of them an earlier run has left than was known."""
+        self.stage = replace(self.stage, done=done, kept=self.stage.kept + kept)
+        self._follow(self.stage)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,9 @@ class Task:
                 raise UsageError(str(error).replace(OR_REJECTION, " as generation settings")) from None
         self._stable = self._call.stable_prefix()
 
-    def draw(self, count: int, seed: int, source: Any = None) -> list[list[Attempt]]:
+    def draw(
+        self, count: int, seed: int, source: Any = None, on_attempt: Callable[[], None] | None = None
+    ) -> list[list[Attempt]]:
         """Draw and judge attempts, ``count`` for each prompt.
 
         Parameters
@@ -82,10 +84,11 @@ class Task:
             Attempts of one seed are the same again.
         source
             A model with the same tokens, or a ``Prompt``; None is the model itself.
+        on_attempt
+            Called as each attempt is judged.
         """
-        return self.guarded.attempts(
-            list(self.given), count, weigh=False, seed=seed, proposal=source, adapter=False, **self.generation
-        )
+        options = {"proposal": source, "adapter": False, "on_attempt": on_attempt, **self.generation}
+        return self.guarded.attempts(list(self.given), count, weigh=False, seed=seed, **options)
 
     def continued(
         self, begun: Sequence[tuple[int, int, tuple[int, ...]]], seed: int

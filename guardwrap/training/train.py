@@ -33,7 +33,7 @@ from guardwrap.report.charts import png_of
 from guardwrap.settings import known_as
 from guardwrap.training import shards
 from guardwrap.training.drawing import draw
-from guardwrap.training.progress import Row, learned, summarise, warnings_of, write_curve
+from guardwrap.training.progress import Follow, Meter, Row, Stage, learned, summarise, warnings_of, write_curve
 from guardwrap.training.report import Result, Trained, Training, charts_of
 from guardwrap.training.samples import Floats
 from guardwrap.training.settings import TrainingSettings
@@ -54,6 +54,7 @@ def train(
     *,
     tick: Callable[[Row], None] = lambda row: None,
     made: Callable[[int], None] = lambda attempts: None,
+    follow: Follow = lambda stage: None,
 ) -> Trained:
     """Train a proposal for a constraint, measure it, and save it.
 
@@ -72,7 +73,9 @@ def train(
     tick
         Called with each new row of the learning curve.
     made
-        Called with the number of attempts, whenever some were drawn.
+        Called with the number of attempts that are learned from, whenever some were drawn.
+    follow
+        Called with each step of each part: draws of g to measure on, samples, the final measurement.
 
     Raises
     ------
@@ -89,7 +92,7 @@ def train(
             log(row)
             tick(row)
 
-        trainer = Trainer(guarded, settings, folder, told, made)
+        trainer = Trainer(guarded, settings, folder, told, _following(made, follow))
         try:
             trainer.find_gold()
             trainer.run()
@@ -114,13 +117,29 @@ def train(
     return trained
 
 
+def _following(made: Callable[[int], None], follow: Follow) -> Follow:
+    """Return what tells both: ``made`` how many samples are new, and ``follow`` each step."""
+    last: int | None = None
+
+    def step(stage: Stage) -> None:
+        nonlocal last
+        if stage.name == "samples":
+            if last is not None and stage.done > last:
+                made(stage.done - last)
+            last = stage.done
+        follow(stage)
+
+    return step
+
+
 def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list[str]]:
     """Measure the trained proposal on draws of its own and on draws of g."""
     task, prompts = trainer.task, len(trainer.settings.prompts)
     attempts = math.ceil(trainer.settings.final_attempts / prompts)
     digest = trainer.digest(trainer.policy.digest())
     seed = (trainer.settings.seed, "final")
-    drawn = draw(task, trainer.policy.source(), attempts, seed=seed, digest=digest, folder=folder / "draws" / "final")
+    place, meter = folder / "draws" / "final", Meter(trainer.follow, "final", attempts * prompts)
+    drawn = draw(task, trainer.policy.source(), attempts, seed=seed, digest=digest, folder=place, meter=meter)
     accepted = drawn.accepted(prompts)
     after = acceptance_rate(sum(accepted), attempts * prompts, stopped_on_acceptance=False)
     figures = {"acceptance_after": after}

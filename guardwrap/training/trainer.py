@@ -30,7 +30,7 @@ from guardwrap.training.learn import adam, chosen, require_number, spread, updat
 from guardwrap.training.mixture import Mixture
 from guardwrap.training.plan import BASE, POLICY, Round, continued, rounds
 from guardwrap.training.policy import Policy, read_start
-from guardwrap.training.progress import Row, summarise, warnings_of, write_curve
+from guardwrap.training.progress import Follow, Meter, Row, summarise, warnings_of, write_curve
 from guardwrap.training.samples import Buffer, Floats
 from guardwrap.training.settings import TrainingSettings
 from guardwrap.training.state import Fit, State, placed_under, read_state, spelled, under
@@ -75,8 +75,8 @@ class Trainer:
         For checkpoints, recorded attempts and the learning curve.
     tick
         Called with each new row of the learning curve.
-    made
-        Called with the number of attempts, whenever some were drawn.
+    follow
+        Called with each step of each part.
 
     Raises
     ------
@@ -90,9 +90,9 @@ class Trainer:
         settings: TrainingSettings,
         folder: Path,
         tick: Callable[[Row], None] = lambda row: None,
-        made: Callable[[int], None] = lambda attempts: None,
+        follow: Follow = lambda stage: None,
     ) -> None:
-        self.settings, self.folder, self._tick, self._made = settings, folder, tick, made
+        self.settings, self.folder, self._tick, self.follow = settings, folder, tick, follow
         self.task = Task(guarded, [settings.given(prompt) for prompt in settings.prompts], settings.generation)
         start = None if settings.start is None else read_start(guarded.model, settings.start)
         self.policy = Policy(guarded.model, None if settings.full else settings.rank, settings.seed, start)
@@ -106,10 +106,10 @@ class Trainer:
 
     def find_gold(self) -> None:
         """Draw the attempts of the model itself that KL(g‖a') is measured on, where they are asked for."""
-        count = self.settings.gold_attempts
-        if count:
+        if count := self.settings.gold_attempts:
             each = math.ceil(count / self._prompts)
-            self.gold = Gold.draw(self.task, each, self.folder / "gold", self.settings.seed, self.digest(BASE))
+            place, digest = self.folder / "gold", self.digest(BASE)
+            self.gold = Gold.draw(self.task, each, place, self.settings.seed, digest, self.follow)
 
     @property
     def _prompts(self) -> int:
@@ -118,6 +118,7 @@ class Trainer:
     def run(self) -> None:
         """Go through the rounds that are left, until the budget ends."""
         self._began = time.monotonic()  # what was drawn to measure is apart from the budget
+        self._meter = Meter(self.follow, "samples", self.settings.samples, self.state.samples)
         for number in range(self.state.done, len(self.state.plan)):
             if self.state.fit is None and (self._over() or not self._begin(number)):
                 return
@@ -139,6 +140,7 @@ class Trainer:
         state.samples += sum(each.attempts for each in drawn) * self._prompts
         state.tokens += sum(each.tokens for each in drawn)
         row, ratios = self._absorb(number, planned, drawn)
+        self._meter.reach(state.samples)  # with those that branched
         if planned.learn != "dpg" or not state.dpg_steps:
             self._optimizer = adam(self.policy, self.settings.rate)
         state.fit = Fit(row, best_state=self.policy.state_dict() if planned.learn == "replay" else {})
@@ -185,7 +187,7 @@ class Trainer:
             digest=self.digest(name),
             folder=self.folder / "draws" / f"{number:04d}" / str(place),
             over=lambda attempts, tokens: self._over(spent + tokens),
-            made=self._made,
+            meter=self._meter,
             keep_rejected=branching,
         )
 

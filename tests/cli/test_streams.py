@@ -1,12 +1,14 @@
 """Streams that are closed or full, and Ctrl-C before there is anything to lose: one line, and a code that says it."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from guardwrap.cli.streams import Terminated, ended_by, terminated_in_order
 from guardwrap.testing import llama_world
 
 ROOT = Path(__file__).parents[2]
@@ -127,3 +129,23 @@ def test_ctrl_c_at_the_end_is_no_traceback(place):
     )
     assert (done.returncode, done.stderr) == (130, "guardwrap: interrupted\n")
     assert done.stdout.startswith("guardwrap ")
+
+
+def test_a_second_sigterm_does_not_disturb_what_the_first_one_began():
+    """torchrun and many a supervisor send it to a process and to its whole group."""
+    left = []
+
+    def ends():
+        with terminated_in_order():
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                left.append("nothing came")
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+                left.append("in order")
+
+    with pytest.raises(Terminated) as caught:
+        ends()
+    assert left == ["in order"]
+    assert ended_by(caught.value) == ("terminated", 143)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -85,6 +87,51 @@ def test_a_run(config, tmp_path):
     settings, constraint = read_settings(config)
     guarded = GuardedGenerator(settings.model, constraint, adapter=out / "adapter")
     assert guarded.run("a", seed=1, **settings.generation)[0].ok
+
+
+def test_each_part_says_how_far_it_is(config, monkeypatch):
+    told = []
+
+    @contextmanager
+    def telling(state, total, what, *, timed):
+        yield
+        told.append((what, state().done, state().kept, total, timed))
+
+    monkeypatch.setattr("guardwrap.cli.train.telling", telling)
+    assert run("train.yaml", "-o", "out").exit_code == 0
+    assert told == [
+        ("gold attempt", 300, 0, 300, True),
+        ("sample", 400, 0, 400, False),
+        ("final attempt", 200, 0, 200, True),
+    ]
+    told.clear()
+    assert run("train.yaml", "-o", "out").exit_code == 0  # what is there already tells nothing of the time that is left
+    assert [(what, done, kept) for what, done, kept, *_ in told] == [
+        ("gold attempt", 300, 300),
+        ("sample", 400, 400),
+        ("final attempt", 200, 200),
+    ]
+
+
+def test_each_part_has_a_bar_on_a_terminal(config, monkeypatch):
+    bars = []
+
+    @contextmanager
+    def progress_bar(label, total, console):
+        bars.append([label, total])
+        yield SimpleNamespace(update=lambda task, completed: bars[task].append(completed)), len(bars) - 1
+
+    monkeypatch.setattr("guardwrap.cli.train.progress_bar", progress_bar)
+    monkeypatch.setattr("typer.testing._NamedTextIOWrapper.isatty", lambda self: True, raising=False)
+    assert run("train.yaml", "-o", "out").exit_code == 0
+    assert [(*bar[:2], bar[-1]) for bar in bars] == [
+        ("gold attempts", 300, 300),
+        ("samples", 400, 400),
+        ("final attempts", 200, 200),
+    ]
+    for bar in bars:
+        assert bar[2:] == sorted(bar[2:])
+        assert len({*bar[2:]}) > 100  # and not only when a thousand are there
 
 
 def test_a_run_can_be_shown(config, tmp_path):
@@ -194,7 +241,11 @@ def test_tensorboard(config, tmp_path):
     assert [event.step for event in found.Scalars("acceptance")] == [100, 220, 400]
 
 
-def test_ctrl_c_saves_and_the_same_command_goes_on(config, tmp_path):
+@pytest.mark.parametrize(
+    ("sent", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_who_ends_it_finds_what_is_trained_and_the_same_command_goes_on(config, tmp_path, sent, code, word):
+    """By Ctrl-C, or by what a scheduler of jobs sends."""
     config.write_text(CONFIG.replace("samples: 400", "samples: 4000").replace("rounds: 2", "rounds: 40"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", START, "train", "train.yaml", "-o", "out"]
@@ -204,14 +255,14 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(config, tmp_path):
         give_up = time.monotonic() + 60
         while time.monotonic() < give_up and not curve.exists():
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sent)
         stdout, stderr = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 130
+    assert process.returncode == code
     assert stdout == ""
-    assert re.search(r"^guardwrap: interrupted; continue with the same command", stderr.splitlines()[-1])
+    assert re.search(rf"^guardwrap: {word}; continue with the same command", stderr.splitlines()[-1])
     card = Card.read(tmp_path / "out" / "adapter" / "card.yaml")
     assert card.notes == ["interrupted: nothing was measured"]
     assert 0 < card.samples < 4000

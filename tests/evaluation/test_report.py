@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -308,10 +309,15 @@ def test_errors_of_the_command(config, tmp_path, monkeypatch):
         assert message in result.stderr
     assert made == []
 
-    def interrupt(*args, **options):
-        raise KeyboardInterrupt
+    for sent, code, word in ((signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")):
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # where the test runner is in the background
 
-    monkeypatch.setattr(Source, "attempts", interrupt)
-    result = command("evaluate", path, "--out", tmp_path / "out")
-    assert result.exit_code == 130
-    assert "continue with the same command" in result.stderr
+        def interrupt(*args, sent=sent, **options):
+            os.kill(os.getpid(), sent)
+
+        monkeypatch.setattr(Source, "attempts", interrupt)
+        result = command("evaluate", path, "--out", tmp_path / "out")
+        signal.signal(signal.SIGINT, handler)
+        assert result.exit_code == code
+        assert f"guardwrap: {word}: attempts are in" in result.stderr
+        assert "continue with the same command" in result.stderr

@@ -20,7 +20,7 @@ from guardwrap.testing import goodness_of_fit, llama_world
 from guardwrap.training import drawing, train
 from guardwrap.training.gold import Gold
 from guardwrap.training.learn import adam, update
-from guardwrap.training.progress import Row, summarise, warnings_of
+from guardwrap.training.progress import Row, Stage, summarise, warnings_of
 from guardwrap.training.samples import Sample
 from guardwrap.training.trainer import Trainer
 from tests.training.small import DOUBLED, guarded_of, kl, settings_of, trainer_of
@@ -98,6 +98,28 @@ def test_what_is_drawn_to_measure_is_apart_from_the_budget(tmp_path, small):
     trainer.run()
     assert trainer.state.samples == 100
     assert trainer.state.seconds < 500
+
+
+def test_who_follows_it_hears_of_each_part(tmp_path, small):
+    stages: list[Stage] = []
+    made: list[int] = []
+    settings = settings_of(small, gold_attempts=300)
+    train(guarded_of(small), settings, tmp_path, made=made.append, follow=stages.append)
+    assert list(dict.fromkeys(stage.name for stage in stages)) == ["gold", "samples", "final"]
+    for name, total in (("gold", 300), ("samples", 400), ("final", 100)):
+        counts = [stage.done for stage in stages if stage.name == name]
+        assert (counts[0], counts[-1]) == (0, total)
+        assert counts == sorted(counts)
+        assert {(stage.total, stage.kept) for stage in stages if stage.name == name} == {(total, 0)}
+    assert sum(made) == 400
+    again: list[Stage] = []
+    train(guarded_of(small), settings, tmp_path, made=made.append, follow=again.append)
+    assert {stage.name: (stage.done, stage.kept) for stage in again} == {
+        "gold": (300, 300),
+        "samples": (400, 400),
+        "final": (100, 100),
+    }
+    assert sum(made) == 400
 
 
 @pytest.mark.parametrize("moment", ["drawing", "learning", "measuring"])
