@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ from guardwrap.content import CARD, CONFIG, PREFIX, adapters
 from guardwrap.errors import AdapterError, UnknownName, first_line
 from guardwrap.hub import reachable
 from guardwrap.proposals import HUB_ID
+from guardwrap.writing import write_whole
 
 __all__ = ["CARD", "CONFIG", "CURVE", "WEIGHTS", "Files", "fetched", "measured_before", "read_adapter", "save_adapter"]
 
@@ -221,7 +221,7 @@ def save_adapter(
             files[CARD] = card.to_yaml().encode()
         folder.mkdir(parents=True, exist_ok=True)
         for file, content in files.items():
-            _replace(folder / file, content)
+            write_whole(folder / file, [content])
         if card is None:
             (folder / CARD).unlink(missing_ok=True)  # of another adapter
     except OSError as error:
@@ -247,16 +247,6 @@ def measured_before(folder: str | Path, adapted: PeftModel) -> Card | None:
 def _weights_of(adapted: PeftModel) -> bytes:
     """Return the content of an adapter's ``adapter_model.safetensors``."""
     return save(tensors_of(adapted), metadata={"format": "pt"})
-
-
-def _replace(path: Path, content: bytes) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.unlink(missing_ok=True)  # whatever it is: a pipe would wait for a reader
-    with open(partial, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def _sha256(path: Path) -> str:

@@ -11,9 +11,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from guardwrap.cli.results import write_whole
 from guardwrap.errors import UsageError
 from guardwrap.inputs import irregular
+from guardwrap.writing import write_whole
 
 __all__ = ["keep_ahead", "path_of", "read_ahead"]
 

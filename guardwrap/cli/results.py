@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
@@ -18,6 +17,7 @@ from guardwrap.inputs import irregular
 from guardwrap.lines.own import OPTIONS
 from guardwrap.lines.prompts import Item, Source
 from guardwrap.lines.records import AGAIN, record_of, to_bytes
+from guardwrap.writing import write_whole
 
 __all__ = ["Finished", "check_output", "line_file", "read_finished", "replace_lines", "to_line"]
 
@@ -272,28 +272,3 @@ def replace_lines(path: Path, new: Mapping[int, bytes]) -> int:
             return write_whole(path, (new.get(i, raw) for i, raw in enumerate(old) if raw.endswith(b"\n")))
     except OSError as error:
         raise OSError(error.errno, f"cannot write the results: {error.strerror}", str(path)) from None
-
-
-def write_whole(path: Path, lines: Iterable[bytes]) -> int:
-    """Write a file, or write it anew, all at once, and return its size in bytes.
-
-    Raises
-    ------
-    OSError
-        If that cannot be; what was there stays.
-    """
-    beside = path.with_name(f"{path.name}.new")
-    try:
-        with beside.open("wb") as file:
-            file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        if path.exists():
-            shutil.copymode(path, beside)
-        beside.replace(path)
-    except OSError:
-        with suppress(OSError):
-            beside.unlink()
-        raise
-    return size

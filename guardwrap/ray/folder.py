@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO
 from guardwrap.errors import UsageError
 from guardwrap.lines.records import AGAIN
 from guardwrap.ray.rows import fingerprint, key_of
+from guardwrap.writing import unfollowed, write_whole
 
 __all__ = ["Done", "Folder", "first_other"]
 
@@ -104,7 +104,7 @@ class Folder:
             raise UsageError(f"{str(path)!r} has results; continue with --resume or replace them with --overwrite")
         try:
             (path / PARTS).mkdir(parents=True, exist_ok=True)
-            lock = (path / LOCK).open("w")
+            lock = open(path / LOCK, "a", opener=unfollowed)  # noqa: SIM115  # closed by the with below
         except OSError as error:
             raise UsageError(f"cannot write to {str(path)!r}: {error.strerror}") from None
         with lock:
@@ -229,14 +229,7 @@ class Folder:
                 file.close()
 
     def _write(self, path: Path, lines: Iterable[bytes]) -> None:
-        beside = path.with_name(f".{path.name}.tmp")
         try:
-            with beside.open("wb") as file:
-                file.writelines(lines)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
+            write_whole(path, lines)
         except OSError as error:
-            with suppress(OSError):
-                beside.unlink()
             raise OSError(error.errno, f"cannot write the results: {error.strerror}", str(path)) from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from guardwrap.errors import first_line
+from guardwrap.writing import write_whole
 
 __all__ = ["newest", "write"]
 
@@ -24,6 +24,8 @@ logger = logging.getLogger("guardwrap")
 
 _KEPT = 2  # the newest, and the one before it
 _NAME = re.compile(r"(\d{8})-([0-9a-f]{16})\.safetensors")  # its number, the beginning of its digest
+
+_LEFT = ".*.safetensors.*.tmp"  # by a process that was killed
 
 
 def write(folder: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> bool:
@@ -43,20 +45,14 @@ def write(folder: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str,
         warning is logged.
     """
     content = save({name: tensor.contiguous() for name, tensor in tensors.items()}, {"state": json.dumps(state)})
-    partial = folder / "partial"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        partial.unlink(missing_ok=True)  # whatever it is: a pipe would wait for a reader
+        for left in folder.glob(_LEFT):
+            left.unlink()
         number = max((number for number, _, _ in _found(folder)), default=0) + 1
-        with open(partial, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, folder / f"{number:08d}-{_digest(content)}.safetensors")
+        write_whole(folder / f"{number:08d}-{_digest(content)}.safetensors", [content])
     except OSError as error:
         logger.warning("no checkpoint written in %s (%s): the one before it stays", folder, _reason(error))
-        with suppress(OSError):
-            partial.unlink()
         return False
     for _, _, old in _found(folder)[_KEPT:]:
         with suppress(OSError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from guardwrap.training import shards
 from guardwrap.training.progress import Meter
 from guardwrap.training.samples import Sample
 from guardwrap.training.task import Task
+from guardwrap.writing import write_whole
 
 __all__ = ["Drawn", "draw"]
 
@@ -153,10 +153,7 @@ def _chunk(
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.unlink(missing_ok=True)  # whatever it is: a pipe would wait for a reader
-        partial.write_text(json.dumps(kept), encoding="utf-8")
-        os.replace(partial, path)
+        write_whole(path, [json.dumps(kept).encode()])
     except OSError:  # they are drawn again if need be
         pass
     return kept

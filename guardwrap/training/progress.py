@@ -15,6 +15,7 @@ import numpy as np
 from guardwrap.draws import Estimate, estimate_of, plain
 from guardwrap.metrics import effective_sample_size, kl_gold_proposal
 from guardwrap.metrics.intervals import mean_of, sum_of
+from guardwrap.writing import write_whole
 
 __all__ = ["Follow", "Meter", "Row", "Stage", "learned", "summarise", "warnings_of", "write_curve"]
 
@@ -212,9 +213,7 @@ def warnings_of(row: Row, base: Estimate | None) -> list[str]:
 def write_curve(rows: Sequence[Row], path: Path) -> None:
     """Write a JSON line a round; where that fails, a warning says so."""
     lines = [json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False) for row in rows]
-    partial = path.with_suffix(".partial")
     try:
-        partial.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        partial.replace(path)
+        write_whole(path, (f"{line}\n".encode() for line in lines))
     except OSError as error:
         logger.warning("the learning curve is not written (%s)", error.strerror or type(error).__name__)

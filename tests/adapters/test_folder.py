@@ -428,7 +428,8 @@ def test_a_pipe_in_a_full_checkpoint(file: str, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("watchdog")
 def test_a_pipe_in_the_way_of_what_is_written(folder: Path) -> None:
-    os.mkfifo(folder / (WEIGHTS + ".partial"))
+    (folder / WEIGHTS).unlink()
+    os.mkfifo(folder / WEIGHTS)
     save_adapter(folder, trained(world_of().model))
     assert (folder / WEIGHTS).is_file()
 

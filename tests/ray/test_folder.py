@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from guardwrap.errors import UsageError
-from guardwrap.ray.folder import Folder
+from guardwrap.ray.folder import LOCK, Folder
 from guardwrap.ray.rows import key_of
 
 ORDER = {key_of(name): place for place, name in enumerate("abcd")}
@@ -82,6 +82,15 @@ def test_half_a_file_is_none(tmp_path):
         folder.add([line("b")])
         folder.merge(ORDER)
         assert [name for name, _ in texts(tmp_path)] == ["a", "b"]
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path):
+    (tmp_path / "victim").write_bytes(b"precious")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / LOCK).symlink_to(tmp_path / "victim")
+    with pytest.raises(UsageError, match="cannot write to"), opened(tmp_path / "out"):
+        pass
+    assert (tmp_path / "victim").read_bytes() == b"precious"
 
 
 class Killed(BaseException):

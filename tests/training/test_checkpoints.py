@@ -105,9 +105,13 @@ def test_without_a_whole_checkpoint_it_begins_anew_and_says_so(killed, whole, ca
     assert same(numbers(trainer), whole)
 
 
+LEFT = ".00000001-0123456789abcdef.safetensors.0123456789abcdef.tmp"
+"""What a process that was killed leaves."""
+
+
 def test_what_else_lies_in_the_folder_is_left_alone(killed, whole):
     place = killed / "checkpoints"
-    foreign = {"zebra.safetensors": b"stripes", "99999999-cafe.safetensors": b"no", "partial": b"half", "notes": b"n"}
+    foreign = {"zebra.safetensors": b"stripes", "99999999-cafe.safetensors": b"no", LEFT: b"half", "notes": b"n"}
     for name, content in foreign.items():
         (place / name).write_bytes(content)
     (place / "99999999-folder").mkdir()
@@ -116,7 +120,7 @@ def test_what_else_lies_in_the_folder_is_left_alone(killed, whole):
     trainer.run()
     assert same(numbers(trainer), whole)
     assert len([path for path in folders(place) if path.name not in foreign]) == 2
-    assert {name for name in foreign if (place / name).exists()} == foreign.keys() - {"partial"}
+    assert {name for name in foreign if (place / name).exists()} == foreign.keys() - {LEFT}
 
 
 def found(folder):
@@ -129,7 +133,7 @@ def found(folder):
 @pytest.mark.usefixtures("watchdog")
 def test_named_pipes_are_no_checkpoints_and_in_nobodys_way(tmp_path):
     os.mkfifo(tmp_path / ("00000009-" + "a" * 16 + ".safetensors"))
-    os.mkfifo(tmp_path / "partial")
+    os.mkfifo(tmp_path / LEFT)
     assert newest(tmp_path) is None
     assert write(tmp_path, {"x": torch.zeros(2)}, {})
     assert found(tmp_path)[1] == {}
