@@ -35,6 +35,7 @@ from transformers.generation import (
 
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.errors import GuardwrapError, PromptError, UsageError, first_line, nearest
+from guardwrap.pipelines.positions import require_positions
 from guardwrap.private import (
     GenerationMode,
     beam_search,
@@ -202,6 +203,7 @@ def prepare(
             end_tokens |= frozenset(criterion.eos_token_id.tolist())
         elif type(criterion) is not MaxTimeCriteria:
             criteria.append(criterion)
+    require_positions(model, ids.shape[1], max_length)
     return GenerationLaw(
         prompt_ids=ids[0],
         mode=mode,

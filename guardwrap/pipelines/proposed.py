@@ -24,6 +24,7 @@ from guardwrap.backends.score import is_exact, log_probabilities
 from guardwrap.draws import Draw
 from guardwrap.errors import UsageError
 from guardwrap.pipelines.calls import Call
+from guardwrap.pipelines.positions import require_positions
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.private import Chat, is_valid_message
 from guardwrap.samplers.base import finite_weight
@@ -66,8 +67,9 @@ class ProposedCall(Call):
         others = self.source.prompts(((number, self._rewritten(prompt)) for number, prompt in again), capacity)
         for prompt, other in zip(super().prompts(given, capacity), others, strict=True):
             target, drawn = prompt.law, other.law
-            new_tokens = target.max_length - len(target.ids)
-            drawn = dataclasses.replace(drawn, max_length=len(drawn.ids) + new_tokens, count=target.count)
+            longest = len(drawn.ids) + target.max_length - len(target.ids)
+            require_positions(self.source.pipe.model, len(drawn.ids), longest)
+            drawn = dataclasses.replace(drawn, max_length=longest, count=target.count)
             yield dataclasses.replace(prompt, law=drawn, target=target)
 
     def _rewritten(self, prompt: Any) -> Any:
