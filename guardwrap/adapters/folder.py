@@ -307,7 +307,11 @@ def _read_config(path: Path, tensors: Mapping[str, torch.Tensor]) -> LoraConfig:
         if key not in _READ:
             raise wrong(f"{key[:80]!r} is not supported; guardwrap loads plain LoRA, rsLoRA and DoRA adapters")
         if not _READ[key](value):
-            raise wrong(f"{key} has the value {str(value)[:80]!r}, which it cannot have")
+            way_out = "; name layers in it, e.g. 'layers.0.self_attn.q_proj', and save it again"
+            raise wrong(
+                f"{key} has the value {str(value)[:80]!r}, which it cannot have"
+                + (way_out if key == "alpha_pattern" else "")
+            )
         known[key] = value
     if "lora_alpha" not in known or "r" not in known:
         raise wrong("r and lora_alpha are needed, numbers above 0")
@@ -357,6 +361,10 @@ def _whole(value: Any) -> bool:
     return _number(value) and isinstance(value, int)
 
 
+_NAME = re.compile(r"\^?(\.\*\\\.)?(\w|\\?\.){1,200}\$?")
+"""A name of layers as peft's patterns have it: perhaps anchored, its points perhaps escaped, perhaps with anything
+before it. Any other pattern could take for ever to match."""
+
 _READ: Mapping[str, Callable[[Any], bool]] = {
     "r": _whole,
     "lora_alpha": _number,
@@ -366,9 +374,7 @@ _READ: Mapping[str, Callable[[Any], bool]] = {
     "use_dora": lambda value: value is True,
     "lora_bias": lambda value: value is True,
     "alpha_pattern": lambda value: (
-        isinstance(value, dict)
-        and all(re.fullmatch(r"(\.\*\\\.)?[\w.]{1,200}", name) and _number(alpha) for name, alpha in value.items())
+        isinstance(value, dict) and all(_NAME.fullmatch(name) and _number(alpha) for name, alpha in value.items())
     ),
 }
-"""Fields that are handed to peft, each with what it may be. Patterns are names, with anything before them at most: any
-other could take for ever to match."""
+"""Fields that are handed to peft, each with what it may be."""

@@ -74,6 +74,7 @@ def attach(
     if config.modules_to_save or config.trainable_token_indices or config.bias != "none":
         raise AdapterError(f"an adapter that replaces parts of the model is not supported; {PARTS_WAY_OUT}")
     if tensors is not None:
+        tensors = _without_copies(model, tensors)
         _require_layers(model, tensors)
     config = copy.deepcopy(config)
     config.task_type = config.task_type or "CAUSAL_LM"
@@ -170,6 +171,35 @@ def _named(adapted: PeftModel) -> dict[str, torch.Tensor]:
     with filtered_warnings("ignore"):
         found: dict[str, torch.Tensor] = get_peft_model_state_dict(adapted, save_embedding_layers=False)
     return found
+
+
+def _without_copies(model: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Leave out copies of the model's own embeddings, which peft saves beside an adapter on them or by request.
+
+    Raises
+    ------
+    AdapterError
+        If one differs from the model's own.
+    """
+    embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
+    layers = {name: module for name, module in model.named_modules() if any(module is each for each in embeddings)}
+    own = {
+        f"base_model.model.{layer}.{middle}{name}": parameter
+        for layer, module in layers.items()
+        for name, parameter in module.named_parameters(recurse=False)
+        for middle in ("", "base_layer.")
+    }
+    kept = dict(tensors)
+    for key in sorted(tensors.keys() & own.keys()):
+        tensor, parameter = kept.pop(key), own[key]
+        # A model is loaded in its dtype from the same numbers.
+        if not torch.equal(tensor.to(parameter.dtype), parameter.detach().cpu()):
+            raise AdapterError(
+                f"adapter_model.safetensors has a copy of {key.removeprefix('base_model.model.')!r} that differs from "
+                "this model's own; if it was not trained, save it again with save_embedding_layers=False, otherwise "
+                + PARTS_WAY_OUT
+            )
+    return kept
 
 
 def _require_layers(model: Any, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -69,6 +69,8 @@ def plain(folder: Path) -> Path:
         {"rank_pattern": {"q_proj": 3}, "alpha_pattern": {"k_proj": 1}, "lora_dropout": 0.1},
         {"target_modules": ["embed_tokens", "lm_head", "q_proj"]},
         {"alpha_pattern": {r".*\.q_proj": 3}},
+        {"alpha_pattern": {"^model.layers.0.self_attn.q_proj": 3}, "rank_pattern": {"^model.layers.1": 3}},
+        {"alpha_pattern": {r"^model\.layers\.0\.self_attn\.q_proj$": 3, r"layers\.1\.mlp\.up_proj": 1}},
         {"target_modules": r".*\.(q|v)_proj", "exclude_modules": ["layers.0.self_attn.v_proj"]},
         {"layers_to_transform": [1], "target_modules": ["q_proj"], "layers_pattern": "layers"},
     ],
@@ -91,6 +93,57 @@ def test_what_is_saved_reads_back(config: dict[str, Any], by_peft: bool, tmp_pat
         assert torch.equal(again(input_ids=ids).logits, adapted(input_ids=ids).logits)
     (outcome,) = guarded_of(world, tmp_path).run(world.prompt, **world.settings)
     assert "KL(g‖g') is not known: it has no card" in outcome.report.drawn_from
+
+
+def with_embeddings(world: Any, folder: Path, **config: Any) -> Any:
+    """Save an adapter as peft does by itself: it puts a copy of the embeddings beside what it has trained."""
+    adapted = trained(world.model, **config)
+    with filtered_warnings("ignore"):
+        adapted.save_pretrained(folder, save_embedding_layers=True)
+    return adapted
+
+
+def copies(folder: Path) -> list[str]:
+    return sorted(key for key in load_file(folder / WEIGHTS) if "lora_" not in key)
+
+
+@pytest.mark.parametrize("targets", [["q_proj"], ["embed_tokens", "lm_head", "q_proj"]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_copies_of_the_models_own_embeddings_are_accepted(
+    targets: list[str], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    world = world_of()
+    adapted = with_embeddings(world, tmp_path, target_modules=targets)
+    assert len(copies(tmp_path)) == 2
+    world.model.to(dtype)  # a file in float32 is loaded in bfloat16 as the model was
+    own = {name: tensor.clone() for name, tensor in world.model.state_dict().items()}
+    files = read_adapter(tmp_path)
+    again = attach(world.model, files.config, files.tensors)
+    ids = torch.tensor([[1, 2, 1, 0, 2]])
+    with torch.no_grad():
+        drift = (again(input_ids=ids).logits.float() - adapted(input_ids=ids).logits).abs().max()
+    assert drift == 0 if dtype == torch.float32 else drift < 0.05
+    assert all(torch.equal(world.model.state_dict()[name], tensor) for name, tensor in own.items())
+    assert guarded_of(world, tmp_path).run(world.prompt, **world.settings)[0].ok
+
+
+@pytest.mark.parametrize("targets", [["q_proj"], ["embed_tokens", "lm_head", "q_proj"]])
+@pytest.mark.parametrize("change", ["other numbers", "another size"])
+def test_copies_that_differ_are_refused_with_the_setting_to_save_with(
+    targets: list[str], change: str, tmp_path: Path
+) -> None:
+    world = world_of()
+    with_embeddings(world, tmp_path, target_modules=targets)
+    tensors = load_file(tmp_path / WEIGHTS)
+    name = copies(tmp_path)[0]
+    if change == "other numbers":
+        tensors[name][0, 0] += 1e-3
+    else:
+        tensors[name] = torch.zeros(5, 16)
+    save_file(tensors, tmp_path / WEIGHTS)
+    with pytest.raises(AdapterError, match=r"differs from this model's own.*save_embedding_layers=False") as caught:
+        guarded_of(world, tmp_path)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_the_card_reads_back(saved: Path) -> None:
@@ -272,13 +325,20 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "unknown field": (config(from_the_future=3), "'from_the_future' is not supported"),
     "alpha": (config(lora_alpha=float("inf")), "lora_alpha has the value 'inf'"),
     "rank": (config(r=0), "r and lora_alpha are needed"),
-    "costly pattern": (config(alpha_pattern={"(a|aa)+b": 1}), "alpha_pattern has the value"),
+    "costly pattern": (
+        config(alpha_pattern={"(a|aa)+b": 1}),
+        "alpha_pattern has the value .*; name layers in it, e.g. 'layers.0.self_attn.q_proj', and save it again",
+    ),
     "no safetensors": (written(WEIGHTS, b"\x80\x04K\x01."), "is corrupt"),
     "weights cut": (lambda f: written(WEIGHTS, (f / WEIGHTS).read_bytes()[:-100])(f), "is corrupt"),
     "absurd header": (written(WEIGHTS, b"\xff" * 8 + b"{}"), "is corrupt"),
     "a tensor too few": (tensors(lambda t: t.pop(FIRST.replace("_A", "_B"))), "lacks"),
     "no tensors": (tensors(lambda t: t.clear()), "has no tensors"),
-    "the model's own": (tensors(lambda t: t.update({EMBEDDING: torch.zeros(3, 16)})), "no part of a LoRA adapter"),
+    "the model's own": (tensors(lambda t: t.update({EMBEDDING: torch.zeros(3, 16)})), "differs from this model's own"),
+    "another layer's own": (
+        tensors(lambda t: t.update({EMBEDDING.replace("embed_tokens", "norm"): torch.ones(16)})),
+        "no part of a LoRA adapter",
+    ),
     "another shape": (tensors(lambda t: t.update({FIRST: torch.zeros(2, 17)})), r"the shape \[2, 17\] and this"),
     "another layer": (tensors(lambda t: t.update({FIRST.replace("0", "7"): t.pop(FIRST)})), "no part of a LoRA"),
     "not a number": (tensors(lambda t: t[FIRST].fill_(float("nan"))), "numbers above 1e.06, or that are none"),
