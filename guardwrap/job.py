@@ -71,7 +71,7 @@ class Job:
     notes
         For the reports.
     proposal
-        From a constraint to words for what attempts are drawn from; None for the model itself.
+        From a constraint and a prompt to words for what attempts are drawn from; None for the model itself.
     weigh
         Computes log-weights, for samplers that ask for them.
     causal
@@ -91,7 +91,7 @@ class Job:
     watches: Callable[[Constraint, GenerationLaw], PrefixWatch] | None = None
     masked: Masked | None = None
     notes: tuple[str, ...] = ()
-    proposal: Callable[[Constraint], str] | None = None
+    proposal: Callable[[Constraint, Any], str] | None = None
     weigh: Weigh | None = None
     causal: bool = False
     each: Iterable[Asked] | None = None
@@ -170,7 +170,7 @@ class Job:
             place=asked.place,
             draw_of=self.call.draw,
             notes=(*self.notes, *notes),
-            proposal=None if self.proposal is None else self.proposal(asked.constraint),
+            proposal=None if self.proposal is None else self.proposal(asked.constraint, prompt.given),
             on_text=self.on_text,
             on_end=self.on_end,
             **how,

@@ -35,6 +35,7 @@ __all__ = [
     "LinearAttentionLayer",
     "batch_size_of",
     "beam_search",
+    "default_settings",
     "end_ids",
     "is_valid_message",
     "library_lock",
@@ -95,6 +96,12 @@ def read_arguments(pipe: Pipeline, options: Mapping[str, Any]) -> Given:
         {**pipe._postprocess_params, **postprocess},
         dict(pipe._generate_kwargs),
     )
+
+
+def default_settings(pipe: Pipeline) -> dict[str, Any]:
+    """Return the generation settings of a pipeline's class, which hold where neither call nor model says otherwise."""
+    defaults: GenerationConfig | None = getattr(pipe, "_default_generation_config", None)
+    return {} if defaults is None else defaults.to_diff_dict()
 
 
 def batch_size_of(pipe: Pipeline) -> int | None:

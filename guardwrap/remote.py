@@ -53,8 +53,8 @@ class Source:
     adapter: str | None = None
     masked: bool = False
 
-    def in_words(self, constraint: Constraint) -> str:
-        """Say what it is."""
+    def in_words(self, constraint: Constraint, prompt: Any = None) -> str:
+        """Say what it is, which is the same for every prompt."""
         words = "the model itself" if self.prompt is None else str(self.prompt)
         words = words if self.adapter is None else f"the server's adapter {self.adapter!r}"
         return f"{words}, masked by the server for {masking(constraint)[0].title}" if self.masked else words

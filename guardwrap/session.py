@@ -16,10 +16,12 @@ from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.refill.selftest import select_rows, slower_because
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.reading import Reader
+from guardwrap.constraints.yaml_nodes import short
 from guardwrap.draws import Budget
 from guardwrap.errors import UsageError
 from guardwrap.job import Job
 from guardwrap.pipelines.calls import Call, TensorCall
+from guardwrap.pipelines.compared import differences
 from guardwrap.pipelines.loading import as_pipeline, has_dropout
 from guardwrap.pipelines.prefix import PrefixWatch, StablePrefix
 from guardwrap.pipelines.prepare import PreparedPrompt
@@ -157,7 +159,7 @@ class Session(Asking):
             source = source if proposal.pipe is self.pipe else call_of(proposal.pipe, rest)
             rewrite = None if proposal.prompt is None else proposal.prompt.apply
             call = ProposedCall(**vars(call), source=source, rewrite=rewrite)
-        return self._job(own, call, proposal)
+        return self._job(own, call, proposal, self._off_the_card(proposal, call.forward))
 
     def tensor_job(self, ids: Any, options: Mapping[str, Any]) -> tuple[Job, list[PreparedPrompt], Sequence[Any]]:
         """Read the options of a call of ``generate``.
@@ -189,7 +191,7 @@ class Session(Asking):
             begins=[row.tolist() for row in begins],
             with_prompt=self.kind.causal,
         )
-        job = self._job(own, call, proposal)
+        job = self._job(own, call, proposal, self._off_the_card(proposal, rest, bare=True))
         if proposal is not None and proposal.adapter is not None:
             prompts = [with_own_target(prompt) for prompt in prompts]
         return job, prompts, begins
@@ -201,17 +203,28 @@ class Session(Asking):
             self._stable[key] = call.stable_prefix()
         return self._stable[key]
 
-    def _job(self, own: Mapping[str, Any], call: Call, proposal: Proposal | None) -> Job:
-        """Check guardwrap's options of a call, and fill them up with the session's."""
+    def _off_the_card(self, proposal: Proposal | None, given: Mapping[str, Any], *, bare: bool = False) -> str | None:
+        """Say how a call's generation settings differ from those that its adapter was measured under."""
+        card = None if proposal is None or proposal.adapter is None else proposal.adapter.card
+        differ = {} if card is None else differences(self.pipe, given, card.settings, bare=bare)
+        said = (f"{name}={short(there)} (here {short(here)})" for name, (here, there) in differ.items())
+        return f"the adapter's card is for other generation settings: {', '.join(said)}" if differ else None
+
+    def _job(self, own: Mapping[str, Any], call: Call, proposal: Proposal | None, off: str | None = None) -> Job:
+        """Check guardwrap's options of a call, and fill them up with the session's.
+
+        ``off`` is how the call's settings differ from those of its adapter's card.
+        """
         asked = self._asked(own)
         constraint, sampler = asked.constraint, asked.sampler
         size = self._size(own)
         model = self.model if proposal is None else proposal.pipe.model
-        notes: tuple[str, ...] = ()
+        notes: tuple[str, ...] = () if off is None else (off,)
         each = self._each(own, asked)
         if proposal is not None and proposal.adapter is not None:
             proposal.adapter.require_constraint(constraint)
-            model, notes = proposal.adapter.model(merge=not sampler.weighs)  # where a(y) is hardly ever computed
+            model, said = proposal.adapter.model(merge=not sampler.weighs)  # where a(y) is hardly ever computed
+            notes += said
         masked = None if proposal is None else proposal.masked
         if has_dropout(self.model) or (model is not self.model and has_dropout(model)):
             raise UsageError("the model is in training mode, so dropout makes its texts random; call model.eval()")
@@ -233,7 +246,7 @@ class Session(Asking):
             model,
             watches=_watches(constraint, call, stable) if stable.works else None,
             notes=notes,
-            proposal=None if proposal is None else proposal.in_words,
+            proposal=None if proposal is None else partial(proposal.in_words, other_settings=off is not None),
             masked=masked,
             weigh=None if proposal is None or proposal.only_masks(self.pipe) else Weigher(self.model, model),
             causal=causal,

@@ -47,9 +47,11 @@ class Proposal:
     adapter: Loaded | Checkpoint | None = None
     masked: Masked | None = None
 
-    def in_words(self, constraint: Constraint) -> str:
-        """Say what it is, and what is known about it for a constraint."""
-        words = self.described if self.adapter is None else self.adapter.described(constraint)
+    def in_words(self, constraint: Constraint, prompt: Any = None, *, other_settings: bool = False) -> str:
+        """Say what it is, and what is known about it for a constraint, a prompt, and settings other than its card's."""
+        words = self.described
+        if self.adapter is not None:
+            words = self.adapter.described(constraint, prompt, other_settings=other_settings)
         return words if self.masked is None else f"{words}, masked"
 
     def only_masks(self, pipe: Pipeline) -> bool:

@@ -10,13 +10,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from guardwrap.draws import Estimate, Report
 
-__all__ = ["FEW", "OR_REJECTION", "blamed", "bounded", "counted", "digits", "sentence", "upwards"]
+__all__ = ["ELSEWHERE", "FEW", "OR_REJECTION", "blamed", "bounded", "counted", "digits", "sentence", "upwards"]
 
 FEW = 10.0
 """Draws of g that attempts are worth (their effective sample size), below which they tell no distance to g."""
 
 OR_REJECTION = ", or sampler='rejection', whose texts are the proposal's"
 """The other way out where attempts cannot be weighed, for calls that choose a sampler."""
+
+ELSEWHERE = {
+    "prompts": ", of which this is none",
+    "perhaps": ", of which this is perhaps none",
+    "settings": ", under other generation settings",
+}
+"""How a report goes on about an adapter's KL(g‖g') that was measured on other prompts, or under other settings."""
 
 _SATISFY = "as your model writes them when they satisfy the constraint"
 

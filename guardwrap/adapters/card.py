@@ -107,6 +107,14 @@ class Prompts(_Frozen):
         first = [json.loads(text) for text in spelt[:SHOWN] if len(text) <= LONGEST]
         return cls(count=len(prompts), digest=digest, first=first)
 
+    def has(self, prompt: Any) -> bool | None:
+        """Whether a prompt is one of them; None where that is not known, as only the first few are spelled out."""
+        if not isinstance(prompt, str) and not all(isinstance(message, dict) for message in prompt):
+            return None  # tokens, which no card spells
+        if prompt in self.first or self.of([prompt]).digest == self.digest:
+            return True
+        return False if len(self.first) == self.count or self.count == 1 else None
+
 
 class Base(_Frozen):
     """The model that the adapter is for: its Hub id or name, and its fingerprint."""
@@ -253,6 +261,7 @@ def readme(card: Card, folder: str) -> str:
         ("KL(g‖g')", card.figures.kl_gold_guarded, " nats"),
     )
     table = [f"| {what} | {figure.estimate}{unit} |" for what, figure, unit in rows if figure is not None]
+    settings = [f"{name}={value!r}" for name, value in card.settings.items()]
     said = "" if card.constraint is None else to_yaml({"guardwrap": 1, "constraint": card.constraint})
     spent = [f"{card.samples} samples"]
     spent += [] if card.tokens is None else [f"{card.tokens} tokens"]
@@ -266,7 +275,9 @@ def readme(card: Card, folder: str) -> str:
         "Texts drawn from it by rejection all satisfy the constraint and follow g' ∝ a' b; `sampler=\"qrs\"` takes "
         "them towards the model's own distribution g.",
         "```python\nfrom guardwrap import GuardedGenerator\n\n"
-        f'guarded = GuardedGenerator("{card.base.name}", "rules.yaml", adapter="{folder}")\n```',
+        f'guarded = GuardedGenerator("{card.base.name}", "rules.yaml", adapter="{folder}")\n'
+        f"guarded({', '.join([repr(next(iter(card.prompts.first), '...')), *settings])})\n```",
+        *(["The figures hold for these settings and the training's prompts."] if table else []),
         *([_TABLE + "\n".join(table)] if table else []),
         f"Trained by {card.method} with {', '.join(spent)}, seed {card.seed}. Everything else is in `card.yaml`"
         + (", the learning curve in `curve.jsonl`." if "curve.jsonl" in card.files else "."),

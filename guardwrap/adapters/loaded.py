@@ -15,10 +15,11 @@ from guardwrap.adapters.lora import attach, merged, require_plain
 from guardwrap.backends.refill.selftest import as_tried
 from guardwrap.backends.score import is_exact
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.proposing import trained_for_another
+from guardwrap.constraints.proposing import demands, trained_for_another
 from guardwrap.errors import AdapterError, AdapterMismatch, UsageError, first_line
 from guardwrap.inputs import irregular
 from guardwrap.proposals import Adapter
+from guardwrap.words import ELSEWHERE
 
 __all__ = ["Checkpoint", "Loaded", "in_training", "in_words", "load"]
 
@@ -66,7 +67,7 @@ class Loaded:
         return self._files.card
 
     def require_constraint(self, constraint: Constraint) -> None:
-        """Require the constraint that the adapter was trained for.
+        """Require the constraint that the adapter was trained for, or a stricter one.
 
         Raises
         ------
@@ -75,7 +76,8 @@ class Loaded:
         """
         if self.card is None:
             return
-        if other := trained_for_another(self._adapter, self.name, self.card.constraint_digest, constraint):
+        digest, description = self.card.constraint_digest, self.card.constraint_description
+        if other := trained_for_another(self._adapter, self.name, digest, description, constraint):
             raise AdapterMismatch(f"{other}; {self._way_out()}")
 
     def model(self, *, merge: bool) -> tuple[Any, tuple[str, ...]]:
@@ -101,9 +103,24 @@ class Loaded:
                     self._not_merged = f"the adapter is not merged into the weights, and so slower: {first_line(error)}"
             return adapted.get_base_model(), (self._not_merged,) if merge and self._not_merged else ()
 
-    def described(self, constraint: Constraint) -> str:
-        """Say what it is, and what its card says about g'."""
-        return _adapter_in_words(self.name, self.card, constraint, other_base=self._other_base)
+    def described(self, constraint: Constraint, prompt: Any = None, *, other_settings: bool = False) -> str:
+        """Say what it is, and what its card says about g'.
+
+        Parameters
+        ----------
+        constraint
+            What texts satisfy.
+        prompt
+            Of the request, as it was given; None for one of the card's.
+        other_settings
+            Whether its generation settings are others than the card's.
+        """
+        words = _adapter_in_words(self.name, self.card, constraint, other_base=self._other_base)
+        if self.card is None or not words.endswith(f"{_MEASURED})"):
+            return words
+        there = True if prompt is None else self.card.prompts.has(prompt)
+        words = words[:-1] + {True: "", False: ELSEWHERE["prompts"], None: ELSEWHERE["perhaps"]}[there]
+        return f"{words}{ELSEWHERE['settings'] if other_settings else ''})"
 
     def _on_model(self) -> PeftModel:
         """Return the adapter on the model as it now stands: on another device, say, its memory is another."""
@@ -146,7 +163,7 @@ class Checkpoint:
         """Return the model of a', and no notes."""
         return self._model, ()
 
-    def described(self, constraint: Constraint) -> str:
+    def described(self, constraint: Constraint, prompt: Any = None, *, other_settings: bool = False) -> str:
         """Say what it is."""
         return _checkpoint_in_words(self.name)
 
@@ -166,18 +183,22 @@ def in_training(model: Any, other: Any) -> Checkpoint:
     return Checkpoint("in training", other)
 
 
+_MEASURED = "measured on its card's prompts"
+
+
 def _adapter_in_words(name: str, card: Card | None, constraint: Constraint, *, other_base: bool) -> str:
     known = "KL(g‖g') is not known: "
     if card is None:
         known += "it has no card"
     elif card.constraint_digest != constraint.digest:
-        known += "it was trained for another constraint"
+        stricter = demands(constraint, card.constraint_digest)
+        known += f"it was trained for {'a weaker' if stricter else 'another'} constraint"
     elif other_base:
         known += "it was trained on another model"
     elif card.figures.kl_gold_guarded is None:
         known += "its card does not say"
     else:
-        known = f"KL(g‖g') = {card.figures.kl_gold_guarded.estimate} nats, measured on its card's prompts"
+        known = f"KL(g‖g') = {card.figures.kl_gold_guarded.estimate} nats, {_MEASURED}"
     return f"the adapter {name!r} ({known})"
 
 
@@ -186,7 +207,9 @@ def _checkpoint_in_words(name: str) -> str:
 
 
 def in_words(adapter: Adapter, constraint: Constraint) -> str:
-    """Say what reports will call an adapter on the model that it is for, without loading it.
+    """Say what reports call an adapter on the model that it is for, without loading it.
+
+    Of a prompt or settings that are not its card's they add one of ``words.ELSEWHERE``.
 
     Raises
     ------

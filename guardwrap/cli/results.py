@@ -17,6 +17,7 @@ from guardwrap.inputs import irregular
 from guardwrap.lines.own import OPTIONS
 from guardwrap.lines.prompts import Item, Source
 from guardwrap.lines.records import AGAIN, record_of, to_bytes
+from guardwrap.words import ELSEWHERE
 from guardwrap.writing import write_whole
 
 __all__ = ["Finished", "check_output", "line_file", "read_finished", "replace_lines", "to_line"]
@@ -164,7 +165,7 @@ def _same_run(
         raise UsageError(f"{where}: was made with another {new} than {item.where} has; resume with the same")
     run = run_of(item)
     for name, other in _SAME.items():
-        if report.get(name) != run[name]:
+        if _anywhere(report.get(name)) != run[name]:
             raise UsageError(f"{where}: was made with {other}")
     _require_same(where, made_with, settings)
     _require_same_amount(where, report, run, other_budget=other_budget or bool(again))
@@ -173,6 +174,13 @@ def _same_run(
     if report["seed"] != (seed if run["seed"] is None else run["seed"]) is not None:
         raise UsageError(f"{where}: has another seed than the line before; this file cannot be continued")
     return data, again, report["seed"] if run["seed"] is None else seed
+
+
+def _anywhere(words: Any) -> Any:
+    """Leave out what a report adds about the prompt and the settings, which are compared on their own."""
+    for addition in ELSEWHERE.values() if isinstance(words, str) else ():
+        words = words.replace(addition, "")
+    return words
 
 
 def _require_same(where: str, made_with: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from itertools import islice
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
+from guardwrap.constraints.algebra import All
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.documents import read_as
 from guardwrap.constraints.yaml_nodes import beside, short
 from guardwrap.content import CARD, CONFIG, PREFIX, adapters
-from guardwrap.errors import ConstraintError, UnknownName, nearest
+from guardwrap.errors import ConstraintError, UnknownName, nearest, quoted
 from guardwrap.proposals import HUB_ID, Adapter, Masked, Prompt
 
-__all__ = ["AProposal", "AnAdapter", "adapter_spelt", "misfit", "proposal_spelt", "trained_for_another"]
+__all__ = ["AProposal", "AnAdapter", "adapter_spelt", "demands", "misfit", "proposal_spelt", "trained_for_another"]
+
+MOST_PARTS = 16
+"""Of a constraint whose parts are tried together, as what another one is made of."""
+
+LONGEST = 200
+"""Characters of a card's description in messages."""
 
 
 class _Strict(BaseModel):
@@ -131,6 +138,7 @@ class _Trained(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
     constraint_digest: str
+    constraint_description: str = ""
 
 
 def misfit(adapter: Adapter, constraint: Constraint) -> str | None:
@@ -146,8 +154,8 @@ def misfit(adapter: Adapter, constraint: Constraint) -> str | None:
     Returns
     -------
     str or None
-        None where it was trained for this one, where another is allowed, and where that is not known: it has no card,
-        is a whole model, or is on the Hub.
+        None where it was trained for this one or a weaker one, where another is allowed, and where that is not known:
+        it has no card, is a whole model, or is on the Hub.
 
     Raises
     ------
@@ -159,12 +167,34 @@ def misfit(adapter: Adapter, constraint: Constraint) -> str | None:
     folder = ready_made or Path(source).expanduser()
     if not all((folder / name).exists() for name in (CARD, CONFIG)):
         return None
-    digest = read_as(folder / CARD, _Trained).constraint_digest
-    return trained_for_another(adapter, folder.resolve().name, digest, constraint)
+    card = read_as(folder / CARD, _Trained)
+    name = folder.resolve().name
+    return trained_for_another(adapter, name, card.constraint_digest, card.constraint_description, constraint)
 
 
-def trained_for_another(adapter: Adapter, name: str, digest: str, constraint: Constraint) -> str | None:
-    """Say in words that an adapter's card has another constraint; None where it has this one, or another is allowed.
+def demands(constraint: Constraint, digest: str) -> bool:
+    """Whether a constraint visibly demands all that the one of this digest does, and perhaps more.
+
+    It does where that one, or the parts of that one side by side, are parts of it: every text that satisfies the
+    constraint then satisfies that one too.
+    """
+    if constraint.digest == digest:
+        return True
+    if not isinstance(constraint, All):
+        return False
+    if any(demands(part, digest) for part in constraint.of):
+        return True
+    count = len(constraint.of)
+    runs = combinations(range(count + 1), 2) if count <= MOST_PARTS else ()
+    return any(All(constraint.of[begin:end]).digest == digest for begin, end in runs if 1 < end - begin < count)
+
+
+def trained_for_another(
+    adapter: Adapter, name: str, digest: str, description: str, constraint: Constraint
+) -> str | None:
+    """Say in words that an adapter's card has another constraint.
+
+    None where it has this one or a weaker one, or another is allowed.
 
     Parameters
     ----------
@@ -172,17 +202,19 @@ def trained_for_another(adapter: Adapter, name: str, digest: str, constraint: Co
         Which.
     name
         What to call it.
-    digest
-        Of the constraint that it was trained for.
+    digest, description
+        Of the constraint that it was trained for, as its card has them.
     constraint
         What texts have to satisfy.
     """
-    if adapter.allow_mismatch or digest == constraint.digest:
+    if adapter.allow_mismatch or demands(constraint, digest):
         return None
-    return (
-        f"the adapter {name!r} was trained for another constraint (digest {digest[:12]}) "
-        f"than {constraint.title} (digest {constraint.digest[:12]})"
-    )
+    alike = description in ("", constraint.title)  # and so tells nobody what the difference is
+    trained, wanted = (f" (digest {each[:12]})" if alike else "" for each in (digest, constraint.digest))
+    if description:
+        shown = description if len(description) <= LONGEST else f"{description[:LONGEST]}..."
+        trained = f", {quoted(shown)}{trained},"
+    return f"the adapter {name!r} was trained for another constraint{trained} than {constraint.title}{wanted}"
 
 
 def _without_defaults(value: Any) -> dict[str, Any]:

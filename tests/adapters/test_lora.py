@@ -447,7 +447,10 @@ def test_a_model_that_moves_takes_its_adapter_along(folder: Path) -> None:
 def test_the_card_is_for_one_constraint(folder: Path) -> None:
     world = world_of()
     elsewhere = Keyword("b", whole_words=False)
-    with pytest.raises(AdapterMismatch, match=r"'small' was trained for another constraint .*allow_mismatch=True"):
+    says = (
+        re.escape(f'for another constraint, "{CONSTRAINT.title}", than {elsewhere.title}; ') + ".*allow_mismatch=True"
+    )
+    with pytest.raises(AdapterMismatch, match=says):
         GuardedGenerator(world.pipeline(), elsewhere, adapter=folder)
     guarded = guarded_of(world, folder)
     with pytest.raises(AdapterMismatch, match="another constraint"):
@@ -462,6 +465,19 @@ def test_the_card_is_for_one_constraint(folder: Path) -> None:
     # A name is not part of what a constraint says.
     named = All(CONSTRAINT.of, name="ours")
     assert GuardedGenerator(world.pipeline(), named, adapter=folder).adapter is not None
+
+
+def test_a_stricter_constraint_than_the_cards_needs_no_permission(folder: Path) -> None:
+    world = world_of()
+    stricter = CONSTRAINT & Length(min=2, unit="characters")
+    guarded = GuardedGenerator(world.pipeline(), stricter, adapter=folder, batch_size=64, seed=1)
+    law, inside = other(world).law(), world.gold(stricter)
+    (outcome,) = guarded.run(world.prompt, num_return_sequences=DRAWS, **world.settings)
+    assert goodness_of_fit(texts(outcome), normal({ids: law[ids] for ids in inside})) > FITS
+    assert "KL(g‖g') is not known: it was trained for a weaker constraint" in outcome.report.drawn_from
+    weaker = CONSTRAINT.of[0]
+    with pytest.raises(AdapterMismatch, match="another constraint"):
+        GuardedGenerator(world.pipeline(), weaker, adapter=folder)
 
 
 def test_the_card_is_for_one_model(folder: Path) -> None:

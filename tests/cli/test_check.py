@@ -191,10 +191,14 @@ def test_check_says_when_the_adapter_was_trained_for_another_constraint(tmp_path
     (tmp_path / "c.yaml").write_text(OTHER + adapter)
     says = (
         "c.yaml:3: adapter: the adapter '",
-        "trained for another constraint (digest 33f330b23dbc)",
+        """trained for another constraint, "Keyword(words=['dragon'])", than Keyword(words=['drgon'])""",
         "allow_mismatch",
     )
     assert_one_line(run("check", "c.yaml"), *says)
+    stricter = "[{kind: keyword, words: [dragon]}, {kind: length, max: 50}]"
+    (tmp_path / "c.yaml").write_text(DRAGON.replace("{kind: keyword, words: [dragon]}", stricter) + adapter)
+    assert run("check", "c.yaml").exit_code == 0, "it demands that too"
+    (tmp_path / "c.yaml").write_text(OTHER + adapter)
     assert run("check", "c.yaml", "--digest").exit_code == 0, "a digest is of the constraint alone"
 
 

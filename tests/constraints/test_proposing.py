@@ -2,8 +2,10 @@
 
 import pytest
 
-from guardwrap.constraints import Keyword, Regex, dump, load, parse
+from guardwrap.constraints import JSONSchema, Keyword, Length, Regex, dump, load, parse
+from guardwrap.constraints.algebra import All, AnyOf, Not
 from guardwrap.constraints.files import as_constraint_file
+from guardwrap.constraints.proposing import demands, trained_for_another
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.errors import ConstraintError, SpecError, UsageError
 from guardwrap.proposals import Adapter, Masked, Prompt, merged
@@ -120,3 +122,52 @@ def test_what_is_nearer_wins(near, far, found):
 def test_one_place_says_one_of_both():
     with pytest.raises(UsageError, match="not both"):
         merged((TOLD, TEA), (None, None))
+
+
+MENTIONS, SHORT, CALM = Keyword("tea"), Length(max=9), ~Regex("!")
+
+
+@pytest.mark.parametrize(
+    ("constraint", "card", "holds"),
+    [
+        (MENTIONS & SHORT, MENTIONS, True),
+        (SHORT & CALM & MENTIONS, MENTIONS, True),
+        (MENTIONS & SHORT & CALM, MENTIONS & SHORT, True),  # as a file's list beside one more
+        (CALM & (MENTIONS & SHORT), MENTIONS & SHORT, True),
+        (All((All((MENTIONS, SHORT), name="ours"), CALM)), MENTIONS & SHORT, True),
+        (All((All((MENTIONS, SHORT), name="ours"), CALM)), MENTIONS, True),
+        (All((All((MENTIONS, SHORT), name="ours"), CALM)), All((MENTIONS, SHORT), name="another name"), True),
+        (JSONSchema({"type": "object"}) & JSONSchema({"required": ["a"]}), JSONSchema({"type": "object"}), True),
+        (MENTIONS, MENTIONS & SHORT, False),  # weaker
+        (MENTIONS & CALM, MENTIONS & SHORT, False),
+        (MENTIONS | SHORT, MENTIONS, False),
+        (Not(MENTIONS & SHORT), MENTIONS, False),
+        (AnyOf((MENTIONS & SHORT, CALM)), MENTIONS, False),
+        (SHORT & CALM, MENTIONS, False),
+    ],
+)
+def test_a_stricter_rule_demands_what_its_part_does(constraint, card, holds):
+    assert demands(constraint, card.digest) is holds
+    assert (trained_for_another(Adapter("x"), "x", card.digest, card.title, constraint) is None) is holds
+
+
+def test_a_rule_of_very_many_parts_is_not_searched_for_ever():
+    many = All(tuple(Keyword(f"w{i}") for i in range(2_000)))
+    assert demands(many, Keyword("w1999").digest)
+    assert not demands(many, MENTIONS.digest)
+
+
+def test_another_constraint_is_described():
+    said = trained_for_another(Adapter("x"), "x", MENTIONS.digest, MENTIONS.title, SHORT)
+    assert said == f"""the adapter 'x' was trained for another constraint, "{MENTIONS.title}", than {SHORT.title}"""
+    hostile = trained_for_another(Adapter("x"), "x", MENTIONS.digest, "a\n\x1b[31m" + "b" * 9_000, SHORT)
+    assert said is not None
+    assert hostile is not None
+    assert len(hostile) < 400
+    assert hostile.isprintable()
+    # What is called alike, or not at all, is told apart by its digest.
+    for description in ("", SHORT.title):
+        alike = trained_for_another(Adapter("x"), "x", MENTIONS.digest, description, SHORT)
+        assert alike is not None
+        assert MENTIONS.digest[:12] in alike
+        assert SHORT.digest[:12] in alike
