@@ -29,6 +29,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -54,6 +55,7 @@ __all__ = [
     "UsageError",
     "first_line",
     "nearest",
+    "own_error",
     "require_arguments",
     "spelled",
 ]
@@ -208,6 +210,19 @@ class BudgetExhausted(GenerationFailed):
 
 class Deterministic(GenerationFailed):
     """Greedy or beam search gave a text that violates the constraint; asking again would give the same text."""
+
+
+def own_error(error: BaseException) -> Exception:
+    """Return what somebody's own code raised as an Exception, which ends what it belongs to and nothing else.
+
+    A ``SystemExit`` or ``CancelledError`` would end the thread that serves everyone. In the main thread Ctrl-C and
+    signals raise such errors too, and nobody else is served there: they are raised again.
+    """
+    if isinstance(error, Exception):
+        return error
+    if threading.current_thread() is threading.main_thread():
+        raise error
+    return UsageError(f"code of the call raised {type(error).__name__}; let it raise an Exception, such as ValueError")
 
 
 def first_line(error: BaseException) -> str:

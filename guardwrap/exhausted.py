@@ -12,7 +12,7 @@ from guardwrap.constraints.judge import run_check
 from guardwrap.draws import Draw, Outcome
 from guardwrap.errors import BudgetExhausted, Deterministic, UsageError, nearest, spelled
 from guardwrap.inputs import is_text
-from guardwrap.private import library_lock
+from guardwrap.private import tokenizer_lock
 
 __all__ = ["Fallback", "OnExhausted", "completed", "raise_if_short", "require_on_exhausted"]
 
@@ -86,7 +86,7 @@ def completed(
     text = text if isinstance(text, str) else _require_text(text(outcome.prompt))
     ids: tuple[int, ...] = ()
     if tokenizer is not None:
-        with library_lock:
+        with tokenizer_lock(tokenizer):
             ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
     if not run_check(constraint, [Draw(prompt, ids, text)])[0]:
         note = "the fallback violates the constraint and was withheld"

@@ -23,6 +23,7 @@ from guardwrap.pipelines.tensors import returned_rows
 from guardwrap.planning import Plan
 from guardwrap.remote import EndpointSession
 from guardwrap.samplers import Attempt, Sampler
+from guardwrap.scheduling.batch import OnBusy
 from guardwrap.scheduling.request import OnOutcome, OnText
 from guardwrap.session import Session
 
@@ -250,7 +251,7 @@ class GuardedGenerator(PipelineLike):
         return [outcome async for outcome in self.astream(prompts, **options)]
 
     async def astream(
-        self, prompts: Any = None, *, on_text: OnText | None = None, **options: Any
+        self, prompts: Any = None, *, on_text: OnText | None = None, on_busy: OnBusy | None = None, **options: Any
     ) -> AsyncGenerator[Outcome, None]:
         """Generate as ``arun`` does, and yield each outcome when those of the prompts before it are there.
 
@@ -263,6 +264,9 @@ class GuardedGenerator(PipelineLike):
         on_text
             Told the number of a prompt and a text of its own as soon as that is accepted, before the others of its
             prompt are there. Called in the batch's thread, which it must not hold up.
+        on_busy
+            Called with True when the call joins the batch, and with False when nothing is computed for it any more.
+            For a call that is canceled in the middle of a step that is at the step's end. Called in any thread.
 
         Raises
         ------
@@ -274,7 +278,7 @@ class GuardedGenerator(PipelineLike):
         if given.lazy:
             raise UsageError("a generator of prompts is for stream(); give astream() a list")
         job = await asyncio.to_thread(self._session.job, options)
-        job = dataclasses.replace(job, on_text=on_text)
+        job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy)
         async with aclosing(job.aserved(job.requests(given.prompts))) as served:
             async for prompt, constraint, outcome in served:
                 yield await asyncio.to_thread(self._finishing.completed, prompt, constraint, outcome)

@@ -24,7 +24,7 @@ from guardwrap.pipelines.proposed import require_weighable
 from guardwrap.proposals import Masked
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Backend
-from guardwrap.scheduling.batch import Batches
+from guardwrap.scheduling.batch import Batches, OnBusy
 from guardwrap.scheduling.request import OnEnd, OnText, Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
 
@@ -82,6 +82,8 @@ class Job:
         Where it joins the calls that are under way; None for a batch of its own.
     on_text, on_end
         As a Request has them.
+    on_busy
+        As ``Batches.aserve`` takes it.
     """
 
     call: Any
@@ -98,6 +100,7 @@ class Job:
     batches: Batches | None = None
     on_text: OnText | None = None
     on_end: OnEnd | None = None
+    on_busy: OnBusy | None = None
 
     def requests(self, prompts: Iterable[Any], *, first: int = 0) -> Iterator[Request]:
         """Prepare prompts, one by one as they are taken, and make requests of them.
@@ -214,7 +217,7 @@ class Job:
         """Serve requests as ``served`` does, without blocking the event loop."""
         batches = self.batches or Batches()
         async with aclosing(
-            batches.aserve(self._key, self.backend, requests, window=WINDOW * self.batch_size)
+            batches.aserve(self._key, self.backend, requests, window=WINDOW * self.batch_size, on_busy=self.on_busy)
         ) as served:
             async for request, outcome in served:
                 prompt: Any = request.prompt

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import RLock
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers import DynamicCache, GenerationConfig, GenerationMixin
@@ -42,6 +43,7 @@ __all__ = [
     "read_arguments",
     "sampling_loop",
     "stand_in",
+    "tokenizer_lock",
     "without_stop_strings",
 ]
 
@@ -71,9 +73,20 @@ NEW_TEXT_BESIDE_IMAGES = image_text_to_text.ReturnType.NEW_TEXT
 library_lock = RLock()
 """Held by a thread while it changes what others read.
 
-A model's stop strings are hidden for a moment, a tokenizer is set to truncate or pad, and transformers keeps what it
-makes of stop strings in a cache of the process.
+A model's stop strings are hidden for a moment, and transformers keeps what it makes of stop strings in a cache of the
+process. No prompt is tokenized under it: that may take seconds.
 """
+
+_tokenizer_locks: WeakKeyDictionary[Any, RLock] = WeakKeyDictionary()
+
+
+def tokenizer_lock(tokenizer: Any) -> RLock:
+    """Return what a thread holds while it uses a tokenizer, which is set to truncate or pad meanwhile.
+
+    A copy of a tokenizer has a lock of its own. Who takes the library's lock as well takes that first.
+    """
+    with library_lock:
+        return _tokenizer_locks.setdefault(tokenizer, RLock())
 
 
 class Given(NamedTuple):
@@ -88,7 +101,7 @@ class Given(NamedTuple):
 
 def read_arguments(pipe: Pipeline, options: Mapping[str, Any]) -> Given:
     """Read the arguments of a call as the pipeline does, its own from construction included."""
-    with library_lock:  # a prefix is tokenized
+    with library_lock, tokenizer_lock(pipe.tokenizer):  # a prefix is tokenized
         preprocess, forward, postprocess = pipe._sanitize_parameters(**options)
     return Given(
         {**pipe._preprocess_params, **preprocess},

@@ -14,6 +14,7 @@ from guardwrap.backends.known import learn, next_token, step, token_laws
 from guardwrap.backends.law import GenerationLaw, ended_by
 from guardwrap.backends.narrowing import Candidates
 from guardwrap.backends.tokens import argmax, inverse_cdf, require_drawable, warped
+from guardwrap.errors import own_error
 from guardwrap.scheduling.backend import Decoded, Launch, grouped
 from guardwrap.scheduling.randomness import uniforms
 
@@ -72,7 +73,7 @@ def candidates_of(logits: torch.Tensor, attempt: Decoded) -> Candidates:
 
 
 def _masked(scores: torch.Tensor, candidates: torch.Tensor | None, attempts: Sequence[Decoded]) -> list[float]:
-    """Exclude the tokens that attempts' masks leave out; return log Z of each row, and add it to its attempt's.
+    """Exclude the tokens that attempts' masks leave out; return log Z of each row.
 
     Where a mask would leave nothing, nothing is excluded: the attempt ends with whatever it draws.
     """
@@ -86,7 +87,6 @@ def _masked(scores: torch.Tensor, candidates: torch.Tensor | None, attempts: Seq
             if left > 0 and len(dead):
                 scores[row, dead] = -math.inf
                 logs[-1] = math.log(left)
-                attempt.log_left += logs[-1]
     return logs
 
 
@@ -132,17 +132,23 @@ def _drawn(logits: torch.Tensor, attempts: Sequence[Decoded], chance: Sequence[f
     """Draw for attempts of one mode and equal warpers; where that raises, request by request."""
     try:
         scores, candidates = warped(_process(logits, attempts), _law(attempts[0]).warpers)
-        left = _masked(scores, candidates, attempts) if any(each.launch.mask for each in attempts) else None
+        left = None
+        if any(each.launch.mask for each in attempts):
+            scores = scores.clone()  # where another one's mask raises, all begin again with what this is made of
+            left = _masked(scores, candidates, attempts)
         tokens = choose_tokens(scores, attempts, chance, candidates)  # which looks for NaN first
+        for attempt, log_left in zip(attempts, left, strict=True) if left is not None else ():
+            attempt.log_left += log_left  # not before, for the same reason
         _keep_laws(scores, candidates, attempts, left)
         return tokens
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        own = own_error(error)
         parts = grouped(range(len(attempts)), lambda row: id(attempts[row].launch.request))
         if len(parts) == 1:
             for attempt in attempts:
-                attempt.fail(error)
+                attempt.fail(own)
             return torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
     return _drawn_apart(parts, logits, attempts, chance)
 
@@ -202,8 +208,8 @@ def note(attempt: Decoded, finished: bool, cut: bool, now: float) -> None:
     else:
         try:
             attempt.blame = launch.watch(attempt.token_ids) if launch.watch is not None else None
-        except Exception as error:  # of the constraint: it belongs to this request
-            attempt.fail(error)
+        except BaseException as error:  # of the constraint: it belongs to this request
+            attempt.fail(own_error(error))
             return
         if attempt.blame:
             attempt.status = "aborted"
@@ -260,9 +266,10 @@ def _stopped(law: GenerationLaw, attempts: Sequence[Decoded], ids: torch.Tensor)
     """Which attempts of one prompt a stopping criterion ends."""
     try:
         done = torch.stack([ended_by(each, ids, None) for each in law.criteria]).any(0).tolist()
-    except Exception as error:  # of the user's own criterion
+    except BaseException as error:  # of the user's own criterion
+        own = own_error(error)
         for attempt in attempts:
-            attempt.fail(error)
+            attempt.fail(own)
         return set()
     return {id(attempt) for attempt, stop in zip(attempts, done, strict=True) if stop}
 

@@ -18,7 +18,7 @@ from transformers.generation import MaxLengthCriteria, MaxTimeCriteria
 from guardwrap.backends.drawing import begun, choose_tokens, note
 from guardwrap.backends.law import ended_by
 from guardwrap.backends.memory import halved
-from guardwrap.errors import UsageError
+from guardwrap.errors import UsageError, own_error
 from guardwrap.private import sampling_loop, stand_in
 from guardwrap.scheduling.backend import Capabilities, Decoded, Ids, Launch, Mask
 
@@ -74,9 +74,10 @@ class GenerateBackend:
         except torch.OutOfMemoryError as error:
             self._size = halved(self._size, error)
             return []
-        except Exception as error:
+        except BaseException as error:
+            own = own_error(error)
             for attempt in attempts:
-                attempt.fail(error)
+                attempt.fail(own)
         self._queue = [launch for i, launch in enumerate(self._queue) if i not in turn]
         return attempts
 

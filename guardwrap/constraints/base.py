@@ -169,6 +169,16 @@ class Constraint(ABC):
         text = repr(self)
         return text if len(text) <= 60 else text[:57] + "..."
 
+    @cached_property
+    def interruptible(self) -> bool:
+        """Whether all that judging runs is guardwrap's own code, which looks at the clock."""
+        return all(part._looks for part in walk(self))
+
+    @property
+    def _looks(self) -> bool:
+        """The same of this one without those that it is made of."""
+        return type(self).__module__.split(".")[0] == "guardwrap"
+
     @property
     def in_memory(self) -> bool:
         """Whether it holds an object that no constraint file can name, such as a lambda."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, overload
 import numpy as np
 from pydantic import AfterValidator, ValidationInfo, WithJsonSchema
 
-from guardwrap.constraints.base import Constraint, Verdict, require, walk
+from guardwrap.constraints.base import Constraint, Verdict, require
 from guardwrap.constraints.limits import uncounted
 from guardwrap.constraints.text import require_choice
 from guardwrap.constraints.views import VIEWS, View, view
@@ -122,6 +122,11 @@ class Python(Constraint):
         return name if importable(function) else f"{name}#{self._nonce}"
 
     @property
+    def _looks(self) -> bool:
+        """False: a function looks at no clock."""
+        return False
+
+    @property
     def in_memory(self) -> bool:
         """Whether a function cannot be found again by its name."""
         return not all(given is None or importable(given) for given in (self.function, self.prefix))
@@ -225,5 +230,4 @@ def constraint(
 
 def runs_code(constraint: Constraint) -> bool:
     """Return whether judging runs code that is not guardwrap's own, so that nothing limits the time it takes."""
-    parts = walk(constraint)
-    return any(isinstance(each, Python) or type(each).__module__.split(".")[0] != "guardwrap" for each in parts)
+    return not constraint.interruptible

@@ -182,6 +182,11 @@ class JSONSchema(TextConstraint):
         return f"{getattr(self.type, '__qualname__', repr(self.type))}#{secrets.token_hex(8)}"
 
     @property
+    def _looks(self) -> bool:
+        """False with a type: its validators may be in Python."""
+        return self.type is None
+
+    @property
     def in_memory(self) -> bool:
         """Whether it has a type, which no constraint file can name."""
         return self.type is not None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from guardwrap.constraints.base import Constraint, Verdict
-from guardwrap.constraints.limits import VERDICT_SECONDS, TimeLimit, judging, time_limit
+from guardwrap.constraints.limits import VERDICT_SECONDS, StepOver, TimeLimit, apart, judging, time_limit
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, GuardwrapError
 
@@ -57,7 +59,8 @@ def run_check(constraint: Constraint, draws: Sequence[Draw]) -> list[bool]:
     if not draws:
         return []
     with guarded_call(constraint), judging():
-        results = list(constraint.check(draws))
+        check = partial(constraint.check, draws)
+        results = list(check() if constraint.interruptible else apart(check, constraint))
     if len(results) != len(draws):
         raise CheckFailed(constraint.title, f"returned {len(results)} results for {len(draws)} texts")
     for result in results:
@@ -89,7 +92,9 @@ class guarded_call:  # noqa: N801  # reads as a function
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # SystemExit too: a rule that ends the program would end it as if all were well.
-        if isinstance(error, Exception | SystemExit) and not isinstance(error, GuardwrapError):
+        # SystemExit too: a rule that ends the program would end it as if all were well. In the main thread an
+        # interrupt is the user's own.
+        interrupt = isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+        if error is not None and not interrupt and not isinstance(error, GuardwrapError | StepOver):
             reason = f"raised {type(error).__name__}; its message may quote the text, see .original"
             raise CheckFailed(self.constraint.title, reason, error) from None

@@ -12,23 +12,30 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from guardwrap.draws import Draw
 from guardwrap.errors import ConstraintError
 
 __all__ = [
+    "StepOver",
     "TimeLimit",
+    "apart",
     "charged",
+    "giving_way",
     "judging",
     "loading",
     "look",
     "matches",
     "seconds_left",
+    "step_is_over",
+    "step_limit",
     "time_limit",
     "uncounted",
     "within",
 ]
+
+_Answer = TypeVar("_Answer")
 
 # Of a file.
 MAX_BYTES = 1_000_000
@@ -53,6 +60,8 @@ MAX_WORD_PAIRS = 10_000_000  # words times characters of all words, where words 
 CHECK_SECONDS = 2.0
 VERDICT_SECONDS = 0.05
 
+WORKS = 2e-3  # seconds in a row that a thread works which gives way to others
+
 
 class TimeLimit(TimeoutError):
     """The time is over. Becomes CheckFailed, SpecError or UNDECIDED before anyone else sees it.
@@ -71,9 +80,19 @@ class TimeLimit(TimeoutError):
         self.shared = shared
 
 
+class StepOver(TimeLimit):
+    """What a request may do while others wait is over: the same may be done elsewhere, or is left out.
+
+    No judgement of its text and no fault of a checker, so nothing turns it into CheckFailed.
+    """
+
+
 class _Running(threading.local):
     # Of the thread, not of the context: a context may go on in another thread, where another clock runs.
     clock: time_limit | None = None
+    step: step_limit | None = None
+    gives_way: bool = False  # to threads that others wait for
+    rested: float = 0.0  # when it did so last, on the wall
     used: dict[int, tuple[Draw, float]] | None = None
     items: int | None = None
     wall: float = -math.inf  # when the system was asked last, and
@@ -124,7 +143,7 @@ class time_limit:  # noqa: N801  # reads as a function; entered at every token, 
 
     def __enter__(self) -> Self:
         self._before = _running.clock
-        self.outer = None if self._anew else self._before
+        self.outer = _running.step if self._anew else self._before
         self.end = now() + self.seconds
         if self.outer is not None and self.outer.end < self.end:
             self.seconds, self.end = self.outer.seconds, self.outer.end
@@ -136,6 +155,108 @@ class time_limit:  # noqa: N801  # reads as a function; entered at every token, 
         self.late = self.late or isinstance(error, TimeLimit)
         if self.outer is not None and self.late:
             self.outer.late = True
+
+
+class step_limit(time_limit):  # noqa: N801  # reads as a function
+    """Let what is done in this context take so many seconds while others wait, whatever limits begin within it.
+
+    Parameters
+    ----------
+    seconds
+        The limit.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds, anew=True)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        _running.step = self
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        _running.step = None
+        super().__exit__(kind, error, trace)
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left; none or less where it is over."""
+        return self.end - now()
+
+
+def step_is_over() -> bool:
+    """Whether others wait and what may be done meanwhile is over."""
+    return _running.step is not None and _running.step.left <= 0
+
+
+_left_behind: dict[int, threading.Thread] = {}
+
+
+def apart(call: Callable[[], _Answer], owner: object) -> _Answer:
+    """Call what nothing can interrupt. While others wait it gets a thread of its own, and they wait for a moment only.
+
+    Parameters
+    ----------
+    call
+        It holds its owner.
+    owner
+        Whose it is. While a thread is left behind, its owner gets no other one.
+
+    Raises
+    ------
+    StepOver
+        If it did not return in time; its thread is left behind.
+    """
+    step = _running.step
+    if step is None:
+        return call()
+    before = _left_behind.pop(id(owner), None)
+    if before is not None and before.is_alive():
+        _left_behind[id(owner)] = before
+        raise StepOver(step.seconds, shared=True)
+    answer: list[_Answer] = []
+    raised: list[BaseException] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            answer.append(call())
+        except BaseException as error:
+            raised.append(error)
+        done.set()
+
+    look()
+    start = time.monotonic()
+    thread = threading.Thread(target=run, name="guardwrap-apart", daemon=True)
+    thread.start()
+    done.wait(step.left)
+    step.end -= time.monotonic() - start  # waiting takes no processor time
+    if raised:
+        error: Any = raised[0]
+        raise error
+    if not answer:
+        _left_behind[id(owner)] = thread
+        raise StepOver(step.seconds, shared=True)
+    return answer[0]
+
+
+@contextmanager
+def giving_way() -> Iterator[None]:
+    """Let threads that others wait for go first: this one rests twice as long as it works, wherever it looks."""
+    _running.gives_way = True
+    try:
+        yield
+    finally:
+        _running.gives_way = False
+
+
+def _rest() -> None:
+    wall = time.monotonic()
+    if not 0 <= wall - _running.rested <= WORKS:
+        time.sleep(2 * WORKS)
+        _running.rested = time.monotonic()
 
 
 @contextmanager
@@ -153,9 +274,11 @@ def uncounted() -> Iterator[None]:
 
 def look() -> None:
     """Raise TimeLimit if the time is over."""
+    if _running.gives_way:
+        _rest()
     clock = _running.clock
     if clock is not None and now() >= clock.end:
-        raise TimeLimit(clock.seconds, shared=True)
+        raise _over(clock.seconds, shared=True)
 
 
 def seconds_left(most: float = math.inf) -> float | None:
@@ -165,37 +288,73 @@ def seconds_left(most: float = math.inf) -> float | None:
         return None if math.isinf(most) else most
     left = clock.end - now()
     if left <= 0:
-        raise TimeLimit(clock.seconds, shared=True)
+        raise _over(clock.seconds, shared=True)
     return min(most, left, clock.seconds)  # the clock may have gone back by what it was ahead when this began
 
 
 def within(match: Callable[..., Any], text: str, *, most: float = math.inf, **options: Any) -> Any:
     """Call a method of a regular expression; TimeLimit where the time ends first."""
-    seconds = seconds_left(most)
-    try:
-        return match(text, timeout=seconds, **options)
-    except TimeoutError:
-        raise _reached(seconds, most) from None
+    limit = _Patience(most)
+    while True:
+        try:
+            return match(text, timeout=limit.timeout, **options)
+        except TimeoutError:
+            limit.require_more()
 
 
 def matches(pattern: Any, text: str, *, most: float = math.inf, **options: Any) -> Iterator[Any]:
     """Yield the matches of a regular expression; TimeLimit where the time ends first."""
-    seconds = seconds_left(most)
-    try:
-        for match in pattern.finditer(text, timeout=seconds, **options):
-            look()  # at what is done with the matches, too
-            yield match
-    except TimeLimit:
-        raise
-    except TimeoutError:
-        raise _reached(seconds, most) from None
+    limit = _Patience(most)
+    told = 0
+    while True:
+        try:
+            for number, match in enumerate(pattern.finditer(text, timeout=limit.timeout, **options)):
+                look()  # at what is done with the matches, too
+                if number >= told:
+                    told += 1
+                    yield match
+        except TimeLimit:
+            raise
+        except TimeoutError:
+            limit.require_more()
+        else:
+            return
 
 
-def _reached(seconds: float | None, most: float) -> TimeLimit:
-    clock = _running.clock
-    if clock is not None and seconds != most:
-        return TimeLimit(clock.seconds, shared=True)
-    return TimeLimit(most, shared=False)
+class _Patience:
+    """How long a match may take. `regex` counts what all threads compute, and so ends it early where others do.
+
+    Then it begins again, with twice the time, until this thread itself has computed for as long as it may.
+
+    Attributes
+    ----------
+    timeout : float or None
+        What `regex` is given.
+    """
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        self._seconds = self.timeout = seconds_left(most)
+        self._began, self._all_began = now(), time.process_time()
+
+    def require_more(self) -> None:
+        """Raise TimeLimit if this thread has computed for so long, or if the time of all parts is over."""
+        spent, of_all, clock = now() - self._began, time.process_time() - self._all_began, _running.clock
+        others = self.timeout is not None and of_all >= 0.9 * self.timeout
+        if self._seconds is None or self.timeout is None or not others or spent >= 0.9 * self._seconds - _STALE:
+            if clock is not None and self._seconds != self._most:
+                raise _over(clock.seconds, shared=True) from None
+            raise _over(self._most, shared=False) from None
+        seconds_left(self._most)
+        self.timeout *= 2
+        self._began, self._all_began = now(), time.process_time()
+
+
+def _over(seconds: float, *, shared: bool) -> TimeLimit:
+    step = _running.step
+    # A hundredth is nothing here: `regex` stops a little early where other threads compute, too.
+    over = step is not None and step.left <= max(_STALE, 0.1 * step.seconds)
+    return StepOver(seconds, shared=True) if over else TimeLimit(seconds, shared=shared)
 
 
 @contextmanager

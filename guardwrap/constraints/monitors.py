@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from guardwrap.constraints.base import Constraint, Monitor, Verdict
 from guardwrap.constraints.judge import run_verdict
 from guardwrap.constraints.limits import look
 
 __all__ = ["Combined", "Negated", "Rereading"]
+
+
+def _once(monitor: Monitor, ask: Callable[[], Verdict]) -> Verdict:
+    """Return a monitor's verdict, asked for once.
+
+    No ``cached_property``: until Python 3.12 that holds a lock of all monitors meanwhile, so that a function of one
+    request that hangs would hang the others.
+    """
+    kept = vars(monitor)
+    if "_verdict" not in kept:
+        kept["_verdict"] = ask()
+    verdict: Verdict = kept["_verdict"]
+    return verdict
 
 
 @dataclass(frozen=True)
@@ -28,10 +40,10 @@ class Rereading(Monitor):
     constraint: Constraint
     prefix: str = ""
 
-    @cached_property
+    @property
     def verdict(self) -> Verdict:
         """That of the prefix."""
-        return run_verdict(self.constraint, self.prefix)
+        return _once(self, lambda: run_verdict(self.constraint, self.prefix))
 
     def read(self, text: str, /) -> Monitor:
         """Return one of a longer prefix."""
@@ -54,10 +66,10 @@ class Combined(Monitor):
     choose: Callable[[Iterable[Verdict]], Verdict]
     parts: Sequence[Monitor]
 
-    @cached_property
+    @property
     def verdict(self) -> Verdict:
         """The least, or the greatest, of the parts' verdicts."""
-        return self.choose(part.verdict for part in self.parts)
+        return _once(self, lambda: self.choose(part.verdict for part in self.parts))
 
     def read(self, text: str, /) -> Monitor:
         """Hand the text to each part."""

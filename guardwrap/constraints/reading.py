@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from guardwrap.constraints.base import Constraint, Monitor, Verdict
 from guardwrap.constraints.judge import guarded_call
-from guardwrap.constraints.limits import VERDICT_SECONDS, TimeLimit, now, time_limit
+from guardwrap.constraints.limits import VERDICT_SECONDS, TimeLimit, apart, now, step_is_over, time_limit
 from guardwrap.errors import CheckFailed
 
 __all__ = ["Reader", "Reading"]
@@ -91,7 +91,7 @@ class Reader:
                 if clock.late:
                     break
         self._asked += 1
-        if blame is None and clock.late:
+        if blame is None and clock.late and not step_is_over():
             slowest = max(took, key=took.__getitem__)
             self._late[slowest] += 1
             if self._late[slowest] > PATIENCE and self._late[slowest] * RARELY > self._asked:
@@ -123,7 +123,7 @@ class Reader:
                 for i, verdict in zip(left, verdicts, strict=True):
                     found[i] = verdict is Verdict.VIOLATED
             over = now() >= clock.end
-        if over and took:
+        if over and took and not step_is_over():
             slowest = max(took, key=took.__getitem__)
             self._masks_late[slowest] += 1
             if self._masks_late[slowest] > PATIENCE:
@@ -133,11 +133,15 @@ class Reader:
 
 def _read(part: Constraint, monitor: Monitor, text: str) -> tuple[Monitor | None, Verdict]:
     """Read within the time limit; None and UNDECIDED where it takes too long."""
+
+    def ask() -> tuple[Monitor, Verdict]:
+        with time_limit(VERDICT_SECONDS):
+            read = monitor.read(text)
+            return read, read.verdict
+
     with guarded_call(part):
         try:
-            with time_limit(VERDICT_SECONDS):
-                read = monitor.read(text)
-                verdict = read.verdict
+            read, verdict = ask() if part.interruptible else apart(ask, part)
         except TimeLimit:
             return None, Verdict.UNDECIDED
     if not isinstance(verdict, Verdict):
@@ -148,6 +152,8 @@ def _read(part: Constraint, monitor: Monitor, text: str) -> tuple[Monitor | None
 def _verdicts(part: Constraint, monitor: Monitor, texts: Sequence[str]) -> list[Verdict]:
     with guarded_call(part):
         try:
-            return monitor.verdicts(texts)
+            if part.interruptible:
+                return monitor.verdicts(texts)
+            return apart(lambda: monitor.verdicts(texts), part)
         except TimeLimit:
             return [Verdict.UNDECIDED] * len(texts)

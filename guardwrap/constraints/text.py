@@ -15,6 +15,7 @@ from guardwrap.constraints.base import Constraint, Verdict, about, is_count, is_
 from guardwrap.constraints.limits import (
     CHECK_SECONDS,
     VERDICT_SECONDS,
+    StepOver,
     TimeLimit,
     charged,
     matches,
@@ -82,6 +83,8 @@ class TextConstraint(Constraint):
         try:
             with charged(draw):
                 return all(self.holds(text) for text in view(draw, self.on))
+        except StepOver:
+            raise
         except TimeLimit as limit:
             text = f"one text of {len(draw.text)} characters"
             reason = f"took more than {limit.seconds:g} s on {text}{self.way_out}"

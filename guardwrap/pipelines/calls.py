@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -16,12 +17,13 @@ from transformers.pipelines import Pipeline
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.draws import Draw
 from guardwrap.errors import PromptError, UsageError
+from guardwrap.pipelines.lengths import fewest_tokens
 from guardwrap.pipelines.messages import UNPARSED, fault_of, has_template, require_template, spelled, unfinished
 from guardwrap.pipelines.prefix import StablePrefix
 from guardwrap.pipelines.prepare import PreparedPrompt, prepare, require_context
 from guardwrap.pipelines.prompts import PromptReader, unpadded, what_is_wrong
 from guardwrap.pipelines.records import record, return_type
-from guardwrap.private import NEW_TEXT, Chat, library_lock, read_arguments
+from guardwrap.private import NEW_TEXT, Chat, read_arguments, tokenizer_lock
 
 __all__ = ["CALL_OPTIONS", "Call", "TensorCall", "TextToTextCall"]
 
@@ -157,6 +159,8 @@ class Call(PromptReader):
         """Return a prompt's tokens without padding, and all of what ``preprocess`` makes of it."""
         try:
             inputs = self.encoded(prompt)
+        except PromptError:
+            raise
         except Exception as error:  # of a chat template, whatever its code raises
             raise PromptError(f"prompt {number}: {what_is_wrong(prompt, error)}") from None
         if not inputs["input_ids"].shape[1]:
@@ -170,8 +174,31 @@ class Call(PromptReader):
 
     def encoded(self, prompt: Any) -> Any:
         """Preprocess a prompt as the pipeline does; truncation and padding are states of the tokenizer meanwhile."""
-        with library_lock:
+        self._require_short(prompt)
+        with tokenizer_lock(self.pipe.tokenizer):
             return self.pipe.preprocess(prompt, **self.preprocess)
+
+    def _require_short(self, prompt: Any) -> None:
+        """Refuse a prompt that is longer than the context in any case, before it is tokenized."""
+        context = getattr(self.pipe.model.config.get_text_config(), "max_position_embeddings", None)
+        options = self.preprocess
+        cuts = ("truncation", "max_length", "handle_long_generation", "tokenizer_encode_kwargs")
+        if context is None or self.media or any(options.get(name) is not None for name in cuts):
+            return
+        tokenizer = self.pipe.tokenizer
+        text = prompt
+        if isinstance(prompt, Chat) and fewest_tokens(tokenizer, _contents(prompt)) > context:
+            goes_on = options.get("continue_final_message")  # as the pipeline has it
+            goes_on = prompt.messages[-1]["role"] == "assistant" if goes_on is None else goes_on
+            how = {"add_generation_prompt": not goes_on, "continue_final_message": goes_on}
+            how |= {name: options.get(name) for name in ("tools", "documents")}
+            with suppress(Exception):  # whatever a template raises is told by the pipeline
+                text = tokenizer.apply_chat_template(prompt.messages, tokenize=False, **how)
+        length = fewest_tokens(tokenizer, text) if isinstance(text, str) else 0
+        if length > context:
+            raise PromptError(
+                f"the prompt has at least {length} tokens and the model's context {context}; shorten the prompt"
+            )
 
     def law_of(self, inputs: Mapping[str, Any]) -> GenerationLaw:
         """Resolve the law for what ``preprocess`` made of a prompt."""
@@ -196,7 +223,7 @@ class Call(PromptReader):
     def stable_prefix(self) -> StablePrefix:
         """Make the decoder of unfinished attempts, and test whether it can be used."""
         tokenizer = self.pipe.tokenizer
-        with library_lock:
+        with tokenizer_lock(tokenizer):
             stable = StablePrefix(tokenizer, self.text_alone)
         clean = self.reading.get("clean_up_tokenization_spaces")
         if clean or (clean is None and getattr(tokenizer, "clean_up_tokenization_spaces", False)):
@@ -292,6 +319,11 @@ class Call(PromptReader):
             return (prompt.target or prompt.law).prompt_ids[None].cpu()  # without padding, as the message was judged
         ids: torch.Tensor = self.encoded(given)["input_ids"]
         return ids
+
+
+def _contents(chat: Chat) -> str:
+    """Return the texts of a chat's messages, of which a template makes a prompt."""
+    return " ".join(each["content"] for each in chat.messages if isinstance(each["content"], str))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
@@ -27,6 +28,12 @@ NEAR = 0.05
 
 PILOT = 100
 """Attempts that satisfy the constraint before β is set, where nothing else is said."""
+
+
+_LARGEST = math.log(sys.float_info.max)
+
+FEWEST = 1e-9
+"""The least share of attempts to be accepted that may be asked for."""
 
 
 class _State(NamedTuple):
@@ -86,6 +93,8 @@ def qrs(
     for name, value in (("target_tvd", target_tvd), ("target_acceptance", target_acceptance)):
         if value is not None and not 0 < value < 1:
             raise UsageError(f"{name}={value!r}: give a number between 0 and 1")
+    if target_acceptance is not None and target_acceptance < FEWEST:
+        raise UsageError(f"target_acceptance={target_acceptance!r}: no budget suffices; give at least {FEWEST:g}")
     if not isinstance(pilot, int) or pilot < 2:
         raise UsageError(f"pilot={pilot!r}: give a whole number of at least 2")
 
@@ -122,11 +131,13 @@ def _report(state: _State, pilot: int, target: float | None) -> tuple[str, Mappi
         needs = f"QRS first needs {pilot} attempts that satisfy the constraint, by qrs(pilot={pilot})"
         about = "" if not state.satisfied else f": some {math.ceil(pilot * state.pilot / state.satisfied):,} would do"
         return f"nothing: {needs}, and had {state.satisfied} in {state.pilot}{about}", figures
-    beta = math.exp(state.log_beta)
-    figures["beta"] = beta
+    said = f"log β = {state.log_beta:.4g}"
+    if state.log_beta < _LARGEST:  # where log-weights are huge, β itself may be beyond every float
+        figures["beta"] = beta = math.exp(state.log_beta)
+        said = f"β = {beta:.3g}"
     weights = Trace.values(state.seen)
     if not any(weight > -math.inf for weight in weights):
-        return f"approximately g: QRS, β = {beta:.3g}", figures
+        return f"approximately g: QRS, {said}", figures
     tvd, worth = qrs_tvd(weights, state.log_beta), effective_sample_size(weights)
     figures |= {
         "qrs_acceptance": qrs_acceptance(weights, state.log_beta),
@@ -136,7 +147,7 @@ def _report(state: _State, pilot: int, target: float | None) -> tuple[str, Mappi
         "effective_sample_size": worth,
     }
     distance = f"TVD to g {tvd}, {_compared(tvd, target)}" if worth.value >= FEW else "TVD to g cannot be told"
-    return f"approximately g: QRS, β = {beta:.3g}, {distance}", figures
+    return f"approximately g: QRS, {said}, {distance}", figures
 
 
 def _compared(tvd: Estimate, target: float | None) -> str:

@@ -16,7 +16,8 @@ from guardwrap.constraints.parsing import parser_of
 from guardwrap.draws import SAMPLER, Draw, Estimate, Outcome, Report, Usage
 from guardwrap.metrics import acceptance_rate
 from guardwrap.samplers import Attempt
-from guardwrap.scheduling.backend import Backend, Decoded, Launch
+from guardwrap.scheduling.allowance import Allowance, AllowedMask, allowed_watch
+from guardwrap.scheduling.backend import Backend, Decoded, Launch, Narrowed
 from guardwrap.scheduling.randomness import decision, skipped
 from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.skipping import Rounds
@@ -35,6 +36,11 @@ _LITTLE = (
     "would tell more, and another proposal may be nearer"
 )
 _NEVER = "no text that can be drawn under these settings satisfies the constraint"
+_GIVEN_UP = (
+    "the mask was given up {}, as it took longer than others in the batch may wait: weights count that, and the same "
+    "seed need not give the same texts again"
+)
+_UNKNOWN = "nothing that can be told: the report itself failed"
 _OWN = "attempts were the model's own, without a proposal: sampler='rejection' gives exactly g, and takes {} of them"
 
 
@@ -84,6 +90,8 @@ class Account:
     seconds: float = 0.0
     ended: str | None = None
     content: bool = False  # until one of its attempts has ended, it needs no more of them
+    allowance: Allowance = field(default_factory=Allowance)
+    slow: bool = False  # judging a text once took longer than a step may, so others are judged aside
 
     def __post_init__(self) -> None:
         if self.request.lookahead is not None and self.request.sampler.skips and self.request.mask is None:
@@ -173,9 +181,9 @@ class Account:
             request.number,
             attempt,
             deadline,
-            request.watch,
+            None if request.watch is None else allowed_watch(request.watch, self.allowance),
             request,
-            request.mask,
+            None if request.mask is None else AllowedMask(request.mask, self.allowance),
             narrowed,
             0 if narrowed is None else skipped(request.seed, request.number, attempt, narrowed.log_live),
         )
@@ -185,14 +193,18 @@ class Account:
         """Whether a round is over, and more may be left out before the next one."""
         return self.ended is None and self.rounds is not None and self.rounds.over(self.decided)
 
-    def narrow(self, backend: Backend) -> None:
-        """Leave out what the attempts of a round have shown to be rejected."""
-        self.content = False
+    def known(self, backend: Backend) -> Narrowed | None:
+        """Return what the law is without what the attempts of a round have shown to be rejected."""
         rounds, lookahead = self.rounds, self.request.lookahead
         if rounds is None or lookahead is None:
-            return
-        found = backend.narrow(self.launch(self.launched), lookahead, rounds.ended())
-        if found is None:
+            return None
+        return backend.narrow(self.launch(self.launched), lookahead, rounds.ended())
+
+    def narrow(self, found: Narrowed | None) -> None:
+        """Leave that out from now on; None where nothing is ever left out."""
+        self.content = False
+        rounds = self.rounds
+        if found is None or rounds is None:
             self.rounds = None
             return
         self.computed += found.computed
@@ -275,8 +287,15 @@ class Account:
         uniform = decision(launch.seed, launch.prompt, launch.attempt)
         return Attempt(judged.draw, satisfied, judged.log_weight if satisfied else -math.inf, uniform)
 
-    def outcome(self) -> Outcome:
-        """Return what the request got."""
+    def outcome(self, *, asked: bool = True) -> Outcome:
+        """Return what the request got.
+
+        Parameters
+        ----------
+        asked
+            Whether the request's own sampler, weights and constraint are asked for the report. Not where one of them
+            has raised.
+        """
         request, law = self.request, self.request.prompt.law
         usage = Usage(
             self.attempts,
@@ -291,13 +310,14 @@ class Account:
         if law.mode == "sample" and self.attempts:
             complete = self.ended == "complete"
             rate = acceptance_rate(self.satisfied, self.attempts, stopped_on_acceptance=complete)
-        drawn_from, evidence = self._drawn_from()
+        drawn_from, evidence = self._drawn_from() if asked else (_UNKNOWN, {})
         clock = None if law.max_time is None else _CLOCK
-        rounding = None if request.weigh is None else request.weigh.note
+        rounding = request.weigh.note if asked and request.weigh is not None else None
         skips = _SKIPS.format(self.skipped, self.attempts) if self.skipped else None
         fewer = "fewer" if "pilot_attempts" in evidence else "no more"
         own = _OWN.format(fewer) if request.sampler.weighs and request.proposal is None else None
         never = _NEVER if self.ended == "impossible" else None
+        given_up = _GIVEN_UP.format(counted(self.allowance.given_up, "time")) if self.allowance.given_up else None
         worth = evidence.get("effective_sample_size")
         few = _LITTLE.format(digits(worth.value)) if isinstance(worth, Estimate) and worth.value < FEW else None
         said = (remark.format(counted(count, "attempt")) for remark, count in self.remarks.items())
@@ -313,11 +333,11 @@ class Account:
             budget=request.budget,
             acceptance=rate,
             rejections=dict(self.rejections.most_common()),
-            constraint=request.constraint.digest,
+            constraint=request.constraint.digest if asked else "",
             mode=self.mode if law.found is None else "generate",
             notes=(
                 *request.notes,
-                *(note for note in (clock, rounding, skips, never, few, own) if note is not None),
+                *(note for note in (clock, rounding, skips, never, given_up, few, own) if note is not None),
                 *said,
             ),
             proposal=request.proposal,
@@ -325,7 +345,7 @@ class Account:
         )
         draws = tuple(self.accepted)
         texts = tuple(draw.text for draw in draws)
-        return Outcome(request.prompt.given, texts, draws, report, parser_of(request.constraint))
+        return Outcome(request.prompt.given, texts, draws, report, parser_of(request.constraint) if asked else None)
 
     def _drawn_from(self) -> tuple[str, Mapping[str, Estimate | float]]:
         """In words, what the texts were drawn from, and figures that say how well."""

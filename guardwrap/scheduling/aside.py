@@ -1,17 +1,21 @@
-"""Judging in threads of their own, where it may take long: the user's functions, which nothing can interrupt.
+"""What may take long is done in threads of its own: judging texts, and looking for what may be skipped.
 
-In a batch of several callers the others go on meanwhile, and a function that never returns holds up its own requests
-only. Nothing ends it here; a server gives it so many seconds (``serve/checking.py``).
+In a batch of several callers the others go on meanwhile. The user's functions cannot be interrupted, and a function
+that never returns holds up its own requests only. Nothing ends it here; a server gives it so many seconds
+(``serve/checking.py``). What guardwrap itself judges slowly is done one text after the other, and gives way.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from guardwrap.constraints.base import Constraint
-from guardwrap.errors import CheckFailed
+from guardwrap.constraints.limits import CHECK_SECONDS, giving_way
+from guardwrap.errors import own_error
 from guardwrap.scheduling.account import Judged
 from guardwrap.scheduling.backend import Decoded, grouped
 from guardwrap.scheduling.judging import Failures, judged
@@ -19,13 +23,29 @@ from guardwrap.scheduling.request import Request
 
 __all__ = ["Aside"]
 
+SHORT = 0.05
+"""Seconds from which on a judgement is followed by a rest."""
+
+_turn = threading.Lock()
+"""Held while guardwrap's own code judges a text aside: however many do, they take one core."""
+
 
 @dataclass(eq=False)
 class _Work:
     """Attempts under one constraint, in a thread; ``found`` when it is done."""
 
     attempts: Sequence[Decoded]
+    dropped: set[Request] = field(default_factory=set)
     found: tuple[list[Judged], Failures] | None = None
+
+
+@dataclass(eq=False)
+class _Search:
+    """What may be skipped for a request, looked for in a thread; ``found`` or ``error`` when it is done."""
+
+    done: bool = False
+    found: Any = None
+    error: Exception | None = None
 
 
 class Aside:
@@ -35,11 +55,24 @@ class Aside:
         self._done = threading.Event()
         self._at_work: dict[Constraint, _Work] = {}
         self._waiting: list[Decoded] = []
+        self._searches: dict[Request, _Search] = {}
 
     def take(self, attempts: Sequence[Decoded]) -> None:
         """Judge these as soon as their constraint's thread is free."""
         self._waiting += attempts
         self._begin()
+
+    def drop(self, requests: Collection[Request]) -> None:
+        """Forget what nobody waits for any more. A text that is being judged is judged to its end."""
+        self._waiting = [each for each in self._waiting if _request(each) not in requests]
+        for work in self._at_work.values():
+            work.dropped.update(requests)
+
+    def busy(self, requests: Collection[Request]) -> bool:
+        """Whether a thread is at work for one of these, dropped or not."""
+        return any(request in requests for request in self._searches) or any(
+            _request(each) in requests for work in self._at_work.values() for each in work.attempts
+        )
 
     @property
     def attempts(self) -> Iterator[Decoded]:
@@ -61,6 +94,28 @@ class Aside:
         self._begin()
         return items, failures
 
+    def search(self, request: Request, look: Callable[[], Any]) -> Callable[[], Any] | None:
+        """Look for something on behalf of a request, unless that is done already.
+
+        Returns
+        -------
+        callable or None
+            What returns what was found, or raises its error, once it is done; None while it is looked for.
+        """
+        search = self._searches.get(request)
+        if search is None:
+            search = self._searches[request] = _Search()
+            _start(self._search, search, look)
+        if not search.done:
+            return None
+        del self._searches[request]
+        return _answer_of(search)
+
+    def tidy(self, active: Collection[Request]) -> None:
+        """Forget what was found for requests that have ended."""
+        for request in [of for of, search in self._searches.items() if search.done and of not in active]:
+            del self._searches[request]
+
     def wait(self, seconds: float) -> None:
         """Wait until something has been judged, at most so long."""
         self._done.wait(seconds)
@@ -70,18 +125,54 @@ class Aside:
         for places in grouped(free, lambda i: _request(self._waiting[i]).constraint):
             work = _Work([self._waiting[i] for i in places])
             self._at_work[_request(work.attempts[0]).constraint] = work
-            threading.Thread(target=self._judge, args=(work,), name="guardwrap-judge", daemon=True).start()
+            _start(self._judge, work)
         self._waiting = [each for i, each in enumerate(self._waiting) if i not in set(free)]
 
     def _judge(self, work: _Work) -> None:
+        constraint = _request(work.attempts[0]).constraint
         try:
-            work.found = judged(work.attempts)
+            work.found = judged(work.attempts) if not constraint.interruptible else self._judged_in_turn(work)
         except BaseException as error:  # of nobody's in particular
-            failed = (
-                error if isinstance(error, Exception) else CheckFailed("a checker", f"raised {type(error).__name__}")
-            )
-            work.found = [], {_request(each): failed for each in work.attempts}
+            work.found = [], dict.fromkeys(map(_request, work.attempts), own_error(error))
         self._done.set()
+
+    def _judged_in_turn(self, work: _Work) -> tuple[list[Judged], Failures]:
+        """Judge one text after the other, while others are let go first."""
+        items: list[Judged] = []
+        failures: Failures = {}
+        for attempt in work.attempts:
+            if _request(attempt) in work.dropped or _request(attempt) in failures:
+                continue
+            with _turn, giving_way():
+                began = time.monotonic()
+                found, failed = judged([attempt])
+                if (took := time.monotonic() - began) > SHORT:  # a match looks at no clock, so it rests afterwards
+                    time.sleep(min(took, CHECK_SECONDS))
+            items += found
+            failures |= failed
+        return items, failures
+
+    def _search(self, search: _Search, look: Callable[[], Any]) -> None:
+        try:
+            with giving_way():
+                search.found = look()
+        except BaseException as error:
+            search.error = own_error(error)
+        search.done = True
+        self._done.set()
+
+
+def _answer_of(search: _Search) -> Callable[[], Any]:
+    def answer() -> Any:
+        if search.error is not None:
+            raise search.error
+        return search.found
+
+    return answer
+
+
+def _start(work: Callable[..., None], *given: Any) -> None:
+    threading.Thread(target=work, args=given, name="guardwrap-judge", daemon=True).start()
 
 
 def _request(attempt: Decoded) -> Request:

@@ -15,24 +15,34 @@ from contextlib import suppress
 from weakref import WeakKeyDictionary
 
 from guardwrap.draws import Outcome
+from guardwrap.errors import own_error
 from guardwrap.scheduling.aside import Aside
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.scheduler import Scheduler
 from guardwrap.scheduling.source import InOrder, Served, Source
 
-__all__ = ["Batches"]
+__all__ = ["Batches", "OnBusy"]
+
+STILL_BUSY = 0.02
+"""Seconds after which it is looked again whether something is still computed for those who have left."""
 
 LAST_STEP = 30.0
 """Seconds that the end of a process waits for the step that runs."""
 
 
+OnBusy = Callable[[bool], None]
+"""Told True when a caller joins a batch, and False when nothing is computed for it any more: it may have left before
+that, in the middle of a step."""
+
+
 class _Call:
     """One caller's place in a batch. ``wake`` is called from another thread when there is something new."""
 
-    def __init__(self, source: Source, wake: Callable[[], None]) -> None:
+    def __init__(self, source: Source, wake: Callable[[], None], on_busy: OnBusy | None = None) -> None:
         self.source = source
         self.wake = wake
+        self.on_busy = on_busy
         self.inbox: list[Served] = []
         self.over = False
         self.error: BaseException | None = None
@@ -50,20 +60,23 @@ class _Batch:
 
     def __init__(self, make_backend: Callable[[], Backend], lock: threading.RLock) -> None:
         self._make_backend = make_backend
-        self._scheduler = Scheduler(make_backend())
+        self._scheduler: Scheduler | None = Scheduler(make_backend())  # None after it failed, until there is another
         self._changed = threading.Condition(lock)
         self._calls: dict[Source, _Call] = {}
         self._coming: list[Source] = []
-        self._going: list[Source] = []
+        self._going: list[_Call] = []
+        self._gone: list[tuple[OnBusy, frozenset[Request]]] = []  # for whom something may still be computed
         self._driven = False
 
     @property
     def rows(self) -> int:
         """Attempts that hold a row now."""
-        return self._scheduler.backend.running
+        return 0 if self._scheduler is None else self._scheduler.backend.running
 
     def join(self, call: _Call) -> None:
         """Take a caller in, from its next step on."""
+        if call.on_busy is not None:
+            call.on_busy(True)
         self._calls[call.source] = call
         self._coming.append(call.source)
         self._changed.notify_all()
@@ -71,8 +84,11 @@ class _Batch:
     def leave(self, call: _Call) -> bool:
         """Let a caller go, served or not; return whether it was the last one."""
         self._calls.pop(call.source, None)
-        self._going.append(call.source)
+        self._going.append(call)
         self._changed.notify_all()
+        if not self._driven:
+            self._release(call.on_busy)
+            call.on_busy = None
         return not self._calls
 
     def step_alone(self, call: _Call) -> bool:
@@ -82,15 +98,16 @@ class _Batch:
                 self.drive()
                 return False
             self._driven = True
-            self._admit()
         ended: list[Served] | None = None
         try:
-            ended = self._scheduler.step()
+            with self._changed:
+                scheduler = self._admit()
+            ended = scheduler.step()
         finally:
             with self._changed:
                 self._driven = False
                 if ended is None:  # interrupted: what it left may be half done, and nobody else's is in it
-                    self._scheduler = Scheduler(self._make_backend())
+                    self._scheduler = None
                 else:
                     self._deliver(ended)
                 if len(self._calls) > 1:
@@ -109,21 +126,25 @@ class _Batch:
         """Leave everyone unserved: the process ends."""
         with self._changed:
             self._calls.clear()
+            self._gone.clear()
             self._changed.notify_all()
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                self._scheduler.aside = self._scheduler.aside or Aside()
-                self._admit()
-                if not self._calls:
-                    self._driven = False
-                    return
-                if self._scheduler.idle:
-                    self._changed.wait()
-                    continue
             try:
-                ended = self._scheduler.step()
+                with self._changed:
+                    if not self._calls and not self._going and not self._gone:
+                        self._driven = False
+                        return
+                    scheduler = self._admit()
+                    scheduler.aside = scheduler.aside or Aside()
+                    if scheduler.idle:
+                        self._let_go(scheduler.aside)
+                        if self._calls or self._gone:
+                            self._changed.wait(STILL_BUSY if self._gone else None)
+                        continue
+                    self._let_go(scheduler.aside)
+                ended = scheduler.step()
             except BaseException as error:  # of the backend itself, and not of a request
                 with self._changed:
                     self._fail(error)
@@ -131,13 +152,37 @@ class _Batch:
             with self._changed:
                 self._deliver(ended)
 
-    def _admit(self) -> None:
-        coming, self._coming = self._coming, []
+    def _admit(self) -> Scheduler:
+        """Let those go who leave, and take those in who come; return the scheduler, another one if it had failed."""
+        if self._scheduler is None:
+            self._scheduler = Scheduler(self._make_backend())
         going, self._going = self._going, []
+        for call in going:
+            if call.on_busy is not None and self._driven:
+                self._gone.append((call.on_busy, frozenset(call.source.numbers)))
+        for call in going:
+            self._scheduler.remove(call.source)
+        left = {call.source for call in going}
+        coming, self._coming = self._coming, []
         for source in coming:
-            self._scheduler.add(source)
-        for source in going:
-            self._scheduler.remove(source)
+            if source not in left:
+                self._scheduler.add(source)
+        return self._scheduler
+
+    def _let_go(self, aside: Aside | None) -> None:
+        """Tell those who have left, and for whom nothing is computed any more."""
+        gone, self._gone = self._gone, []
+        for on_busy, requests in gone:
+            if aside is not None and aside.busy(requests):
+                self._gone.append((on_busy, requests))
+            else:
+                self._release(on_busy)
+
+    @staticmethod
+    def _release(on_busy: OnBusy | None) -> None:
+        if on_busy is not None:
+            with suppress(Exception):  # of a caller who has gone
+                on_busy(False)
 
     def _deliver(self, ended: Sequence[Served]) -> None:
         told = set()
@@ -152,11 +197,16 @@ class _Batch:
                 call.wake()
 
     def _fail(self, error: BaseException) -> None:
-        self._scheduler = Scheduler(self._make_backend())
+        """End those who are in the scheduler, or everyone where there is none and none can be made."""
+        waiting = [] if self._scheduler is None else self._coming
+        error = own_error(error)  # nobody's thread or task ends because of it
         for call in self._calls.values():
-            if call.source not in self._coming:
+            if call.source not in waiting:
                 call.error = error
                 call.wake()
+        self._coming = list(waiting)
+        self._scheduler = None
+        self._let_go(None)
 
 
 _running: WeakKeyDictionary[threading.Thread, _Batch] = WeakKeyDictionary()
@@ -249,7 +299,13 @@ class Batches:
             self._leave(key, call)
 
     async def aserve(
-        self, key: Hashable, make_backend: Callable[[], Backend], requests: Iterable[Request], *, window: int
+        self,
+        key: Hashable,
+        make_backend: Callable[[], Backend],
+        requests: Iterable[Request],
+        *,
+        window: int,
+        on_busy: OnBusy | None = None,
     ) -> AsyncGenerator[tuple[Request, Outcome], None]:
         """Serve the requests of one caller in an event loop: as ``serve`` does, and the loop is never blocked."""
         loop, news = asyncio.get_running_loop(), asyncio.Event()
@@ -258,7 +314,7 @@ class Batches:
             with suppress(RuntimeError):  # the loop was closed: nobody waits any more
                 loop.call_soon_threadsafe(news.set)
 
-        call = _Call(Source(requests, window), wake)
+        call = _Call(Source(requests, window), wake, on_busy)
         order = InOrder(call.source)
         batch = self._join(key, make_backend, call)
         try:

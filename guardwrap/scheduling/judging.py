@@ -5,13 +5,15 @@ Costly parts, such as classifiers, judge the texts of all requests that have the
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.judge import Judgement, judge_parts
 from guardwrap.constraints.limits import judging
 from guardwrap.draws import Draw
+from guardwrap.errors import own_error
 from guardwrap.scheduling.account import Judged
 from guardwrap.scheduling.backend import Decoded, grouped
 from guardwrap.scheduling.request import Request
@@ -21,11 +23,13 @@ __all__ = ["COSTLY", "Failures", "judged"]
 COSTLY = 2
 """``Constraint.cost`` from which parts judge many texts together."""
 
+Within = Callable[[Request], AbstractContextManager[Any]]
+
 Failures = dict[Request, Exception]
 """What judging a request's attempts raised."""
 
 
-def judged(ended: Sequence[Decoded]) -> tuple[list[Judged], Failures]:
+def judged(ended: Sequence[Decoded], *, within: Within | None = None) -> tuple[list[Judged], Failures]:
     """Decode attempts, judge those that are whole, and weigh those that satisfy their constraint.
 
     A checker that raises ends the requests whose attempts it raises for, and no other. A text that has been judged
@@ -35,6 +39,8 @@ def judged(ended: Sequence[Decoded]) -> tuple[list[Judged], Failures]:
     ----------
     ended
         Attempts of any requests, none of them failed.
+    within
+        What the cheap parts of a request are judged in. A request fails with StepOver where that is too little.
     """
     failures: Failures = {}
     draws: dict[int, Draw] = {}
@@ -48,13 +54,13 @@ def judged(ended: Sequence[Decoded]) -> tuple[list[Judged], Failures]:
         try:
             finished = attempt.status == "finished"
             draws[i] = request.draw_of(request.prompt, attempt.grown, finished, attempt.log_probability)
-        except Exception as error:
-            failures.setdefault(request, error)
+        except BaseException as error:
+            failures.setdefault(request, own_error(error))
     judgements = {i: Judgement(False, ended[i].blame) for i in draws if not ended[i].whole}
     whole = [i for i in draws if ended[i].whole]
     judgements |= {i: known for i in whole if (known := _remembered(ended[i], draws[i])) is not None}
     with judging():
-        judgements |= _judgements(ended, draws, [i for i in whole if i not in judgements], failures)
+        judgements |= _judgements(ended, draws, [i for i in whole if i not in judgements], failures, within)
     weights: dict[int, float] = {}
     heavy = [i for i in whole if judgements[i].satisfied and _request(ended[i]).weigh is not None]
     for places in grouped(heavy, lambda i: id(_request(ended[i]).weigh)):
@@ -95,10 +101,11 @@ def _each(ended: Sequence[Decoded], places: Sequence[int], failures: Failures, w
     """Do the work for all places together; where that raises, for each request alone, to learn whose fault it is."""
     try:
         return dict(zip(places, work(places), strict=True))
-    except Exception as error:
+    except BaseException as error:
+        own = own_error(error)
         parts = grouped(places, lambda i: _request(ended[i]))
         if len(parts) == 1:
-            failures[_request(ended[places[0]])] = error
+            failures[_request(ended[places[0]])] = own
             return {i: Judgement(False) for i in places}
     found: dict[int, Any] = {}
     for part in parts:
@@ -107,18 +114,26 @@ def _each(ended: Sequence[Decoded], places: Sequence[int], failures: Failures, w
 
 
 def _judgements(
-    ended: Sequence[Decoded], draws: dict[int, Draw], whole: Sequence[int], failures: Failures
+    ended: Sequence[Decoded],
+    draws: dict[int, Draw],
+    whole: Sequence[int],
+    failures: Failures,
+    within: Within | None,
 ) -> dict[int, Judgement]:
     """Judge whole texts: under each constraint its cheap parts first, then costly parts on all that are left."""
     found: dict[int, Judgement] = {}
     left: dict[int, list[Constraint]] = {}
 
-    def by(parts: Sequence[Constraint], places: Sequence[int]) -> None:
-        found.update(_each(ended, places, failures, lambda some: judge_parts(parts, [draws[i] for i in some])))
+    def by(parts: Sequence[Constraint], places: Sequence[int], clock: Within = nullcontext) -> None:
+        def judge(some: Sequence[int]) -> list[Judgement]:
+            with clock(_request(ended[some[0]])):
+                return judge_parts(parts, [draws[i] for i in some])
 
-    for places in grouped(whole, lambda i: _request(ended[i]).constraint):
+        found.update(_each(ended, places, failures, judge))
+
+    for places in grouped(whole, lambda i: _request(ended[i]).constraint if within is None else _request(ended[i])):
         parts = _request(ended[places[0]]).constraint.parts
-        by([part for part in parts if part.cost < COSTLY], places)
+        by([part for part in parts if part.cost < COSTLY], places, within or nullcontext)
         left |= {i: [part for part in parts if part.cost >= COSTLY] for i in places}
     while waiting := [i for i, parts in left.items() if parts and found[i].satisfied]:
         following = {i: left[i].pop(0) for i in waiting}

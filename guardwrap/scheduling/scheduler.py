@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from guardwrap.constraints.limits import StepOver
 from guardwrap.draws import Outcome
+from guardwrap.errors import own_error
 from guardwrap.scheduling.account import Account, Judged
 from guardwrap.scheduling.aside import Aside
 from guardwrap.scheduling.backend import Backend, Decoded, Launch
@@ -59,7 +62,7 @@ class Scheduler:
         self._whose: dict[Request, Source] = {}
         self._active: dict[Request, Account] = {}
         self._unjudged: list[Decoded] = []
-        self._failed: dict[Request, Exception] = {}
+        self._failed: Failures = {}
         self._rounds = 0  # of launches in a row
         self._began = 0.0  # this step
 
@@ -78,6 +81,11 @@ class Scheduler:
                 del self._active[request], self._whose[request]
             self.backend.cancel(lambda launch: launch.request in gone)
             self._unjudged = [attempt for attempt in self._unjudged if attempt.launch.request not in gone]
+            self._drop(gone)
+
+    def _drop(self, requests: Collection[Request]) -> None:
+        if self.aside is not None:
+            self.aside.drop(requests)
 
     def serve(self, requests: Iterable[Request], *, window: int) -> Iterator[tuple[Request, Outcome]]:
         """Serve the requests of one caller, alone.
@@ -110,8 +118,8 @@ class Scheduler:
         self._began = time.monotonic()
         try:
             ended = self._drawn()
-        except Exception as error:  # nothing runs any more: of no request that had attempts there can be more
-            return self._lost(error)
+        except BaseException as error:  # nothing runs any more: of no request that had attempts there can be more
+            return self._lost(own_error(error))
         for attempt in ended:
             if (account := self._active.get(attempt.launch.request)) is not None:
                 account.content = False
@@ -124,11 +132,10 @@ class Scheduler:
         launches: list[Launch] = []
         found: list[Decoded] = []
         for request, account in self._active.items():
+            account.allowance.begin(self._began, limited=self.aside is not None)
             if account.due:
-                try:
-                    account.narrow(self.backend)
-                except Exception as error:
-                    self._failed[request] = error
+                with caught(self._failed, request):
+                    self._narrow(account)
         # An attempt may end with its first token and make room again before the model is run; those that run must
         # get on all the same.
         if self._rounds < LAUNCH_ROUNDS or not self.backend.running:
@@ -142,6 +149,13 @@ class Scheduler:
         if self.aside is not None and not found:
             self.aside.wait(PATIENCE)
         return found
+
+    def _narrow(self, account: Account) -> None:
+        """Leave out what a round has shown to be rejected. That takes the model and many verdicts: aside, if may be."""
+        look = partial(account.known, self.backend)
+        found: Callable[[], Any] | None = look if self.aside is None else self.aside.search(account.request, look)
+        if found is not None:
+            account.narrow(found())
 
     def _next_launches(self) -> tuple[list[Launch], list[Decoded]]:
         """Fill the room: a fair share for each caller, those with the fewest attempts first, then who needs more."""
@@ -181,12 +195,14 @@ class Scheduler:
 
         def more(account: Account, most: int) -> list[Launch]:
             # Those on their way only get further: what was enough is enough. Hundreds of requests wait at each step.
-            if account.content:
-                return []
             request = account.request
-            found = account.launches(most, lengths.get(request, []) + [0] * new[request])
-            new[request] += len(found)
-            return found
+            if account.content or request in self._failed:
+                return []
+            coming: list[Launch] = []
+            with caught(self._failed, request):
+                coming = account.launches(most, lengths.get(request, []) + [0] * new[request])
+            new[request] += len(coming)
+            return coming
 
         under_way = [self._active[request] for request in source.numbers]
         under_way = [account for account in under_way if account.ended is None]
@@ -202,17 +218,19 @@ class Scheduler:
             if request.prompt.law.found is None:
                 launches += more(account, most - len(launches))
             else:
-                found += account.found()
+                with caught(self._failed, request):
+                    found += account.found()
         for account in under_way:
             if len(launches) < most and account.ended is None:
                 launches += more(account, most - len(launches))
 
     def _begun(self, request: Request) -> Account:
         account = self._active[request] = Account(request, self.backend.mode)
-        try:
+        account.allowance.begin(self._began, limited=self.aside is not None)
+        with caught(self._failed, request):
+            # A constraint of the user's own may have no spelling, and is a key where attempts of many are grouped.
+            hash(request.constraint), request.constraint.parts, request.runs_code
             account.state = request.sampler.init()
-        except Exception as error:
-            self._failed[request] = error
         return account
 
     def _ready(self) -> list[Decoded]:
@@ -235,11 +253,21 @@ class Scheduler:
         ready = self._ready()
         if self.aside is None:
             return judged(ready)
-        slow = [attempt.whole and attempt.launch.request.runs_code for attempt in ready]
+        slow = [attempt.whole and self._is_slow(attempt.launch.request) for attempt in ready]
         self.aside.take([attempt for attempt, is_slow in zip(ready, slow, strict=True) if is_slow])
-        items, failures = judged([attempt for attempt, is_slow in zip(ready, slow, strict=True) if not is_slow])
+        here = [attempt for attempt, is_slow in zip(ready, slow, strict=True) if not is_slow]
+        items, failures = judged(here, within=lambda request: self._active[request].allowance.spent())
+        for request in [request for request, error in failures.items() if isinstance(error, StepOver)]:
+            del failures[request]
+            self._active[request].slow = True
+            self.aside.take([attempt for attempt in here if attempt.launch.request is request])
         others, failed = self.aside.judged()
+        self.aside.tidy(self._active)
         return items + others, failures | failed
+
+    def _is_slow(self, request: Request) -> bool:
+        """Whether judging a text of a request may take longer than others can wait."""
+        return request.runs_code or self._active[request].slow
 
     def _book(self) -> list[Served]:
         """Judge attempts that ended, decide about them, and stop those that are not needed any more."""
@@ -252,10 +280,8 @@ class Scheduler:
             by_request.setdefault(item.decoded.launch.request, []).append(item)
         for request, its in by_request.items():
             if request not in failed and request in self._active:
-                try:
+                with caught(failed, request):
                     self._active[request].commit(its)
-                except Exception as error:  # of a sampler
-                    failed[request] = error
         took = time.monotonic() - self._began
         for account, share in shares.items():
             account.seconds += took * share / sum(shares.values())
@@ -264,6 +290,7 @@ class Scheduler:
             for decoded in self.backend.cancel(lambda launch: launch.request in over):
                 self._active[decoded.launch.request].discard(decoded)
             self._unjudged = [attempt for attempt in self._unjudged if attempt.launch.request not in over]
+            self._drop(over)
         return [self._close(request, failed.get(request)) for request in list(self._active) if request in over]
 
     def _lost(self, error: Exception) -> list[Served]:
@@ -278,14 +305,46 @@ class Scheduler:
     def _close(self, request: Request, error: Exception | None) -> Served:
         account, source = self._active.pop(request), self._whose.pop(request)
         number = source.numbers.pop(request)
-        outcome = account.outcome()
+        failed: Failures = {} if error is None else {request: error}
+        outcome = _outcome(account, failed)
+        if not failed and request.on_end is not None:
+            with caught(failed, request):
+                request.on_end(request, outcome)
         unfinished: list[tuple[int, Outcome]] = []
-        if error is not None:
+        if failed:
             others = ((its, self._active[of]) for of, its in source.numbers.items())
-            unfinished = [(its, other.outcome()) for its, other in others if other.accepted]
-        elif request.on_end is not None:
-            request.on_end(request, outcome)
-        return Served(source, number, request, outcome, error, tuple(unfinished))
+            unfinished = [(its, _outcome(other, {})) for its, other in others if other.accepted]
+        return Served(source, number, request, outcome, failed.get(request), tuple(unfinished))
+
+
+class caught:  # noqa: N801  # reads as a function
+    """Put down what this context raises as what its request failed with: it ends that request, and no other.
+
+    Parameters
+    ----------
+    failures
+        Where it is put down; what a request failed with first stands.
+    request
+        Whose it is.
+    """
+
+    def __init__(self, failures: Failures, request: Request) -> None:
+        self._failures, self._request = failures, request
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if error is not None:
+            self._failures.setdefault(self._request, own_error(error))
+        return error is not None
+
+
+def _outcome(account: Account, failures: Failures) -> Outcome:
+    """Return what a request got, also where its own sampler cannot say what that is worth."""
+    with caught(failures, account.request):
+        return account.outcome()
+    return account.outcome(asked=False)
 
 
 def _is_costly(attempt: Decoded) -> bool:

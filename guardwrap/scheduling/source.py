@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from guardwrap.draws import Outcome
-from guardwrap.errors import GuardwrapError
+from guardwrap.errors import GuardwrapError, own_error
 from guardwrap.scheduling.request import Request
 
 __all__ = ["InOrder", "Served", "Source"]
@@ -75,8 +75,8 @@ class Source:
         request = None
         try:
             request = next(self._upcoming, None)
-        except Exception as error:  # the user's generator too
-            self.failure = error
+        except BaseException as error:  # the user's generator too
+            self.failure = own_error(error)
         if request is None:
             self._exhausted = True
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
 import hashlib
 import logging
@@ -49,6 +50,9 @@ log = logging.getLogger("guardwrap.serve")
 
 GONE = 499
 """For logs and figures: the client had gone before its reply."""
+
+LONG = 50_000
+"""Bytes of a request from which on it is read where no other one waits for it."""
 
 _PAGE = Path(__file__).with_name("page.html")
 _NO_PAGE = b"<!doctype html><title>guardwrap</title><p>guardwrap serves OpenAI's protocol under <code>/v1</code>."
@@ -115,8 +119,12 @@ class Service:
         self.begun = int(time.time())
         self.about = self._about()
         self._adapters = self._loaded()
-        # Few, and not those of asyncio.to_thread, which the wrapper needs for others.
+        # Few, and not those of asyncio.to_thread, which the wrapper needs for others. A long prompt takes seconds: it
+        # waits for others of its kind only, and has a tokenizer that nobody else needs.
         self._readers = ThreadPoolExecutor(2, "guardwrap-reading")
+        self._patient = ThreadPoolExecutor(1, "guardwrap-reading-long")
+        self._own = copy.copy(self.session.pipe)
+        self._own.tokenizer = copy.deepcopy(self.session.tokenizer)
 
     def _loaded(self) -> dict[Any, Any]:
         """Load the adapters that requests may name, once: a call that loads its own shares no batch."""
@@ -141,30 +149,32 @@ class Service:
         PromptError
             If a prompt alone does not.
         """
+        pipe = self.session.pipe if len(raw) <= LONG else self._own
 
         def read() -> tuple[Wish, int]:
             wish = read_wish(parsed(raw), self.menu, chat=chat)
             try:
-                lengths = self._lengths(wish.prompts)
-                return self._fitting(wish, lengths), sum(lengths)
+                lengths = self._lengths(wish.prompts, pipe)
+                return self._fitting(wish, lengths, pipe), sum(lengths)
             except (GuardwrapError, Refused):
                 raise
             except Exception as error:  # of a chat template, whatever its code raises
                 raise bad("messages" if chat else "prompt", what_is_wrong(wish.prompts, error)) from None
 
-        return await asyncio.get_running_loop().run_in_executor(self._readers, read)
+        readers = self._readers if len(raw) <= LONG else self._patient
+        return await asyncio.get_running_loop().run_in_executor(readers, read)
 
-    def _lengths(self, prompts: Sequence[Any]) -> list[int]:
+    def _lengths(self, prompts: Sequence[Any], pipe: Any) -> list[int]:
         """Return the tokens of each prompt as the model reads it."""
         session = self.session
-        call = session.kind.read(session.pipe, {})
+        call = session.kind.read(pipe, {})
         lengths = []
         for prompt in session.kind.read_prompts(prompts).prompts:
             lengths.append(int(call.encoded(prompt)["input_ids"].shape[1]))
             require_context(session.model, lengths[-1])
         return lengths
 
-    def _fitting(self, wish: Wish, lengths: Sequence[int]) -> Wish:
+    def _fitting(self, wish: Wish, lengths: Sequence[int], pipe: Any) -> Wish:
         """Return a wish whose texts fit into the model's context, and those of its proposal's prompt.
 
         Some models fail beyond it, and with them whatever is in the batch.
@@ -175,7 +185,7 @@ class Service:
         proposal = wish.options["proposal"]
         proposal = proposal.proposal if isinstance(proposal, Masked) else proposal
         told = [proposal.apply(prompt) for prompt in wish.prompts] if isinstance(proposal, Prompt) else []
-        longest, wanted = max([*lengths, *self._lengths(told)]), wish.options["max_new_tokens"]
+        longest, wanted = max([*lengths, *self._lengths(told, pipe)]), wish.options["max_new_tokens"]
         if longest + wanted <= context:
             return wish
         if wish.length_given:

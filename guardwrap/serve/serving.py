@@ -80,14 +80,25 @@ async def served(
             loop.call_soon_threadsafe(found.put_nowait, Accepted(prompt, counts[prompt], text))
         counts[prompt] += 1
 
+    present, idle = [False], asyncio.Event()
+
+    def on_busy(busy: bool) -> None:
+        present[0] = busy
+        if not busy:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(idle.set)
+
     async def draw() -> None:
         try:
-            async with (
-                gate.slot(),
-                aclosing(guarded.astream(wish.prompts, on_text=on_text, **options)) as outcomes,
-            ):
-                async for outcome in outcomes:
-                    found.put_nowait(outcome)
+            async with gate.slot():
+                try:
+                    drawn = guarded.astream(wish.prompts, on_text=on_text, on_busy=on_busy, **options)
+                    async with aclosing(drawn) as outcomes:
+                        async for outcome in outcomes:
+                            found.put_nowait(outcome)
+                finally:
+                    if present[0]:  # it is counted for as long as a thread computes for it, though its client has gone
+                        await idle.wait()
         finally:
             found.put_nowait(_Over())
 

@@ -263,6 +263,7 @@ def test_states_do_not_change() -> None:
         lambda: qrs(1.0, target_tvd=0.1),
         lambda: qrs(target_tvd=0),
         lambda: qrs(target_acceptance=1.5),
+        lambda: qrs(target_acceptance=1e-320),
         lambda: qrs(pilot=1),
         lambda: imh(-1),
         lambda: imh(thinning=0),
@@ -273,6 +274,19 @@ def test_states_do_not_change() -> None:
 def test_settings_that_cannot_work(wrong: Callable[[], Sampler]) -> None:
     with pytest.raises(UsageError, match=r"give|takes one of"):
         wrong()
+
+
+@pytest.mark.parametrize("weights", [[900.0, 901.0, 902.0], [800.0, -800.0, 0.0], [-900.0, -910.0, -900.0]])
+@pytest.mark.parametrize("target", [{"target_acceptance": 1e-9}, {"target_tvd": 1e-320}, {"beta": 1e308}])
+def test_a_report_of_weights_beyond_every_float(weights: list[float], target: dict[str, float]) -> None:
+    """β has a logarithm, and nothing that is written as JSON is infinite."""
+    sampler = qrs(pilot=2, **target)  # type: ignore[arg-type]  # floats
+    state = sampler.init()
+    for weight in weights:
+        state, _ = sampler.step(state, Attempt(Draw("", (1,), ""), True, weight, 0.5))
+    law, figures = sampler.report(state)
+    assert law.startswith("approximately g: QRS, ")
+    assert math.isfinite(float(figures.get("beta", 0.0)))
 
 
 def test_weights_that_cannot_be() -> None:

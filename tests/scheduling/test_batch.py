@@ -310,6 +310,60 @@ def test_others_go_on_while_a_function_judges() -> None:
         ]
 
 
+def test_who_leaves_in_the_middle_of_a_step_is_counted_until_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches, made, told = Batches(), Made(), list[bool]()
+    inside, released, advance = threading.Event(), threading.Event(), TableBackend.advance
+
+    def slowly(self: TableBackend) -> list[Decoded]:
+        inside.set()
+        released.wait()
+        return advance(self)
+
+    monkeypatch.setattr(TableBackend, "advance", slowly)
+
+    async def run() -> None:
+        served = batches.aserve("model", made, endless(), window=8, on_busy=told.append)
+        task = asyncio.create_task(anext(served))
+        await asyncio.to_thread(inside.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert told == [True], "a thread still computes for it"
+        released.set()
+        while len(told) < 2:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(run())
+    assert told == [True, False]
+
+
+def test_who_leaves_while_a_text_is_judged_aside_is_counted_until_its_end() -> None:
+    batches, made, told = Batches(), Made(), list[bool]()
+    inside, released = threading.Event(), threading.Event()
+
+    @constraint
+    def hangs(text: str) -> bool:
+        inside.set()
+        return released.wait(10)
+
+    async def run() -> None:
+        requests = [request_of(0, random_law(0), hangs, watched=False)]
+        served = batches.aserve("model", made, requests, window=8, on_busy=told.append)
+        task = asyncio.create_task(anext(served))
+        await asyncio.to_thread(inside.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await agot(batches, made, requests_of(1))  # many steps
+        assert told == [True], "a thread still computes for it"
+        released.set()
+        while len(told) < 2:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(run())
+    assert told == [True, False]
+
+
 @dataclass(frozen=True)
 class Costly(Constraint):
     """No b; asked about many texts at once, like a classifier."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from guardwrap.backends.endpoint.server import Endpoint, line_to
 from guardwrap.backends.endpoint.streams import Again, Ended, Event, Piece, drawn
+from guardwrap.errors import own_error
 from guardwrap.scheduling.backend import Capabilities, Decoded, Ids, Launch, Mask, Streamed
 from guardwrap.scheduling.randomness import seed_of
 
@@ -159,8 +160,8 @@ def _judge(attempt: Decoded) -> None:
         return
     try:
         attempt.blame = watch(attempt.streamed)
-    except Exception as error:  # of a part of the constraint
-        attempt.fail(error)
+    except BaseException as error:  # of a part of the constraint
+        attempt.fail(own_error(error))
         return
     if attempt.blame is not None:
         attempt.status = "aborted"
