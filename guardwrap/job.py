@@ -68,8 +68,8 @@ class Job:
         Makes the watch of a constraint and a prompt, which judges running attempts; None without early abort.
     masked
         The proposal, where it is a masked one.
-    notes
-        For the reports.
+    notes, of_weights
+        For the reports; the latter for those of samplers that weigh.
     proposal
         From a constraint and a prompt to words for what attempts are drawn from; None for the model itself.
     weigh
@@ -93,6 +93,7 @@ class Job:
     watches: Callable[[Constraint, GenerationLaw], PrefixWatch] | None = None
     masked: Masked | None = None
     notes: tuple[str, ...] = ()
+    of_weights: tuple[str, ...] = ()
     proposal: Callable[[Constraint, Any], str] | None = None
     weigh: Weigh | None = None
     causal: bool = False
@@ -172,7 +173,7 @@ class Job:
             seed=asked.seed,
             place=asked.place,
             draw_of=self.call.draw,
-            notes=(*self.notes, *notes),
+            notes=(*self.notes, *(self.of_weights if asked.sampler.weighs else ()), *notes),
             proposal=None if self.proposal is None else self.proposal(asked.constraint, prompt.given),
             on_text=self.on_text,
             on_end=self.on_end,

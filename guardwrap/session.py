@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from guardwrap.asking import BATCH_SIZE, Asking, require_whole
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.refill.selftest import select_rows, slower_because
+from guardwrap.backends.sharing import is_quantised
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.reading import Reader
 from guardwrap.constraints.yaml_nodes import short
@@ -25,7 +26,7 @@ from guardwrap.pipelines.compared import differences
 from guardwrap.pipelines.loading import as_pipeline, has_dropout
 from guardwrap.pipelines.prefix import PrefixWatch, StablePrefix
 from guardwrap.pipelines.prepare import PreparedPrompt
-from guardwrap.pipelines.proposed import ProposedCall, Weigher, why_unweighable, with_own_target
+from guardwrap.pipelines.proposed import QUANTISED, ProposedCall, Weigher, why_unweighable, with_own_target
 from guardwrap.pipelines.tasks import call_kind, call_of
 from guardwrap.pipelines.tensors import prepare_rows
 from guardwrap.private import batch_size_of
@@ -99,6 +100,11 @@ class Session(Asking):
     def tokenizer(self) -> Any:
         """The tokenizer in use."""
         return self.pipe.tokenizer
+
+    @property
+    def of_weights(self) -> tuple[str, ...]:
+        """What there is to know about weights of the model's texts, one sentence each."""
+        return (QUANTISED,) if is_quantised(self.model) else ()
 
     @property
     def rows(self) -> int:
@@ -234,6 +240,7 @@ class Session(Asking):
         if masked is not None and (call.parses or not stable.works):
             why = "answers are parsed into messages first" if call.parses else f"there is {notes[-1]}"
             raise UsageError(f"Masked() needs to judge unfinished texts, and {why}; leave it out")
+        by_mask = proposal is not None and proposal.only_masks(self.pipe)  # whose weights decoding tells
         causal = self.kind.causal
         if causal:
             select_rows(model)  # the model is tried now, not when prompts have been taken
@@ -246,9 +253,10 @@ class Session(Asking):
             model,
             watches=_watches(constraint, call, stable) if stable.works else None,
             notes=notes,
+            of_weights=(QUANTISED,) if by_mask and is_quantised(model) else (),
             proposal=None if proposal is None else partial(proposal.in_words, other_settings=off is not None),
             masked=masked,
-            weigh=None if proposal is None or proposal.only_masks(self.pipe) else Weigher(self.model, model),
+            weigh=None if proposal is None or by_mask else Weigher(self.model, model),
             causal=causal,
             each=each,
             batches=self.batches,

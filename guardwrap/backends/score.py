@@ -4,6 +4,9 @@ In half precision the log-probability seen while decoding and that of one pass d
 so would log a(y) - log a'(y). One pass computes in float32 therefore, whatever the weights are stored in, and in half
 precision both terms come from it: with a' = a they cancel. What is left is that the decoding loop did not draw from
 quite the law that is computed; ``Weigher.note`` says how far off it was.
+
+With quantised weights, layers may round what they are given by all rows of a batch. There too both terms come from a
+pass, and each text is computed alone, so that its weight is a function of the text.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import torch
 from guardwrap.backends.float32 import in_float32
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.refill.rows import taken_by
+from guardwrap.backends.sharing import is_quantised
 from guardwrap.backends.tokens import applied
 
 __all__ = ["Continuation", "is_exact", "log_probabilities", "of_tokens", "scored"]
@@ -26,7 +30,14 @@ _AT_ONCE = 2**25
 
 
 def is_exact(model: Any) -> bool:
-    """Whether what decoding saw and what one pass computes agree to about 1e-3 nats: float32 and wider do."""
+    """Whether what decoding saw and what one pass computes agree to about 1e-3 nats.
+
+    float32 and wider do, unless the weights are quantised.
+    """
+    return _is_wide(model) and not is_quantised(model)
+
+
+def _is_wide(model: Any) -> bool:
     return model.dtype in (torch.float32, torch.float64)
 
 
@@ -51,10 +62,12 @@ def log_probabilities(model: Any, texts: Sequence[Continuation]) -> list[float]:
         In nats; minus infinity where a warper excludes a token. Each is summed in float64.
     """
     found = [0.0] * len(texts)
-    with nullcontext() if is_exact(model) else in_float32():
-        for batch in scored(model, texts):
-            for i, scores in batch:
-                found[i] = float(of_tokens(scores, texts[i][1]).sum())
+    groups = [[i] for i in range(len(texts))] if is_quantised(model) else [list(range(len(texts)))]
+    with nullcontext() if _is_wide(model) else in_float32():
+        for group in groups:
+            for batch in scored(model, [texts[i] for i in group]):
+                for place, scores in batch:
+                    found[group[place]] = float(of_tokens(scores, texts[group[place]][1]).sum())
     return found
 
 

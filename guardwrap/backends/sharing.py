@@ -34,8 +34,13 @@ def shared_copy(model: Any, *, own_parameters: bool = False) -> Any:
 
 
 def is_quantised(model: Any) -> bool:
-    """Whether weights are stored in fewer bits than they compute with."""
-    return getattr(model, "hf_quantizer", None) is not None or any(
-        type(parameter) is not torch.nn.Parameter or not parameter.is_floating_point()
-        for parameter in model.parameters()
+    """Whether weights are stored in fewer bits than they compute with: by transformers, torch, or another library."""
+    return (
+        getattr(model, "hf_quantizer", None) is not None
+        or any(
+            type(parameter) is not torch.nn.Parameter or not parameter.is_floating_point()
+            for parameter in model.parameters()
+        )
+        # torch's own, as quantize_dynamic makes them, have no parameters.
+        or any(type(module).__module__.startswith("torch.ao.nn.quantized") for module in model.modules())
     )

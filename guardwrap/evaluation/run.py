@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +15,7 @@ from guardwrap import __version__
 from guardwrap.constraints.base import Constraint
 from guardwrap.content import PREFIX, adapters
 from guardwrap.errors import UsageError
-from guardwrap.evaluation.figures import figures_of
+from guardwrap.evaluation.figures import PromptFigures, figures_of
 from guardwrap.evaluation.recording import Source, Tick, record
 from guardwrap.evaluation.report import charts_of, page_of
 from guardwrap.evaluation.settings import BASE, EvaluationSettings, marks_of, place_of
@@ -92,6 +93,8 @@ def evaluate(
         )
         for i, prompt in enumerate(settings.prompts)
     ]
+    said: tuple[str, ...] = getattr(getattr(source, "session", source), "of_weights", ())
+    prompts = [_noted(prompt, said) for prompt in prompts]
     evaluation = Evaluation(
         settings, constraint.title, constraint.digest, None if place is None else place.title, prompts, used, begun
     )
@@ -104,6 +107,12 @@ def evaluate(
             (folder / f"{name}{f'-{i}' if several else ''}.png").write_bytes(png_of(chart, methods_of(charts.values())))
     (folder / "report.html").write_text(html_report([page_of(evaluation)]), encoding="utf-8")
     return evaluation
+
+
+def _noted(prompt: PromptFigures, notes: tuple[str, ...]) -> PromptFigures:
+    """Add notes to each proposal, whose attempts have weights."""
+    proposals = {name: replace(each, notes=(*each.notes, *notes)) for name, each in prompt.proposals.items()}
+    return replace(prompt, proposals=proposals)
 
 
 def _law_of(given: str | Mapping[str, str] | None) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from transformers.pipelines import Pipeline
 
 from guardwrap.backends.law import GenerationLaw
 from guardwrap.backends.score import is_exact, log_probabilities
+from guardwrap.backends.sharing import is_quantised
 from guardwrap.draws import Draw
 from guardwrap.errors import UsageError
 from guardwrap.pipelines.calls import Call
@@ -30,7 +31,15 @@ from guardwrap.private import Chat, is_valid_message
 from guardwrap.samplers.base import finite_weight
 from guardwrap.words import OR_REJECTION
 
-__all__ = ["ProposedCall", "Weigher", "require_same_tokens", "require_weighable", "why_unweighable", "with_own_target"]
+__all__ = [
+    "QUANTISED",
+    "ProposedCall",
+    "Weigher",
+    "require_same_tokens",
+    "require_weighable",
+    "why_unweighable",
+    "with_own_target",
+]
 
 _TRUNCATING = {
     TopKLogitsWarper: "top_k",
@@ -83,11 +92,15 @@ class ProposedCall(Call):
         return Chat(made)
 
 
+QUANTISED = "weights come from a quantized model, whose probabilities may depend on the batch"
+"""What reports say where they do."""
+
+
 class Weigher:
     """Computes log a(y) - log a'(y) for finished attempts, in nats.
 
-    In float32 log a'(y) is what decoding saw. In half precision both terms come from one pass in float32 each; see
-    ``score``.
+    In float32 log a'(y) is what decoding saw. In half precision, and with quantised weights, both terms come from one
+    pass each; see ``score``.
 
     Parameters
     ----------
@@ -129,14 +142,16 @@ class Weigher:
     @property
     def note(self) -> str | None:
         """What rounding does, in one sentence, where it does something."""
+        quantised = is_quantised(self._proposal) or is_quantised(self._model)
+        alone = f"{QUANTISED}; each weight is computed from its text alone"
         if not self._texts:
-            return None
+            return alone if quantised else None
         error = math.sqrt(self._squares / self._texts)
+        off = f"off by {error:.2g} nats (root mean square over {self._texts} texts)"
+        if quantised:
+            return f"{alone}, and decoding drew from a law that is {off}"
         dtype = str(self._proposal.dtype).removeprefix("torch.")
-        return (
-            f"weights are computed in float32; decoding in {dtype} drew from a law that is off by {error:.2g} nats "
-            f"(root mean square over {self._texts} texts)"
-        )
+        return f"weights are computed in float32; decoding in {dtype} drew from a law that is {off}"
 
 
 def require_same_tokens(pipe: Pipeline, other: Pipeline) -> None:

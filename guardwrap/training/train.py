@@ -17,6 +17,7 @@ from guardwrap import __version__
 from guardwrap.adapters import describe, save_adapter
 from guardwrap.adapters.card import Figure, Figures
 from guardwrap.adapters.folder import measured_before
+from guardwrap.backends.sharing import is_quantised
 from guardwrap.draws import Estimate
 from guardwrap.errors import UsageError, first_line
 from guardwrap.generator import GuardedGenerator
@@ -29,6 +30,7 @@ from guardwrap.metrics import (
     partition,
 )
 from guardwrap.metrics.intervals import mean_of
+from guardwrap.pipelines.proposed import QUANTISED
 from guardwrap.report.charts import png_of
 from guardwrap.settings import known_as
 from guardwrap.training import shards
@@ -152,6 +154,7 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
         weights[sample.prompt][places[sample.prompt]] = a - b
         places[sample.prompt] += 1
     notes += _warnings(trainer, after, weights, sum(accepted))
+    notes += [QUANTISED] if is_quantised(task.model) else []
     if min(accepted):
         figures["weighted_kl_gold_proposal"] = mean_of([kl_gold_proposal(each) for each in weights])
         figures["weighted_kl_gold_guarded"] = mean_of([kl_gold_guarded(each) for each in weights])

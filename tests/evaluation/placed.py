@@ -102,6 +102,7 @@ class Source:
 
     def __init__(self, world: Placed) -> None:
         self.world = world
+        self.of_weights: tuple[str, ...] = ()
         self.calls: list[tuple[str | None, int, int]] = []  # drawn from, attempts, seed
 
     def attempts(self, prompts, count, *, proposal=None, adapter=None, seed=None, on_attempt=None, **options):

@@ -72,6 +72,15 @@ def test_what_was_written_gives_the_same_page_again(tmp_path, world):
     assert again == (tmp_path / "report.html").read_text()
 
 
+def test_what_there_is_to_know_of_weights_is_on_the_page(tmp_path):
+    source = Source(placed())
+    source.of_weights = ("weights come from a quantized model",)
+    assert "weights come from a quantized model" in run(tmp_path / "noted", source).prompts[0].proposals["cap"].notes
+    assert "cap: weights come from a quantized model." in (tmp_path / "noted" / "report.html").read_text()
+    run(tmp_path / "plain")
+    assert "quantized" not in (tmp_path / "plain" / "report.html").read_text()
+
+
 def test_a_sampler_of_its_own(tmp_path):
     usual = run(tmp_path).prompts[0].proposals["cap"]
     told = {"qrs": {"target_acceptance": 0.4, "pilot": 20}}

@@ -1,38 +1,20 @@
 """An adapter on weights of 8 and 4 bits."""
 
-import dataclasses
-
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
 
 from guardwrap.errors import UsageError
-from guardwrap.testing import llama_world
+from guardwrap.pipelines.proposed import QUANTISED
 from guardwrap.training import train
 from guardwrap.training.learn import adam, update
 from guardwrap.training.samples import Sample
+from tests.quantised import EIGHT, FOUR, in_bits, larger
 from tests.training.small import DOUBLED, guarded_of, settings_of, trainer_of
-
-EIGHT = BitsAndBytesConfig(load_in_8bit=True)
-FOUR = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")
 def plain():
-    """A world whose layers are large enough for 4 bits: they come in blocks of 64 numbers, on a CPU of 32 rows."""
-    world = llama_world()
-    sizes = {"hidden_size": 64, "head_dim": 32, "intermediate_size": 64, "initializer_range": 0.15}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        larger = LlamaForCausalLM(LlamaConfig.from_dict({**world.model.config.to_dict(), **sizes})).eval()
-    larger.generation_config = world.model.generation_config
-    return dataclasses.replace(world, model=larger)
-
-
-def in_bits(world, bits, folder):
-    world.model.save_pretrained(folder)
-    options = {"quantization_config": bits, "device_map": {"": "cpu"}, "dtype": torch.float32}
-    return dataclasses.replace(world, model=AutoModelForCausalLM.from_pretrained(folder, **options).eval())
+    return larger()
 
 
 @pytest.mark.parametrize("method", ["replay", "dpg"])
@@ -44,6 +26,7 @@ def test_an_adapter_is_trained_on_8_bits(tmp_path, plain, method):
     trained = train(guarded_of(world), settings_of(world, method=method, **budget), tmp_path)
     assert sum(row.updates for row in trained.curve) > 2
     assert trained.figures["acceptance_after"].value > trained.figures["acceptance_before"].value
+    assert any(QUANTISED in note for note in trained.notes)
     after = world.model.state_dict()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
