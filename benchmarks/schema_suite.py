@@ -1,11 +1,14 @@
-"""Hold JSONSchema against the official test suite of JSON Schema.
+"""Hold JSONSchema against the official test suite of JSON Schema, for each draft.
 
     python benchmarks/schema_suite.py --suite JSON-Schema-Test-Suite
 
 The suite is https://github.com/json-schema-org/JSON-Schema-Test-Suite; the source distribution of ``jsonschema`` has a
-copy in its folder ``json``. The files of draft 2020-12 are judged with ``formats=False``, as ``format`` only annotates
-in the draft itself; those in ``optional/format`` with ``formats=True``. Each case agrees, or is refused, by name, when
-its schema is loaded, or is wrong. Nothing is fetched, so schemas that need other documents are refused.
+copy in its folder ``json``. Files of drafts 4 to 7 do not declare their draft, so ``$schema`` is added. ``format`` only
+annotates in the drafts themselves, so it is checked (``formats=True``) in the files of ``optional/format`` alone. Each
+case agrees, or is refused, by name, when its schema is loaded, or is wrong. Its text is also read character by
+character: a verdict on a prefix that its whole text does not have is wrong, too. Nothing is fetched, so schemas that
+need other documents are refused. Files about what a draft leaves to implementations are left out where guardwrap does
+not do it: ``dependencies`` in drafts that no longer have it, and decoding what strings contain.
 """
 
 import argparse
@@ -16,49 +19,72 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from guardwrap import JSONSchema
+from guardwrap import JSONSchema, Verdict
+from guardwrap.constraints.drafts import DRAFTS
 from guardwrap.errors import ConstraintError
 
-DRAFT = "tests/draft2020-12"
+FOLDERS = {f"draft{draft.name.removeprefix('draft ')}": draft for draft in DRAFTS}
+LEFT_OUT = ("content.json", "dependencies-compatibility.json")
+PARTS = {"required": ("", False), "optional": ("optional", False), "formats": ("optional/format", True)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print how many cases agree, are refused and are wrong; return the exit code, 1 if any is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", type=Path, required=True, help="folder of the suite")
+    parser.add_argument("--only", nargs="+", choices=list(FOLDERS), help="folders of drafts; all if left out")
     parser.add_argument("--verbose", action="store_true", help="name what is refused, and why")
     options = parser.parse_args(sys.argv[1:] if arguments is None else list(arguments))
-    folder = options.suite / DRAFT
-    if not any(folder.glob("*.json")):
-        parser.error(f"no files in {str(folder)!r}; --suite is the folder that has 'tests' in it")
     wrong = 0
-    for title, files, formats in (("required", folder, False), ("formats", folder / "optional" / "format", True)):
-        counts: Counter[str] = Counter()
-        for name, verdict in cases(files, formats=formats):
-            counts[verdict.partition(":")[0]] += 1
-            if verdict == "wrong" or (options.verbose and verdict != "agreed"):
-                print(f"{name}: {verdict}")
-        print(f"{title}: {counts['agreed']} agreed, {counts['refused']} refused, {counts['wrong']} wrong")
-        wrong += counts["wrong"]
+    for draft in options.only or FOLDERS:
+        folder = options.suite / "tests" / draft
+        if not any(folder.glob("*.json")):
+            parser.error(f"no files in {str(folder)!r}; --suite is the folder that has 'tests' in it")
+        for part, (inner, formats) in PARTS.items():
+            counts: Counter[str] = Counter()
+            for name, verdict in cases(folder / inner, draft, formats=formats):
+                counts[verdict.partition(":")[0]] += 1
+                if verdict.startswith("wrong") or (options.verbose and verdict != "agreed"):
+                    print(f"{draft}/{name}: {verdict}")
+            wrong += counts["wrong"]
+            figures = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("agreed", "refused", "wrong"))
+            print(f"{draft}, {part}: {figures}")
     return min(wrong, 1)
 
 
-def cases(folder: Path, *, formats: bool) -> Iterator[tuple[str, str]]:
-    """Yield the name of each case, and ``agreed``, ``wrong`` or ``refused: why``."""
+def cases(folder: Path, draft: str, *, formats: bool) -> Iterator[tuple[str, str]]:
+    """Yield the name of each case, and ``agreed``, ``wrong: how`` or ``refused: why``."""
     for path in sorted(folder.glob("*.json")):
+        if folder.name == "optional" and path.name in LEFT_OUT:
+            continue
         for group in json.loads(path.read_text(encoding="utf-8")):
             name = f"{path.name}: {group['description']}"
             try:
-                constraint = JSONSchema(group["schema"], formats=formats)
+                constraint = JSONSchema(declared(group["schema"], draft), formats=formats)
             except ConstraintError as error:
                 yield from ((f"{name}: {case['description']}", f"refused: {error}") for case in group["tests"])
                 continue
             yield from ((f"{name}: {case['description']}", judged(constraint, case)) for case in group["tests"])
 
 
+def declared(schema: Any, draft: str) -> Any:
+    """Return a schema that says of which draft it is, where the files of that draft leave it out."""
+    if not FOLDERS[draft].ref_is_alone or not isinstance(schema, dict) or "$schema" in schema:
+        return schema
+    return {"$schema": f"{FOLDERS[draft].meta_schema}#", **schema}
+
+
 def judged(constraint: JSONSchema, case: dict[str, Any]) -> str:
-    """Whether the verdict on a case is the suite's."""
-    return "agreed" if constraint.accepts(json.dumps(case["data"])) is case["valid"] else "wrong"
+    """Whether the verdict on a case is the suite's, and those on its prefixes hold for it."""
+    for text in {json.dumps(case["data"]), json.dumps(case["data"], ensure_ascii=False)}:
+        if constraint.accepts(text) is not case["valid"]:
+            return "wrong: the whole text"
+        reading = constraint.monitor()
+        for i, char in enumerate(text + " "):
+            reading = reading.read(char)
+            if reading.verdict is (Verdict.VIOLATED if case["valid"] else Verdict.SATISFIED):
+                return f"wrong: {reading.verdict.name} after {i + 1} characters"
+    return "agreed"
 
 
 if __name__ == "__main__":

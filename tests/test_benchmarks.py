@@ -18,6 +18,7 @@ import torch
 import yaml
 from transformers.utils import logging
 
+from guardwrap.constraints.json_scalars import Limits
 from guardwrap.testing import llama_world
 from tests.test_paper import classifier
 
@@ -190,9 +191,13 @@ def test_a_classifiers_verdicts_are_probed(tiny: str, tmp_path: Path) -> None:
     assert found["tokens of the view"]["value"] <= 1
 
 
-def test_the_official_suite_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / schema_suite.DRAFT
+def test_the_official_suite_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "tests" / "draft2020-12"
     (folder / "optional" / "format").mkdir(parents=True)
+    (tmp_path / "tests" / "draft4").mkdir()
+    both = ["--suite", str(tmp_path), "--only", "draft4", "draft2020-12"]
 
     def group(schema: Any, *cases: tuple[Any, bool]) -> dict[str, Any]:
         tests = [{"description": str(data), "data": data, "valid": valid} for data, valid in cases]
@@ -202,14 +207,24 @@ def test_the_official_suite_is_counted(tmp_path: Path, capsys: pytest.CaptureFix
     (folder / "a.json").write_text(json.dumps([group({"minimum": 1}, (1, True), (0, False)), day]))
     (folder / "b.json").write_text(json.dumps([group({"$ref": "http://a/b"}, (1, True), (2, True))]))
     (folder / "optional" / "format" / "date.json").write_text(json.dumps([group({"format": "date"}, ("a", False))]))
-    assert schema_suite.main(["--suite", str(tmp_path), "--verbose"]) == 0
+    (folder / "optional" / "content.json").write_text(json.dumps([group({}, (1, False))]))
+    integers = group({"type": "integer"}, (1, True), (1.0, False))
+    (tmp_path / "tests" / "draft4" / "a.json").write_text(json.dumps([integers, group({"const": 1}, (2, True))]))
+    assert schema_suite.main([*both, "--verbose"]) == 0
     printed = capsys.readouterr().out
-    assert "required: 3 agreed, 2 refused, 0 wrong\n" in printed
-    assert "formats: 1 agreed, 0 refused, 0 wrong\n" in printed
+    assert "draft4, required: 3 agreed, 0 refused, 0 wrong\n" in printed
+    assert "draft2020-12, required: 3 agreed, 2 refused, 0 wrong\n" in printed
+    assert "draft2020-12, optional: 0 agreed, 0 refused, 0 wrong\n" in printed
+    assert "draft2020-12, formats: 1 agreed, 0 refused, 0 wrong\n" in printed
     assert "b.json: a group: 1: refused: schema refers to 'http://a/b', another document" in printed
     (folder / "c.json").write_text(json.dumps([group({"minimum": 1}, (1, False))]))
-    assert schema_suite.main(["--suite", str(tmp_path)]) == 1
-    assert "c.json: a group: 1: wrong\n" in capsys.readouterr().out
+    assert schema_suite.main(both) == 1
+    assert "c.json: a group: 1: wrong: the whole text\n" in capsys.readouterr().out
+    (folder / "c.json").unlink()
+    with monkeypatch.context() as patch:  # negative control: a verdict on a prefix that its text does not have
+        patch.setattr(Limits, "may_hold", lambda limits, digits: False)
+        assert schema_suite.main(both) == 1
+    assert "a.json: a group: 1: wrong: VIOLATED after 1 characters\n" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         schema_suite.main(["--suite", str(folder)])
 

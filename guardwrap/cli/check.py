@@ -18,7 +18,7 @@ from guardwrap.constraints.judge import run_check
 from guardwrap.constraints.keywords import Keyword
 from guardwrap.constraints.limits import judging
 from guardwrap.constraints.proposing import misfit
-from guardwrap.constraints.schemas import misspelt
+from guardwrap.constraints.schema_notes import misspelt, unheeded
 from guardwrap.constraints.spec import ConstraintFile
 from guardwrap.constraints.text import Length, TextConstraint
 from guardwrap.draws import Draw
@@ -143,6 +143,8 @@ def _notes(constraint: Constraint) -> list[str]:
             for name, meant in sorted(misspelt(part.schema).items()):
                 called = f"{quoted(name)} in {quoted(part.title)}"
                 notes.append(f"{called} is no keyword of JSON Schema and says nothing (did you mean {quoted(meant)}?)")
+            for name, reason in sorted(unheeded(part.schema).items()):
+                notes.append(f"{quoted(name)} in {quoted(part.title)} says nothing: it {reason}")
         elif isinstance(part, Keyword) and len(part.words) == 1 and "," in part.words[0]:
             notes.append(f"{quoted(part.words[0])} is one phrase; for several words write a list: [tea, coffee]")
     return notes

@@ -16,9 +16,8 @@ from typing import Any
 import idna
 import regex
 
+from guardwrap.constraints.ecma import is_expression
 from guardwrap.constraints.limits import look, within
-from guardwrap.constraints.patterns import compile_pattern
-from guardwrap.errors import ConstraintError
 
 __all__ = ["FORMATS", "names_format"]
 
@@ -166,21 +165,11 @@ _TEMPLATE = (
 # -------------------------------------------------------------------------------------------------- pointers and others
 
 _POINTER = "(?:/(?:[^~/]|~[01])*+)*+"
-_ESCAPES = r"(?s)(?:[^\\]|\\(?:[^A-Za-z]|[bBcdDfknpPrsStuvwWx]))*+"  # those of ECMA-262
-
-
 _LONGEST_EXPRESSION = 20_000  # compiling one is not interrupted, and takes up to 8 µs for each character
 
 
 def _regex(text: str) -> bool:
-    if len(text) > _LONGEST_EXPRESSION or not _matches(_ESCAPES, text):
-        return False
-    try:
-        compile_pattern(text)
-    except ConstraintError:
-        return False
-    look()
-    return True
+    return len(text) <= _LONGEST_EXPRESSION and is_expression(text)
 
 
 FORMATS: Mapping[str, Callable[[str], bool]] = {

@@ -13,7 +13,7 @@ from rpds import HashTrieSet
 from guardwrap.constraints.json_plans import SATISFIED, UNDECIDED, VIOLATED, Children, Plan, Verdicts
 from guardwrap.constraints.json_subschemas import Objects, Subschema
 from guardwrap.constraints.limits import look
-from guardwrap.constraints.schemas import canonical
+from guardwrap.constraints.schema_keywords import canonical
 
 __all__ = ["Dead", "Frame", "closed", "ended", "named", "naming", "promised", "raised"]
 

@@ -213,13 +213,16 @@ class Reading(Monitor):
         after = i + end + 1 - len(self._rest) if closed else len(text)
         self._rest = ""
         if not closed:
-            if end < len(raw) and not json_text.ESCAPE_BEGUN.fullmatch(raw, end):
-                raise Dead
             held = json_text.HIGH_SURROGATE.search(body) if "\\" in body else None
-            if held:
-                end = held.start(1)
+            begun = json_text.LOW_SURROGATE_BEGUN if held else json_text.ESCAPE_BEGUN
+            if end < len(raw) and not begun.fullmatch(raw, end):
+                raise Dead
+            end = held.start(1) if held else end
             body, self._rest = raw[:end], raw[end:]
-        self._grow(json.loads(f'"{body}"') if "\\" in body else body)
+        piece = json.loads(f'"{body}"') if "\\" in body else body
+        if json_text.SURROGATE.search(piece):
+            raise Dead
+        self._grow(piece)
         if closed:
             self._finish_string()
         return after

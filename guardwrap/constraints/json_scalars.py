@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Collection
-from fractions import Fraction
 from typing import Any, NamedTuple
 
+from guardwrap.constraints.drafts import WHOLE
+from guardwrap.constraints.json_text import Exact, is_whole
 from guardwrap.constraints.limits import look, within
 
 __all__ = ["Limits", "Pattern", "Words", "limits_of"]
@@ -95,13 +96,16 @@ def _checkpoint(length: int) -> int:
     return int(_EACH * 1.25**steps)
 
 
+_LEAST, _MOST = Exact("-Infinity"), Exact("Infinity")
+
+
 class Limits(NamedTuple):
     """What is said of numbers.
 
     Parameters
     ----------
     integer
-        Whether it must be a whole number; 1.0 is one.
+        ``"integer"`` if it must be a whole number, of which 1.0 is one; ``WHOLE`` if it must be spelled as one.
     least, above, most, below
         Limits, the second and the last exclusive.
     choices
@@ -110,18 +114,18 @@ class Limits(NamedTuple):
         Whether the validator is asked of ``multipleOf``.
     """
 
-    integer: bool
-    least: float
-    above: float | None
-    most: float
-    below: float | None
-    choices: tuple[frozenset[int | float], ...]
+    integer: str
+    least: int | Exact
+    above: int | Exact | None
+    most: int | Exact
+    below: int | Exact | None
+    choices: tuple[frozenset[int | Exact], ...]
     multiple: bool
 
-    def hold(self, value: float) -> bool:
+    def hold(self, value: int | Exact) -> bool:
         """Whether they hold of a number, ``multipleOf`` left aside."""
         return (
-            (not self.integer or isinstance(value, int) or value.is_integer())
+            (self.integer == "number" or isinstance(value, int) or (self.integer == "integer" and is_whole(value)))
             and self.least <= value <= self.most
             and (self.above is None or value > self.above)
             and (self.below is None or value < self.below)
@@ -132,8 +136,10 @@ class Limits(NamedTuple):
         """Whether they may hold of a number that is spelled like this so far.
 
         An exponent makes any number small, so all that is sure is the sign, and what the first digits are. -0 is 0, and
-        so is -1e-999.
+        so is -0e9.
         """
+        if self.integer == WHOLE and not digits.lstrip("-").isdigit() and digits != "-":
+            return False
         if digits[0] == "-":
             possible = self.least <= 0 and (self.above is None or self.above < 0)
         else:
@@ -141,7 +147,7 @@ class Limits(NamedTuple):
         return possible and all(_one_begins(chosen, digits) for chosen in self.choices)
 
 
-def limits_of(schema: dict[str, Any], choices: list[list[int | float]], integer: bool) -> Limits | None:
+def limits_of(schema: dict[str, Any], choices: list[list[int | Exact]], integer: str) -> Limits | None:
     """Return what a subschema says of numbers, if anything.
 
     Parameters
@@ -151,16 +157,16 @@ def limits_of(schema: dict[str, Any], choices: list[list[int | float]], integer:
     choices
         The numbers in its enum, and the one in its const.
     integer
-        Whether its type is that of whole numbers.
+        Its type.
     """
     names = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
-    if not integer and not choices and not names & schema.keys():
+    if integer == "number" and not choices and not names & schema.keys():
         return None
     return Limits(
         integer=integer,
-        least=schema.get("minimum", -math.inf),
+        least=schema.get("minimum", _LEAST),
         above=schema.get("exclusiveMinimum"),
-        most=schema.get("maximum", math.inf),
+        most=schema.get("maximum", _MOST),
         below=schema.get("exclusiveMaximum"),
         choices=tuple(frozenset(chosen) for chosen in choices),
         multiple="multipleOf" in schema,
@@ -168,32 +174,22 @@ def limits_of(schema: dict[str, Any], choices: list[list[int | float]], integer:
 
 
 _FEW = 64  # more choices than these are not compared digit by digit
-_DIGITS = 30  # of a number are looked at
 
 
-def _one_begins(choices: frozenset[int | float], digits: str) -> bool:
-    if len(choices) > _FEW:
-        return True
-    return any(_begins(choice, digits) for choice in choices)
+def _one_begins(choices: frozenset[int | Exact], digits: str) -> bool:
+    return len(choices) > _FEW or any(_begins(choice, digits) for choice in choices)
 
 
-def _begins(choice: float, digits: str) -> bool:
-    """Whether some number that is spelled like this so far may be read as this one."""
+def _begins(choice: int | Exact, digits: str) -> bool:
+    """Whether some number that is spelled like this so far is this one.
+
+    Zeros before and after the figures of a number, and an exponent, only move its point.
+    """
+    look()
+    typed = digits.replace("E", "e").partition("e")[0].lstrip("-").replace(".", "").lstrip("0")
     if choice == 0:
-        return True
-    mantissa, _, _ = digits.replace("E", "e").partition("e")
-    typed = mantissa.lstrip("-").replace(".", "").lstrip("0")[:_DIGITS]
+        return not typed
     if (digits[0] == "-") != (choice < 0):
         return False
-    if not typed:
-        return True
-    nearest = abs(float(choice))
-    least, most = Fraction(math.nextafter(nearest, 0)), math.nextafter(nearest, math.inf)
-    if math.isinf(most):
-        return True
-    # The largest power of ten with which what was typed is not too large; with what may follow, is it large enough?
-    power = math.floor(math.log10(most)) - len(typed) + 2
-    first = int(typed)
-    while first * Fraction(10) ** power > Fraction(most):
-        power -= 1
-    return (first + 1) * Fraction(10) ** power >= least
+    figures = "".join(map(str, Exact(choice).as_tuple().digits)).rstrip("0")
+    return figures.startswith(typed) or typed.rstrip("0") == figures

@@ -45,7 +45,7 @@ def _no_type(given: Any) -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class JSONSchema(TextConstraint):
-    """The text is JSON that validates (draft 2020-12, through ``jsonschema``).
+    r"""The text is JSON that validates, by the draft that the schema declares (``jsonschema``).
 
     Parameters
     ----------
@@ -58,7 +58,8 @@ class JSONSchema(TextConstraint):
         ``"text"``: the whole text is JSON; ``"fenced"``: the text holds exactly one fenced block (three
         backticks, with or without ``json``), and that is JSON.
     formats
-        Whether ``format`` must hold, for each of the 19 formats of the draft. Any other one says nothing about a text.
+        Whether ``format`` must hold, for each of the 19 formats of draft 2020-12, in all drafts. Any other one says
+        nothing about a text.
     type
         A Python type. Then pydantic must make a value of the text, too, and ``parse`` returns it.
     on
@@ -78,10 +79,17 @@ class JSONSchema(TextConstraint):
     -----
     NaN and infinities are refused, as in RFC 8259, and so are numbers beyond the range of a double, such as 1e400:
     they are not JSON that can be read. So are objects that have a key twice, of which RFC 8259 leaves open what they
-    mean: else no property would be settled before the end. Expressions in the schema are those of the ``regex`` module;
-    ``format: regex`` takes no more than 20 000 characters. A schema is one of draft 2020-12, even if ``$schema`` names
-    another draft; one of a dialect of its own is refused. References lead to what is in the schema, by pointer, anchor
-    or ``$id``, or to the draft's own meta-schema; nothing is fetched.
+    mean: else no property would be settled before the end. Half of a surrogate pair, ``"\ud800"``, is no character, and
+    refused. Numbers are compared as they are written, in decimal: 4.02 is a multiple of 0.01.
+
+    ``$schema`` may name draft 4, 6, 7, 2019-09 or 2020-12, also in a schema within another; anything else is refused.
+    Without it, a schema is one of draft 2020-12, in which ``items`` may be a list, too, as in older drafts. What the
+    declared draft does not know says nothing, and ``guardwrap check`` notes it. References lead to what is in the
+    schema, by pointer, anchor or ``$id``, or to the meta-schema of a draft; nothing is fetched.
+
+    ``pattern`` and ``patternProperties`` are expressions of ECMA-262, with its flag ``u``. Those with flags of their
+    own, such as ``(?i)``, and with references to groups that are repeated are refused, and so is the syntax of other
+    languages. ``format: regex`` takes no more than 20 000 characters.
 
     Where the whole text is judged as JSON, verdicts on prefixes look at the whole schema: an attempt ends where a type,
     a key, a word of an enum, a number that is finished … leaves no way on. ``unevaluatedItems`` and
@@ -130,7 +138,7 @@ class JSONSchema(TextConstraint):
             # A private copy, and proof that the schema is JSON.
             object.__setattr__(self, "schema", json_text.load(json.dumps(self.schema, allow_nan=False)))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise ConstraintError(f"schema is not JSON: {type(error).__name__}") from None
+            raise ConstraintError(f"schema is not JSON: {first_line(error)}") from None
         # What is wrong is reported here, not at the first text; and a copy has the name of this one's type.
         with about("schema" if file is None else "file", inside=file is None):
             self.validator, self.adapter, self._type_name  # noqa: B018
@@ -217,7 +225,7 @@ class JSONSchema(TextConstraint):
             text = blocks[0]
         look()
         try:
-            value = json_text.load(text)
+            value = json_text.load_exact(text)
         except (
             ValueError,
             OverflowError,
@@ -248,7 +256,7 @@ class JSONSchema(TextConstraint):
                 return f"has {counted(len(blocks), 'fenced block')}"
             text = blocks[0]
         try:
-            value = json_text.load(text)
+            value = json_text.load_exact(text)
         except (ValueError, OverflowError, RecursionError) as error:
             return f"is not JSON: {first_line(error).partition(' (char')[0]}"
         if (unfit := misfit(self.validator, value)) is not None:

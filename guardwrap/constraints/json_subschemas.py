@@ -10,15 +10,18 @@ from typing import Any, NamedTuple
 
 from referencing.jsonschema import DRAFT202012
 
+from guardwrap.constraints.drafts import WHOLE
+from guardwrap.constraints.ecma import Expression
 from guardwrap.constraints.json_scalars import Limits, Pattern, Words, limits_of
+from guardwrap.constraints.json_text import Exact
 from guardwrap.constraints.limits import look
-from guardwrap.constraints.patterns import compile_pattern, extent
+from guardwrap.constraints.patterns import extent
 
 __all__ = ["Arrays", "InPlace", "Objects", "Schema", "Strings", "Subschema"]
 
 Kind = str  # "object", "array", "string", "number", "true", "false" or "null"
 
-_KINDS = {"boolean": ("true", "false"), "integer": ("number",)}
+_KINDS = {"boolean": ("true", "false"), "integer": ("number",), WHOLE: ("number",)}
 _EVERYWHERE = {"type", "enum", "const"}
 _REFERENCES = {"$ref", "$dynamicRef"}
 _IN_PLACE = _REFERENCES | {"allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas"}
@@ -149,7 +152,7 @@ class Subschema:
         self.literals: tuple[set[Kind], ...] = tuple(found.literals for found in kept)
         self.containers = tuple(tuple(self._synthetic(_like(value)) for value in found.containers) for found in kept)
         self.strings = self._strings(schema, tuple(Words(found.strings) for found in kept))
-        integer = names is not None and "integer" in names and "number" not in names
+        integer = next((name for name in ("number", "integer", WHOLE) if names and name in names), "number")
         self.limits: Limits | None = limits_of(schema, [found.numbers for found in kept], integer)
         self.objects = self._objects(schema) if _OF_OBJECTS & schema.keys() else None
         self.arrays = self._arrays(schema) if _OF_ARRAYS & schema.keys() else None
@@ -248,7 +251,7 @@ class Subschema:
 
 class _ByKind(NamedTuple):
     strings: list[str]
-    numbers: list[int | float]
+    numbers: list[int | Exact]
     literals: set[Kind]
     containers: list[Any]
 
@@ -261,7 +264,7 @@ def _by_kind(values: list[Any]) -> _ByKind:
             found.strings.append(value)
         elif value is None or isinstance(value, bool):
             found.literals.add({None: "null", True: "true", False: "false"}[value])
-        elif isinstance(value, int | float):
+        elif isinstance(value, int | Exact):
             found.numbers.append(value)
         else:
             found.containers.append(value)
@@ -312,10 +315,9 @@ class Schema:
             return None
         return self.subschema(found.contents, found.resolver)
 
-    def pattern(self, spelling: str) -> Pattern:
+    def pattern(self, expression: Expression) -> Pattern:
         """Return an expression of the schema."""
-        if spelling not in self._patterns:
+        if expression not in self._patterns:
             look()
-            compiled = getattr(spelling, "compiled", None) or compile_pattern(spelling)
-            self._patterns[spelling] = Pattern(compiled, extent(spelling, ()).dies)
-        return self._patterns[spelling]
+            self._patterns[expression] = Pattern(expression.compiled, extent(expression.translated, ()).dies)
+        return self._patterns[expression]

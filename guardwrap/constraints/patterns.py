@@ -58,20 +58,30 @@ def filtered_warnings(action: Literal["ignore", "error"], message: str = "") -> 
         yield
 
 
-def compile_pattern(pattern: str, flags: Sequence[str] = ()) -> Any:
+def compile_pattern(pattern: str, flags: Sequence[str] = (), *, spelling: str | None = None) -> Any:
     """Compile an expression with the ``regex`` module, version 0 behaviour.
+
+    Parameters
+    ----------
+    pattern
+        The expression.
+    flags
+        Names of flags.
+    spelling
+        How its author wrote it, where ``pattern`` was made of that.
 
     Raises
     ------
     ConstraintError
         If it is invalid, or so large that compiling it could exhaust the memory.
     """
-    shown = quoted(pattern[:80])
-    if pattern.count("[") > MAX_SETS:
+    spelling = pattern if spelling is None else spelling
+    shown = quoted(spelling[:80])
+    if spelling.count("[") > MAX_SETS:
         raise ConstraintError(f"regular expression {shown} has more than {MAX_SETS} '['; write fewer sets")
     # Long sets cost by the character, as much as two of them were an item.
     count_items(max(_items(pattern), len(pattern) // 2), f"regular expression {shown} repeats")
-    tokens = () if _LOST.keys().isdisjoint(pattern) else map(re.Match.group, _TOKENS.finditer(pattern))
+    tokens = () if _LOST.keys().isdisjoint(spelling) else map(re.Match.group, _TOKENS.finditer(spelling))
     if lost := next((token for token in tokens if token in _LOST), None):
         raise ConstraintError(
             f"regular expression {shown} has the control character U+{ord(lost):04X}, as which {_LOST[lost]} is read "

@@ -1,8 +1,9 @@
 """References in a JSON Schema: what each refers to, found once, when the schema is read. Nothing is ever fetched.
 
-A schema is one document of resources: the schema itself, those in it that have an ``$id``, and the meta-schema of the
-draft where it is referred to. ``referencing`` finds other schemas than the draft says: it follows ``$ref`` to a dynamic
-anchor dynamically, forgets resources that were entered without a reference, and takes the wrong base below an anchor.
+A schema is one document of resources: the schema itself, those in it that have an ``$id``, and the meta-schemas of
+drafts where they are referred to. ``referencing`` finds other schemas than the draft says: it follows ``$ref`` to a
+dynamic anchor dynamically, forgets resources that were entered without a reference, and takes the wrong base below an
+anchor.
 """
 
 from __future__ import annotations
@@ -14,17 +15,15 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
 import jsonschema_specifications
-from referencing.jsonschema import DRAFT202012
 
+from guardwrap.constraints.drafts import DRAFT_2019, DRAFTS, UNDECLARED, Draft, draft_of, names_of, subschemas
 from guardwrap.constraints.limits import look
 from guardwrap.errors import ConstraintError
 
-__all__ = ["META_SCHEMA", "Place", "References", "Scope"]
+__all__ = ["Known", "Place", "References", "Scope", "meta_schemas"]
 
 HERE = "urn:guardwrap:schema"  # unless the schema has an $id
-META_SCHEMA = "https://json-schema.org/draft/2020-12/schema"
-_OF_THE_DRAFT = META_SCHEMA.removesuffix("schema")
-_DRAFTS = ("https://json-schema.org/draft/", "http://json-schema.org/draft-", "http://json-schema.org/schema")
+_REFERRING = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 class Place(NamedTuple):
@@ -36,10 +35,34 @@ class Place(NamedTuple):
         The schema.
     base
         URI of its resource.
+    draft
+        That of the schema around it.
     """
 
     contents: Any
     base: str
+    draft: Draft = UNDECLARED
+
+
+class Known(NamedTuple):
+    """What is known of a schema.
+
+    Parameters
+    ----------
+    schema
+        The schema.
+    base
+        URI of its resource.
+    draft
+        Its draft.
+    is_named
+        Whether the URI is its own.
+    """
+
+    schema: dict[str, Any]
+    base: str
+    draft: Draft
+    is_named: bool
 
 
 class Resolved(NamedTuple):
@@ -87,7 +110,7 @@ class Scope:
         contents = resource.contents
         if isinstance(contents, bool) or "$id" not in contents:
             return self
-        return self.into(Place(contents, joined(self._base_uri, contents["$id"]))).resolver
+        return self.into(Place(contents, contents["$id"])).resolver  # a whole URI by now
 
     def lookup(self, reference: str) -> Resolved:
         """Follow a ``$ref``."""
@@ -109,26 +132,29 @@ class References:
 
     Parameters
     ----------
-    bases
-        Of each schema, by its ``id``, the URI of its resource.
+    known
+        The schemas that were taken in, by their ``id``.
     resources
         By their URIs.
     anchors
         By the URI of their resource and their name; ``$dynamicAnchor`` is among them.
     dynamic
-        Those that are dynamic.
+        Those that are dynamic. A resource with ``$recursiveAnchor`` is one with an empty name.
+    twice
+        URIs of resources, and anchors, that several schemas of older drafts have: wrong only where one refers to them.
     found
         What references refer to, by the URI of the resource that they stand in and their spelling.
     unread
         Schemas that were taken in and not looked at yet.
     """
 
-    bases: dict[int, str] = field(default_factory=dict)
+    known: dict[int, Known] = field(default_factory=dict)
     resources: dict[str, Any] = field(default_factory=dict)
     anchors: dict[tuple[str, str], Any] = field(default_factory=dict)
     dynamic: dict[tuple[str, str], Any] = field(default_factory=dict)
     found: dict[tuple[str, str], Place] = field(default_factory=dict)
-    unread: list[Any] = field(default_factory=list)
+    twice: set[Any] = field(default_factory=set)
+    unread: list[Known] = field(default_factory=list)
 
     @property
     def ambiguous(self) -> bool:
@@ -137,11 +163,12 @@ class References:
 
     def add_document(self, schema: Any) -> Scope:
         """Take in a schema of JSON, and return the scope at its top."""
-        named = isinstance(schema, dict) and "$id" in schema
-        base = joined("", schema["$id"]) if named else HERE
-        if not named:
+        draft = draft_of(schema, UNDECLARED)
+        uri = names_of(schema, draft)[0] if isinstance(schema, dict) else None
+        base = HERE if uri is None else joined("", uri)
+        if uri is None:
             self.resources[base] = schema
-        self.add(Place(schema, base))
+        self.add(Place(schema, HERE if uri is None else ""))
         return Scope(self, base, (base,))
 
     def add(self, top: Place, *, names: bool = True) -> None:
@@ -152,34 +179,49 @@ class References:
         top
             The schema.
         names
-            Whether those in it may have names. A schema where none is expected, as in an ``enum``, may not: the draft
-            leaves open whether others can refer to it.
+            Whether those in it may have names. A schema where none is expected, as in an ``enum``, may not if it has
+            references: drafts leave open where they lead then.
         """
-        todo = [top]
+        todo, unexpected, refers = [top], set[str](), False
         while todo:
             look()
-            schema, base = todo.pop()
-            if isinstance(schema, bool) or id(schema) in self.bases:
+            schema, base, draft = todo.pop()
+            if isinstance(schema, bool) or id(schema) in self.known:
                 continue
-            for key in ("$id", "$anchor", "$dynamicAnchor"):
-                if key in schema and not names:
-                    raise ConstraintError(f"schema refers to one with {key} where none is expected; move it to $defs")
-            dialect = schema.get("$schema", META_SCHEMA)
-            if not dialect.startswith(_DRAFTS):
-                raise ConstraintError(
-                    f"schema is of a dialect of its own, {dialect[:80]!r}; leave $schema out if it is of draft 2020-12"
-                )
-            if "$id" in schema:
-                base = joined(base, schema["$id"])
-                _put(self.resources, base, schema, f"$id {base[:80]!r}")
-            for key in ("$anchor", "$dynamicAnchor"):
-                if key in schema:
-                    _put(self.anchors, (base, schema[key]), schema, f"anchor {schema[key][:80]!r}")
-            if "$dynamicAnchor" in schema:
-                self.dynamic[base, schema["$dynamicAnchor"]] = schema
-            self.bases[id(schema)] = base
-            self.unread.append(schema)
-            todo += [Place(child, base) for child in DRAFT202012.subresources_of(schema)]
+            draft = draft_of(schema, draft)
+            uri, anchors = names_of(schema, draft)
+            if not names:
+                unexpected.update({draft.id, "$anchor", "$dynamicAnchor"} & draft.keywords & schema.keys())
+                refers = refers or not schema.keys().isdisjoint(_REFERRING)
+                uri, anchors = None, []
+            outer, base = base, base if uri is None else joined(base, uri)
+            is_named = uri is not None and (base != outer or schema is top.contents or not anchors)
+            if is_named:
+                self._put(self.resources, base, schema, f"{draft.id} {base[:80]!r}", draft)
+            for anchor in anchors:
+                self._put(self.anchors, (base, anchor), schema, f"anchor {anchor[:80]!r}", draft)
+            if names:
+                self._add_dynamic(schema, base, draft)
+            known = self.known[id(schema)] = Known(schema, base, draft, is_named)
+            self.unread.append(known)
+            todo += [Place(container[key], base, draft) for _, container, key in subschemas(schema, draft)]
+        if "$dynamicAnchor" in unexpected or (unexpected and refers):  # else the names change nothing
+            key = min(unexpected)
+            raise ConstraintError(f"schema refers to one with {key} where none is expected; move it to $defs")
+
+    def _add_dynamic(self, schema: dict[str, Any], base: str, draft: Draft) -> None:
+        if "$dynamicAnchor" in schema and "$dynamicAnchor" in draft.keywords:
+            self.dynamic[base, schema["$dynamicAnchor"]] = schema
+        if draft is DRAFT_2019 and schema.get("$recursiveAnchor"):
+            if self.resources.get(base) is not schema:
+                raise ConstraintError("schema has $recursiveAnchor in one that has no $id of its own; give it one")
+            self.dynamic[base, ""] = schema
+
+    def _put(self, table: dict[Any, Any], key: Any, schema: Any, name: str, draft: Draft) -> None:
+        if table.setdefault(key, schema) is not schema:
+            if not draft.ref_is_alone:
+                raise ConstraintError(f"two schemas in the schema have the {name}; give one of them another")
+            self.twice.add(key)
 
     def follow(self, reference: str, base: str) -> Place:
         """Find what a reference refers to. It may be where no schema is expected, and then is to be taken in.
@@ -196,18 +238,22 @@ class References:
         ConstraintError
             If it refers to what is not in the document.
         """
+        if not isinstance(reference, str):  # which the meta-schema of draft 4 does not rule out
+            raise ConstraintError(f"invalid JSON Schema: $ref must be a string, not {reference!r:.40}")
         if reference.startswith("#"):  # for the sake of URIs that urljoin cannot read, such as URNs
             uri, fragment = base, unquote(reference[1:])
         else:
             uri, fragment = joined(base, reference), unquote(urldefrag(reference).fragment)
-        if uri not in self.resources and uri in _meta_schemas():
-            for meta in _meta_schemas().values():
-                self.add_document(json.loads(meta))
+        if uri not in self.resources:
+            for meta_schema in meta_schemas(uri):
+                self.add_document(meta_schema)
         if uri not in self.resources:
             raise ConstraintError(
                 f"schema refers to {reference[:80]!r}, another document; only references inside it work, so put that "
                 "document in $defs, with its $id"
             )
+        if uri in self.twice or (uri, fragment) in self.twice:
+            raise ConstraintError(f"schema refers to {reference[:80]!r}, and several in it have that name; rename them")
         place = self._at(uri, fragment)
         if place is None:
             raise ConstraintError(f"schema refers to {reference[:80]!r}, which is not in it")
@@ -216,10 +262,12 @@ class References:
 
     def _at(self, uri: str, fragment: str) -> Place | None:
         """Return what a fragment of a resource stands for."""
-        schema, base = self.resources[uri], uri
+        schema, base, draft = self.resources[uri], uri, UNDECLARED
         if not fragment.startswith("/"):
             named = self.anchors.get((uri, fragment)) if fragment else schema
             return None if named is None else Place(named, uri)
+        if id(schema) in self.known:
+            draft = self.known[id(schema)].draft
         for step in fragment[1:].split("/"):
             look()
             key = step.replace("~1", "/").replace("~0", "~")
@@ -227,8 +275,9 @@ class References:
                 schema = _item(schema, key) if isinstance(schema, list) else schema[key]
             except (LookupError, TypeError):  # TypeError of what has no parts
                 return None
-            base = self.bases.get(id(schema), base)
-        return Place(schema, base)
+            if id(schema) in self.known:
+                _, base, draft, _ = self.known[id(schema)]
+        return Place(schema, base, draft)
 
 
 def _item(items: list[Any], key: str) -> Any:
@@ -248,13 +297,18 @@ def joined(base: str, reference: str) -> str:
         ) from None
 
 
-def _put(table: dict[Any, Any], key: Any, schema: Any, name: str) -> None:
-    if table.setdefault(key, schema) is not schema:
-        raise ConstraintError(f"two schemas in the schema have the {name}; give one of them another")
+def meta_schemas(uri: str) -> list[Any]:
+    """Return the documents of the draft whose meta-schema, or a part of it, has a URI: to be changed at will."""
+    return [json.loads(text) for text in _meta_schemas().get(uri, ())]
 
 
 @cache
-def _meta_schemas() -> dict[str, str]:
-    """Return the draft's own schemas, by their URIs, as JSON: whoever takes one in changes it."""
+def _meta_schemas() -> dict[str, tuple[str, ...]]:
     registry = jsonschema_specifications.REGISTRY
-    return {uri: json.dumps(registry.contents(uri)) for uri in registry if uri.startswith(_OF_THE_DRAFT)}
+    found: dict[str, tuple[str, ...]] = {}
+    for draft in DRAFTS:
+        folder = draft.meta_schema.removesuffix("schema")
+        uris = [uri for uri in registry if uri.startswith(folder)]
+        texts = tuple(json.dumps(registry.contents(uri)) for uri in uris)
+        found |= dict.fromkeys(uris, texts)
+    return found

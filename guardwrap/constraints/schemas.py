@@ -1,39 +1,30 @@
-"""JSON Schemas, draft 2020-12, through ``jsonschema``: reading one, and the keywords that differ from the library's.
+"""JSON Schemas through ``jsonschema``: reading one, and what does not fit it.
 
-Whatever the library does looks at the clock. Regular expressions are run by ``regex``, which has a time limit, and
-never by ``re``. Keywords whose work, or memory for errors, grows faster than the text are written anew.
+A schema of an older draft is rewritten in draft 2020-12 first (``drafts``), so that one validator judges them all.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from difflib import get_close_matches
-from functools import cache, partial
+from functools import cache
 from itertools import islice
 from typing import Any
+from urllib.parse import urldefrag
 
-import jsonschema
-from referencing.jsonschema import DRAFT202012
-
+from guardwrap.constraints import json_text
+from guardwrap.constraints.drafts import DRAFTS, UNDECLARED, Draft, draft_of, modernize, subschemas
+from guardwrap.constraints.ecma import compile_expression
 from guardwrap.constraints.formats import FORMATS
-from guardwrap.constraints.limits import look, within
-from guardwrap.constraints.patterns import compile_pattern
-from guardwrap.constraints.references import META_SCHEMA, References
+from guardwrap.constraints.limits import look
+from guardwrap.constraints.references import References, meta_schemas
+from guardwrap.constraints.schema_keywords import VALIDATOR
 from guardwrap.constraints.yaml_nodes import one_line, short
 from guardwrap.errors import ConstraintError, nearest
 
-__all__ = ["canonical", "fits", "misfit", "misspelt", "read_schema"]
+__all__ = ["misfit", "read_schema"]
 
-_REFERENCES = ("$ref", "$dynamicRef")
 _MOST_ERRORS = 100
 """That are looked at to name one: a long list may have one an item."""
-
-
-class _Expression(str):
-    """A regular expression of a schema, compiled."""
-
-    compiled: Any
 
 
 def read_schema(schema: Any, *, formats: bool = False) -> Any:
@@ -57,74 +48,145 @@ def read_schema(schema: Any, *, formats: bool = False) -> Any:
         If it is not well formed, or refers to what is not in it.
     """
     try:
+        # A copy, for it is rewritten; its numbers are those that it spells.
+        schema = json_text.load_exact(json.dumps(schema))
         _require_well_formed(schema)
-        schema = json.loads(json.dumps(schema))  # a copy, for expressions in it are replaced
-        return _validator_of(schema, formats=formats)
+        return _validator_of(schema, References(), formats=formats)
     except RecursionError:
         raise ConstraintError("schema is nested too deep") from None
 
 
-def _validator_of(schema: Any, *, formats: bool = False) -> Any:
-    """Compile the expressions of a schema and all that it refers to, and find what that is."""
-    references = References()
+def _validator_of(schema: Any, references: References, *, formats: bool = False) -> Any:
+    """Find what the references of a schema and of all that it refers to are to, and rewrite all of it."""
     scope = references.add_document(schema)
     while references.unread:
         look()
-        inner = references.unread.pop()
-        if "pattern" in inner:
-            inner["pattern"] = _expression(inner["pattern"])
-        if "patternProperties" in inner:
-            inner["patternProperties"] = {_expression(key): value for key, value in inner["patternProperties"].items()}
-        for reference in (inner[keyword] for keyword in _REFERENCES if keyword in inner):
-            place = references.follow(reference, references.bases[id(inner)])
-            if id(place.contents) not in references.bases:
+        inner, base, draft, _ = references.unread.pop()
+        for keyword in sorted(_FOLLOWED & draft.keywords & inner.keys()):
+            place = references.follow(inner[keyword], base)
+            if id(place.contents) not in references.known:
                 # It stands where no schema is expected: under a keyword that nobody knows, or in an enum.
-                _require_well_formed(place.contents, (reference,))
+                _require_well_formed(place.contents, place.draft, (inner[keyword],))
                 references.add(place, names=False)
-    return _Validator(schema, format_checker=FORMATS if formats else None, _resolver=scope)
+    for inner, base, draft, is_named in references.known.values():
+        _require_one_meaning(inner, base, draft, references)
+        modernize(inner, draft, base if is_named else None)
+        if "pattern" in inner:
+            inner["pattern"] = compile_expression(inner["pattern"])
+        if "patternProperties" in inner:
+            expressions = inner["patternProperties"].items()
+            inner["patternProperties"] = {compile_expression(key): value for key, value in expressions}
+    return VALIDATOR(schema, format_checker=FORMATS if formats else None, _resolver=scope)
+
+
+_FOLLOWED = {"$ref", "$dynamicRef", "$recursiveRef"}
+
+
+def _require_one_meaning(schema: Any, base: str, draft: Draft, references: References) -> None:
+    """Refuse a ``$dynamicRef`` to a schema with ``$recursiveAnchor``, of draft 2019-09: no draft says what it means."""
+    if "$dynamicRef" in schema and "$dynamicRef" in draft.keywords:
+        reference = schema["$dynamicRef"]
+        if not urldefrag(reference).fragment and (references.found[base, reference].base, "") in references.dynamic:
+            raise ConstraintError(f"$dynamicRef {reference[:80]!r} leads to a schema with $recursiveAnchor; use $ref")
 
 
 @cache
-def _well_formed() -> Any:
-    return _validator_of({"$ref": META_SCHEMA})
+def _well_formed(draft: Draft) -> Any:
+    references = References()
+    if draft is UNDECLARED:
+        for part in meta_schemas(draft.meta_schema):
+            if part["$id"].endswith("/applicator"):
+                meta = part["properties"]["items"]
+                part["properties"]["items"] = {
+                    "if": {"type": "array"},
+                    "then": {"$ref": "#/$defs/schemaArray"},
+                    "else": meta,
+                }
+                part["properties"]["additionalItems"] = meta
+            references.add_document(part)
+    return _validator_of({"$ref": draft.meta_schema}, references)
 
 
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 
-def _require_well_formed(schema: Any, place: tuple[str, ...] = ()) -> None:
-    error = next(_well_formed().iter_errors(schema), None)
-    if error is not None:
-        path = "/".join(map(str, (*place, *error.absolute_path)))[:200] or "the top"
-        problem = error.message[:200]
-        if error.validator == "anyOf" and error.absolute_path and error.absolute_path[-1] == "type":
-            problem = (
-                f"unknown type {error.instance!r:.80}{nearest(error.instance, _TYPES)}; known: {', '.join(_TYPES)}"
-            )
-        wrong = ConstraintError(f"invalid JSON Schema at {path}: {problem}")
-        wrong.location = () if place else tuple(error.absolute_path)
-        raise wrong
+def _require_well_formed(schema: Any, around: Draft = UNDECLARED, place: tuple[str | int, ...] = ()) -> None:
+    """Hold a schema to the meta-schema of its draft, and those of other drafts in it to theirs.
+
+    Parameters
+    ----------
+    schema
+        The schema.
+    around
+        The draft of what it stands in.
+    place
+        How it is called in errors, where it stands elsewhere.
+    """
+    todo: list[tuple[Any, Draft, tuple[str | int, ...]]] = [(schema, around, ())]
+    while todo:
+        inner, around, path = todo.pop()
+        draft = _declared(inner, around, path)
+        others: list[tuple[Any, Any, Any, tuple[str | int, ...]]] = []
+        same = [(inner, path)]
+        while same:
+            look()
+            each, way = same.pop()
+            for steps, container, key in subschemas(each, draft) if isinstance(each, dict) else ():
+                child, there = container[key], (*way, *steps)
+                if _declared(child, draft, there) is draft:
+                    same.append((child, there))
+                else:
+                    others.append((container, key, child, there))
+        for container, key, _, _ in others:
+            container[key] = {}
+        _require_conforming(inner, draft, path, place)
+        for container, key, child, there in others:
+            container[key] = child
+            todo.append((child, draft, there))
 
 
-def _expression(spelling: str) -> _Expression:
-    made = _Expression(spelling)
-    made.compiled = compile_pattern(spelling)
-    return made
+def _declared(schema: Any, around: Draft, path: tuple[str | int, ...]) -> Draft:
+    try:
+        return draft_of(schema, around)
+    except ConstraintError as error:
+        error.location = (*path, "$schema")
+        raise
 
 
-# ------------------------------------------------------------------------------------------------------- the keywords
+def _require_conforming(schema: Any, draft: Draft, path: tuple[str | int, ...], place: tuple[str | int, ...]) -> None:
+    error = next(_well_formed(draft).iter_errors(schema), None)
+    if error is None:
+        return
+    path = (*path, *error.absolute_path)
+    if error.validator == "anyOf" and path and path[-1] != "type":  # the error is in one of these, if they are schemas
+        inner = error.instance if isinstance(error.instance, list) else [error.instance]
+        for i, each in enumerate(inner):
+            if isinstance(each, dict):
+                _require_conforming(each, draft, (*path, i) if each is not error.instance else path, place)
+    problem = error.message[:200]
+    if error.validator == "anyOf" and path and path[-1] == "type":
+        problem = f"unknown type {error.instance!r:.80}{nearest(error.instance, _TYPES)}; known: {', '.join(_TYPES)}"
+    wrong = ConstraintError(
+        f"invalid JSON Schema at {'/'.join(map(str, (*place, *path)))[:200] or 'the top'}: {problem}"
+        f"{_of_another_draft(error, path)}"
+    )
+    wrong.location = () if place else path
+    raise wrong
 
-_Errors = Iterator[jsonschema.ValidationError]
+
+def _of_another_draft(error: Any, path: tuple[str | int, ...]) -> str:
+    """Say what to do where something is spelled as another draft has it."""
+    if not path or (path[-1], type(error.instance)) not in _SPELLED_OTHERWISE:
+        return ""
+    return f"; {_SPELLED_OTHERWISE[path[-1], type(error.instance)]}"
 
 
-def _search(expression: _Expression, text: str) -> bool:
-    return within(expression.compiled.search, text) is not None
-
-
-def fits(validator: Any, value: Any, schema: Any) -> bool:
-    """Whether a value satisfies a subschema of the validator's."""
-    look()
-    return next(validator.descend(value, schema), None) is None
+_4, _7 = (f'"$schema": "{draft.meta_schema}#"' for draft in (DRAFTS[0], DRAFTS[2]))
+_SPELLED_OTHERWISE: dict[tuple[str | int, type], str] = {
+    ("items", list): f"write prefixItems, or declare an older draft, as {_7}",
+    ("exclusiveMinimum", bool): f"write the limit itself, or declare draft 4, {_4}",
+    ("exclusiveMaximum", bool): f"write the limit itself, or declare draft 4, {_4}",
+}
 
 
 def misfit(validator: Any, value: Any) -> str | None:
@@ -136,230 +198,3 @@ def misfit(validator: Any, value: Any) -> str | None:
     # The library spells the whole value; its beginning says which one is meant.
     message = str(error.message).replace(repr(error.instance), short(error.instance))
     return one_line(message if error.json_path == "$" else f"{error.json_path}: {message}")
-
-
-def misspelt(schema: Any) -> dict[str, str]:
-    """Return names in a schema that are no keywords, and so say nothing, but are close to one: with that one."""
-    found: dict[str, str] = {}
-    todo = [schema]
-    while todo:
-        inner = todo.pop()
-        if isinstance(inner, dict):
-            for name in inner.keys() - _SAYS - _SAYS_NOTHING:
-                if close := get_close_matches(name, _SAYS, n=1, cutoff=_CLOSE):
-                    found[name] = close[0]
-            todo += DRAFT202012.subresources_of(inner)
-    return found
-
-
-def _followed(validator: Any, keyword: str, reference: str) -> Any:
-    scope = validator._resolver
-    return (scope.lookup if keyword == "$ref" else scope.lookup_dynamic)(reference)
-
-
-def _reference(keyword: str, validator: Any, reference: str, value: Any, schema: Any) -> _Errors:
-    found = _followed(validator, keyword, reference)
-    yield from validator.descend(value, found.contents, resolver=found.resolver)
-
-
-def _pattern(validator: Any, expression: _Expression, value: Any, schema: Any) -> _Errors:
-    if isinstance(value, str) and not _search(expression, value):
-        yield jsonschema.ValidationError(f"{value!r} does not match {str(expression)!r}")
-
-
-def _format(validator: Any, name: str, value: Any, schema: Any) -> _Errors:
-    check = (validator.format_checker or {}).get(name)
-    if check is not None and isinstance(value, str) and not check(value):
-        yield jsonschema.ValidationError(f"{value!r} is not a {name!r}")
-
-
-def _pattern_properties(validator: Any, properties: dict[_Expression, Any], value: Any, schema: Any) -> _Errors:
-    for expression, inner in properties.items() if isinstance(value, dict) else ():
-        for key, item in value.items():
-            if _search(expression, key):
-                yield from validator.descend(item, inner, path=key, schema_path=expression)
-
-
-def _named_in(schema: Any, key: str) -> bool:
-    """Whether a schema's ``properties`` or ``patternProperties`` speak of a property."""
-    expressions: dict[_Expression, Any] = schema.get("patternProperties", {})
-    return key in schema.get("properties", ()) or any(_search(expression, key) for expression in expressions)
-
-
-def _additional_properties(validator: Any, inner: Any, value: Any, schema: Any) -> _Errors:
-    for key, item in value.items() if isinstance(value, dict) else ():
-        if not _named_in(schema, key):
-            yield from _not_allowed(key) if inner is False else validator.descend(item, inner, path=key)
-
-
-def _not_allowed(key: str) -> _Errors:
-    # The library names the value alone, and not where it stands.
-    yield jsonschema.ValidationError(f"the key {key!r} is not allowed")
-
-
-def _contains(validator: Any, inner: Any, value: Any, schema: Any) -> _Errors:
-    if isinstance(value, list):
-        count = sum(fits(validator, item, inner) for item in value)
-        if not schema.get("minContains", 1) <= count <= schema.get("maxContains", len(value)):
-            yield jsonschema.ValidationError(f"contains {count} items that fit")
-
-
-# The library keeps all errors of all branches, each with the value spelled out.
-
-
-def _any_of(validator: Any, branches: list[Any], value: Any, schema: Any) -> _Errors:
-    if not any(fits(validator, value, branch) for branch in branches):
-        yield jsonschema.ValidationError(f"{value!r} is not valid under any of the given schemas")
-
-
-def _one_of(validator: Any, branches: list[Any], value: Any, schema: Any) -> _Errors:
-    count = sum(fits(validator, value, branch) for branch in branches)
-    if count != 1:
-        yield jsonschema.ValidationError(f"is valid under {count} of the given schemas")
-
-
-def _unique_items(validator: Any, unique: bool, value: Any, schema: Any) -> _Errors:
-    seen = set()
-    for item in value if unique and isinstance(value, list) else ():
-        look()  # whole numbers can be chosen such that their hashes are all the same
-        own = canonical(item)
-        if own in seen:
-            yield jsonschema.ValidationError("has items that are not unique")
-            return
-        seen.add(own)
-
-
-_TRUE, _FALSE = object(), object()
-
-
-def canonical(value: Any) -> Any:
-    """Return something hashable, equal for two values where JSON Schema has them equal: 1 is 1.0, and no true."""
-    if isinstance(value, list):
-        look()
-        return tuple([canonical(item) for item in value])
-    if isinstance(value, dict):
-        look()
-        return frozenset([(key, canonical(item)) for key, item in value.items()])
-    if isinstance(value, bool):
-        return _TRUE if value else _FALSE
-    return value
-
-
-# The library keeps what is evaluated in lists, and looks for each item or property in them.
-
-
-def _unevaluated_items(validator: Any, inner: Any, value: Any, schema: Any) -> _Errors:
-    if isinstance(value, list):
-        seen: set[Any] = set()
-        _evaluate(validator, schema, value, seen, top=True)
-        for i, item in enumerate(value):
-            if i not in seen:
-                yield from validator.descend(item, inner, path=i)
-
-
-def _unevaluated_properties(validator: Any, inner: Any, value: Any, schema: Any) -> _Errors:
-    if isinstance(value, dict):
-        seen: set[Any] = set()
-        _evaluate(validator, schema, value, seen, top=True)
-        for key, item in value.items():
-            if key not in seen:
-                yield from _not_allowed(key) if inner is False else validator.descend(item, inner, path=key)
-
-
-def _evaluate(validator: Any, schema: Any, value: Any, seen: set[Any], *, top: bool = False) -> None:
-    """Add which items or properties a schema speaks of, provided that the value satisfies it.
-
-    At the top, all its keywords count but the one that asks.
-    """
-    look()
-    if isinstance(schema, bool):
-        return
-    if isinstance(value, list):
-        if "items" in schema or ("unevaluatedItems" in schema and not top):
-            seen.update(range(len(value)))
-        seen.update(range(len(schema.get("prefixItems", ()))))
-        if "contains" in schema:
-            seen.update(i for i, item in enumerate(value) if fits(validator, item, schema["contains"]))
-    elif "additionalProperties" in schema or ("unevaluatedProperties" in schema and not top):
-        seen.update(value)
-    else:
-        seen.update(key for key in value if _named_in(schema, key))
-    for there, inner in _in_place(validator, schema, value):
-        _evaluate(there, inner, value, seen)
-
-
-def _in_place(validator: Any, schema: Any, value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the schemas that a schema applies to the value itself, each with a validator that stands in it."""
-    for keyword in _REFERENCES:
-        if keyword in schema:
-            found = _followed(validator, keyword, schema[keyword])
-            yield validator.evolve(schema=found.contents, _resolver=found.resolver), found.contents
-    inner = [branch for keyword in ("allOf", "anyOf", "oneOf") for branch in schema.get(keyword, ())]
-    inner = [branch for branch in inner if fits(validator, value, branch)]
-    if "if" in schema:
-        met = fits(validator, value, schema["if"])
-        inner += [schema["if"]] if met else []
-        inner += [schema[branch] for branch in ["then" if met else "else"] if branch in schema]
-    if isinstance(value, dict):
-        inner += [branch for key, branch in schema.get("dependentSchemas", {}).items() if key in value]
-    for branch in inner:
-        resolver = validator._resolver.in_subresource(DRAFT202012.create_resource(branch))
-        yield validator.evolve(schema=branch, _resolver=resolver), branch
-
-
-# ------------------------------------------------------------------------------------------------------ the validator
-
-
-def _looking(judge: Callable[..., Any]) -> Callable[..., Any]:
-    def judge_in_time(validator: Any, argument: Any, value: Any, schema: Any) -> Any:
-        look()
-        return judge(validator, argument, value, schema)
-
-    return judge_in_time
-
-
-def _evolve(self: Any, **changes: Any) -> Any:
-    """Make a validator of a subschema. It is of this class, whatever the subschema's ``$schema`` says."""
-    look()
-    schema = changes.setdefault("schema", self.schema)
-    changes.setdefault("format_checker", self.format_checker)
-    if "_resolver" not in changes:  # the library forgets it in not and if, whose schemas may have an $id, too
-        inner = schema is not self.schema
-        resource = DRAFT202012.create_resource(schema)
-        changes["_resolver"] = self._resolver.in_subresource(resource) if inner else self._resolver
-    return _Validator(**changes)
-
-
-_OWN: dict[str, Callable[..., Any]] = {
-    "$dynamicRef": partial(_reference, "$dynamicRef"),
-    "$ref": partial(_reference, "$ref"),
-    "additionalProperties": _additional_properties,
-    "anyOf": _any_of,
-    "contains": _contains,
-    "format": _format,
-    "oneOf": _one_of,
-    "pattern": _pattern,
-    "patternProperties": _pattern_properties,
-    "unevaluatedItems": _unevaluated_items,
-    "unevaluatedProperties": _unevaluated_properties,
-    "uniqueItems": _unique_items,
-}
-
-_Library: Any = jsonschema.Draft202012Validator
-_Validator: Any = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
-    _Library,
-    {keyword: _looking(judge) for keyword, judge in {**_Library.VALIDATORS, **_OWN}.items()},
-)
-_Validator.evolve = _evolve
-
-_SAYS = {*_Validator.VALIDATORS, "$defs", "else", "maxContains", "minContains", "then"}
-"""Keywords that decide what a value must be."""
-_SAYS_NOTHING = {
-    *("$anchor", "$comment", "$dynamicAnchor", "$id", "$schema", "$vocabulary", "contentEncoding", "contentMediaType"),
-    *("contentSchema", "default", "deprecated", "description", "examples", "readOnly", "title", "writeOnly"),
-    *("additionalItems", "definitions", "dependencies", "id"),  # of older drafts
-    *("discriminator", "example", "externalDocs", "nullable", "xml"),  # of OpenAPI
-}
-"""Names that are written on purpose all the same."""
-_CLOSE = 0.8
-""""propertys" and "minlength" are as close to a keyword, "format_" and "item" too; "name" and "options" are not."""

@@ -69,6 +69,7 @@ constraint:
   schema:
     propertys: {a: {type: string}}
     properties: {b: {minlength: 3, example: x, x-own: 1}}
+- {kind: json_schema, name: older, schema: {$schema: "http://json-schema.org/draft-07/schema#", prefixItems: [{}]}}
 - {kind: not, of: {kind: keyword, words: "tea, coffee"}}
 - {kind: length, name: brief, max: 5, unit: tokens}
 - {kind: length, name: short, max: 8}
@@ -88,6 +89,8 @@ def test_check_notes_what_is_valid_and_perhaps_not_meant(tmp_path):
         "'brief' counts tokens, which texts have only when they are drawn; it judges none here",
         "'minlength' in 'drink' is no keyword of JSON Schema and says nothing (did you mean 'minLength'?)",
         "'propertys' in 'drink' is no keyword of JSON Schema and says nothing (did you mean 'properties'?)",
+        "'prefixItems' in 'older' says nothing: it is no keyword of draft 7, which $schema declares, "
+        "but of draft 2020-12 and later",
         "'tea, coffee' is one phrase; for several words write a list: [tea, coffee]",
     ]
     assert "2 of 2 examples as expected" in result.stdout

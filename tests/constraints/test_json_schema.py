@@ -29,7 +29,8 @@ def distinct(pairs):
 
 def parses(text):
     try:
-        json.loads(text, parse_constant=refuse, object_pairs_hook=distinct)
+        value = json.loads(text, parse_constant=refuse, object_pairs_hook=distinct)
+        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no UTF-8
     except (ValueError, RecursionError):
         return False
     return True
@@ -100,6 +101,7 @@ def completion(prefix):
         "\\",
     ]
     endings += [word[i:] for word in ("true", "false", "null") for i in range(5)]
+    endings += [digits + '\\udc00"'[i:] for digits in ("00", "0", "") for i in range(6)]  # the second half of a pair
     endings += [x + '"' for x in ("u0000", "0000", "000", "00", "0", "n")]
     opened, closers, i = [], "", 0
     while i < len(prefix):  # brackets outside strings

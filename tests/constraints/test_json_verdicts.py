@@ -61,7 +61,7 @@ def spelled(draw: st.DrawFn, value: Any) -> str:
         return '"' + "".join(draw(st.sampled_from([char, *escaped(char)])) for char in value) + '"'
     forms = [json.dumps(value)]
     if isinstance(value, int) and not isinstance(value, bool):
-        forms += [f"{value}.0", f"{value}0e-1", f"{value}E0", f"{value / 10}e1"] + ["-0", "-1e-999"] * (value == 0)
+        forms += [f"{value}.0", f"{value}0e-1", f"{value}E0", f"{value / 10}e1"] + ["-0", "-0e-999"] * (value == 0)
     return draw(space) + draw(st.sampled_from(forms))
 
 

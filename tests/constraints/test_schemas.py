@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guardwrap.constraints import JSONSchema
-from guardwrap.constraints.schemas import canonical, read_schema
+from guardwrap.constraints.json_text import load_exact
+from guardwrap.constraints.schema_keywords import canonical
+from guardwrap.constraints.schemas import read_schema
 from guardwrap.errors import ConstraintError
 from tests.constraints.strategies import TYPES, profile
 
@@ -98,6 +100,10 @@ def theirs(schema: Any, value: Any) -> bool:
     return bool(jsonschema.Draft202012Validator(schema, registry=referencing.Registry()).is_valid(value))
 
 
+def ours(validator: Any, value: Any) -> bool:
+    return bool(validator.is_valid(load_exact(json.dumps(value))))
+
+
 A, ONE = {"properties": {"a": {"type": "integer"}}}, {"type": "integer"}
 # One for each thing that our own keywords must get right: hypothesis seldom draws schemas and values that meet.
 CORNERS: list[dict[str, Any]] = [
@@ -157,9 +163,9 @@ MAPS: list[Any] = [{}, *({"a": a} for a in (1, "a")), {"b": 1}, {"b": "a"}, {"a"
 
 @pytest.mark.parametrize("schema", CORNERS, ids=lambda schema: json.dumps(schema)[:90])
 def test_our_own_keywords_are_those_of_jsonschema(schema):
-    ours = read_schema(schema)
+    validator = read_schema(schema)
     for value in [*LISTS, *MAPS, {"c": None, "a": 1}, {"bc": 1, "d": None}, 1, 2, 0, True, None, "a"]:
-        assert ours.is_valid(value) is theirs(schema, value), value
+        assert ours(validator, value) is theirs(schema, value), value
 
 
 def test_what_is_true_is_not_one():
@@ -171,9 +177,9 @@ def test_what_is_true_is_not_one():
 @profile(250)
 @given(whole_schemas(), st.lists(values, min_size=1, max_size=4))
 def test_what_is_valid_is_valid_to_jsonschema(schema, instances):
-    ours = read_schema(schema)
+    validator = read_schema(schema)
     for value in instances:
-        assert ours.is_valid(value) is theirs(schema, value), value
+        assert ours(validator, value) is theirs(schema, value), value
 
 
 @pytest.mark.parametrize(
@@ -232,7 +238,6 @@ def test_unique_items_are_those_of_jsonschema(items):
         ({"multipleOf": 0.1}, ["1e300", "0.2"], ["0.25"]),
         ({"multipleOf": 5e-324}, ["1e300", "0"], []),
         ({"allOf": [{"$dynamicRef": "#/$defs/b"}, {"$id": "a:b"}], "$defs": {"b": {"type": "null"}}}, ["null"], ["1"]),
-        ({"items": {"$schema": "http://json-schema.org/draft-04/schema#", "id": 5, "minimum": 1}}, ["[1]"], ["[0]"]),
     ],
     ids=lambda value: repr(value)[:60],
 )
