@@ -124,7 +124,7 @@ class _State:
     pieces: list[str] = field(default_factory=list)
     open: list[_Group] = field(default_factory=list)
     closed: set[int] = field(default_factory=set)
-    unsafe: set[int] = field(default_factory=set)
+    unsafe: list[range] = field(default_factory=list)
     names: dict[str, int] = field(default_factory=dict)
     back: list[tuple[int, str, int | str]] = field(default_factory=list)
     captures: int = 0
@@ -167,11 +167,12 @@ def _translated(spelling: str) -> str:
             state.add(plain(meant) if isinstance(meant, int) else f"[{meant}]" if meant else NONE, _NO_GROUPS)
     if state.open:
         raise Refused("a group is not closed; to look for a parenthesis, write \\(")
+    unsafe = _union(state.unsafe) if state.back else set()
     for place, shown, target in state.back:
         number = state.names.get(target, 0) if isinstance(target, str) else target
         if not 0 < number <= state.captures:
             raise Refused(f"{shown} refers to no group")
-        if number in state.unsafe or isinstance(target, str):
+        if number in unsafe or isinstance(target, str):
             raise Refused(f"{shown} {_UNSAFE}", valid=True)
         # One to a group that has matched nothing matches the empty string.
         state.pieces[place] = f"(?({number})\\{number})"
@@ -182,6 +183,17 @@ _UNSAFE = (
     "refers to a group that is repeated, or in a look-around, or not closed before it, which cannot be translated; "
     "write the expression without it"
 )
+
+
+def _union(ranges: list[range]) -> set[int]:
+    """Return the numbers in any of them, each looked at once: groups may be nested thousands deep."""
+    found: set[int] = set()
+    end = 0
+    for each in sorted(ranges, key=lambda each: each.start):
+        look()
+        found.update(range(max(each.start, end), each.stop))
+        end = max(end, each.stop)
+    return found
 
 
 def _open(state: _State, token: re.Match[str]) -> None:
@@ -209,10 +221,11 @@ def _close(state: _State) -> None:
         raise Refused("a parenthesis closes no group; to look for one, write \\)")
     group = state.open.pop()
     inner = range(group.captures + 1, state.captures + 1)
-    state.closed.update(inner)
+    if group.opening == "(":
+        state.closed.add(group.captures + 1)
     is_group = group.opening in ("(", "(?:")
     if not is_group and group.opening != "(?=":
-        state.unsafe.update(inner)
+        state.unsafe.append(inner)
     state.add(")", inner if is_group else None)
 
 
@@ -223,7 +236,7 @@ def _repeat(state: _State, token: re.Match[str]) -> None:
     least, most = (token[name] or "" for name in ("least", "most"))
     if most and (len(most.lstrip("0")), most.lstrip("0")) < (len(least.lstrip("0")), least.lstrip("0")):
         raise Refused(f"{where} has its numbers out of order")
-    state.unsafe.update(state.last)
+    state.unsafe.append(state.last)
     state.add(token["repeat"], None)
 
 
@@ -231,7 +244,7 @@ def _refer(state: _State, token: re.Match[str]) -> None:
     digits, name = token["number"], token["back"]
     number = state.names.get(name, 0) if name is not None else int(digits[:9])
     if number not in state.closed:
-        state.unsafe.add(number)
+        state.unsafe.append(range(number, number + 1))
     shown = f"{token[0][:40]} at position {token.start()}"
     state.back.append((len(state.pieces), shown, number or name))
     state.add("", _NO_GROUPS)
