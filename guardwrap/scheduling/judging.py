@@ -131,7 +131,7 @@ def _judgements(
 
         found.update(_each(ended, places, failures, judge))
 
-    for places in grouped(whole, lambda i: _request(ended[i]).constraint if within is None else _request(ended[i])):
+    for places in grouped(whole, lambda i: _request(ended[i]).rule if within is None else _request(ended[i])):
         parts = _request(ended[places[0]]).constraint.parts
         by([part for part in parts if part.cost < COSTLY], places, within or nullcontext)
         left |= {i: [part for part in parts if part.cost >= COSTLY] for i in places}

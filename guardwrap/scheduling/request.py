@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -115,6 +115,14 @@ class Request:
     def number(self) -> int:
         """The number that its randomness belongs to."""
         return self.prompt.number if self.place is None else self.place
+
+    @cached_property
+    def rule(self) -> Hashable:
+        """Its constraint and what its parts are called: texts are judged together where both are equal.
+
+        Constraints are equal whatever names they were given, and a report says the names of its own.
+        """
+        return self.constraint, tuple(part.title for part in self.constraint.parts)
 
     @cached_property
     def runs_code(self) -> bool:

@@ -229,7 +229,7 @@ class Scheduler:
         account.allowance.begin(self._began, limited=self.aside is not None)
         with caught(self._failed, request):
             # A constraint of the user's own may have no spelling, and is a key where attempts of many are grouped.
-            hash(request.constraint), request.constraint.parts, request.runs_code
+            hash(request.rule), request.runs_code
             account.state = request.sampler.init()
         return account
 

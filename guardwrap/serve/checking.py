@@ -17,6 +17,11 @@ __all__ = ["Timed"]
 
 _Answer = TypeVar("_Answer")
 
+LEFT_BEHIND = 8
+"""Threads of one constraint that may still be at work after their time was over."""
+
+_left_behind: dict[int, list[threading.Thread]] = {}  # by the constraint's id, which each thread holds alive
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Timed(Constraint):
@@ -68,6 +73,12 @@ class Timed(Constraint):
         return len(functions) < 1 or self.of is not functions[0] or functions[0].prefix is not None
 
     def _within(self, call: Callable[[], _Answer]) -> _Answer:
+        left = [thread for thread in _left_behind.pop(id(self.of), []) if thread.is_alive()]
+        if left:
+            _left_behind[id(self.of)] = left
+        if len(left) >= LEFT_BEHIND:
+            reason = f"is still at work on {len(left)} calls that took more than {self.seconds:g} s; make it faster"
+            raise CheckFailed(self.title, reason)
         answer: list[_Answer] = []
         raised: list[BaseException] = []
 
@@ -84,5 +95,6 @@ class Timed(Constraint):
             error: Any = raised[0]
             raise error
         if not answer:
+            _left_behind.setdefault(id(self.of), []).append(thread)
             raise CheckFailed(self.title, f"took more than {self.seconds:g} s; make it faster, or raise the limit")
         return answer[0]

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from guardwrap import Budget, Constraint, Length, constraint
+from guardwrap import Budget, Constraint, Length, Regex, constraint
 from guardwrap.draws import Draw
 from guardwrap.errors import own_error
 from guardwrap.samplers import Attempt, Sampler, rejection
 from guardwrap.scheduling import scheduler, skipping
 from guardwrap.scheduling.backend import Decoded, Ids, Launch, Mask
 from guardwrap.scheduling.batch import Batches
+from guardwrap.scheduling.judging import judged
 from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.scheduler import Scheduler
 from guardwrap.scheduling.source import Source
@@ -269,6 +270,15 @@ def test_a_constraint_without_a_digest_is_its_callers() -> None:
         assert [facts(outcome) for outcome in got(batches, made, requests_of(1))] == alone(1)
         assert isinstance(victim.exception(), ValueError)
     assert len(made.backends) == 1
+
+
+def test_a_report_says_the_names_of_its_own_constraint() -> None:
+    """Texts of equal constraints are judged together, whatever each caller calls them."""
+    attempts = []
+    for name in ("mine", "other"):
+        request = request_of(0, random_law(0), Regex("z", name=name))
+        attempts.append(Decoded(Launch(request.prompt.law, 1, 0, 0, request=request), [1], status="cut"))
+    assert [item.judgement.blame for item in judged(attempts)[0]] == ["mine", "other"]
 
 
 def harmless(seam: str) -> bool:

@@ -1,12 +1,13 @@
 """The server's own functions within a time limit."""
 
+import threading
 import time
 
 import pytest
 
 from guardwrap import CheckFailed, Regex, Verdict, constraint
 from guardwrap.constraints.callables import runs_code
-from guardwrap.serve.checking import Timed
+from guardwrap.serve.checking import LEFT_BEHIND, Timed
 
 
 @constraint
@@ -35,6 +36,25 @@ def test_it_judges_as_the_constraint_does():
 def test_a_function_that_hangs_is_left_behind():
     with pytest.raises(CheckFailed, match=r"took more than 0\.05 s"):
         Timed(hangs, 0.05).accepts("a")
+
+
+def test_a_function_that_hangs_gets_so_many_threads_and_no_more():
+    released, calls = threading.Event(), []
+
+    @constraint
+    def waits(text: str) -> bool:
+        calls.append(text)
+        return released.wait(30)
+
+    timed = [Timed(waits, 0.001) for _ in range(LEFT_BEHIND + 3)]  # each request has its own
+    for each in timed:
+        with pytest.raises(CheckFailed, match=r"took more than 0\.001 s"):
+            each.accepts("a")
+    assert len(calls) == LEFT_BEHIND
+    released.set()
+    while any(thread.name == "guardwrap-checker" for thread in threading.enumerate()):
+        time.sleep(0.001)
+    assert Timed(waits, 5).accepts("a")
 
 
 def test_a_function_that_raises_says_nothing_of_the_text():

@@ -2,10 +2,14 @@
 
 import asyncio
 import json
+import threading
 
 import pytest
+from transformers.pipelines import TextGenerationPipeline
 
 from guardwrap import GuardedGenerator
+from guardwrap.backends.refill.decode import RefillBackend
+from guardwrap.errors import PromptError
 from guardwrap.serve.admission import Gate
 from guardwrap.serve.app import create_app
 from guardwrap.serve.refusals import Refused
@@ -56,6 +60,71 @@ async def go_away(app, *, stream):
 @pytest.mark.parametrize("stream", [False, True])
 def test_who_goes_is_missed_at_once(app, stream):
     assert asyncio.run(go_away(app, stream=stream)) == (0, 0)
+
+
+def test_who_goes_in_the_middle_of_a_step_is_counted_until_its_end(app, monkeypatch):
+    """Else clients that come and go would have any number of threads compute for them."""
+    inside, released, advance = threading.Event(), threading.Event(), RefillBackend.advance
+
+    def slowly(self):
+        inside.set()
+        released.wait(20)
+        return advance(self)
+
+    monkeypatch.setattr(RefillBackend, "advance", slowly)
+    gate = app.state.service.gate
+
+    async def run():
+        body = json.dumps({**NEVER, "guardwrap": {"budget": {"max_attempts": None}}}).encode()
+        given = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive():
+            message = next(given, None)
+            if message is None:
+                await asyncio.to_thread(inside.wait)
+            return message or {"type": "http.disconnect"}
+
+        async def send(message):
+            pass
+
+        request = asyncio.create_task(app(dict(SCOPE), receive, send))
+        await asyncio.to_thread(inside.wait)
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+            assert (gate.inside, gate.running, request.done()) == (1, 1, False)
+        released.set()
+        await request
+        assert (gate.inside, gate.running) == (0, 0)
+
+    asyncio.run(run())
+
+
+def test_long_requests_are_read_where_no_other_one_waits(app, monkeypatch):
+    """While 24 of them are tokenized, a short one is read; the long ones' tokenizer is their own."""
+    service, held, asked = app.state.service, threading.Event(), []
+    tokenizer, preprocess = service.session.tokenizer, TextGenerationPipeline.preprocess
+
+    def slowly(self, prompt, **options):
+        asked.append(self.tokenizer is tokenizer)
+        if self.tokenizer is not tokenizer:
+            held.wait(20)
+        return preprocess(self, prompt, **options)
+
+    monkeypatch.setattr(TextGenerationPipeline, "preprocess", slowly)
+    # Nothing is known of the length of what this tokenizer is given, so that it is asked.
+    long = json.dumps({"model": "local", "prompt": "a" * 100_000}).encode()
+    short = json.dumps({"model": "local", "prompt": "ab", "max_tokens": 2}).encode()
+
+    async def run():
+        waiting = [asyncio.create_task(service.read(long, chat=False)) for _ in range(24)]
+        wish, _ = await service.read(short, chat=False)
+        assert wish.prompts == ["ab"]
+        assert not any(task.done() for task in waiting)
+        held.set()
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert all(isinstance(error, PromptError) for error in asyncio.run(run()))
+    assert asked.count(True) == 1
 
 
 def test_negative_control_who_is_not_watched_for_is_served_on(app, monkeypatch):
