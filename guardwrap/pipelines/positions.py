@@ -37,8 +37,10 @@ def require_positions(model: Any, length: int, max_length: int) -> None:
     UsageError
         If that is more than the table has room for.
     """
-    most = _position_table(model)
-    if most is None or max_length - 1 <= most:  # the last token is drawn, and never fed
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if not isinstance(most, int) or max_length - 1 <= most:  # the last token is drawn, and never fed
+        return
+    if not _has_table(model, most):
         return
     shorter = "" if model.config.is_encoder_decoder else ", or shorten the prompt"
     raise UsageError(
@@ -47,17 +49,13 @@ def require_positions(model: Any, length: int, max_length: int) -> None:
     )
 
 
-def _position_table(model: Any) -> int | None:
-    """Return how many positions a model has vectors for, or None where it computes them."""
-    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if not isinstance(context, int):
-        return None
-    words = model.get_input_embeddings()
+def _has_table(model: Any, positions: int) -> bool:
+    """Whether a model looks its positions up; others compute them."""
     sizes = [
         module.num_embeddings
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Embedding) and module is not words and _POSITIONS.search(name)
+        if isinstance(module, torch.nn.Embedding) and _POSITIONS.search(name)
     ]
     sizes += [len(table) for name, table in model.named_buffers() if _POSITIONS.search(name) and table.dim() > 1]
     # Some leave the first rows to padding. A table of another size is of something else, such as an image's patches.
-    return context if any(context <= size <= context + _SPARE for size in sizes) else None
+    return any(positions <= size <= positions + _SPARE for size in sizes)
