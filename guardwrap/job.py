@@ -20,6 +20,7 @@ from guardwrap.pipelines.masking import Mask
 from guardwrap.pipelines.prefix import PrefixWatch
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.proposed import require_weighable
+from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.proposals import Masked
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Backend
@@ -67,6 +68,8 @@ class Job:
         Makes the watch of a constraint and a prompt, which judges running attempts; None without early abort.
     masked
         The proposal, where it is a masked one.
+    vocabulary
+        What each token adds to a text, where the proposal is masked and that is known.
     notes
         For the reports.
     proposal
@@ -89,6 +92,7 @@ class Job:
     model: Any
     watches: Callable[[Constraint, GenerationLaw], PrefixWatch] | None = None
     masked: Masked | None = None
+    vocabulary: Vocabulary | None = None
     notes: tuple[str, ...] = ()
     proposal: Callable[[Constraint], str] | None = None
     weigh: Weigh | None = None
@@ -151,7 +155,8 @@ class Job:
         mask = lookahead = None
         if watch is not None:
             unseen = 0.0 if self.masked is None else self.masked.unseen
-            lookahead = Mask(watch, prompt.law, asked.constraint, partial(self.call.draw, prompt), unseen)
+            draw = partial(self.call.draw, prompt)
+            lookahead = Mask(watch, prompt.law, asked.constraint, draw, unseen, self.vocabulary)
             mask = None if self.masked is None else lookahead
         weigh = self.weigh if asked.sampler.weighs else None
         return self._request(prompt, asked, watch=watch, mask=mask, lookahead=lookahead, weigh=weigh)

@@ -237,6 +237,7 @@ class Session(Asking):
             notes=notes,
             proposal=None if proposal is None else proposal.in_words,
             masked=masked,
+            vocabulary=None if masked is None else stable.vocabulary,
             weigh=None if proposal is None or proposal.only_masks(self.pipe) else Weigher(self.model, model),
             causal=causal,
             each=each,
