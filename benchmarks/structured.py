@@ -2,7 +2,7 @@
 
     python benchmarks/structured.py [--only NAME ...] [--seeds 3] [--out structured.json]
     python benchmarks/structured.py --engines Outlines XGrammar llguidance
-    python benchmarks/structured.py --attempts [--only NAME ...] [--seeds 3] [--out attempts.json]
+    python benchmarks/structured.py --attempts [--only NAME ...] [--seeds 3] [--top-k 0] [--out attempts.json]
 
 The embedded model, one thread, temperature 0.7, top_k 50, at most 64 tokens; eight texts a prompt, and one. Tokens are
 those that the model was run for, each row of a pass one, without the prompt's. CPU seconds are of a call with its
@@ -15,7 +15,8 @@ and what is printed is that of the rest.
 
 ``--attempts`` prints how many attempts a text of ``Masked()`` takes, eight texts a prompt, for ten constraints and for
 three cases in which nearly all tokens are masked. Two kinds of attempts are counted apart, as no mask helps them: those
-that were cut off at 64 tokens before they were whole, and dead ends, where none of the top k tokens can follow.
+that were cut off at 64 tokens before they were whole, and dead ends, where none of the top k tokens can follow. There
+are no dead ends with ``--top-k 0``; engines mask before they take the top k.
 """
 
 import argparse
@@ -122,8 +123,13 @@ BOOK = {
 SIZE = {"enum": ["small", "medium", "large"]}
 TIME, SUM = r"([01]\d|2[0-3]):[0-5]\d", r"\d+( [+*-] \d+)+ = \d+"
 MORE_TASKS = (
-    Task("title, year", "Name a famous book and its year as JSON.", JSONSchema(BOOK), BOOK),
-    Task("enum", "How large is an elephant? Answer with a JSON string.", JSONSchema(SIZE), SIZE),
+    Task("title, year", "Give me the title of a book and its year as JSON.", JSONSchema(BOOK), BOOK),
+    Task(
+        "enum",
+        'How large is an elephant? Answer with "small", "medium" or "large", quotes included.',
+        JSONSchema(SIZE),
+        SIZE,
+    ),
     Task("time", "When does the sun rise? Answer with a time like 13:45.", Regex(TIME, match="fullmatch"), TIME),
     Task("sum", "Write an easy sum with its result.", Regex(SUM, match="fullmatch"), SUM),
 )
@@ -344,6 +350,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--drawn", type=int, default=32, help="texts of each engine, for its distance to g")
     parser.add_argument("--masked", type=int, default=300, help="attempts of Masked(), for its distance to g")
     parser.add_argument("--attempts", action="store_true", help="only how many attempts a text of Masked() takes")
+    parser.add_argument("--top-k", type=int, help="another top_k with --attempts; 0 is none")
     parser.add_argument("--out", type=Path, help="JSON file for all figures")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -351,6 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     bench = Bench()
     chosen = [task for task in every if task.name in (options.only or [task.name])]
     if options.attempts:
+        SETTINGS.update({} if options.top_k is None else {"top_k": options.top_k})
         print(f"{'':20}" + "".join(f"{name:>12}" for name in _FIGURES) + "  ended")
         bench.draw(TASKS[0], 1, 0, proposal=Masked())  # reads the vocabulary
         figures = {task.name: attempts_of_masked(bench, task, options.seeds) for task in chosen}
