@@ -13,7 +13,6 @@ from typing import Any
 from guardwrap.constraints.base import Monitor
 from guardwrap.constraints.reading import Reader, Reading
 from guardwrap.pipelines.vocabulary import Vocabulary
-from guardwrap.private import library_lock
 
 __all__ = ["PrefixWatch", "StablePrefix"]
 
@@ -77,9 +76,12 @@ class StablePrefix:
         """What each token adds to a text; None where that is not known. Read once, in about a second."""
         if not self.works:
             return None
-        with library_lock:
-            found = Vocabulary(self._tokenizer, self._decode, skips=self._skips)
-        return found if found.works else None
+        found = Vocabulary(self._tokenizer, self._decode, skips=self._skips)
+        if not found.works:
+            return None
+        for begins in (False, True):  # made now, and not in the thread of a batch
+            found.trie(begins=begins)
+        return found
 
     def _grows_at_the_end(self, size: int, sample: Sequence[int]) -> bool:
         chance = random.Random(0)
