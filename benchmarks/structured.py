@@ -135,7 +135,7 @@ MORE_TASKS = (
 )
 DIGIT, REPLY = Regex("[1-5]", match="fullmatch"), Regex("yes|no", match="fullmatch")
 CASES = (
-    Task("digit, top_k 1000", "Say hi.", DIGIT, "[1-5]", settings={"top_k": 1000}, texts=4),
+    Task("digit, top_k 1000", "Rate this from 1 to 5: a good film.", DIGIT, "[1-5]", settings={"top_k": 1000}, texts=4),
     Task("yes|no, top_k 0", "Say hi.", REPLY, "yes|no", settings={"top_k": 0}, texts=20),
     Task("yes|no, top_k 50", "Say hi.", REPLY, "yes|no"),
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from codecs import getincrementaldecoder
 from functools import lru_cache
 
+import numpy as np
+
 __all__ = ["REPLACEMENT", "characters", "split"]
 
 REPLACEMENT = "\ufffd"
@@ -12,7 +14,6 @@ REPLACEMENT = "\ufffd"
 
 _decoder = getincrementaldecoder("utf-8")
 _LONGER = {2: (0x1F, 0x80), 3: (0x0F, 0x800), 4: (0x07, 0x10000)}  # by length: bits of the first byte, first code point
-_SURROGATES = range(0xD800, 0xE000)
 
 
 def split(raw: bytes) -> tuple[str, bytes]:
@@ -45,5 +46,6 @@ def characters(partial: bytes) -> str:
     for byte in partial[1:]:
         code = code << 6 | byte & 0x3F
     missing = 6 * (length - len(partial))
-    codes = range(max(code << missing, first), min((code + 1) << missing, 0x110000))
-    return "".join(chr(each) for each in codes if each not in _SURROGATES)
+    codes = np.arange(max(code << missing, first), min((code + 1) << missing, 0x110000), dtype="<u4")
+    whole = codes[(codes < 0xD800) | (codes > 0xDFFF)]  # surrogates are no characters
+    return whole.tobytes().decode("utf-32-le")

@@ -41,10 +41,10 @@ class Rereading(Monitor):
 
     def may_begin(self, partial: bytes, /) -> bool:
         """Try one character of each kind, where the constraint names them."""
+        if self.may_read_one_of([REPLACEMENT]):
+            return True
         possible = self.constraint.spelled_with(partial)
-        if possible is None:
-            return super().may_begin(partial)
-        return self.may_read_one_of([REPLACEMENT]) or self.may_read_one_of(possible)
+        return super().may_begin(partial) if possible is None else self.may_read_one_of(possible)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 import regex
 
 from guardwrap.constraints.characters import characters
-from guardwrap.constraints.limits import MAX_FIXED, MAX_ITEMS, MAX_SETS, count_items, look
+from guardwrap.constraints.limits import MAX_FIXED, MAX_ITEMS, MAX_SETS, count_items, look, within
 from guardwrap.errors import ConstraintError, quoted
 
 __all__ = ["Extent", "compile_pattern", "extent", "filtered_warnings", "kinds"]
@@ -235,6 +235,7 @@ _CATEGORIES = {
     op.CATEGORY_WORD: r"\w",
     op.CATEGORY_NOT_WORD: r"\W",
 }
+_MOST_CHARACTERS = 4096  # more of them are not told apart, which takes up to 0.1 s
 _MOST_SETS = 100  # different ones in an expression; one with more is not looked at
 
 
@@ -252,17 +253,23 @@ def kinds(pattern: str, flags: tuple[str, ...], partial: bytes) -> str | None:
     Returns
     -------
     str or None
-        None if the expression has too many different sets of characters.
+        None if the expression has too many different sets of characters, or one with some of very many characters.
     """
     sets = _sets(pattern, flags)
     if sets is None:
         return None
     text = characters(partial)
-    groups = [set(text)]
+    groups = [text]
     for each in sets:
         look()
-        inside = set(each.findall(text))
-        groups = [part for group in groups for part in (group & inside, group - inside) if part]
+        if len(text) > _MOST_CHARACTERS:
+            if within(each.search, text):
+                return None
+            continue
+        inside = each.findall(text)
+        if 0 < len(inside) < len(text):
+            some = set(inside)
+            groups = [part for group in groups for part in (some.intersection(group), set(group) - some) if part]
     return "".join(sorted(map(min, groups)))
 
 

@@ -321,20 +321,22 @@ class _Search:
         assert vocabulary is not None
         run, pending = self._before.run, self._before.pending
         start = self._monitor.read(run_text(run)) if run else self._monitor
+        possible = self._may_follow(run) if run else _read(start, pending) is not None
         ends = [token for token in self._alone if token < len(self._share)]
         others = self._share.copy()
         others[ends] = 0.0
         self._ordered = others[trie.order]
         key = start.key
         self._known = self._mask.judged(None if key is None else (key, pending, id(trie)))
-        self._known[0] = None if start.verdict is Verdict.VIOLATED else (start, pending)
+        self._known[0] = None if start.verdict is Verdict.VIOLATED or not possible else (start, pending)
         self._push_tokens([*ends, *(token for token in vocabulary.single if self._share[token] > 0)])
         hidden = [*vocabulary.hidden.tolist(), *range(vocabulary.size, len(others))]
         hidden = [token for token in hidden if others[token] > 0]
         if self._full:
             self._push_tokens(hidden)
         elif hidden:
-            self._resolve(float(others[hidden].sum()), out=False)
+            self._gone[hidden] = not possible
+            self._resolve(float(others[hidden].sum()), out=not possible)
         self._enter(0, 0)
 
     def _enter(self, node: int, above: int) -> None:
@@ -380,11 +382,14 @@ class _Search:
         if self._trie is None or self._full or token in mask.law.end_ids:
             return mask.dead(self._ids, [token])[0]
         vocabulary: Any = mask.vocabulary
-        run = self._before.run + bytes([vocabulary.single[token]])
+        return not self._may_follow(self._before.run + bytes([vocabulary.single[token]]))
+
+    def _may_follow(self, run: bytes) -> bool:
+        """Return whether a run of single bytes may come next: as UTF-8, or each byte as U+FFFD."""
         text, pending = split(run)
         if text.encode() + pending == run and _read(self._monitor, run) is not None:
-            return False
-        return self._monitor.read(REPLACEMENT * len(run)).verdict is Verdict.VIOLATED
+            return True
+        return self._monitor.read(REPLACEMENT * len(run)).verdict is not Verdict.VIOLATED
 
 
 def _read(monitor: Monitor, raw: bytes) -> _Node:

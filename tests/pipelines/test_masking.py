@@ -337,6 +337,18 @@ def test_characters_of_several_tokens(name: str, rule: str) -> None:
             assert not left[prefix][token], f"{world.draw(ids).text!r} cannot be drawn"
 
 
+def test_bytes_that_nothing_follows_are_a_dead_end() -> None:
+    """Such as were not looked at: tokens that are not shown leave it at that."""
+    for name in ("byte-level", "byte fallback"):
+        world, _ = reach_of(name)
+        tokens = np.arange(len(world.tokenizer) + 1)  # the last one is not in the vocabulary, and shows nothing
+        begins = world.tokenizer.convert_tokens_to_ids({"byte-level": "Ã", "byte fallback": "<0xC3>"}[name])
+        for rule, ends in (("a digit", True), ("accents", False)):
+            gone = mask_of(world, FIRST[rule][0]).left_out((begins,), tokens, np.full(len(tokens), 1 / len(tokens)))
+            assert gone.all() == ends
+            assert gone[-1] == ends
+
+
 def test_negative_controls_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     world, _ = reach_of("byte-level")
     emoji, size = FIRST["emoji"][0], len(world.tokenizer)
