@@ -259,7 +259,7 @@ def kinds(pattern: str, flags: tuple[str, ...], partial: bytes) -> str | None:
     if sets is None:
         return None
     text = characters(partial)
-    groups = [text]
+    groups: list[Iterable[str]] = [text]
     for each in sets:
         look()
         if len(text) > _MOST_CHARACTERS:
