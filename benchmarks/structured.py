@@ -2,6 +2,7 @@
 
     python benchmarks/structured.py [--only NAME ...] [--seeds 3] [--out structured.json]
     python benchmarks/structured.py --engines Outlines XGrammar llguidance
+    python benchmarks/structured.py --attempts [--only NAME ...] [--seeds 3] [--top-k 0] [--out attempts.json]
 
 The embedded model, one thread, temperature 0.7, top_k 50, at most 64 tokens; eight texts a prompt, and one. Tokens are
 those that the model was run for, each row of a pass one, without the prompt's. CPU seconds are of a call with its
@@ -11,6 +12,11 @@ How far: KL(g‖g') in nats and TVD, g' being the law of the texts that are vali
 ``Masked()`` have theirs; texts of an engine are scored with its mask and without (``masks.log_probabilities``). Weights
 do not see texts that an engine masks though g has them: draws of g say what share that is. Above 0, the KL is infinite
 and what is printed is that of the rest.
+
+``--attempts`` prints how many attempts a text of ``Masked()`` takes, eight texts a prompt, for ten constraints and for
+three cases in which nearly all tokens are masked. Two kinds of attempts are counted apart, as no mask helps them: those
+that were cut off at 64 tokens before they were whole, and dead ends, where none of the top k tokens can follow. There
+are no dead ends with ``--top-k 0``; engines mask before they take the top k.
 """
 
 import argparse
@@ -19,7 +25,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -78,7 +84,9 @@ class Task:
     prompt: str
     constraint: Constraint
     rule: Rule
-    target: float
+    target: float = math.inf
+    settings: dict[str, Any] = field(default_factory=dict)
+    texts: int = 8
 
     @property
     def chat(self) -> list[dict[str, str]]:
@@ -105,6 +113,31 @@ TASKS = (
     ),
     Task("yes or no", "Is the sky blue? Answer yes or no.", Regex(WORD, match="fullmatch"), WORD, 3),
     Task("no comma", "Describe the sea in two sentences.", ~Regex(","), "[^,]*", 70),
+)
+BOOK = {
+    "type": "object",
+    "required": ["title", "year"],
+    "properties": {"title": {"type": "string", "maxLength": 40}, "year": {"type": "integer", "minimum": 1000}},
+    "additionalProperties": False,
+}
+SIZE = {"enum": ["small", "medium", "large"]}
+TIME, SUM = r"([01]\d|2[0-3]):[0-5]\d", r"\d+( [+*-] \d+)+ = \d+"
+MORE_TASKS = (
+    Task("title, year", "Give me the title of a book and its year as JSON.", JSONSchema(BOOK), BOOK),
+    Task(
+        "enum",
+        'How large is an elephant? Answer with "small", "medium" or "large", quotes included.',
+        JSONSchema(SIZE),
+        SIZE,
+    ),
+    Task("time", "When does the sun rise? Answer with a time like 13:45.", Regex(TIME, match="fullmatch"), TIME),
+    Task("sum", "Write an easy sum with its result.", Regex(SUM, match="fullmatch"), SUM),
+)
+DIGIT, REPLY = Regex("[1-5]", match="fullmatch"), Regex("yes|no", match="fullmatch")
+CASES = (
+    Task("digit, top_k 1000", "Rate this from 1 to 5: a good film.", DIGIT, "[1-5]", settings={"top_k": 1000}, texts=4),
+    Task("yes|no, top_k 0", "Say hi.", REPLY, "yes|no", settings={"top_k": 0}, texts=20),
+    Task("yes|no, top_k 50", "Say hi.", REPLY, "yes|no"),
 )
 WAYS: dict[str, dict[str, Any]] = {
     "rejection, exactly g": {},
@@ -135,7 +168,7 @@ class Bench:
         figures |= {"passes": self.passes - before, "cpu_s": time.process_time() - begin}
 
     def draw(self, task: Task, texts: int, seed: int, **how: Any) -> Outcome:
-        given = {"constraints": task.constraint, **how, **SETTINGS}
+        given = {"constraints": task.constraint, **how, **SETTINGS, **task.settings}
         (outcome,) = self.guarded.run([task.chat], num_return_sequences=texts, seed=seed, **given)
         return outcome
 
@@ -262,7 +295,7 @@ def measure(bench: Bench, task: Task, engines: dict[str, Compile], options: argp
                     run = theirs(bench, task, texts, seed, makes[name])
                 found["runs"].setdefault(f"{name}, {texts}", []).append(run)
             show(task, f"{name}, {texts}", summary(found["runs"][f"{name}, {texts}"]))
-    found["distance"]["Masked"] = masked_distance(bench, task, options.attempts)
+    found["distance"]["Masked"] = masked_distance(bench, task, options.masked)
     if makes:
         gold = bench.draw(task, options.gold, GOLD_SEED)
         for name, make in makes.items():
@@ -277,6 +310,30 @@ def measure(bench: Bench, task: Task, engines: dict[str, Compile], options: argp
     return found
 
 
+def attempts_of_masked(bench: Bench, task: Task, seeds: int) -> dict[str, Any]:
+    """Measure what texts of ``Masked()`` take, and print a line."""
+    outcomes, begin = [], time.process_time()
+    for seed in range(seeds):
+        budget = Budget(max_attempts=20 * task.texts)
+        outcomes.append(bench.draw(task, task.texts, seed, proposal=Masked(), budget=budget))
+    seconds = time.process_time() - begin
+    texts = sum(len(outcome.texts) for outcome in outcomes)
+    attempts = sum(outcome.report.usage.attempts for outcome in outcomes)
+    cut = sum(outcome.report.cut_off for outcome in outcomes)
+    dead = sum(outcome.report.rejections.get("a mask that left no token", 0) for outcome in outcomes)
+    each = max(texts, 1)
+    figures: dict[str, Any] = {"texts": texts, "attempts": attempts, "cut off": cut, "dead ends": dead}
+    figures |= {"a text": (attempts - cut - dead) / each}
+    figures |= {"tokens a text": sum(outcome.report.usage.computed_tokens for outcome in outcomes) / each}
+    figures |= {"CPU s a text": seconds / each, "ended": sorted({outcome.report.ended for outcome in outcomes})}
+    told = "".join(f"{figures[name]:12.{places}f}" for name, places in _FIGURES.items())
+    print(f"{task.name:20}{told}  {', '.join(figures['ended'])}", flush=True)
+    return figures
+
+
+_FIGURES = {"texts": 0, "attempts": 0, "cut off": 0, "dead ends": 0, "a text": 2, "tokens a text": 1, "CPU s a text": 3}
+
+
 def show(task: Task, name: str, figures: dict[str, Any]) -> None:
     values = (figures[key] for key in ("valid", "computed_tokens", "length", "passes", "cpu_s"))
     attempts = f"{figures['attempts']:11.1f}" if "attempts" in figures else ""
@@ -285,23 +342,35 @@ def show(task: Task, name: str, figures: dict[str, Any]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=[task.name for task in TASKS], help="tasks")
+    every = (*TASKS, *MORE_TASKS, *CASES)
+    parser.add_argument("--only", nargs="+", choices=[task.name for task in every], help="tasks")
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=[], help="to compare with")
     parser.add_argument("--gold", type=int, default=50, help="draws of g that engines are held against")
     parser.add_argument("--drawn", type=int, default=32, help="texts of each engine, for its distance to g")
-    parser.add_argument("--attempts", type=int, default=300, help="of Masked(), for its distance to g")
+    parser.add_argument("--masked", type=int, default=300, help="attempts of Masked(), for its distance to g")
+    parser.add_argument("--attempts", action="store_true", help="only how many attempts a text of Masked() takes")
+    parser.add_argument("--top-k", type=int, help="another top_k with --attempts; 0 is none")
     parser.add_argument("--out", type=Path, help="JSON file for all figures")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
     bench = Bench()
+    chosen = [task for task in every if task.name in (options.only or [task.name])]
+    if options.attempts:
+        SETTINGS.update({} if options.top_k is None else {"top_k": options.top_k})
+        print(f"{'':20}" + "".join(f"{name:>12}" for name in _FIGURES) + "  ended")
+        bench.draw(TASKS[0], 1, 0, proposal=Masked())  # reads the vocabulary
+        figures = {task.name: attempts_of_masked(bench, task, options.seeds) for task in chosen}
+        if options.out:
+            options.out.write_text(json.dumps(figures, indent=1) + "\n")
+        return
     engines = {name: ENGINES[name](bench.model, bench.tokenizer) for name in options.engines}
     print(f"{'':39}{'valid':>10}{'tokens':>10}{'length':>10}{'passes':>10}{'CPU s':>10}{'attempts':>11}  a valid text")
     settings = {**SETTINGS, "seeds": options.seeds, "gold": options.gold, "drawn": options.drawn}
     found: dict[str, Any] = {"settings": settings, "versions": versions(options.engines), "tasks": {}}
     for task in TASKS:
-        if task.name in (options.only or [task.name]):
+        if task in chosen:
             found["tasks"][task.name] = measure(bench, task, engines, options)
             if options.out:
                 options.out.write_text(json.dumps(plain(found), indent=1) + "\n")

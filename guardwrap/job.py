@@ -21,6 +21,7 @@ from guardwrap.pipelines.messages import WHOLE_MESSAGE
 from guardwrap.pipelines.prefix import PrefixWatch
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.proposed import require_weighable
+from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.proposals import Masked
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Backend
@@ -68,6 +69,8 @@ class Job:
         Makes the watch of a constraint and a prompt, which judges running attempts; None without early abort.
     masked
         The proposal, where it is a masked one.
+    vocabulary
+        What each token adds to a text, where the proposal is masked and that is known.
     notes, of_weights
         For the reports; the latter for those of samplers that weigh.
     proposal
@@ -92,6 +95,7 @@ class Job:
     model: Any
     watches: Callable[[Constraint, GenerationLaw], PrefixWatch] | None = None
     masked: Masked | None = None
+    vocabulary: Vocabulary | None = None
     notes: tuple[str, ...] = ()
     of_weights: tuple[str, ...] = ()
     proposal: Callable[[Constraint, Any], str] | None = None
@@ -157,7 +161,8 @@ class Job:
         mask = lookahead = None
         if watch is not None:
             unseen = 0.0 if self.masked is None else self.masked.unseen
-            lookahead = Mask(watch, prompt.law, asked.constraint, partial(self.call.draw, prompt), unseen)
+            draw = partial(self.call.draw, prompt)
+            lookahead = Mask(watch, prompt.law, asked.constraint, draw, unseen, self.vocabulary)
             mask = None if self.masked is None else lookahead
         weigh = self.weigh if asked.sampler.weighs else None
         notes = (*prompt.law.notes, *((WHOLE_MESSAGE,) if parsed else ()))

@@ -114,7 +114,8 @@ class Adapter:
 class Masked:
     """A proposal that never draws a token after which the constraint could not be satisfied any more.
 
-    Each token is drawn from those whose verdict is not VIOLATED, in proportion to their probabilities. That is
+    Each token is drawn from those whose verdict is not VIOLATED, in proportion to their probabilities. A token that
+    ends within a character is judged by the characters that may come of it. That is
     what engines for structured output do; it is not g, as it does not look at where a token leads. But its weights are
     known without another pass of the model: log a(y)/a'(y) is the sum of log Z_t over the tokens, Z_t being the
     share of the probability that was left. With ``"rejection"`` texts are from g' and the report says so; ``"qrs"`` and
@@ -126,9 +127,16 @@ class Masked:
         What is masked, if not the model itself: a ``Prompt``, or another model, as ``proposal=`` takes them. An adapter
         is masked where the call or the wrapper has one beside it.
     unseen
-        Tokens are looked at from the likeliest down, until those that are not looked at have at most this share of what
-        is left (or 1024 were). One of them that violates the constraint ends its attempt. What is looked at follows
-        from the law alone and not from what is drawn, so a' is a law with known weights.
+        The whole vocabulary is looked at, the likeliest tokens first and those that begin alike together, until those
+        that are left have at most this share of what remains. Where 2048 judgements do not suffice, the report says
+        how large that share is. An unseen token that violates the constraint ends its attempt. What is looked at
+        depends on the model's probabilities and not on what is drawn, so a' is a distribution with known weights.
+
+    Notes
+    -----
+    An attempt for which the settings leave no token, as ``top_k`` can, is rejected. Where that holds for all texts, the
+    run ends as ``"impossible"``. A mask that takes more than 0.5 s at once, or 0.02 s for each token on average, is
+    given up: the rest of that prompt's tokens is drawn without it, and the report says so.
 
     Raises
     ------

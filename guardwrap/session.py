@@ -256,6 +256,7 @@ class Session(Asking):
             of_weights=(QUANTISED,) if by_mask and is_quantised(model) else (),
             proposal=None if proposal is None else partial(proposal.in_words, other_settings=off is not None),
             masked=masked,
+            vocabulary=None if masked is None else stable.vocabulary,
             weigh=None if proposal is None or by_mask else Weigher(self.model, model),
             causal=causal,
             each=each,

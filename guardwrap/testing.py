@@ -30,6 +30,7 @@ from transformers import (
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from guardwrap.constraints import Constraint, Verdict, dump, parse
+from guardwrap.constraints.base import Monitor
 from guardwrap.constraints.judge import run_check, run_verdict
 from guardwrap.draws import Draw
 from guardwrap.scheduling.backend import Backend, Decoded, Launch
@@ -281,6 +282,7 @@ def check_constraint(constraint: Constraint, texts: Iterable[str]) -> None:
     texts = list(texts)
     draws = [Draw("", (), text) for text in texts]
     together = run_check(constraint, draws)
+    alike: dict[Any, Monitor] = {}
     assert together == [run_check(constraint, [draw])[0] for draw in draws], "the judgement depends on the batch"
     assert run_check(~constraint, draws) == [not holds for holds in together], "the negation is not the opposite"
     for text, holds in zip(texts, together, strict=True):
@@ -295,6 +297,16 @@ def check_constraint(constraint: Constraint, texts: Iterable[str]) -> None:
             assert reading.verdicts(following) == [reading.read(each).verdict for each in following], (
                 f"the monitor's verdicts on what may follow {text[:end]!r} are not those when it is read"
             )
+            partial = text[end : end + 1].encode("utf-8", "surrogatepass")[:-1]
+            begun = [partial[:size] for size in range(1, len(partial) + 1)]
+            assert (
+                all(map(reading.may_begin, begun)) or reading.read(text[end : end + 1]).verdict is Verdict.VIOLATED
+            ), f"after {text[:end]!r} the monitor refuses bytes of a character that may come next"
+            if reading.key is not None:
+                same = alike.setdefault(reading.key, reading)
+                assert same.verdicts(following) == reading.verdicts(following), (
+                    f"the monitor has one key for {text[:end]!r} and something else, and judges what follows otherwise"
+                )
             reading = reading.read(text[end : end + 1])
             assert verdict is Verdict.UNDECIDED or (verdict is Verdict.SATISFIED) == holds, (
                 f"the verdict {verdict.name} on {text[:end]!r} is unsound: {text!r} "

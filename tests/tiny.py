@@ -31,7 +31,7 @@ from transformers import (
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from guardwrap.testing import World, character_tokenizer
+from guardwrap.testing import TableConfig, TableModel, World, character_tokenizer
 
 LETTERS = "abcdef .\n"
 AUDIO = np.random.default_rng(0).normal(size=48_000).astype(np.float32)
@@ -238,3 +238,49 @@ def with_template(world: World) -> World:
     world.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     world.tokenizer.response_template = template("a", "()", "[]")
     return world
+
+
+def byte_tokenizer(texts: Sequence[str | bytes]) -> PreTrainedTokenizerFast:
+    """Return a byte-level tokenizer, as GPT-2's, whose tokens are these; bytes need not be whole characters."""
+    letters = bytes_to_letters()
+    names = ["".join(letters[byte] for byte in (text.encode() if isinstance(text, str) else text)) for text in texts]
+    tokenizer = Tokenizer(models.BPE({"<end>": 0, **{name: i for i, name in enumerate(names, 1)}}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return fast(tokenizer)
+
+
+def fallback_tokenizer(texts: Sequence[str | bytes]) -> PreTrainedTokenizerFast:
+    """Return a tokenizer with byte fallback, as Llama's, whose tokens are these texts and single bytes."""
+    names = [text.replace(" ", "▁") if isinstance(text, str) else f"<0x{text[0]:02X}>" for text in texts]
+    vocabulary = {"<end>": 0, **{name: i for i, name in enumerate(names, 1)}}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True))
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(steps)
+    return fast(tokenizer)
+
+
+def bytes_to_letters() -> dict[int, str]:
+    """Return what a byte-level tokenizer writes each byte as."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+
+
+def fast(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    """Return a tokenizer for transformers whose token 0 pads and ends."""
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<end>", pad_token="<end>", clean_up_tokenization_spaces=False
+    )
+
+
+def byte_world(tokenizer: PreTrainedTokenizerFast, *, max_new_tokens: int = 4, **settings: Any) -> World:
+    """Return a finite world over a random table of a tokenizer's tokens."""
+    config = TableConfig(vocab_size=len(tokenizer), max_position_embeddings=max_new_tokens + 16)
+    model = TableModel(config)
+    with torch.no_grad():
+        model.table.copy_(torch.randn(model.table.shape, generator=torch.Generator().manual_seed(0)))
+    for part in (model.config, model.generation_config):
+        part.eos_token_id = part.pad_token_id = 0
+        part.bos_token_id = None
+    return World(model, tokenizer, "a", max_new_tokens, **settings)

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -15,15 +14,10 @@ from guardwrap.backends.law import GenerationLaw, ended_by
 from guardwrap.backends.narrowing import Candidates
 from guardwrap.backends.tokens import argmax, inverse_cdf, require_drawable, warped
 from guardwrap.errors import own_error
-from guardwrap.scheduling.backend import Decoded, Launch, grouped
+from guardwrap.scheduling.backend import DEAD_END, Decoded, Launch, grouped
 from guardwrap.scheduling.randomness import uniforms
 
 __all__ = ["begun", "candidates_of", "choose_tokens", "draw", "note", "walk"]
-
-LOOKED_AT = 32
-"""Candidates of a next token that are judged at once."""
-
-MOST_LOOKED_AT = 1024
 
 
 def begun(launch: Launch) -> Decoded:
@@ -51,7 +45,8 @@ def draw(logits: torch.Tensor, attempts: Sequence[Decoded]) -> torch.Tensor:
     groups = grouped(range(len(attempts)), lambda row: _law(attempts[row]).group)
     draw_together = _drawn if len(groups) == 1 else partial(_drawn_apart, groups)
     tokens = draw_together(logits, attempts, chance)
-    _settle([attempt for attempt in attempts if attempt.error is None and not step(attempt)])
+    drawn = [attempt for attempt in attempts if attempt.error is None and attempt.status == "running"]
+    _settle([attempt for attempt in drawn if not step(attempt)])
     return tokens
 
 
@@ -72,44 +67,43 @@ def candidates_of(logits: torch.Tensor, attempt: Decoded) -> Candidates:
     return tokens[some].cpu().numpy(), values[some].cpu().numpy()
 
 
-def _masked(scores: torch.Tensor, candidates: torch.Tensor | None, attempts: Sequence[Decoded]) -> list[float]:
-    """Exclude the tokens that attempts' masks leave out; return log Z of each row.
+def _masked(
+    scores: torch.Tensor, candidates: torch.Tensor | None, attempts: Sequence[Decoded]
+) -> tuple[torch.Tensor, list[float]]:
+    """Exclude the tokens that attempts' masks leave out.
 
-    Where a mask would leave nothing, nothing is excluded: the attempt ends with whatever it draws.
+    Returns
+    -------
+    scores : torch.Tensor
+        Without those tokens.
+    logs : list of float
+        log Z of each row, in nats; -inf where nothing is left, of which no token is excluded.
     """
-    logs = []
     shares = scores.double().softmax(-1)
+    masked, logs = scores.clone(), [0.0] * len(attempts)  # if one raises, the others begin again from what was
     for row, attempt in enumerate(attempts):
-        logs.append(0.0)
-        if attempt.launch.mask is not None:
-            dead = _dead(shares[row], None if candidates is None else candidates[row], attempt)
-            left = float(shares[row].index_fill(0, dead, 0.0).sum())
-            if left > 0 and len(dead):
-                scores[row, dead] = -math.inf
-                logs[-1] = math.log(left)
-    return logs
+        mask = attempt.launch.mask
+        if mask is None:
+            continue
+        some = shares[row].nonzero().squeeze(1)
+        tokens = some if candidates is None else candidates[row, some]
+        gone = mask.left_out(attempt.token_ids, tokens.cpu().numpy(), shares[row, some].cpu().numpy())
+        dead = some[torch.from_numpy(gone).to(some.device)]
+        if len(dead) == len(some):
+            logs[row] = -math.inf
+        elif len(dead):
+            masked[row, dead] = -math.inf
+            logs[row] = math.log(float(shares[row].index_fill(0, dead, 0.0).sum()))
+    return masked, logs
 
 
-def _dead(shares: torch.Tensor, candidates: torch.Tensor | None, attempt: Decoded) -> torch.Tensor:
-    """Return the columns that an attempt's mask leaves out; ``shares`` and ``candidates`` are ``[columns]``.
-
-    They are looked at from the likeliest down, until the others have hardly any share of what is left. When that is
-    depends on the law alone.
-    """
-    mask: Any = attempt.launch.mask
-    values, columns = shares.sort(descending=True, stable=True)
-    most = min(MOST_LOOKED_AT, int((values > 0).sum()))
-    rest = (values.sum() - values.cumsum(0)).clamp(min=0).tolist()
-    places, probable = columns[:most], values[:most].tolist()
-    tokens = (places if candidates is None else candidates[places]).tolist()
-    dead: list[bool] = []
-    left = 0.0
-    while len(dead) < most and (not dead or rest[len(dead) - 1] > mask.unseen * left):
-        some = slice(len(dead), min(len(dead) + LOOKED_AT, most))
-        found = mask.dead(attempt.token_ids, tokens[some])
-        left += sum(value for value, gone in zip(probable[some], found, strict=True) if not gone)
-        dead += found
-    return places[: len(dead)][torch.tensor(dead, device=places.device)]
+def _end(attempt: Decoded) -> None:
+    """End an attempt all of whose next tokens are left out, and those that come here after it."""
+    attempt.status, attempt.blame = "aborted", DEAD_END
+    attempt.launch.mask.close(attempt.token_ids)  # type: ignore[union-attr]  # it has left them out
+    if attempt.place is not None:
+        attempt.place.end = attempt.status, attempt.blame
+        attempt.memo = attempt.place.memo
 
 
 def _keep_laws(
@@ -132,14 +126,21 @@ def _drawn(logits: torch.Tensor, attempts: Sequence[Decoded], chance: Sequence[f
     """Draw for attempts of one mode and equal warpers; where that raises, request by request."""
     try:
         scores, candidates = warped(_process(logits, attempts), _law(attempts[0]).warpers)
-        left = None
-        if any(each.launch.mask for each in attempts):
-            scores = scores.clone()  # where another one's mask raises, all begin again with what this is made of
-            left = _masked(scores, candidates, attempts)
-        tokens = choose_tokens(scores, attempts, chance, candidates)  # which looks for NaN first
-        for attempt, log_left in zip(attempts, left, strict=True) if left is not None else ():
-            attempt.log_left += log_left  # not before, for the same reason
-        _keep_laws(scores, candidates, attempts, left)
+        if all(attempt.launch.mask is None for attempt in attempts):
+            return _chosen(scores, candidates, attempts, chance, None)
+        require_drawable(scores)
+        scores, left = _masked(scores, candidates, attempts)
+        for attempt, log_left in zip(attempts, left, strict=True):
+            if log_left == -math.inf:
+                _end(attempt)
+            else:
+                attempt.log_left += log_left
+        rows = [row for row, attempt in enumerate(attempts) if attempt.status == "running"]
+        tokens = torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
+        if rows:
+            some = None if candidates is None else candidates[rows]
+            kept, its = [attempts[row] for row in rows], [chance[row] for row in rows]
+            tokens[rows] = _chosen(scores[rows], some, kept, its, [left[row] for row in rows])
         return tokens
     except torch.OutOfMemoryError:
         raise
@@ -151,6 +152,19 @@ def _drawn(logits: torch.Tensor, attempts: Sequence[Decoded], chance: Sequence[f
                 attempt.fail(own)
             return torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
     return _drawn_apart(parts, logits, attempts, chance)
+
+
+def _chosen(
+    scores: torch.Tensor,
+    candidates: torch.Tensor | None,
+    attempts: Sequence[Decoded],
+    chance: Sequence[float],
+    left: Sequence[float] | None,
+) -> torch.Tensor:
+    """Choose a token for each attempt, and keep the laws that they were drawn from."""
+    tokens = choose_tokens(scores, attempts, chance, candidates)  # which looks for NaN first
+    _keep_laws(scores, candidates, attempts, left)
+    return tokens
 
 
 def _drawn_apart(

@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 
@@ -144,7 +144,9 @@ class Tree:
         # Requests of equal prompts share the law. What is over for one is over for others under the same constraint,
         # unless it is judged with the prompt's text: a tokenizer may read two texts as the same tokens.
         constraint = getattr(launch.request, "constraint", None)
-        rule = constraint, _text_of(launch), launch.watch is None, launch.mask is None
+        # A mask may have given up for one request alone.
+        masked = None if launch.mask is None else ref(launch.request)
+        rule = constraint, _text_of(launch), launch.watch is None, masked
         root = self._roots.setdefault(law, {}).setdefault(rule, Place())
         root.used = self._begun
         return root

@@ -8,13 +8,14 @@ import json
 import math
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from guardwrap.constraints.characters import REPLACEMENT, characters
 from guardwrap.constraints.limits import look
 from guardwrap.draws import Draw
 from guardwrap.errors import ConstraintError, quoted, require_arguments
@@ -34,6 +35,10 @@ class Verdict(IntEnum):
     """Not known: the sound default."""
     SATISFIED = 1
     """Every continuation satisfies it."""
+
+
+_FEW = 64
+"""Characters that are tried one by one to find out whether one of them may come next."""
 
 
 class Monitor(ABC):
@@ -71,6 +76,28 @@ class Monitor(ABC):
             look()  # there may be a thousand of them
             found.append(self.read(text).verdict)
         return found
+
+    @property
+    def key(self) -> Hashable | None:
+        """Equal only for monitors of one constraint that judge alike whatever comes next; None if that is unknown."""
+        return None
+
+    def may_begin(self, partial: bytes, /) -> bool:
+        """Return whether a character whose UTF-8 begins with these bytes may come next; True if that is unknown.
+
+        Bytes that remain incomplete are decoded to U+FFFD, so False means that U+FFFD is VIOLATED as well.
+        """
+        if self.read(REPLACEMENT).verdict is not Verdict.VIOLATED:
+            return True
+        possible = characters(partial)
+        return len(possible) > _FEW or self.may_read_one_of(possible)
+
+    def may_read_one_of(self, possible: Sequence[str], /) -> bool:
+        """Return whether one of these texts may come next."""
+        for start in range(0, len(possible), _FEW):
+            if any(verdict is not Verdict.VIOLATED for verdict in self.verdicts(possible[start : start + _FEW])):
+                return True
+        return False
 
 
 class Constraint(ABC):
@@ -120,6 +147,13 @@ class Constraint(ABC):
             Sound or UNDECIDED.
         """
         return Verdict.UNDECIDED
+
+    def spelled_with(self, partial: bytes, /) -> str | None:
+        """Return characters that begin with these bytes, one of each kind that it tells apart; None if unknown.
+
+        If one of them may come next, so may all of its kind.
+        """
+        return None
 
     def monitor(self) -> Monitor:
         """Return a monitor that has read nothing. By default it judges the whole prefix anew for each piece.

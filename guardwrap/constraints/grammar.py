@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 from llguidance import LLMatcher
 
 from guardwrap.constraints.base import Monitor, Verdict, about, is_count, require
+from guardwrap.constraints.characters import REPLACEMENT
 from guardwrap.constraints.limits import VERDICT_SECONDS, TimeLimit, time_limit
 from guardwrap.constraints.recogniser import Exhausted, Recogniser
 from guardwrap.constraints.text import TextConstraint, require_choice
@@ -166,6 +167,16 @@ class _Reading(Monitor):
                     return self.grammar._reading(longer)
         except (TimeLimit, Exhausted):
             return _Reading(self.grammar, "", self.recogniser, None, lost=True)
+
+    def may_begin(self, partial: bytes, /) -> bool:
+        """Look whether the parser, which reads bytes, could go on with these, or with U+FFFD."""
+        if self.matcher is None:
+            return self.lost
+        try:
+            with time_limit(VERDICT_SECONDS):
+                return any(self.recogniser.may_follow_bytes(self.matcher, (partial, REPLACEMENT.encode())))
+        except (TimeLimit, Exhausted):
+            return True
 
     def verdicts(self, texts: Sequence[str], /) -> list[Verdict]:
         """Look which candidates the parser could go on with; it stays where it is."""

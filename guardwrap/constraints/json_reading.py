@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import IntEnum, auto
 from typing import Any, Self
 
 from guardwrap.constraints import json_frames as frames
 from guardwrap.constraints import json_text
 from guardwrap.constraints.base import Monitor, Verdict
+from guardwrap.constraints.characters import REPLACEMENT
 from guardwrap.constraints.json_frames import Dead, Frame
 from guardwrap.constraints.json_plans import LITERALS, SATISFIED, UNDECIDED, VIOLATED, Children, Plan, Verdicts
 from guardwrap.constraints.json_subschemas import Kind, Schema, Subschema
@@ -109,6 +110,44 @@ class Reading(Monitor):
                 return [self._read(text).verdict for text in texts]
         except (TimeLimit, RecursionError):  # for one of them, perhaps
             return super().verdicts(texts)
+
+    @property
+    def key(self) -> Hashable | None:
+        """Where it stands, and what it knows of the string, number or word that it is in.
+
+        How long a string is counts only if the schema says something about it.
+        """
+        place = (self._want, self.verdict, self._frame, self._after_gap)
+        if self._want not in _STEPS:
+            return place
+        length = self._length if self._plan.strings else 0
+        return (*place, self._plan, self._local, self._total, self._text, self._wants_text, self._rest, length)
+
+    def may_begin(self, partial: bytes, /) -> bool:
+        """Return whether it is in a string that may go on so: outside strings JSON is ASCII."""
+        if self._want is _Want.NOTHING:
+            return self.verdict is not Verdict.VIOLATED
+        if self._want is not _Want.STRING and self._want is not _Want.NAME:
+            return False
+        if self.may_read_one_of([REPLACEMENT]):
+            return True
+        following = self._following()
+        return (
+            super().may_begin(partial)
+            if following is None
+            else self.may_read_one_of(
+                [char for char in following if char.encode("utf-8", "surrogatepass").startswith(partial)]
+            )
+        )
+
+    def _following(self) -> set[str] | None:
+        """Return the characters that may follow in the words of a string or key; None where others may, too."""
+        closed = [keys for _, keys in self._frame.plan.closed] if self._want is _Want.NAME and self._frame else []
+        rules = [rules for _, rules in self._plan.strings]
+        if any(each.pattern is not None for each in rules) or any(keys.patterns for keys in closed):
+            return None
+        words = [words for each in rules for words in each.words] + [keys.words for keys in closed]
+        return {char for each in words for char in each.following(self._text)}
 
     def _copy(self) -> Self:
         made = object.__new__(type(self))

@@ -43,6 +43,16 @@ class Words:
                 return True
         return False
 
+    def following(self, prefix: str) -> set[str]:
+        """Return the characters that follow the prefix in those that begin with it."""
+        found: set[str] = set()
+        for i in range(bisect_left(self._sorted, prefix), len(self._sorted)):
+            look()
+            if not self._sorted[i].startswith(prefix):
+                break
+            found.update(self._sorted[i][len(prefix) : len(prefix) + 1])
+        return found
+
 
 _EACH = 256  # up to so many characters an expression is asked at each
 

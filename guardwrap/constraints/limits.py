@@ -126,7 +126,9 @@ class time_limit:  # noqa: N801  # reads as a function; entered at every token, 
     seconds
         The limit.
     anew
-        Whether a limit that runs already is left aside.
+        Whether a limit that runs already is left aside, unless that is firm.
+    firm
+        Whether it holds for limits that begin anew as well.
 
     Attributes
     ----------
@@ -134,16 +136,19 @@ class time_limit:  # noqa: N801  # reads as a function; entered at every token, 
         Whether something gave up because of it, or because of a limit of its own within it.
     """
 
-    __slots__ = ("_anew", "_before", "end", "late", "outer", "seconds")
+    __slots__ = ("_anew", "_before", "_firm", "end", "late", "outer", "seconds")
 
-    def __init__(self, seconds: float, *, anew: bool = False) -> None:
+    def __init__(self, seconds: float, *, anew: bool = False, firm: bool = False) -> None:
         self.seconds = seconds
         self._anew = anew
+        self._firm = firm
         self.late = False
 
     def __enter__(self) -> Self:
         self._before = _running.clock
-        self.outer = _running.step if self._anew else self._before
+        self.outer = self._before
+        while self._anew and self.outer is not None and not self.outer._firm:
+            self.outer = self.outer.outer
         self.end = now() + self.seconds
         if self.outer is not None and self.outer.end < self.end:
             self.seconds, self.end = self.outer.seconds, self.outer.end
@@ -169,7 +174,7 @@ class step_limit(time_limit):  # noqa: N801  # reads as a function
     __slots__ = ()
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(seconds, anew=True)
+        super().__init__(seconds, anew=True, firm=True)
 
     def __enter__(self) -> Self:
         super().__enter__()

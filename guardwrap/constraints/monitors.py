@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from guardwrap.constraints.base import Constraint, Monitor, Verdict
+from guardwrap.constraints.characters import REPLACEMENT
 from guardwrap.constraints.judge import run_verdict
 from guardwrap.constraints.limits import look
 
@@ -50,6 +51,13 @@ class Rereading(Monitor):
         decided = self.prefix and self.verdict is not Verdict.UNDECIDED
         return self if decided else Rereading(self.constraint, self.prefix + text)
 
+    def may_begin(self, partial: bytes, /) -> bool:
+        """Try one character of each kind, where the constraint names them."""
+        if self.may_read_one_of([REPLACEMENT]):
+            return True
+        possible = self.constraint.spelled_with(partial)
+        return super().may_begin(partial) if possible is None else self.may_read_one_of(possible)
+
 
 @dataclass(frozen=True)
 class Combined(Monitor):
@@ -69,7 +77,9 @@ class Combined(Monitor):
     @property
     def verdict(self) -> Verdict:
         """The least, or the greatest, of the parts' verdicts."""
-        return _once(self, lambda: self.choose(part.verdict for part in self.parts))
+        return _once(
+            self, lambda: self.choose(part.verdict for part in self.parts) if self.parts else Verdict.UNDECIDED
+        )
 
     def read(self, text: str, /) -> Monitor:
         """Hand the text to each part."""
@@ -87,6 +97,19 @@ class Combined(Monitor):
             return [self.verdict] * len(texts)
         each = [part.verdicts(texts) for part in self.parts]
         return [self.choose(column) for column in zip(*each, strict=True)]
+
+    @property
+    def key(self) -> Hashable | None:
+        """All of the parts' keys."""
+        keys = tuple(part.key for part in self.parts)
+        return None if None in keys else keys
+
+    def may_begin(self, partial: bytes, /) -> bool:
+        """Ask each part, though no one character need be possible for all of them."""
+        if self.verdict is not Verdict.UNDECIDED:
+            return self.verdict is Verdict.SATISFIED
+        answers = (part.may_begin(partial) for part in self.parts)
+        return all(answers) if self.choose is min else any(answers)
 
 
 @dataclass(frozen=True)
@@ -113,3 +136,8 @@ class Negated(Monitor):
     def verdicts(self, texts: Sequence[str], /) -> list[Verdict]:
         """Ask the part about all candidates at once."""
         return [Verdict(-verdict) for verdict in self.part.verdicts(texts)]
+
+    @property
+    def key(self) -> Hashable | None:
+        """That of the part."""
+        return self.part.key

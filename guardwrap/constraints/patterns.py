@@ -12,16 +12,18 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from re import _constants as op  # type: ignore[attr-defined, unused-ignore]  # the parser that `re` itself uses
 from re import _parser as parser  # type: ignore[attr-defined, unused-ignore]
 from typing import Any, Literal, NamedTuple
 
 import regex
 
-from guardwrap.constraints.limits import MAX_FIXED, MAX_ITEMS, MAX_SETS, count_items
+from guardwrap.constraints.characters import characters
+from guardwrap.constraints.limits import MAX_FIXED, MAX_ITEMS, MAX_SETS, count_items, look, within
 from guardwrap.errors import ConstraintError, quoted
 
-__all__ = ["Extent", "compile_pattern", "extent", "filtered_warnings"]
+__all__ = ["Extent", "compile_pattern", "extent", "filtered_warnings", "kinds"]
 
 _CONSUMING = {op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY}
 _BEGINNINGS = {op.AT_BEGINNING, op.AT_BEGINNING_STRING}
@@ -233,3 +235,85 @@ def _reach(code: Any, argument: Any, flags: int) -> int:
             if width < 1000:
                 return int(width)
     raise _Unknown
+
+
+_CATEGORIES = {
+    op.CATEGORY_DIGIT: r"\d",
+    op.CATEGORY_NOT_DIGIT: r"\D",
+    op.CATEGORY_SPACE: r"\s",
+    op.CATEGORY_NOT_SPACE: r"\S",
+    op.CATEGORY_WORD: r"\w",
+    op.CATEGORY_NOT_WORD: r"\W",
+}
+_MOST_CHARACTERS = 4096  # more of them are not told apart, which takes up to 0.1 s
+_MOST_SETS = 100  # different ones in an expression; one with more is not looked at
+
+
+@lru_cache(1024)
+def kinds(pattern: str, flags: tuple[str, ...], partial: bytes) -> str | None:
+    """Return one character of each kind that an expression tells apart, of those that begin with these bytes.
+
+    Parameters
+    ----------
+    pattern, flags
+        An expression that only consumes characters.
+    partial
+        The first bytes of a character of several bytes, without the last one.
+
+    Returns
+    -------
+    str or None
+        None if the expression has too many different sets of characters, or one with some of very many characters.
+    """
+    sets = _sets(pattern, flags)
+    if sets is None:
+        return None
+    text = characters(partial)
+    groups: list[Iterable[str]] = [text]
+    for each in sets:
+        look()
+        if len(text) > _MOST_CHARACTERS:
+            if within(each.search, text):
+                return None
+            continue
+        inside = each.findall(text)
+        if 0 < len(inside) < len(text):
+            some = set(inside)
+            groups = [part for group in groups for part in (some.intersection(group), set(group) - some) if part]
+    return "".join(sorted(map(min, groups)))
+
+
+@lru_cache(64)
+def _sets(pattern: str, flags: tuple[str, ...]) -> list[Any] | None:
+    """Compile each set of characters in an expression; a single character is a set as well."""
+    parsed = _parse(pattern, flags)
+    if parsed is None:
+        return None
+    sources = {(_source(code, argument), active) for code, argument, active in _flatten(parsed, parsed.state.flags)}
+    if len(sources) > _MOST_SETS:
+        return None
+    names = ("IGNORECASE", "ASCII", "DOTALL")
+    return [
+        regex.compile(
+            source, sum((getattr(regex, name) for name in names if active & getattr(re, name)), regex.VERSION0)
+        )
+        for source, active in sorted(sources)
+    ]
+
+
+def _source(code: Any, argument: Any) -> str:
+    """Spell an operation that consumes one character as an expression."""
+    if code is op.ANY:
+        return "."
+    items = argument if code is op.IN else [(op.LITERAL, argument)]
+    spelled = "^" if code is op.NOT_LITERAL else ""
+    for kind, value in items:
+        if kind is op.NEGATE:
+            spelled += "^"
+        elif kind is op.CATEGORY:
+            spelled += _CATEGORIES[value]
+        elif kind is op.RANGE:
+            spelled += rf"\U{value[0]:08x}-\U{value[1]:08x}"
+        else:
+            spelled += rf"\U{value:08x}"
+    return f"[{spelled}]"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from guardwrap.constraints.base import Constraint, Monitor, Verdict
 from guardwrap.constraints.judge import guarded_call
 from guardwrap.constraints.limits import VERDICT_SECONDS, TimeLimit, apart, now, step_is_over, time_limit
+from guardwrap.constraints.monitors import Combined
 from guardwrap.errors import CheckFailed
 
 __all__ = ["Reader", "Reading"]
@@ -97,6 +98,18 @@ class Reader:
             if self._late[slowest] > PATIENCE and self._late[slowest] * RARELY > self._asked:
                 self.slow.add(slowest)
         return Reading(text, tuple(monitors), blame)
+
+    def monitor(self, before: Reading) -> Monitor:
+        """Return a monitor of all parts that are still asked, after a text that has been read.
+
+        Parameters
+        ----------
+        before
+            How far it has been read.
+        """
+        asked = [read for number, read in enumerate(before.monitors) if number not in self.slow]
+        parts = [monitor.read(behind) if (behind := before.text[done:]) else monitor for monitor, done in asked]
+        return parts[0] if len(parts) == 1 else Combined(min, tuple(parts))
 
     def violated(self, before: Reading, texts: Sequence[str]) -> list[bool]:
         """Say which texts, if one came next, no continuation could satisfy the constraint after.

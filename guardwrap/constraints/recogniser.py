@@ -101,10 +101,14 @@ class Recogniser:
         TimeLimit
             If the time is over.
         """
+        return self.may_follow_bytes(matcher, [text.encode("utf-8", "surrogatepass") for text in texts])
+
+    def may_follow_bytes(self, matcher: LLMatcher, texts: Sequence[bytes]) -> list[bool]:
+        """Say the same of texts as bytes of UTF-8, which may end within a character."""
         possible = []
         for text in texts:
             look()
-            read = _encoded(text)
+            read = list(text)
             possible.append(matcher.validate_tokens(read) == len(read))
         if not all(possible):
             self._require(matcher)

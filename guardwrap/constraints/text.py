@@ -209,6 +209,11 @@ class Regex(TextConstraint):
         """Whether the expression only consumes characters, so that partial matching is sound."""
         return self.extent.only_consumes
 
+    def spelled_with(self, partial: bytes, /) -> str | None:
+        """Return one character of each kind that the expression tells apart, in a full match that only consumes."""
+        known = self.match == "fullmatch" and self.consuming and self.on == "completion"
+        return patterns.kinds(self.pattern, tuple(self.flags), partial) if known else None
+
     def holds(self, text: str) -> bool:
         """Match one string."""
         if self.checksum:

@@ -224,7 +224,8 @@ class Call(PromptReader):
         """Make the decoder of unfinished attempts, and test whether it can be used."""
         tokenizer = self.pipe.tokenizer
         with tokenizer_lock(tokenizer):
-            stable = StablePrefix(tokenizer, self.text_alone)
+            skips = bool(self.reading.get("skip_special_tokens"))
+            stable = StablePrefix(tokenizer, self.text_alone, skips=skips)
         clean = self.reading.get("clean_up_tokenization_spaces")
         if clean or (clean is None and getattr(tokenizer, "clean_up_tokenization_spaces", False)):
             stable.works = False

@@ -7,9 +7,12 @@ import random
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
+from guardwrap.constraints.base import Monitor
 from guardwrap.constraints.reading import Reader, Reading
+from guardwrap.pipelines.vocabulary import Vocabulary
 
 __all__ = ["PrefixWatch", "StablePrefix"]
 
@@ -29,6 +32,8 @@ class StablePrefix:
         The tokenizer.
     decode
         From token ids to text, as the user gets it.
+    skips
+        Whether that leaves out special tokens.
 
     Attributes
     ----------
@@ -37,12 +42,16 @@ class StablePrefix:
         used. Found by looking at the decoder's parts, and by trying it on random tokens.
     """
 
-    def __init__(self, tokenizer: Any, decode: Decode) -> None:
+    def __init__(self, tokenizer: Any, decode: Decode, *, skips: bool = True) -> None:
         self._decode = decode
+        self._tokenizer = tokenizer
+        self._skips = skips
         size = len(tokenizer)
         names = tokenizer.convert_ids_to_tokens(list(range(size)))
         # A run of byte tokens is decoded as a whole: one more can make it invalid, line breaks in it included.
         self._bytes = frozenset(i for i, name in enumerate(names) if name and _BYTE.fullmatch(name))
+        if self._bytes and skips:  # special tokens that are left out end no run
+            self._bytes |= frozenset(tokenizer.all_special_ids)
         sample = tokenizer(_PUNCTUATED, add_special_tokens=False)["input_ids"]
         self.works = _acts_on_tokens(tokenizer) and self._grows_at_the_end(size, sample)
 
@@ -61,6 +70,18 @@ class StablePrefix:
             end -= 1
         # An incomplete UTF-8 sequence decodes to replacement characters; the tokens to come may complete it.
         return (decode or self._decode)(token_ids[:end]).rstrip(_REPLACEMENT)
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary | None:
+        """What each token adds to a text; None where that is not known. Read once, in about a second."""
+        if not self.works:
+            return None
+        found = Vocabulary(self._tokenizer, self._decode, skips=self._skips)
+        if not found.works:
+            return None
+        for begins in (False, True):  # made now, and not in the thread of a batch
+            found.trie(begins=begins)
+        return found
 
     def _grows_at_the_end(self, size: int, sample: Sequence[int]) -> bool:
         chance = random.Random(0)
@@ -127,13 +148,21 @@ class PrefixWatch:
     def violated(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
         """Say for each candidate of the next token whether no continuation could satisfy the constraint after it."""
         ids = tuple(token_ids)
-        if ids and ids not in self._readings:
-            self(ids)
-        before = self._readings.get(ids, self._reader.start)
+        before = self._reading(ids)
         texts = [self._decode([*ids, token]) for token in candidates]
         # A token that shows nothing yet, such as half a character, is not judged yet.
         grown = [text[len(before.text) :] if text.startswith(before.text) else "" for text in texts]
         return self._reader.violated(before, grown)
+
+    def monitor(self, token_ids: Sequence[int]) -> tuple[str, Monitor]:
+        """Return the text of the tokens so far, as far as it was read, and a monitor of the constraint after it."""
+        before = self._reading(tuple(token_ids))
+        return before.text, self._reader.monitor(before)
+
+    def _reading(self, ids: tuple[int, ...]) -> Reading:
+        if ids and ids not in self._readings:
+            self(ids)
+        return self._readings.get(ids, self._reader.start)
 
     def _before(self, ids: tuple[int, ...]) -> Reading:
         if ids[:-1] not in self._readings:

@@ -273,6 +273,8 @@ class Account:
             self.ended = "complete"
         elif law.mode == "greedy" or (law.found is not None and self.attempts == len(law.found)):
             self.ended = "deterministic"
+        elif self.request.mask is not None and self.request.mask.impossible:
+            self.ended = "impossible"
         elif budget.max_attempts is not None and self.attempts >= budget.max_attempts:
             self.ended = "max_attempts"
         elif budget.max_tokens is not None and self.tokens >= budget.max_tokens:
@@ -337,6 +339,7 @@ class Account:
             mode=self.mode if law.found is None else "generate",
             notes=(
                 *request.notes,
+                *(() if request.mask is None else request.mask.notes),
                 *(note for note in (clock, rounding, skips, never, given_up, few, own) if note is not None),
                 *said,
             ),

@@ -7,13 +7,17 @@ mask leaves nothing out, and a judgement is made in a thread of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from guardwrap.constraints.limits import StepOver, step_limit
 from guardwrap.scheduling.backend import Mask, Watch
+
+_Answer = TypeVar("_Answer")
 
 __all__ = ["Allowance", "AllowedMask", "allowed_watch"]
 
@@ -125,17 +129,34 @@ class AllowedMask:
     allowance: Allowance
 
     @property
-    def unseen(self) -> float:
+    def impossible(self) -> bool:
         """As the mask has it."""
-        return self.mask.unseen
+        return self.mask.impossible
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """As the mask has them."""
+        return self.mask.notes
 
     def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
         """Ask the mask."""
+        return self._asked(lambda: self.mask.dead(token_ids, candidates), [False] * len(candidates))
+
+    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any) -> Any:
+        """Ask the mask."""
+        return self._asked(lambda: self.mask.left_out(token_ids, tokens, shares), np.zeros(len(tokens), dtype=bool))
+
+    def close(self, token_ids: Sequence[int]) -> None:
+        """Tell the mask."""
+        self.mask.close(token_ids)
+
+    def _asked(self, ask: Callable[[], _Answer], none: _Answer) -> _Answer:
+        """Return the answer; that no token is left out, where there is no time for one."""
         try:
             with self.allowance.spent():
-                dead = self.mask.dead(token_ids, candidates)
+                answer = ask()
         except StepOver:
-            dead = [False] * len(candidates)
+            answer = none
         if self.allowance.limited and self.allowance.left <= 0:
             self.allowance.given_up += 1
-        return dead
+        return answer

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from weakref import WeakKeyDictionary
 
 __all__ = [
+    "DEAD_END",
     "Backend",
     "Capabilities",
     "Decoded",
@@ -26,6 +27,9 @@ __all__ = [
 
 Ids = tuple[int, ...]
 
+DEAD_END = "a mask that left no token"
+"""What reports say rejected an attempt all of whose next tokens were left out."""
+
 Watch = Callable[[Any], "str | None"]
 """From what has grown so far (``Decoded.grown``) to the part of a constraint that nothing can satisfy then, or None."""
 
@@ -34,11 +38,21 @@ class Mask(Protocol):
     """Finds tokens that are not to be drawn; see ``pipelines.masking``."""
 
     @property
-    def unseen(self) -> float:
-        """Of what is left, the share that tokens which were not looked at may have."""
+    def impossible(self) -> bool:
+        """Whether it is known that no text can be drawn which satisfies the constraint."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the report says of it."""
 
     def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
         """Say for each candidate of the next token whether it is left out."""
+
+    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any) -> Any:
+        """Return which of all tokens that may come next are left out, by their probabilities; arrays, ``[tokens]``."""
+
+    def close(self, token_ids: Sequence[int]) -> None:
+        """Note that all tokens that may follow these were left out."""
 
 
 class Narrowed(Protocol):

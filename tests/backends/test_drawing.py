@@ -39,17 +39,24 @@ def law(**more: Any) -> GenerationLaw:
 class LeavesOut:
     """A mask that leaves out the likeliest token."""
 
-    unseen = 0.0
+    impossible = False
+    notes = ()
 
     def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
         return [token == 3 for token in candidates]
+
+    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any) -> Any:
+        return tokens == 3
+
+    def close(self, token_ids: Sequence[int]) -> None:
+        pass
 
 
 class Breaks(LeavesOut):
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
-    def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
+    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any) -> Any:
         raise self.error
 
 

@@ -567,3 +567,12 @@ def test_the_benchmark_prints_a_line_for_each_case(capsys, tmp_path):
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == 7
     assert [row["outcome"][:7] for row in json.loads((tmp_path / "found.json").read_text())] == ["refused", "False"]
+
+
+def test_a_firm_limit_holds_for_those_that_begin_anew() -> None:
+    with limits.time_limit(0.0), limits.time_limit(10.0, anew=True):
+        limits.look()
+    with limits.time_limit(0.0, firm=True), limits.time_limit(5.0), limits.time_limit(10.0, anew=True) as clock:
+        assert clock.seconds == 0.0
+        with pytest.raises(limits.TimeLimit):
+            limits.look()

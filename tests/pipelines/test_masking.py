@@ -3,21 +3,44 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from guardwrap import Budget, GuardedGenerator, Keyword, Masked, Prompt, Regex, Verdict, constraint, imh, qrs
+from guardwrap import (
+    Budget,
+    Constraint,
+    Grammar,
+    GuardedGenerator,
+    JSONSchema,
+    Keyword,
+    Masked,
+    Prompt,
+    Regex,
+    Verdict,
+    constraint,
+    imh,
+    qrs,
+)
 from guardwrap.backends import drawing
 from guardwrap.constraints.judge import run_verdict
+from guardwrap.constraints.limits import seconds_left
+from guardwrap.constraints.monitors import Rereading
+from guardwrap.constraints.reading import Reader
 from guardwrap.errors import UsageError
+from guardwrap.pipelines import masking
+from guardwrap.pipelines.masking import Mask
+from guardwrap.pipelines.prefix import PrefixWatch, StablePrefix
+from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.samplers import Attempt, Sampler
-from guardwrap.scheduling.backend import Decoded
+from guardwrap.scheduling.backend import Decoded, Launch
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from tests.laws import by_text, imh_law, normal, qrs_law
+from tests.tiny import byte_tokenizer, byte_world, fallback_tokenizer
 
 RULE = ~Regex("b") & Keyword("a", whole_words=False)  # the first is seen at once, the second at the end of a text
 FITS, FAILS = 1e-3, 1e-9
@@ -105,12 +128,9 @@ def weighed(world: World, count: int = 3_000, **options: Any) -> list[Attempt]:
 
 @pytest.mark.parametrize("unseen", [0.0, 0.4])
 @pytest.mark.parametrize("make", [table_world, llama_world])
-def test_weights_are_those_of_the_law(
-    make: Callable[..., World], unseen: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_are_those_of_the_law(make: Callable[..., World], unseen: float) -> None:
     """log P/a' where the text satisfies the constraint: the sum of log Z, and log a' is that of what was sampled."""
     world = make(letters="abc", max_new_tokens=4, temperature=0.8)
-    monkeypatch.setattr(drawing, "LOOKED_AT", 1)
     a, (law, left) = world.law(), masked_law(world, unseen, at_once=1)
     assert (law.keys() == masked_law(world)[0].keys()) == (unseen == 0)
     met = set()
@@ -158,12 +178,9 @@ def test_samplers_take_it_towards_g(name: str) -> None:
 def test_negative_control_z_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     masked = drawing._masked
 
-    def forgets(scores: torch.Tensor, candidates: Any, attempts: Sequence[Decoded]) -> list[float]:
-        before = [attempt.log_left for attempt in attempts]
-        masked(scores, candidates, attempts)
-        for attempt, value in zip(attempts, before, strict=True):
-            attempt.log_left = value
-        return [0.0] * len(attempts)
+    def forgets(scores: torch.Tensor, candidates: Any, attempts: Sequence[Decoded]) -> tuple[torch.Tensor, list[float]]:
+        left, logs = masked(scores, candidates, attempts)
+        return left, [min(log, 0.0) if log == -math.inf else 0.0 for log in logs]
 
     monkeypatch.setattr(drawing, "_masked", forgets)
     world = world_of()
@@ -251,3 +268,217 @@ def test_a_tokenizer_that_rewrites_text_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(prefix.StablePrefix, "_grows_at_the_end", lambda *_: False)
     with pytest.raises(UsageError, match=r"Masked\(\) needs to judge unfinished texts, and there is no early abort"):
         drawn(world_of(), "rejection", 1)
+
+
+BYTES: list[str | bytes] = ["a", "1", b"\xc3", b"\xa9", b"\xf0\x9f", b"\x98\x80", b"\xe4\xb8"]
+SINGLES: list[str | bytes] = ["a", "1", "é", b"\xc3", b"\xa9", b"\x0a"]
+SPACES: list[str | bytes] = ["a", " a", "1", b"\xc3", b"\xa9"]
+WORLDS = {
+    "byte-level": partial(byte_tokenizer, BYTES),
+    "byte fallback": partial(fallback_tokenizer, SINGLES),
+    "spaces": partial(fallback_tokenizer, SPACES),
+}
+FIRST: dict[str, tuple[Constraint, set[str | bytes]]] = {
+    "a digit": (Regex("[1-5]", match="fullmatch"), {"1"}),
+    "accents": (Regex("[é-ö]+a?", match="fullmatch"), {b"\xc3", "é"}),
+    "emoji": (Regex("1?[\U0001f300-\U0001f64f]+", match="fullmatch"), {"1", b"\xf0\x9f"}),
+    "Chinese": (Regex("[一-龥]+1?", match="fullmatch"), {b"\xe4\xb8"}),
+    "a word": (Regex(r"1\w+", match="fullmatch"), {"1"}),
+    "either case": (Regex("É+", match="fullmatch", flags=["ignorecase"]), {b"\xc3", "é"}),
+    "all but one": (Regex("[^a]+", match="fullmatch"), {"1", "é", "\n", *BYTES[2:]}),
+    "without": (~Regex("[a😀]"), {"1", "é", "\n", "", *BYTES[2:]}),
+    "a grammar": (Grammar('start: (/[é-ö]/ | "😀" | "1")+'), {"1", "é", b"\xc3", b"\xf0\x9f"}),
+    "an enum": (JSONSchema({"enum": ["é1", 1, 11]}), {"1", " ", "\n"}),
+    "either": (Regex("é+", match="fullmatch") | Regex("(a|😀)+", match="fullmatch"), {"a", "é", b"\xc3", b"\xf0\x9f"}),
+    "both": (Regex("[é😀]+", match="fullmatch") & Regex("[a-é]+", match="fullmatch"), {"é", b"\xc3"}),
+    "a space": (Regex("( a|é)+", match="fullmatch"), {"é", b"\xc3"}),  # the first space is not shown
+    "broken": (Regex("\ufffd1", match="fullmatch"), {*BYTES[2:5], BYTES[6], "\n"}),
+}
+
+
+def mask_of(world: World, constraint: Constraint) -> Mask:
+    ids = world.tokenizer(world.prompt)["input_ids"]
+    law: Any = SimpleNamespace(ids=ids, end_ids=frozenset({0}), max_length=len(ids) + world.max_new_tokens)
+    stable = StablePrefix(world.tokenizer, lambda new: str(world.tokenizer.decode(new, skip_special_tokens=True)))
+    watch = PrefixWatch(Reader(constraint), stable)
+    return Mask(watch, law, constraint, lambda ids, _: world.draw(ids), 0.0, stable.vocabulary)
+
+
+@cache
+def reach_of(name: str) -> tuple[World, Texts]:
+    """A world, and the probability of each prefix of its texts."""
+    world = byte_world(WORLDS[name](), max_new_tokens=4)
+    reach: Texts = {}
+    for ids, p in world.law().items():
+        for length in range(len(ids) + 1):
+            reach[ids[:length]] = reach.get(ids[:length], 0.0) + p
+    return world, reach
+
+
+@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("rule", FIRST)
+def test_characters_of_several_tokens(name: str, rule: str) -> None:
+    """Tokens of which nothing can come are left out from the start, and no text of g ever is."""
+    (world, reach), (constraint, first) = reach_of(name), FIRST[rule]
+    mask, size = mask_of(world, constraint), len(world.tokenizer)
+    pieces = {"byte-level": BYTES, "byte fallback": SINGLES, "spaces": SPACES}[name]
+    shown = [piece if isinstance(piece, str) or piece > b"\x7f" else piece.decode() for piece in pieces]
+    gone = mask.left_out((), np.arange(size), np.full(size, 1 / size))
+    expected = {piece for piece in shown if piece in first or (piece == " a" and "a" in first)}
+    assert {piece for piece, out in zip(shown, gone[1:], strict=True) if not out} == expected
+    law = {ids: p for ids, p in world.law().items() if constraint.accepts(world.draw(ids).text)}
+    left: dict[tuple[int, ...], Any] = {}
+    for ids in law:
+        for length, token in enumerate(ids):
+            prefix = ids[:length]
+            if prefix not in left:
+                shares = np.array([reach.get((*prefix, each), 0.0) for each in range(size)]) / reach[prefix]
+                left[prefix] = mask.left_out(prefix, np.arange(size), shares)
+            assert not left[prefix][token], f"{world.draw(ids).text!r} cannot be drawn"
+
+
+def test_bytes_that_nothing_follows_are_a_dead_end() -> None:
+    """Such as were not looked at: tokens that are not shown leave it at that."""
+    for name in ("byte-level", "byte fallback"):
+        world, _ = reach_of(name)
+        tokens = np.arange(len(world.tokenizer) + 1)  # the last one is not in the vocabulary, and shows nothing
+        begins = world.tokenizer.convert_tokens_to_ids({"byte-level": "Ã", "byte fallback": "<0xC3>"}[name])
+        for rule, ends in (("a digit", True), ("accents", False)):
+            gone = mask_of(world, FIRST[rule][0]).left_out((begins,), tokens, np.full(len(tokens), 1 / len(tokens)))
+            assert gone.all() == ends
+            assert gone[-1] == ends
+
+
+def test_negative_controls_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, _ = reach_of("byte-level")
+    emoji, size = FIRST["emoji"][0], len(world.tokenizer)
+    begins = BYTES.index(b"\xf0\x9f") + 1
+    tokens, shares = np.arange(size), np.full(size, 1 / size)
+    assert not mask_of(world, emoji).left_out((), tokens, shares)[begins]
+    monkeypatch.setattr(Rereading, "may_begin", lambda *_: False)
+    assert mask_of(world, emoji).left_out((), tokens, shares)[begins], "a part of g is lost"
+    monkeypatch.setattr(Rereading, "may_begin", lambda *_: True)
+    gone = mask_of(world, FIRST["a digit"][0]).left_out((), tokens, shares)
+    assert not gone[begins], "bytes are drawn of which no digit comes"
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_samplers_reach_g_over_bytes(name: str) -> None:
+    world = byte_world(WORLDS[name](), max_new_tokens=3)
+    rule = Regex("(1|a|é|😀)+", match="fullmatch")
+    guarded = GuardedGenerator(world.pipeline(), rule, proposal=Masked(unseen=0.0), sampler=qrs(1.0), seed=5)
+    (outcome,) = guarded.run(world.prompt, num_return_sequences=500, budget=Budget(max_attempts=None), **world.settings)
+    assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world.gold(rule)) > FITS
+    for attempt in guarded.attempts(world.prompt, 100, **world.settings)[0]:
+        if attempt.satisfied:
+            log_a = math.log(world.law()[attempt.draw.token_ids])
+            assert attempt.draw.log_proposal is not None
+            assert attempt.log_weight == pytest.approx(log_a - attempt.draw.log_proposal, abs=1e-5)
+
+
+def test_the_whole_vocabulary_is_looked_at() -> None:
+    """Also where the only tokens that lead anywhere are the least likely ones."""
+    others = [f"{one}{other}" for one in "abcdefghij" for other in map(chr, range(0x4E00, 0x4E00 + 500))]
+    world = World(world_of().model, byte_tokenizer(["a", *others, "yes", "n", "o"]), "a", max_new_tokens=2)
+    mask = mask_of(world, Regex("yes|no", match="fullmatch"))
+    size = len(world.tokenizer)
+    shares = 0.5 ** np.minimum(np.arange(size), 900)
+    gone = mask.left_out((), np.arange(size), shares)
+    assert sorted(np.flatnonzero(~gone)) == [size - 3, size - 2]
+    assert mask.left_out((size - 2,), np.arange(size), shares).sum() == size - 1, "at the limit, only the text 'no'"
+    assert mask.notes == []
+
+
+def test_what_was_not_looked_at_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masking, "MOST_LOOKED_AT", 1)
+    outcome = drawn(world_of(), qrs(1.0), 500)
+    assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world_of().gold(RULE)) > FITS, "weights know"
+    assert any("the mask did not look at all tokens" in note for note in outcome.report.notes)
+    monkeypatch.undo()
+    assert not any("the mask" in note for note in drawn(world_of(), "rejection", 5).report.notes)
+
+
+@pytest.mark.parametrize("unreadable", [False, True])
+@pytest.mark.parametrize(("pattern", "attempts"), [("d+", 1), ("aad", 30)])
+def test_nothing_that_can_be_drawn_is_impossible(
+    pattern: str, attempts: int, unreadable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where every way ends, and not only where none begins."""
+    if unreadable:
+        monkeypatch.setattr(Vocabulary, "_composes", lambda *_: False)
+    world = world_of()
+    rule = Regex(pattern, match="fullmatch")
+    guarded = GuardedGenerator(world.pipeline(), rule, proposal=Masked(unseen=0.0), seed=1, on_exhausted="none")
+    for sampler in ("rejection", qrs(0.1)):
+        (outcome,) = guarded.run(world.prompt, num_return_sequences=3, sampler=sampler, **world.settings)
+        assert outcome.report.ended == "impossible"
+        assert outcome.report.usage.attempts <= attempts
+        assert "a mask that left no token" in outcome.report.rejections
+
+
+def test_dead_ends_are_rejected_and_others_drawn() -> None:
+    """After ``ab`` nothing can follow; that is no reason to give up."""
+    world = world_of()
+    rule = Regex("abd|ac|b", match="fullmatch")
+    outcome = GuardedGenerator(world.pipeline(), rule, proposal=Masked(unseen=0.0), sampler=qrs(1.0), seed=1).run(
+        world.prompt, num_return_sequences=500, budget=Budget(max_attempts=None), **world.settings
+    )[0]
+    assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world.gold(rule)) > FITS
+    assert outcome.report.rejections["a mask that left no token"] > 0
+
+
+def test_tokenizers_whose_tokens_cannot_be_read_are_judged_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Vocabulary, "_composes", lambda *_: False)
+    world = world_of()
+    law, left = masked_law(world)
+    for attempt in weighed(world, 300):
+        if attempt.satisfied:
+            assert attempt.log_weight == pytest.approx(left[attempt.draw.token_ids], abs=1e-5)
+            assert attempt.draw.log_proposal == pytest.approx(math.log(law[attempt.draw.token_ids]), abs=1e-5)
+
+
+def test_a_mask_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From then on its request is drawn without it, and is right all the same; the report says so."""
+    monkeypatch.setattr(masking, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(masking, "BURST_SECONDS", 0.0)
+    world = world_of()
+    outcome = drawn(world, qrs(1.0), 500)
+    assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world.gold(RULE)) > FITS
+    assert any("the mask was given up after 1 tokens" in note for note in outcome.report.notes)
+
+
+def test_a_slow_check_does_not_outlast_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole text that takes nearly all of a check's two seconds is left to the check."""
+    monkeypatch.setattr(masking, "BURST_SECONDS", 0.01)
+    world = world_of()
+    slow = Regex("(a|aa)+$", flags=()) & Regex("(?:(?:a|b|c)*)*d|.*", match="fullmatch", timeout=2.0)
+    mask = mask_of(world, slow)
+    asked: list[float | None] = []
+
+    def check(self: Regex, text: str) -> bool:
+        asked.append(seconds_left())
+        return True
+
+    monkeypatch.setattr(Regex, "holds", check)
+    mask.left_out((1, 1, 1), np.arange(4), np.full(4, 0.25))
+    assert asked
+    assert all(left is not None and left < 0.1 for left in asked)
+
+
+def test_a_mask_that_raises_leaves_others_as_they_are() -> None:
+    """The others in the batch are drawn again without it: the share that their masks left counts once."""
+
+    def masks(left_out: Callable[..., Any]) -> Any:
+        return SimpleNamespace(left_out=left_out)
+
+    def raises(*_: Any) -> Any:
+        raise ValueError
+
+    law = SimpleNamespace(processors=[], warpers=[], mode="sample", group=0)
+    one, other = masks(lambda _, tokens, shares: tokens == 0), masks(raises)
+    launches = [Launch(law, 0, 0, number, request=mask, mask=mask) for number, mask in enumerate((one, other))]
+    attempts = [Decoded(launch) for launch in launches]
+    drawing._drawn(torch.log(torch.tensor([[0.75, 0.25], [0.5, 0.5]])), attempts, [0.1, 0.1])
+    assert attempts[0].token_ids == [1]
+    assert attempts[0].log_left == pytest.approx(math.log(0.25))
+    assert isinstance(attempts[1].error, ValueError)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 
 from guardwrap import Budget, CheckFailed, JSONSchema, Regex, Verdict, constraint
@@ -68,10 +69,17 @@ class Slow(TextConstraint):
 class LooksAtEach:
     """A mask that judges candidates as whole texts, each just within the time of one."""
 
-    unseen = 0.0
+    impossible = False
+    notes = ()
 
     def __init__(self, rule: Slow) -> None:
         self.rule = rule
+
+    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any) -> Any:
+        return np.array(self.dead(token_ids, tokens.tolist()))
+
+    def close(self, token_ids: Sequence[int]) -> None:
+        pass
 
     def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
         return [not each.satisfied for each in judge(self.rule, [Draw("", (i,), str(i)) for i in candidates])]
@@ -82,8 +90,8 @@ def test_a_mask_that_judges_a_thousand_candidates_is_given_up_in_one_step(cpu: C
     mask = AllowedMask(LooksAtEach(rule), allowance)
     allowance.begin(0.0, limited=True)
     began = cpu.now
-    for _ in range(32):  # as drawing asks: 32 candidates at a time
-        assert mask.dead([], range(32)) == [False] * 32
+    for _ in range(32):  # as often as there are attempts, each with all of its next tokens
+        assert not mask.left_out([], np.arange(1_000), np.full(1_000, 1e-3)).any()
     assert cpu.now - began <= EACH_STEP + SAVED + rule.seconds / 100
     assert len(rule.threads) == 1
     assert allowance.given_up == 32

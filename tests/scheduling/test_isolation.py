@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from guardwrap import Budget, Constraint, Length, Regex, constraint
@@ -115,11 +116,18 @@ def the_sampler(seam: str, strike: Callable[[], Any]) -> Sampler:
 @dataclass
 class TheMask:
     strike: Callable[[], Any]
-    unseen: float = 0.0
+    impossible: bool = False
+    notes: tuple[str, ...] = ()
 
     def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
         self.strike()
         return [False] * len(candidates)
+
+    def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any) -> Any:
+        return np.array(self.dead(token_ids, tokens.tolist()))
+
+    def close(self, token_ids: Sequence[int]) -> None:
+        pass
 
 
 @dataclass

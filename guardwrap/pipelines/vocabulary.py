@@ -1,0 +1,251 @@
+"""A tokenizer's vocabulary as bytes: what a token adds to a text, and a trie of all tokens."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from guardwrap.constraints.characters import REPLACEMENT, split
+
+__all__ = ["Ahead", "Trie", "Vocabulary", "run_text"]
+
+Decode = Callable[[Sequence[int]], str]
+
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_TRIED = 40  # sequences of random tokens that are composed and decoded
+
+
+def _byte_letters() -> dict[str, int]:
+    """Return the letters that byte-level tokenizers write bytes as (Radford et al. 2019)."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What stands before the next token.
+
+    Parameters
+    ----------
+    text
+        What no token can change any more.
+    pending
+        Bytes after it that may become a character.
+    run
+        Bytes of single-byte tokens after it, which are decoded together: to their text if all of them are UTF-8, else
+        each to U+FFFD.
+    begins
+        Whether there is no token yet that shows.
+    """
+
+    text: str
+    pending: bytes = b""
+    run: bytes = b""
+    begins: bool = False
+
+    @property
+    def whole(self) -> str:
+        """The text if nothing followed."""
+        return self.text + (REPLACEMENT if self.pending else "") + run_text(self.run)
+
+
+def run_text(run: bytes) -> str:
+    """Return the text of a run of single-byte tokens."""
+    try:
+        return run.decode()
+    except UnicodeDecodeError:
+        return REPLACEMENT * len(run)
+
+
+class Trie:
+    """Tokens by their bytes, those that begin alike together; nodes are numbers, and 0 is the root.
+
+    Parameters
+    ----------
+    pieces
+        What each token adds, by token id.
+    tokens
+        Those that it is made of.
+
+    Attributes
+    ----------
+    order : numpy.ndarray
+        The tokens, sorted by what they add; ``[tokens]``.
+    labels : list of bytes
+        What a node adds to the one above it.
+    first, own, last : numpy.ndarray
+        ``order[first:last]`` are the tokens of a node and those below it; those before ``own`` end with it.
+        ``[nodes]`` each.
+    below : list of numpy.ndarray
+        The nodes below each.
+    """
+
+    def __init__(self, pieces: Sequence[bytes], tokens: Sequence[int]) -> None:
+        order = sorted(tokens, key=pieces.__getitem__)
+        texts = [pieces[token] for token in order]
+        self.order = np.array(order, dtype=np.int64)
+        self.labels: list[bytes] = [b""]
+        empty = sum(not text for text in texts)
+        first, own, last = [0], [empty], [len(order)]
+        below: list[list[int]] = [[]]
+        todo = [(0, 0, empty, len(order))]  # node, depth, and where its children's tokens begin and end
+        while todo:
+            node, depth, begin, end = todo.pop()
+            while begin < end:
+                byte, stop = texts[begin][depth], begin + 1
+                while stop < end and texts[stop][depth] == byte:
+                    stop += 1
+                deeper = depth + 1  # what the first and the last have in common, all have
+                while texts[begin][deeper : deeper + 1] == texts[stop - 1][deeper : deeper + 1] != b"":
+                    deeper += 1
+                label = texts[begin][depth:deeper]
+                inner = begin
+                while inner < stop and len(texts[inner]) == deeper:
+                    inner += 1
+                below[node].append(len(self.labels))
+                self.labels.append(label)
+                first.append(begin)
+                own.append(inner)
+                last.append(stop)
+                below.append([])
+                todo.append((len(self.labels) - 1, deeper, inner, stop))
+                begin = stop
+        self.first, self.own, self.last = (np.array(each, dtype=np.int64) for each in (first, own, last))
+        self.below = [np.array(nodes, dtype=np.int64) for nodes in below]
+
+
+class Vocabulary:
+    """What each token adds to a text.
+
+    Parameters
+    ----------
+    tokenizer
+        The tokenizer.
+    decode
+        From token ids to text, as the user gets it.
+    skips
+        Whether that leaves out special tokens.
+
+    Attributes
+    ----------
+    works : bool
+        Whether texts can be composed of what tokens add: tried on the decoder's parts, and on random tokens.
+    size : int
+        Number of tokens.
+    single : dict of int to int
+        The byte of each token that stands for one in a run.
+    """
+
+    def __init__(self, tokenizer: Any, decode: Decode, *, skips: bool) -> None:
+        self.size = len(tokenizer)
+        self.single: dict[int, int] = {}
+        self._inner: list[bytes] = []
+        self._first: list[bytes] = []
+        self._shown: list[bool] = []
+        self.works = self._reads(tokenizer, skips) and self._composes(decode)
+
+    def ahead(self, token_ids: Sequence[int]) -> Ahead:
+        """Return what stands before the token after these."""
+        size, single = self.size, self.single
+        ids = [token for token in token_ids if token < size and self._shown[token]]
+        if not ids:
+            return Ahead("", begins=True)
+        if not single:
+            text, pending = split(self._first[ids[0]] + b"".join([self._inner[token] for token in ids[1:]]))
+            return Ahead(text, pending)
+        run = bytes(reversed([single[token] for token in takewhile(single.__contains__, reversed(ids))]))
+        text, open_run = "", b""
+        for place, token in enumerate(ids[: len(ids) - len(run)]):
+            if token in single:
+                open_run += bytes([single[token]])
+            else:
+                text += run_text(open_run) + (self._inner if place else self._first)[token].decode()
+                open_run = b""
+        return Ahead(text, run=run)
+
+    def trie(self, *, begins: bool) -> Trie:
+        """Return the trie of tokens that show, but for those of single bytes in runs."""
+        return self._trie_of_first if begins and self._first != self._inner else self._trie
+
+    @cached_property
+    def hidden(self) -> npt.NDArray[np.int64]:
+        """Tokens that add nothing."""
+        return np.array([token for token in range(self.size) if not self._shown[token]], dtype=np.int64)
+
+    @cached_property
+    def _trie(self) -> Trie:
+        return self._trie_of(self._inner)
+
+    @cached_property
+    def _trie_of_first(self) -> Trie:
+        return self._trie_of(self._first)
+
+    def _trie_of(self, pieces: Sequence[bytes]) -> Trie:
+        return Trie(pieces, [token for token in range(self.size) if self._shown[token] and token not in self.single])
+
+    def _reads(self, tokenizer: Any, skips: bool) -> bool:
+        """Find out what each token adds; say whether that could be done."""
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return False
+
+        def texts(before: Sequence[int]) -> list[str]:
+            rows = [[*before, token] for token in range(self.size)]
+            found: list[str] = backend.decode_batch(rows, skip_special_tokens=skips)
+            return found
+
+        alone = texts([])
+        whole = [token for token, text in enumerate(alone) if text.strip() and REPLACEMENT not in text]
+        if not whole:
+            return False
+        anchors = [[next((token for token in whole if alone[token].isalpha()), whole[0])], whole[-1:]]
+        befores: list[str] = backend.decode_batch(anchors, skip_special_tokens=skips)
+        after = [texts(anchor) for anchor in anchors]
+        names = tokenizer.convert_ids_to_tokens(list(range(self.size)))
+        parts = json.dumps(json.loads(backend.to_str()).get("decoder"))
+        special = set(tokenizer.all_special_ids) if skips else set()
+        letters = _byte_letters() if '"ByteLevel"' in parts else {}
+        for token, name in enumerate(names):
+            byte = _BYTE.fullmatch(name or "") if '"ByteFallback"' in parts else None
+            grown = [row[token] for row in after]
+            if token in special or name is None:
+                added, first = "", ""
+            elif byte:
+                self.single[token] = int(byte[1], 16)
+                added, first = " ", " "
+            elif not all(map(str.startswith, grown, befores)):
+                return False
+            else:
+                added, other = (text[len(before) :] for text, before in zip(grown, befores, strict=True))
+                first = alone[token]
+                if added != other:
+                    return False
+            self._shown.append(bool(added))
+            raw = added.encode("utf-8", "surrogatepass")
+            if REPLACEMENT in added and letters:
+                if not all(letter in letters for letter in name):
+                    return False
+                raw = bytes(letters[letter] for letter in name)
+                if raw.decode("utf-8", "replace") != added:
+                    return False
+            self._inner.append(raw)
+            self._first.append(raw if first == added else first.encode("utf-8", "surrogatepass"))
+        return True
+
+    def _composes(self, decode: Decode) -> bool:
+        chance = random.Random(0)
+        for _ in range(_TRIED):
+            ids = [chance.randrange(self.size) for _ in range(24)]
+            if any(self.ahead(ids[:end]).whole != decode(ids[:end]) for end in range(1, len(ids) + 1)):
+                return False
+        return True
