@@ -123,10 +123,12 @@ BOOK = {
 SIZE = {"enum": ["small", "medium", "large"]}
 TIME, SUM = r"([01]\d|2[0-3]):[0-5]\d", r"\d+( [+*-] \d+)+ = \d+"
 MORE_TASKS = (
-    Task("title, year", "Give me the title of a book and its year as JSON.", JSONSchema(BOOK), BOOK),
+    Task(
+        "title, year", 'Name a famous book. Answer with JSON {"title": string, "year": number}.', JSONSchema(BOOK), BOOK
+    ),
     Task(
         "enum",
-        'How large is an elephant? Answer with "small", "medium" or "large", quotes included.',
+        "How large is an elephant? Answer with a JSON string.",
         JSONSchema(SIZE),
         SIZE,
     ),
