@@ -19,6 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from guardwrap import Budget, GuardedGenerator, load_local
 from guardwrap.backends.refill.decode import RefillBackend
+from guardwrap.backends.refill.rows import taken_by
+from guardwrap.private import CACHE_NAMES
 
 
 @lru_cache(maxsize=1)  # one at a time; what is on disk is the pristine copy
@@ -71,7 +73,7 @@ class Counter:
             hook.remove()
 
     def _count(self, model: Any, args: Any, kwargs: Any) -> None:
-        ids, past = kwargs["input_ids"], kwargs.get("past_key_values")
+        ids, past = kwargs["input_ids"], next((kwargs[name] for name in CACHE_NAMES if name in kwargs), None)
         # A prompt may be a single token: then only the empty cache tells it from a token of a running text.
         if ids.shape[1] > 1 or past is None or not past.get_seq_length():
             self.prompt_tokens += ids.numel()
@@ -184,7 +186,7 @@ class Bench:
         if cached:
             past = DynamicCache(config=self.model.config)
             with torch.no_grad():
-                self.model(input_ids=self.ids[:, :-1], past_key_values=past, use_cache=True)
+                self.model(input_ids=self.ids[:, :-1], **self._cache(past), use_cache=True)
         accepted = attempts = 0
         while accepted < case.texts and (case.most is None or attempts < case.most):
             if past is None:
@@ -192,11 +194,15 @@ class Bench:
             else:
                 copied = copy.deepcopy(past)
                 copied.batch_repeat_interleave(rows)
-                out = self._generate(self.ids.repeat(rows, 1), past_key_values=copied, **self.settings)
+                out = self._generate(self.ids.repeat(rows, 1), **self._cache(copied), **self.settings)
             texts = self.tokenizer.batch_decode(out[:, self.ids.shape[1] :], skip_special_tokens=True)
             accepted += sum(case.constraint.accepts(text) for text in texts)
             attempts += rows
         return {"attempts": attempts, "accepted": accepted}
+
+    def _cache(self, past: DynamicCache) -> dict[str, DynamicCache]:
+        """The argument that hands a cache to the model, under the name that it has in this release."""
+        return {name: past for name in CACHE_NAMES if name in taken_by(self.model)}
 
     def cached(self, seed: int) -> dict[str, Any]:
         """The same, with the prompt's states computed once and copied."""

@@ -1,10 +1,13 @@
-"""What transformers does not promise and guardwrap uses all the same: every such name stands here and nowhere else.
+"""Everything that guardwrap uses of transformers without a promise: each such name stands here and nowhere else.
 
-``USED`` lists them; a test names those that a new release of transformers has taken away.
+``USED`` lists them, and torch's, and a test names those that a new release has taken away; those of other libraries
+are in ``internals``, which needs no torch. What differs between the supported releases of transformers is here too,
+each branch with the release in which it changed.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import RLock
@@ -12,7 +15,9 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from transformers import DynamicCache, GenerationConfig, GenerationMixin
+import transformers
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import DynamicCache, GenerationConfig, GenerationMixin, PreTrainedModel, cache_utils
 from transformers.cache_utils import (
     DynamicLayer,
     DynamicSlidingWindowLayer,
@@ -24,30 +29,46 @@ from transformers.pipelines import Pipeline, TextGenerationPipeline, image_text_
 from transformers.utils.chat_template_utils import Chat, is_valid_message
 
 __all__ = [
+    "CACHE_NAMES",
     "NEW_TEXT",
     "NEW_TEXT_BESIDE_IMAGES",
     "USED",
     "Chat",
+    "DummyLayer",
     "DynamicLayer",
     "DynamicSlidingWindowLayer",
     "GenerationMode",
     "Given",
     "LinearAttentionAndFullAttentionLayer",
     "LinearAttentionLayer",
+    "TorchDispatchMode",
     "batch_size_of",
     "beam_search",
     "default_settings",
     "end_ids",
+    "gguf_options",
+    "is_mutable",
     "is_valid_message",
+    "kept_states",
     "library_lock",
+    "put_state",
     "read_arguments",
     "sampling_loop",
     "stand_in",
+    "take_flags",
     "tokenizer_lock",
     "without_stop_strings",
+    "writes_of",
 ]
 
+FLAGS = ("is_conv_states_initialized", "is_recurrent_states_initialized", "has_previous_state")
+"""What a layer of linear attention notes about its states."""
+
 USED: tuple[tuple[Any, str], ...] = (
+    (torch.ops.aten.embedding.default, "_schema"),
+    (torch.Tensor, "_version"),
+    (PreTrainedModel, "_no_split_modules"),
+    (PreTrainedModel, "_supports_sdpa"),
     (Pipeline, "_sanitize_parameters"),
     (Pipeline, "preprocess"),
     (Pipeline, "postprocess"),
@@ -59,13 +80,19 @@ USED: tuple[tuple[Any, str], ...] = (
     (DynamicCache(), "layers"),
     (DynamicCache, "reorder_cache"),
     (DynamicLayer, "lazy_initialization"),
-    (LinearAttentionLayer(1), "number_of_states"),
-    (LinearAttentionLayer(1), "conv_states"),
-    (LinearAttentionLayer(1), "recurrent_states"),
+    (LinearAttentionLayer(), "conv_states"),
+    (LinearAttentionLayer(), "recurrent_states"),
+    *((LinearAttentionLayer(), flag) for flag in FLAGS),
     (text_generation, "ReturnType"),
     (image_text_to_text, "ReturnType"),
 )
 """Names that are not public, each with what has it, as far as a class or module can tell."""
+
+CACHE_NAMES = ("cache", "past_key_values", "cache_params")
+"""What ``forward`` calls its cache: from 5.24 on, before, and in Mamba before."""
+
+DummyLayer: type | None = getattr(cache_utils, "DummyLayer", None)
+"""A layer that keeps nothing, or shares another's states; before 5.23 it is a ``DynamicLayer`` that stays empty."""
 
 NEW_TEXT = text_generation.ReturnType.NEW_TEXT
 NEW_TEXT_BESIDE_IMAGES = image_text_to_text.ReturnType.NEW_TEXT
@@ -107,7 +134,7 @@ def read_arguments(pipe: Pipeline, options: Mapping[str, Any]) -> Given:
         {**pipe._preprocess_params, **preprocess},
         {**pipe._forward_params, **forward},
         {**pipe._postprocess_params, **postprocess},
-        dict(pipe._generate_kwargs),
+        _settings(pipe),
     )
 
 
@@ -117,10 +144,53 @@ def default_settings(pipe: Pipeline) -> dict[str, Any]:
     return {} if defaults is None else defaults.to_diff_dict()
 
 
+def _settings(pipe: Pipeline) -> dict[str, Any]:
+    """Return the arguments of ``generate`` that a pipeline was made with; before 5.20 as a whole configuration."""
+    given = getattr(pipe, "_generate_kwargs", None)
+    return {"generation_config": pipe.generation_config} if given is None else dict(given)
+
+
 def batch_size_of(pipe: Pipeline) -> int | None:
     """Return the batch size that a pipeline was made with."""
     size: int | None = pipe._batch_size
     return size
+
+
+def kept_states(layer: LinearAttentionLayer) -> dict[tuple[str, int], torch.Tensor]:
+    """Return the states of a layer of linear attention, by name and number; before 5.15 there is one of each name."""
+    states: dict[tuple[str, int], torch.Tensor] = {}
+    for name in ("conv_states", "recurrent_states"):
+        kept = getattr(layer, name)
+        numbered = kept.items() if isinstance(kept, dict) else [(0, kept)]
+        states |= {(name, number): state for number, state in numbered if state is not None}
+    return states
+
+
+def put_state(layer: LinearAttentionLayer, place: tuple[str, int], state: torch.Tensor) -> None:
+    """Replace a state of a layer of linear attention; ``place`` is its key in ``kept_states``."""
+    name, number = place
+    kept = getattr(layer, name)
+    if isinstance(kept, dict):
+        kept[number] = state
+    else:
+        setattr(layer, name, state)
+
+
+def take_flags(layer: LinearAttentionLayer, like: LinearAttentionLayer) -> None:
+    """Let a layer of linear attention note about its states what another one does."""
+    for name in (*FLAGS, "number_of_states", "conv_kernel_size", "device", "dtype"):
+        if hasattr(like, name):  # not every release has the last four, and not every layer before it is first written
+            setattr(layer, name, copy.copy(getattr(like, name)))
+
+
+def is_mutable(operation: Any) -> bool:
+    """Whether an operation of torch writes to its arguments."""
+    return bool(operation._schema.is_mutable)
+
+
+def writes_of(parameter: torch.Tensor) -> int:
+    """Return how often a tensor was written; 0 where torch does not count it."""
+    return 0 if parameter.is_inference() else parameter._version
 
 
 def sampling_loop(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -137,6 +207,12 @@ def end_ids(config: GenerationConfig) -> list[int]:
     """Return the end-of-sequence tokens of a configuration."""
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     return [token for token in ends if token is not None]
+
+
+def gguf_options() -> dict[str, Any]:
+    """Return the arguments of ``from_pretrained`` that unpack a GGUF file; before 5.17 it always does."""
+    kind = getattr(transformers, "GgufConfig", None)
+    return {} if kind is None else {"quantization_config": kind(dequantize=True)}
 
 
 def stand_in(ids: torch.Tensor, config: GenerationConfig) -> torch.Tensor:

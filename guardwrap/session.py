@@ -7,6 +7,7 @@ of the options of one; a job makes requests of prompts and has a scheduler serve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -90,6 +91,17 @@ class Session(Asking):
         self.adapter: Loaded | Checkpoint | None = None
         if adapter is not None and adapter is not False:
             self.use_adapter(adapter)
+        self._try_model()
+
+    def _try_model(self) -> None:
+        """Try the model that calls will draw from, so that a slower mode is known when a model is wrapped.
+
+        What is wrong with a model is raised by the first call, which tries it again.
+        """
+        elsewhere = self.proposal is not None and not self.proposal.only_masks(self.pipe)
+        if self.kind.causal and not elsewhere and not has_dropout(self.model):
+            with suppress(Exception):
+                select_rows(self.model)
 
     @property
     def model(self) -> Any:

@@ -18,6 +18,7 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.proposing import demands, trained_for_another
 from guardwrap.errors import AdapterError, AdapterMismatch, UsageError, first_line
 from guardwrap.inputs import irregular
+from guardwrap.private import writes_of
 from guardwrap.proposals import Adapter
 from guardwrap.words import ELSEWHERE
 
@@ -93,7 +94,7 @@ class Loaded:
             adapted = self._on_model()
             if merge and self._not_merged is None:
                 # Numbers that were written since, by training for instance, are part of what was folded in.
-                written = tuple(0 if p.is_inference() else p._version for p in self._model.parameters())
+                written = tuple(map(writes_of, self._model.parameters()))
                 try:
                     if self._merged is None or self._merged[0] != written:
                         self._merged = None

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from guardwrap.private import TorchDispatchMode, is_mutable
 
 __all__ = ["HALF", "in_float32"]
 
@@ -37,7 +38,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if func is torch.ops.aten.embedding.default:  # not the whole table for a few rows of it
             return _wide(func(*args, **(kwargs or {})))
-        if func._schema.is_mutable:  # what it writes to stays what it is
+        if is_mutable(func):  # what it writes to stays what it is
             return func(*args, **(kwargs or {}))
         return func(*map(_wide, args), **{name: _wide(value) for name, value in (kwargs or {}).items()})
 

@@ -163,7 +163,7 @@ class Classifier(Constraint):
         """Spell a pipeline by its model's name and a hash of its labels and weights; YAML takes names only."""
         spec = super().spec()
         if not isinstance(self.model, str):
-            spec["model"] = f"{self.model.model.config._name_or_path}#{self._weights}"
+            spec["model"] = f"{self.model.model.config.name_or_path}#{self._weights}"
         return spec
 
     @property

@@ -16,6 +16,7 @@ from typing import Any
 
 from guardwrap.errors import ModelError
 from guardwrap.hub import cached_or_online
+from guardwrap.private import gguf_options
 
 __all__ = ["load_local"]
 
@@ -79,16 +80,13 @@ def _converted() -> Path | None:
 
 def _convert(source: Path, folder: Path) -> None:
     """Dequantise to safetensors. Written beside and then renamed, so that an interrupted run leaves nothing half."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     logger.info("converting the embedded model, once (about 15 s): %s", folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         made = Path(scratch) / "model"
-        quantized = GgufConfig(dequantize=True)
-        model = AutoModelForCausalLM.from_pretrained(
-            source, gguf_file=_FILE, quantization_config=quantized, dtype="float32"
-        )
+        model = AutoModelForCausalLM.from_pretrained(source, gguf_file=_FILE, dtype="float32", **gguf_options())
         model.save_pretrained(made)
         AutoTokenizer.from_pretrained(source, gguf_file=_FILE).save_pretrained(made)
         try:

@@ -37,6 +37,7 @@ from guardwrap.backends.law import GenerationLaw
 from guardwrap.errors import GuardwrapError, PromptError, UsageError, first_line, nearest
 from guardwrap.pipelines.positions import require_positions
 from guardwrap.private import (
+    CACHE_NAMES,
     GenerationMode,
     beam_search,
     end_ids,
@@ -67,7 +68,7 @@ _REFUSED = {
     "assistant_model": "assisted generation has no place for rejection; leave it out",
     "custom_generate": "guardwrap brings its own decoding loop; leave it out",
     "prefix_allowed_tokens_fn": "it numbers the rows of a batch that guardwrap rearranges; use a logits processor",
-    "past_key_values": "guardwrap keeps its own cache; pass the whole prompt",
+    **dict.fromkeys(CACHE_NAMES, "guardwrap keeps its own cache; pass the whole prompt"),
     "inputs_embeds": "a constraint is judged on a prompt of tokens; pass input_ids",
     "negative_prompt_ids": "classifier-free guidance runs the model on rows that guardwrap rearranges",
     "synced_gpus": "guardwrap runs in one process",

@@ -13,6 +13,7 @@ from guardwrap.backends import narrowing
 from guardwrap.backends.narrowing import Branch, narrowed
 from guardwrap.draws import Outcome
 from guardwrap.errors import CheckFailed
+from guardwrap.private import CACHE_NAMES
 from guardwrap.scheduling import account, skipping
 from guardwrap.scheduling.randomness import skipped
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
@@ -230,7 +231,7 @@ def test_what_is_computed_to_leave_texts_out_is_counted(monkeypatch: pytest.Monk
 
     def count(model: Any, given: Any, options: dict[str, Any]) -> None:
         nonlocal computed
-        past = options.get("past_key_values")
+        past = next((options[name] for name in CACHE_NAMES if name in options), None)
         if past is not None and past.get_seq_length():  # else it is a prompt
             computed += options["input_ids"].numel()
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from transformers import Cache, DynamicCache
 
+from guardwrap.private import CACHE_NAMES
 from guardwrap.scheduling.backend import Ids
 
 __all__ = ["Ids", "Plain", "Rows", "Wave", "anew", "fresh_cache", "run", "taken_by"]
@@ -87,7 +88,7 @@ def _run(
 ) -> torch.Tensor:
     known = taken_by(model)
     extra = {"position_ids": positions, "logits_to_keep": kept, "attention_mask": mask}
-    extra |= {"past_key_values": past, "cache_params": past}  # Mamba's name for it
+    extra |= dict.fromkeys(CACHE_NAMES, past)
     output = model(
         input_ids=ids,
         use_cache=past is not None,

@@ -13,16 +13,24 @@ import torch
 from transformers import GenerationConfig
 
 from guardwrap.backends.float32 import HALF, in_float32
-from guardwrap.backends.refill.rows import Ids, Plain, Rows, Wave, anew, fresh_cache, run
+from guardwrap.backends.refill.rows import Ids, Plain, Rows, Wave, anew, fresh_cache, run, taken_by
 from guardwrap.backends.refill.slots import Slots
 from guardwrap.backends.sharing import is_quantised
 from guardwrap.constraints.patterns import filtered_warnings
 from guardwrap.errors import ModelError
-from guardwrap.private import without_stop_strings
+from guardwrap.private import CACHE_NAMES, without_stop_strings
 
-__all__ = ["as_tried", "select_rows", "slower_because"]
+__all__ = ["SLOWER", "as_tried", "select_rows", "slower_because"]
 
 logger = logging.getLogger("guardwrap")
+
+SLOWER = {"evict-only": 1.5, "plain": 10.0}
+"""How many times the CPU seconds of ``"refill"`` each mode takes, at least.
+
+With the constraint "no comma" on the embedded model, in times of the speed of a retry loop over ``generate``: 3.9 in
+``"evict-only"`` against 6.0, both without early ends; 0.3 in ``"plain"`` against 3 to 22. ``"plain"`` takes more the
+longer prompts and texts are. ``python benchmarks/comma.py --modes`` measures all three.
+"""
 
 
 @torch.no_grad()
@@ -48,7 +56,10 @@ def select_rows(model: Any) -> type[Rows]:
     if key not in found:
         found[key] = kind, reason = _tested(model)
         if reason is not None:
-            logger.warning("%s is drawn in the slower mode %r: %s", type(model).__name__, kind.name, reason)
+            words = (
+                "%s is drawn in the slower mode %r, which takes %g times as long or more: %s (see `guardwrap doctor`)"
+            )
+            logger.warning(words, type(model).__name__, kind.name, SLOWER[kind.name], reason)
     return found[key][0]
 
 
@@ -74,6 +85,8 @@ def _tested(model: Any) -> tuple[type[Rows], str | None]:
     _require_generate(model)
     if frequencies := _rope_types(model.config.get_text_config()) & {"dynamic", "longrope"}:
         return Plain, f"with {frequencies.pop()} rotary embeddings, the longest row of a batch changes all others"
+    if not taken_by(model) & set(CACHE_NAMES):
+        return Plain, f"its forward takes no cache that is known here ({', '.join(CACHE_NAMES)})"
     reasons = []
     kinds: tuple[type[Slots] | type[Wave], ...] = (Slots, Wave)
     for kind in kinds:

@@ -12,10 +12,14 @@ from transformers import Cache
 from guardwrap.backends.refill.prefixes import Prefix, Recent
 from guardwrap.backends.refill.rows import Ids, fresh_cache, run
 from guardwrap.private import (
+    DummyLayer,
     DynamicLayer,
     DynamicSlidingWindowLayer,
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionLayer,
+    kept_states,
+    put_state,
+    take_flags,
 )
 
 __all__ = ["Slots"]
@@ -93,29 +97,23 @@ class _SlotStates(LinearAttentionLayer):
 
     def place_states(self, like: LinearAttentionLayer, count: int) -> None:
         """Append a prompt's states as new rows."""
-        for mine, theirs in ((self.conv_states, like.conv_states), (self.recurrent_states, like.recurrent_states)):
-            for i, state in theirs.items():
-                if state is not None:
-                    new = state.expand(count, *state.shape[1:])
-                    mine[i] = new.clone() if mine[i] is None else torch.cat([mine[i], new])
-        for flags in ("is_conv_states_initialized", "is_recurrent_states_initialized", "has_previous_state"):
-            setattr(self, flags, dict(getattr(like, flags)))
-        self.conv_kernel_size = dict(like.conv_kernel_size)
-        self.device, self.dtype = like.device, like.dtype
+        mine = kept_states(self)
+        for place, state in kept_states(like).items():
+            new = state.expand(count, *state.shape[1:])
+            put_state(self, place, torch.cat([mine[place], new]) if place in mine else new.clone())
+        take_flags(self, like)
 
     def select_states(self, rows: Sequence[int]) -> None:
         """Keep these rows, in this order."""
-        for states in (self.conv_states, self.recurrent_states):
-            for i, state in states.items():
-                if state is not None:
-                    states[i] = state[list(rows)]
+        for place, state in kept_states(self).items():
+            put_state(self, place, state[list(rows)])
 
 
 class _SlotHybrid(_SlotStates, _SlotLayer):
     """Both in one layer."""
 
     def __init__(self, columns: _Columns, like: Any) -> None:
-        _SlotStates.__init__(self, like.number_of_states)  # type: ignore[call-arg]  # the library is untyped
+        _SlotStates.__init__(self)
         _SlotLayer.__init__(self, columns, like.keys, like.values)
 
 
@@ -241,12 +239,12 @@ class Slots:
         rest = torch.tensor([ids[found.length :]], device=self._model.device)
         mask = torch.ones(1, len(ids), dtype=torch.long, device=rest.device)
         run(self._model, rest, mask, torch.arange(found.length, len(ids), device=rest.device)[None], past)
-        if any(layer.is_initialized and layer.keys.shape[2] < rest.shape[1] for layer in past.layers):
+        if any(_holds(layer) and layer.keys.shape[2] < rest.shape[1] for layer in past.layers):
             return Prefix(len(ids), past.layers)  # more than a sliding window keeps
         for end in range(found.length + 1, len(ids) + 1):
             states = [
                 (layer.keys[0, :, end - len(ids) - 1].clone(), layer.values[0, :, end - len(ids) - 1].clone())
-                if layer.is_initialized
+                if _holds(layer)
                 else None
                 for layer in past.layers
             ]
@@ -322,14 +320,21 @@ def _grown(size: int) -> int:
     return size + size // 4 + 1
 
 
+def _holds(layer: Any) -> bool:
+    """Whether a layer of attention has keys and values: not where it takes another one's."""
+    return layer.keys is not None and layer.is_initialized
+
+
 def _slot_layer(layer: Any, columns: _Columns) -> Any:
     """Return the layer of ours that takes the place of one of the library's."""
     kind = type(layer)
     if kind in (DynamicLayer, DynamicSlidingWindowLayer):
         # A layer that shares another's states, or has none, is never written.
-        return _SlotLayer(columns, layer.keys, layer.values) if layer.is_initialized else DynamicLayer()
+        return _SlotLayer(columns, layer.keys, layer.values) if _holds(layer) else DynamicLayer()
+    if kind is DummyLayer:
+        return kind()
     if kind is LinearAttentionLayer:
-        return _SlotStates(layer.number_of_states)
+        return _SlotStates()
     if kind is LinearAttentionAndFullAttentionLayer:
         return _SlotHybrid(columns, layer)
     raise NotImplementedError(kind.__name__)

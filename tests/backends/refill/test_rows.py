@@ -34,6 +34,15 @@ COMMON = {
     "eos_token_id": 0,
     "pad_token_id": 0,
 }
+SHARED = {  # the last two layers have no keys and values of their own
+    "head_dim": 8,
+    "sliding_window": 4,
+    "num_hidden_layers": 4,
+    "num_kv_shared_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "vocab_size_per_layer_input": len(LETTERS) + 1,
+    "hidden_size_per_layer_input": 8,
+}
 SMALL_GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 
 REFILL: dict[str, dict[str, Any]] = {
@@ -43,6 +52,8 @@ REFILL: dict[str, dict[str, Any]] = {
     "qwen3": {"head_dim": 8},
     "gemma2": {"head_dim": 8, "sliding_window": 4},
     "gemma3_text": {"head_dim": 8, "sliding_window": 4, "num_hidden_layers": 6},
+    "gemma3n_text": SHARED | {"laurel_rank": 4},
+    "gemma4_text": SHARED | {"global_head_dim": 8},
     "phi3": {},
     "gpt2": SMALL_GPT,
     "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
@@ -247,6 +258,31 @@ def test_the_plain_mode_says_why() -> None:
     report = guarded.run("ab", max_new_tokens=2)[0].report
     assert report.mode == "plain"
     assert "note         drawn in the slower mode 'plain': with dynamic rotary embeddings" in str(report)
+
+
+def test_a_release_that_renames_the_cache(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    for module in (rows, selftest):
+        monkeypatch.setattr(module, "CACHE_NAMES", ("earlier", "earliest"))
+    assert select_rows(tiny("llama", {})) is Plain
+    assert "its forward takes no cache that is known here (earlier, earliest)" in caplog.text
+
+
+def test_a_slower_mode_is_said_when_a_model_is_wrapped(caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = character_tokenizer(LETTERS)
+    GuardedGenerator(tiny("llama", {}), Length(min=0), tokenizer=tokenizer)
+    assert "slower mode" not in caplog.text
+    slow = tiny("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}})
+    for _ in range(2):
+        GuardedGenerator(slow, Length(min=0), tokenizer=tokenizer)
+    times = f"which takes {selftest.SLOWER['plain']:g} times as long or more: with dynamic rotary embeddings"
+    assert caplog.text.count(times) == 1
+
+
+def test_what_is_wrong_with_a_model_is_raised_by_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "_generate_apart", lambda *_: 9.0)
+    guarded = GuardedGenerator(tiny("llama", {}), Length(min=0), tokenizer=character_tokenizer(LETTERS))
+    with pytest.raises(ModelError, match="feeds it other inputs"):
+        guarded.run("ab", max_new_tokens=2)
 
 
 def test_what_was_chosen_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
