@@ -4,7 +4,7 @@ BIN := .venv/bin
 # What Python compiles and pytest rewrites is kept, as each worker and each run would do it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check demo docs test test-ray
+.PHONY: check demo docs test test-matrix test-ray
 
 demo: .venv/ready
 	$(BIN)/guardwrap demo
@@ -19,6 +19,12 @@ test check: export OMP_NUM_THREADS = 1
 
 test: .venv/ready lint
 	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+
+# An environment for each release of transformers that pip may resolve: oldest, locked, newest, in .matrix. The first
+# run takes an hour and some gigabytes; MATRIX=newest does one of them.
+MATRIX := oldest locked newest
+test-matrix:
+	$(PYTHON) benchmarks/matrix.py $(MATRIX)
 
 # Ray is large, and few need it: it has an environment of its own, which takes the other packages from .venv.
 test-ray: export OMP_NUM_THREADS = 1

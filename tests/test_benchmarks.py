@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import adapter
+import comma
 import engine
 import knowable
 import masks
+import matrix
 import numpy as np
 import pytest
 import schema_suite
@@ -292,3 +294,41 @@ def test_what_engines_are_scored_with_is_a_law(bench: structured.Bench) -> None:
     assert of_model < 0.6
     forbidden = (*bench.tokenizer("maybe")["input_ids"], end)
     assert masks.log_probabilities(bench.model, prompt, forbidden, structured.SETTINGS, make())[1] == -np.inf
+
+
+@pytest.mark.xdist_group("local")
+def test_the_comma_case_is_measured(
+    local: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(comma, "load_local", lambda: local)
+    monkeypatch.setattr(comma, "SETTINGS", {**comma.SETTINGS, "max_new_tokens": 3})
+    comma.main(["--texts", "1", "--repeats", "1"])
+    written = json.loads(capsys.readouterr().out)
+    assert written["modes"] == ["refill"]
+    assert written["times ours"]["loop"] == pytest.approx(
+        written["cpu_s"]["loop"][0] / written["cpu_s"]["ours"][0], 0.2
+    )
+    comma.main(["--texts", "1", "--repeats", "1", "--modes"])
+    written = json.loads(capsys.readouterr().out)
+    assert written["modes"] == ["evict-only", "plain", "refill"]
+    assert set(written["times refill"]) == {"evict-only", "plain"}
+
+
+def test_the_releases_of_the_matrix() -> None:
+    assert matrix.wanted("oldest").startswith("transformers==5.")
+    assert matrix.wanted("locked").startswith("transformers==5.")
+    assert matrix.wanted("newest") == f"{matrix.wanted('oldest').replace('==', '>=')},<6"
+
+
+def test_the_table_of_the_matrix() -> None:
+    log = "...\n2 failed, 71 passed, 3 skipped, 1 error in 35.30s (0:00:35)\n"
+    assert matrix.counted(log) == {"failed": 2, "passed": 71, "skipped": 3, "error": 1}
+    assert matrix.counted("no tests") == {"error": 1}
+    versions = {"transformers": "5.24.0", "tokenizers": "0.23", "peft": "0.21", "torch": "2.13"}
+    fine = {"tests": {"passed": 9}, "versions": versions, "modes": ["refill"], "times ours": {"loop": 3.5}}
+    assert matrix.table({"locked, newest": fine}).endswith(
+        "| locked, newest | 5.24.0 | 0.23 | 0.21 | 2.13 | 9 passed | refill | 3.5 |"
+    )
+    assert matrix.is_fine(fine)
+    assert not matrix.is_fine(fine | {"modes": ["plain"]})
+    assert not matrix.is_fine(fine | {"tests": {"passed": 8, "failed": 1}})

@@ -17,6 +17,7 @@ from guardwrap.cli.catalogue import catalogue
 from guardwrap.cli.check import check
 from guardwrap.cli.common import Verbose, fail
 from guardwrap.cli.demo import demo
+from guardwrap.cli.doctor import doctor
 from guardwrap.cli.evaluate import evaluate
 from guardwrap.cli.generate import generate
 from guardwrap.cli.init import init
@@ -146,6 +147,7 @@ app.command()(report)
 app.command()(serve)
 app.command()(check)
 app.command()(catalogue)
+app.command()(doctor)
 
 
 def main() -> None:
