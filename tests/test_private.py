@@ -162,7 +162,7 @@ STANDARD = {"abc", "builtins", "enum", "typing", "typing_extensions"}
 
 
 def overridden(kind: type) -> list[str]:
-    theirs = [base for base in kind.__mro__ if base.__module__.split(".")[0] not in {"guardwrap", *STANDARD}]
+    theirs = [base for base in kind.__mro__[1:] if base.__module__.split(".")[0] not in {"guardwrap", *STANDARD}]
     names = [name for name in vars(kind) if is_private(name) and name != "_abc_impl"]
     return [name for name in names if any(name in vars(base) for base in theirs)]
 
