@@ -244,7 +244,7 @@ def test_structured_output_is_measured(
 ) -> None:
     monkeypatch.setattr(structured, "Bench", lambda: bench)
     out = tmp_path / "structured.json"
-    few = ["--seeds", "1", "--gold", "5", "--drawn", "16", "--attempts", "40", "--out", str(out)]
+    few = ["--seeds", "1", "--gold", "5", "--drawn", "16", "--masked", "40", "--out", str(out)]
     structured.main(["--only", "yes or no", "--engines", "llguidance", *few])
     written = json.loads(out.read_text())
     (task,) = written["tasks"].values()

@@ -70,8 +70,9 @@ class Aside:
 
     def busy(self, requests: Collection[Request]) -> bool:
         """Whether a thread is at work for one of these, dropped or not."""
-        return any(request in requests for request in self._searches) or any(
-            _request(each) in requests for work in self._at_work.values() for each in work.attempts
+        working = (work for work in self._at_work.values() if work.found is None)
+        return any(request in requests and not search.done for request, search in self._searches.items()) or any(
+            _request(each) in requests for work in working for each in work.attempts
         )
 
     @property
