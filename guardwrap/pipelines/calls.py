@@ -187,14 +187,14 @@ class Call(PromptReader):
             return
         tokenizer = self.pipe.tokenizer
         text = prompt
-        if isinstance(prompt, Chat) and fewest_tokens(tokenizer, _contents(prompt)) > context:
+        if isinstance(prompt, Chat) and fewest_tokens(tokenizer, _contents(prompt), context) > context:
             goes_on = options.get("continue_final_message")  # as the pipeline has it
             goes_on = prompt.messages[-1]["role"] == "assistant" if goes_on is None else goes_on
             how = {"add_generation_prompt": not goes_on, "continue_final_message": goes_on}
             how |= {name: options.get(name) for name in ("tools", "documents")}
             with suppress(Exception):  # whatever a template raises is told by the pipeline
                 text = tokenizer.apply_chat_template(prompt.messages, tokenize=False, **how)
-        length = fewest_tokens(tokenizer, text) if isinstance(text, str) else 0
+        length = fewest_tokens(tokenizer, text, context) if isinstance(text, str) else 0
         if length > context:
             raise PromptError(
                 f"the prompt has at least {length} tokens and the model's context {context}; shorten the prompt"

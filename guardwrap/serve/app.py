@@ -51,6 +51,9 @@ log = logging.getLogger("guardwrap.serve")
 GONE = 499
 """For logs and figures: the client had gone before its reply."""
 
+REST, MOST_REST = 4, 2.0
+"""After a long request was read its thread rests so many times as long, in seconds at most."""
+
 LONG = 50_000
 """Bytes of a request from which on it is read where no other one waits for it."""
 
@@ -161,8 +164,16 @@ class Service:
             except Exception as error:  # of a chat template, whatever its code raises
                 raise bad("messages" if chat else "prompt", what_is_wrong(wish.prompts, error)) from None
 
-        readers = self._readers if len(raw) <= LONG else self._patient
-        return await asyncio.get_running_loop().run_in_executor(readers, read)
+        def read_patiently() -> tuple[Wish, int]:
+            began = time.monotonic()
+            try:
+                return read()
+            finally:  # what holds the interpreter holds the batch: a flood of long requests leaves it time
+                time.sleep(min(REST * (time.monotonic() - began), MOST_REST))
+
+        short = len(raw) <= LONG
+        readers = self._readers if short else self._patient
+        return await asyncio.get_running_loop().run_in_executor(readers, read if short else read_patiently)
 
     def _lengths(self, prompts: Sequence[Any], pipe: Any) -> list[int]:
         """Return the tokens of each prompt as the model reads it."""

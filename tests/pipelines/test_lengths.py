@@ -48,8 +48,8 @@ def test_no_text_has_fewer_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
     chance = random.Random(0)
     random_texts = ["".join(chance.choice("a th\né<s>1") for _ in range(chance.randrange(200))) for _ in range(200)]
     for text in [*TEXTS, *random_texts]:
-        assert fewest_tokens(tokenizer, text) <= len(tokenizer(text)["input_ids"])
-    assert fewest_tokens(tokenizer, "a" * 100_000) > 5_000
+        assert fewest_tokens(tokenizer, text, 10**6) <= len(tokenizer(text)["input_ids"])
+    assert fewest_tokens(tokenizer, "a" * 100_000, 10**6) > 5_000
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,14 @@ def test_no_text_has_fewer_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
     ],
 )
 def test_nothing_is_known_where_text_is_left_out(tokenizer: PreTrainedTokenizerFast) -> None:
-    assert fewest_tokens(tokenizer, "a" * 100_000) == 0
+    assert fewest_tokens(tokenizer, "a" * 100_000, 10**6) == 0
 
 
 def test_words_are_told_apart() -> None:
-    assert fewest_tokens(bytewise("a a"), "aa " * 500) == max(500, 1500 // 2)
-    assert fewest_tokens(bytewise("Ġ a"), "a " * 500) == 500
+    assert fewest_tokens(bytewise("a a"), "aa " * 500, 10**6) == max(500, 1500 // 2)
+    assert fewest_tokens(bytewise("Ġ a"), "a " * 500, 10**6) == 500
+    ended = bytewise("Ġ a", added=["<|end|>"])
+    assert [fewest_tokens(ended, "a " * 500, enough) for enough in (20, 200, 1_000)] == [143, 201, 500]
 
 
 def test_a_prompt_of_a_megabyte_is_refused_before_it_is_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
