@@ -128,6 +128,8 @@ class Service:
         self._patient = ThreadPoolExecutor(1, "guardwrap-reading-long")
         self._own = copy.copy(self.session.pipe)
         self._own.tokenizer = copy.deepcopy(self.session.tokenizer)
+        if self.session.kind.causal:  # a mask needs it, and whoever asked for the first one would hold up the others
+            self.session.stable_prefix(self.session.kind.read(self.session.pipe, {})).vocabulary  # noqa: B018
 
     def _loaded(self) -> dict[Any, Any]:
         """Load the adapters that requests may name, once: a call that loads its own shares no batch."""

@@ -166,6 +166,9 @@ def full_disk(monkeypatch):
             self._file.write(content[: len(content) // 2])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+        def writelines(self, content):
+            self.write(b"".join(content))
+
     def opened(path, mode="r", *args, **options):
         file = real(path, mode, *args, **options)
         return Full(file) if "w" in mode else file
