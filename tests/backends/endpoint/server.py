@@ -304,7 +304,11 @@ def raw_text(*choices: dict[str, Any], chat: bool = False, usage: Any = None) ->
     ]
 
 
-_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
+# The server closes the connection afterwards: a client that does not know would use it again, and find it broken.
+_HEAD = (
+    b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
 
 
 def _chunk(data: bytes) -> bytes:
