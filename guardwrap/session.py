@@ -265,7 +265,7 @@ class Session(Asking):
             model,
             watches=_watches(constraint, call, stable) if stable.works else None,
             notes=notes,
-            of_weights=(QUANTISED,) if by_mask and is_quantised(model) else (),
+            of_weights=self.of_weights if by_mask else (),
             proposal=None if proposal is None else partial(proposal.in_words, other_settings=off is not None),
             masked=masked,
             vocabulary=None if masked is None else stable.vocabulary,

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 from guardwrap.constraints.base import Monitor
 from guardwrap.constraints.reading import Reader, Reading
-from guardwrap.pipelines.vocabulary import Vocabulary
+from guardwrap.pipelines.vocabulary import BYTE, Decode, Vocabulary
 
 __all__ = ["PrefixWatch", "StablePrefix"]
 
-Decode = Callable[[Sequence[int]], str]
-
 _REPLACEMENT = "\ufffd"
 _PUNCTUATED = "Hello , world . I don 't know ; do you ? « Oui » ( n't ) 你好 🙂 \n\n  end !"
-_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class StablePrefix:
@@ -49,7 +45,7 @@ class StablePrefix:
         size = len(tokenizer)
         names = tokenizer.convert_ids_to_tokens(list(range(size)))
         # A run of byte tokens is decoded as a whole: one more can make it invalid, line breaks in it included.
-        self._bytes = frozenset(i for i, name in enumerate(names) if name and _BYTE.fullmatch(name))
+        self._bytes = frozenset(i for i, name in enumerate(names) if name and BYTE.fullmatch(name))
         if self._bytes and skips:  # special tokens that are left out end no run
             self._bytes |= frozenset(tokenizer.all_special_ids)
         sample = tokenizer(_PUNCTUATED, add_special_tokens=False)["input_ids"]

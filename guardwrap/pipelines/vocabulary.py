@@ -16,11 +16,13 @@ import numpy.typing as npt
 
 from guardwrap.constraints.characters import REPLACEMENT, split
 
-__all__ = ["Ahead", "Trie", "Vocabulary", "run_text"]
+__all__ = ["BYTE", "Ahead", "Decode", "Trie", "Vocabulary", "run_text"]
 
 Decode = Callable[[Sequence[int]], str]
 
-_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+"""Name of a token that stands for one byte of a run."""
+
 _TRIED = 40  # sequences of random tokens that are composed and decoded
 
 
@@ -216,7 +218,7 @@ class Vocabulary:
         special = set(tokenizer.all_special_ids) if skips else set()
         letters = _byte_letters() if '"ByteLevel"' in parts else {}
         for token, name in enumerate(names):
-            byte = _BYTE.fullmatch(name or "") if '"ByteFallback"' in parts else None
+            byte = BYTE.fullmatch(name or "") if '"ByteFallback"' in parts else None
             grown = [row[token] for row in after]
             if token in special or name is None:
                 added, first = "", ""

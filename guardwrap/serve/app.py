@@ -154,7 +154,8 @@ class Service:
         PromptError
             If a prompt alone does not.
         """
-        pipe = self.session.pipe if len(raw) <= LONG else self._own
+        short = len(raw) <= LONG
+        pipe, readers = (self.session.pipe, self._readers) if short else (self._own, self._patient)
 
         def read() -> tuple[Wish, int]:
             wish = read_wish(parsed(raw), self.menu, chat=chat)
@@ -173,8 +174,6 @@ class Service:
             finally:  # what holds the interpreter holds the batch: a flood of long requests leaves it time
                 time.sleep(min(REST * (time.monotonic() - began), MOST_REST))
 
-        short = len(raw) <= LONG
-        readers = self._readers if short else self._patient
         return await asyncio.get_running_loop().run_in_executor(readers, read if short else read_patiently)
 
     def _lengths(self, prompts: Sequence[Any], pipe: Any) -> list[int]:
