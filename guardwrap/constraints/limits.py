@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
+from guardwrap.constraints.threads import in_thread
 from guardwrap.draws import Draw
 from guardwrap.errors import ConstraintError
 
@@ -221,26 +222,12 @@ def apart(call: Callable[[], _Answer], owner: object) -> _Answer:
     if before is not None and before.is_alive():
         _left_behind[id(owner)] = before
         raise StepOver(step.seconds, shared=True)
-    answer: list[_Answer] = []
-    raised: list[BaseException] = []
-    done = threading.Event()
-
-    def run() -> None:
-        try:
-            answer.append(call())
-        except BaseException as error:
-            raised.append(error)
-        done.set()
-
     look()
     start = time.monotonic()
-    thread = threading.Thread(target=run, name="guardwrap-apart", daemon=True)
-    thread.start()
-    done.wait(step.left)
-    step.end -= time.monotonic() - start  # waiting takes no processor time
-    if raised:
-        error: Any = raised[0]
-        raise error
+    try:
+        answer, thread = in_thread(call, step.left, name="guardwrap-apart")
+    finally:
+        step.end -= time.monotonic() - start  # waiting takes no processor time
     if not answer:
         _left_behind[id(owner)] = thread
         raise StepOver(step.seconds, shared=True)

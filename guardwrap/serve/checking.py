@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from guardwrap.constraints.base import Constraint, Verdict, walk
 from guardwrap.constraints.callables import Python
+from guardwrap.constraints.threads import in_thread
 from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed
 
@@ -79,21 +80,7 @@ class Timed(Constraint):
         if len(left) >= LEFT_BEHIND:
             reason = f"is still at work on {len(left)} calls that took more than {self.seconds:g} s; make it faster"
             raise CheckFailed(self.title, reason)
-        answer: list[_Answer] = []
-        raised: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                answer.append(call())
-            except BaseException as error:
-                raised.append(error)
-
-        thread = threading.Thread(target=run, name="guardwrap-checker", daemon=True)
-        thread.start()
-        thread.join(self.seconds)
-        if raised:
-            error: Any = raised[0]
-            raise error
+        answer, thread = in_thread(call, self.seconds, name="guardwrap-checker")
         if not answer:
             _left_behind.setdefault(id(self.of), []).append(thread)
             raise CheckFailed(self.title, f"took more than {self.seconds:g} s; make it faster, or raise the limit")
