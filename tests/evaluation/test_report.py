@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -323,6 +324,7 @@ def test_errors_of_the_command(config, tmp_path, monkeypatch):
 
         def interrupt(*args, sent=sent, **options):
             os.kill(os.getpid(), sent)
+            time.sleep(60)  # another thread may take the signal: Python handles it in this one, a little later
 
         monkeypatch.setattr(Source, "attempts", interrupt)
         result = command("evaluate", path, "--out", tmp_path / "out")

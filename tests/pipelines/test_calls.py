@@ -428,12 +428,21 @@ def test_a_prefix_lengthens_what_limits_all_tokens(where: str) -> None:
         ({"prefix": HALF}, "half of a surrogate pair"),
         ({"handle_long_generation": "x"}, "x is not a valid value"),
         ({"return_full_text": True, "return_tensors": True}, "mutually exclusive"),
-        ({"stop_sequence": "ü"}, "Stop string"),
     ],
 )
 def test_arguments_that_the_pipeline_refuses(world: World, wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         GuardedGenerator(world.pipeline(), ANYTHING)("ab", **wrong)
+
+
+def test_a_stop_sequence_that_the_pipeline_refuses(world: World) -> None:
+    try:
+        world.pipeline()("ab", stop_sequence="ü")
+    except ValueError:
+        with pytest.raises(UsageError, match="Stop string"):
+            GuardedGenerator(world.pipeline(), ANYTHING)("ab", stop_sequence="ü")
+    else:
+        pytest.skip("this release of transformers takes its first token's id for an end-of-sequence token")
 
 
 MESSAGE = {"role": "user", "content": "a"}
