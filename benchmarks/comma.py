@@ -5,7 +5,7 @@
 prints one line of JSON: versions, the mode that the model is drawn in, and CPU seconds per text of guardwrap and of a
 loop over ``generate`` that draws four texts at a time until enough of them have no comma. Both run in turn, in one
 process, on the embedded model. ``--modes`` measures every mode against the fastest one instead, as
-``guardwrap.backends.refill.selftest.SLOWER`` says.
+``guardwrap.backends.refill.mode_selection.SLOWER`` says.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import torch
 import transformers
 
 from guardwrap import Budget, GuardedGenerator, Regex, load_local
-from guardwrap.backends.refill.rows import Plain, Wave
+from guardwrap.backends.refill.row_states import Plain, Wave
 from guardwrap.backends.refill.slots import Slots
 
 CHAT = [{"role": "user", "content": "Write one sentence about a coffee mug."}]
@@ -55,7 +55,7 @@ class Bench:
         self.modes.add(outcome.report.mode)
 
     def ours_in(self, kind: Any, seed: int) -> None:
-        with mock.patch("guardwrap.job.select_rows", return_value=kind):
+        with mock.patch("guardwrap.session.job.select_rows", return_value=kind):
             self.ours(seed)
 
     def loop(self, seed: int) -> None:

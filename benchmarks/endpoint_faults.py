@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
-import guardwrap.remote
+import guardwrap.session.endpoint_session
 from guardwrap import Budget, GuardedGenerator
-from guardwrap.backends.endpoint import faults
+from guardwrap.backends.endpoint import request_faults
 from guardwrap.testing import goodness_of_fit
-from tests.backends.endpoint.server import Server, endpoint, of_world
-from tests.backends.endpoint.test_backend import LAW, RULE, WORLD, Drops, counting, gold
+from tests.backends.endpoint.fixtures_server import Server, endpoint, of_world
+from tests.backends.endpoint.test_endpoint_backend import LAW, RULE, WORLD, Drops, counting, gold
 
 SEED = 5
 
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", type=int, default=5000)
     count = parser.parse_args(arguments).texts
-    with patch.object(faults, "_FIRST", 0.002):  # seconds between tries: it is not waiting that is measured
+    with patch.object(request_faults, "_FIRST", 0.002):  # seconds between tries: it is not waiting that is measured
         row("nothing", count, lambda server: None)
         row("streams that break", count, lambda server: setattr(server, "breaks", 0.1))
         row("429 and 503", count, lambda server: setattr(server, "fails", 0.2))
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             server.breaks, server.honours_seeds = 0.4, False
 
         row("control: seeds that do not repeat", count // 8, without_seeds)
-        with patch.object(guardwrap.remote, "EndpointBackend", Drops):
+        with patch.object(guardwrap.session.endpoint_session, "EndpointBackend", Drops):
             row("control: breaks count as rejected", count // 8, lambda server: setattr(server, "breaks", 0.4))
 
 

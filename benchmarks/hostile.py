@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from guardwrap.constraints import dump, parse
-from guardwrap.constraints.judge import judge, run_verdict
-from guardwrap.draws import Draw
+from guardwrap.constraints.checking import judge, run_verdict
 from guardwrap.errors import CheckFailed, ConstraintError, first_line
+from guardwrap.outcomes import Draw
 
 SECONDS, MEBIBYTES = 30, 1024
 Make = Callable[[], str]

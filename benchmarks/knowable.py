@@ -27,8 +27,8 @@ from scipy.special import entr
 
 from guardwrap import Classifier, GuardedGenerator
 from guardwrap.constraints.views import view
-from guardwrap.draws import Draw
 from guardwrap.metrics.intervals import mean_interval
+from guardwrap.outcomes import Draw
 from guardwrap.training import read_settings
 
 PENALTIES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # of the squared weights of standardised features

@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from guardwrap import Budget, GuardedGenerator, load_local
 from guardwrap.backends.refill.decode import RefillBackend
-from guardwrap.backends.refill.rows import taken_by
-from guardwrap.private import CACHE_NAMES
+from guardwrap.backends.refill.row_states import taken_by
+from guardwrap.environment.transformers_internals import CACHE_NAMES
 
 
 @lru_cache(maxsize=1)  # one at a time; what is on disk is the pristine copy

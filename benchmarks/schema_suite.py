@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from guardwrap import JSONSchema, Verdict
-from guardwrap.constraints.drafts import DRAFTS
+from guardwrap.constraints.json.drafts import DRAFTS
 from guardwrap.errors import ConstraintError
 
 FOLDERS = {f"draft{draft.name.removeprefix('draft ')}": draft for draft in DRAFTS}

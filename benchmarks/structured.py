@@ -47,7 +47,6 @@ from guardwrap import (
     load_local,
     qrs,
 )
-from guardwrap.draws import Estimate, plain
 from guardwrap.metrics import (
     acceptance_rate,
     effective_sample_size,
@@ -55,6 +54,7 @@ from guardwrap.metrics import (
     tvd_gold_guarded,
 )
 from guardwrap.metrics.divergence import kl_to_sampler, tvd_to_sampler
+from guardwrap.outcomes import Estimate, plain
 
 SETTINGS: dict[str, Any] = {"do_sample": True, "temperature": 0.7, "top_k": 50, "max_new_tokens": 64}
 BUDGET = Budget(max_attempts=None, max_computed_tokens=100_000)

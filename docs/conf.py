@@ -40,7 +40,7 @@ def add_commands(app, page, source):
     """Put what ``guardwrap --help`` and its commands say on their page: typer writes it as Markdown."""
     if page != "reference/cli":
         return
-    command = [sys.executable, "-m", "typer", "guardwrap.cli.app", "utils", "docs", "--name", "guardwrap"]
+    command = [sys.executable, "-m", "typer", "guardwrap.cli.typer_app", "utils", "docs", "--name", "guardwrap"]
     written = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     commands = re.split(r"^(?=## )", written, flags=re.MULTILINE)[1:]
     source[0] += "\n" + "".join(commands)

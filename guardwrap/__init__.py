@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from guardwrap.backends.endpoint.server import Endpoint
+    from guardwrap.budget import Budget
     from guardwrap.constraints import (
         Classifier,
         Constraint,
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
         catalogue,
         constraint,
     )
-    from guardwrap.draws import Budget, Draw, Estimate, Outcome, Report, Usage
     from guardwrap.errors import BudgetExhausted, CheckFailed, GuardwrapError
-    from guardwrap.exhausted import Fallback
     from guardwrap.generator import GuardedGenerator
-    from guardwrap.pipelines.local import load_local
-    from guardwrap.planning import Forecast, Plan
+    from guardwrap.outcomes import Draw, Estimate, Outcome, Report, Usage
+    from guardwrap.pipelines.embedded_model import load_local
+    from guardwrap.planning.plan import Forecast, Plan
     from guardwrap.proposals import Adapter, Masked, Prompt
     from guardwrap.samplers import imh, qrs
+    from guardwrap.session.fallback import Fallback
 
 __version__ = "0.1.0"
 
@@ -38,12 +39,12 @@ _WHERE = {
     "BudgetExhausted": "errors",
     "CheckFailed": "errors",
     "GuardwrapError": "errors",
-    "Budget": "draws",
-    "Draw": "draws",
-    "Estimate": "draws",
-    "Outcome": "draws",
-    "Report": "draws",
-    "Usage": "draws",
+    "Budget": "budget",
+    "Draw": "outcomes",
+    "Estimate": "outcomes",
+    "Outcome": "outcomes",
+    "Report": "outcomes",
+    "Usage": "outcomes",
     "Classifier": "constraints",
     "Constraint": "constraints",
     "Finished": "constraints",
@@ -56,11 +57,11 @@ _WHERE = {
     "catalogue": "constraints",
     "constraint": "constraints",
     "Endpoint": "backends.endpoint.server",
-    "Fallback": "exhausted",
+    "Fallback": "session.fallback",
     "GuardedGenerator": "generator",
-    "load_local": "pipelines.local",
-    "Forecast": "planning",
-    "Plan": "planning",
+    "load_local": "pipelines.embedded_model",
+    "Forecast": "planning.plan",
+    "Plan": "planning.plan",
     "Adapter": "proposals",
     "Masked": "proposals",
     "Prompt": "proposals",

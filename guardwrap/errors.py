@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from guardwrap.draws import Outcome
+    from guardwrap.outcomes import Outcome
 
 __all__ = [
     "AdapterError",

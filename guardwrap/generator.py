@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from guardwrap.asking import require_whole
 from guardwrap.backends.endpoint.server import Endpoint
+from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
-from guardwrap.draws import Budget, Outcome
 from guardwrap.errors import UsageError, spelled
-from guardwrap.exhausted import Fallback, raise_if_short, require_on_exhausted
-from guardwrap.finishing import Finishing
-from guardwrap.piloting import plan_of
-from guardwrap.pipelike import PipelineLike, streaming
-from guardwrap.pipelines.tensors import returned_rows
-from guardwrap.planning import Plan
-from guardwrap.remote import EndpointSession
+from guardwrap.outcomes import Outcome
+from guardwrap.pipelines.tensor_prompts import returned_rows
+from guardwrap.planning.pilot import plan_of
+from guardwrap.planning.plan import Plan
 from guardwrap.samplers import Attempt, Sampler
 from guardwrap.scheduling.batch import OnBusy
 from guardwrap.scheduling.request import OnOutcome, OnText
-from guardwrap.session import Session
+from guardwrap.session.base_session import require_whole
+from guardwrap.session.delivery import Finishing
+from guardwrap.session.endpoint_session import EndpointSession
+from guardwrap.session.fallback import Fallback, raise_if_short, require_on_exhausted
+from guardwrap.session.local_session import Session
+from guardwrap.session.pipeline_api import PipelineLike, streaming
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded

@@ -12,6 +12,16 @@ from guardwrap.errors import UsageError, spelled
 
 __all__ = ["Adapter", "Masked", "Prompt", "merged", "only_masks", "require_one"]
 
+OR_REJECTION = ", or sampler='rejection', whose texts are the proposal's"
+"""The other way out where attempts cannot be weighed, for calls that choose a sampler."""
+
+ELSEWHERE = {
+    "prompts": ", of which this is none",
+    "perhaps": ", of which this is perhaps none",
+    "settings": ", under other generation settings",
+}
+"""How a report goes on about an adapter's KL(g‖g') that was measured on other prompts, or under other settings."""
+
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _PLACE = "{prompt}"
 

@@ -31,8 +31,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from guardwrap.constraints import Constraint, Verdict, dump, parse
 from guardwrap.constraints.base import Monitor
-from guardwrap.constraints.judge import run_check, run_verdict
-from guardwrap.draws import Draw
+from guardwrap.constraints.checking import run_check, run_verdict
+from guardwrap.outcomes import Draw
 from guardwrap.scheduling.backend import Backend, Decoded, Launch
 
 __all__ = [

@@ -13,7 +13,7 @@ import torch
 from hypothesis import settings
 from transformers.utils import logging as transformers_logging
 
-from guardwrap.pipelines.local import load_local
+from guardwrap.pipelines.embedded_model import load_local
 from guardwrap.testing import World, llama_world
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when haystack is imported

@@ -20,7 +20,7 @@ import torch
 import yaml
 from transformers.utils import logging
 
-from guardwrap.constraints.json_scalars import Limits
+from guardwrap.constraints.json.scalars import Limits
 from guardwrap.testing import llama_world
 from tests.test_paper import classifier
 

@@ -11,8 +11,8 @@ import pytest
 from guardwrap import Budget, Fallback, GuardedGenerator, Keyword, Masked, Prompt, Regex, qrs
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.constraints import constraint
-from guardwrap.draws import Outcome
 from guardwrap.errors import CheckFailed, UsageError
+from guardwrap.outcomes import Outcome
 from guardwrap.testing import World
 
 pytestmark = pytest.mark.usefixtures("watchdog")

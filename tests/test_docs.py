@@ -19,12 +19,12 @@ from peft import LoraConfig
 import guardwrap
 from guardwrap import Keyword, adapters, metrics, samplers, testing, training
 from guardwrap.adapters import attach, describe, save_adapter
-from guardwrap.cli.app import app
-from guardwrap.cli.demo import SCENES
+from guardwrap.cli.demo_command import SCENES
+from guardwrap.cli.typer_app import app
 from guardwrap.constraints import ConstraintFile, load, parse
-from tests.backends.endpoint.server import Server
-from tests.cli.commands import run
-from tests.tiny import storyteller
+from tests.backends.endpoint.fixtures_server import Server
+from tests.cli.fixtures_commands import run
+from tests.fixtures_models import storyteller
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -144,7 +144,7 @@ def run_command(line: str) -> Any:
 
 
 SERVED = "serve.md"  # what it shows needs a server: it is run in tests/serve/test_page.py
-RAY = "ray.md"  # and this one Ray: it is run in tests/ray/test_page.py
+RAY = "ray.md"  # and this one Ray: it is run in tests/ray/test_ray_docs.py
 WRITE_JSON = {"structured.md", "integrations.md"}  # the tiny model does not: they are run in test_examples.py
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from guardwrap import Constraint, errors
-from guardwrap.draws import Budget, Draw, Estimate, Outcome, Report, Usage
+from guardwrap.budget import Budget
+from guardwrap.outcomes import Draw, Estimate, Outcome, Report, Usage
 
 SECRET = "a text that was not checked"
 

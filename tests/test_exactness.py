@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from guardwrap import Budget, Constraint, GuardedGenerator, Keyword, Regex, Verdict, constraint, job
-from guardwrap.backends import drawing, known
+from guardwrap import Budget, Constraint, GuardedGenerator, Keyword, Regex, Verdict, constraint
+from guardwrap.backends import prefix_cache, token_sampling
 from guardwrap.backends.refill import decode
-from guardwrap.backends.refill.rows import Plain, Rows, Wave
+from guardwrap.backends.refill.row_states import Plain, Rows, Wave
 from guardwrap.backends.refill.slots import Slots
-from guardwrap.draws import Outcome
-from guardwrap.scheduling import account, backend
+from guardwrap.outcomes import Outcome
+from guardwrap.scheduling import backend, request_state
+from guardwrap.session import job
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
-from tests.clock import Clock, ticking
+from tests.fixtures_clock import Clock, ticking
 
 DRAWS = 10_000
 FEW = 5_000  # enough for a negative control: the biases are gross
@@ -30,7 +31,7 @@ CONSTRAINT = Keyword("a", whole_words=False, min_count=1, max_count=2) & ~Regex(
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return ticking(monkeypatch, decode.RefillBackend, [account, drawing, backend])
+    return ticking(monkeypatch, decode.RefillBackend, [request_state, token_sampling, backend])
 
 
 def outcomes(world: World, judged: Constraint, *, budget: Budget, batch_size: int, draws: int = DRAWS) -> list[Outcome]:
@@ -160,7 +161,7 @@ def test_rows_that_are_mixed_up_are_biased(kind: type[Rows], monkeypatch: pytest
 
     monkeypatch.setattr(kind, "keep", mixed_up)
     # Rows that take the place of longer ones would not fit into the tree of prefixes.
-    monkeypatch.setattr(known.Tree, "root", lambda self, launch: None)
+    monkeypatch.setattr(prefix_cache.Tree, "root", lambda self, launch: None)
     monkeypatch.setattr(job, "select_rows", lambda model: kind)
     assert mixed_fit(llama_world(letters="ab ", temperature=0.8), 64, GROSS // 2, MODES[kind]) < FAILS
 
@@ -177,7 +178,7 @@ def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
     results = outcomes(world, CONSTRAINT, budget=Budget(), batch_size=64, draws=FEW)
     assert fit(world, CONSTRAINT, results) > FITS
 
-    monkeypatch.setattr(account, "next_in_turn", whichever_finished_first)
+    monkeypatch.setattr(request_state, "next_in_turn", whichever_finished_first)
     results = outcomes(world, CONSTRAINT, budget=Budget(), batch_size=64, draws=FEW)
     assert all(CONSTRAINT.accepts(outcome.texts[0]) for outcome in results)
     assert fit(world, CONSTRAINT, results) < FAILS
@@ -194,15 +195,15 @@ def test_a_deadline_is_biased_and_says_so(clock: Clock) -> None:
 
 def test_a_token_limit_that_drops_long_texts_is_biased(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     """Rule 2: looking at the limit after an attempt instead of before it."""
-    book = account.Account._book
+    book = request_state.Account._book
 
-    def late(self: account.Account, judged: account.Judged) -> None:
+    def late(self: request_state.Account, judged: request_state.Judged) -> None:
         if self.tokens + len(judged.draw.token_ids) > 4:
             self.ended = "max_tokens"
         else:
             book(self, judged)
 
-    monkeypatch.setattr(account.Account, "_book", late)
+    monkeypatch.setattr(request_state.Account, "_book", late)
     world = table_world(letters="ab ", temperature=0.8)
     budget = Budget(max_attempts=20, max_tokens=4)
     assert fit(world, CONSTRAINT, outcomes(world, CONSTRAINT, budget=budget, batch_size=64, draws=FEW)) < FAILS

@@ -15,8 +15,8 @@ import pytest
 from guardwrap.constraints import load, parse
 from guardwrap.testing import World, character_tokenizer
 from guardwrap.training import read_settings
-from guardwrap.training.plan import rounds
-from tests.cli.commands import run
+from guardwrap.training.rounds import rounds
+from tests.cli.fixtures_commands import run
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -51,7 +51,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def loaded(local: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """What loads the embedded model is given the one of all tests."""
-    for place in ("guardwrap", "guardwrap.pipelines.local", "guardwrap.pipelines.loading"):
+    for place in ("guardwrap", "guardwrap.pipelines.embedded_model", "guardwrap.pipelines.loading"):
         monkeypatch.setattr(f"{place}.load_local", lambda: local)
 
 

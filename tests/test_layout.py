@@ -21,7 +21,7 @@ WHOLE = {
 }
 """What is of no module: rules that hold from end to end, and what lies beside the package."""
 
-UNTESTED = {"engine"}  # another name of guardwrap.pipelines.local
+UNTESTED = {"engine"}  # another name of guardwrap.pipelines.embedded_model
 
 
 def folders(root: Path) -> set[str]:

@@ -21,15 +21,15 @@ from tokenizers.processors import TemplateProcessing
 from transformers.utils import logging
 
 from guardwrap import Keyword
-from guardwrap.draws import Estimate
 from guardwrap.errors import SpecError, UsageError
 from guardwrap.metrics.intervals import combine, mean_interval
+from guardwrap.outcomes import Estimate
 from guardwrap.report.blocks import Curves
-from guardwrap.report.reading import read_page
-from guardwrap.settings import read_task_settings
+from guardwrap.report.result_files import read_page
+from guardwrap.task_settings import read_task_settings
 from guardwrap.testing import World, character_tokenizer, llama_world
 from guardwrap.training.samples import Sample
-from tests.training.small import PRELOADED, trainer_of, undrawn
+from tests.training.fixtures_training import PRELOADED, trainer_of, undrawn
 
 PAPER = Path(__file__).parents[1] / "examples" / "paper"
 

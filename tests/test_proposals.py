@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from guardwrap import Budget, BudgetExhausted, GuardedGenerator, Keyword, Length, Masked, Prompt, Regex, imh, qrs
-from guardwrap.backends import score
+from guardwrap.backends import sequence_scores
 from guardwrap.constraints import ConstraintFile
-from guardwrap.draws import Estimate
 from guardwrap.errors import ModelError, UsageError
+from guardwrap.outcomes import Estimate
+from guardwrap.planning.alternatives import Way, cheapest
 from guardwrap.samplers import Sampler
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
-from guardwrap.ways import Way, cheapest
-from tests.laws import Law, by_text, imh_law, normal, qrs_law
+from tests.fixtures_laws import Law, by_text, imh_law, normal, qrs_law
 
 DRAWS = 2_000  # 20 000 of them, and more laws, in tests/samplers/test_weighing.py, without an engine
 FITS, FAILS = 1e-3, 1e-9
@@ -107,13 +107,13 @@ def test_beta_above_the_largest_weight_draws_from_g() -> None:
 def test_negative_control_the_end_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     world, other = other_model()
     most = max(weights(world, other)[1].values()) * 1.01
-    whole = score.of_tokens
+    whole = sequence_scores.of_tokens
     end = world.pipeline().model.generation_config.eos_token_id
 
     def without_end(scores: torch.Tensor, tokens: Any) -> torch.Tensor:
         return whole(scores, tokens)[: -1 if tokens[-1] == end else None]
 
-    monkeypatch.setattr(score, "of_tokens", without_end)
+    monkeypatch.setattr(sequence_scores, "of_tokens", without_end)
     outcome = drawn(world, qrs(most), other.pipeline())
     assert goodness_of_fit(texts(outcome), world.gold(CONSTRAINT)) < FAILS
 
@@ -181,7 +181,7 @@ def test_the_same_law_weighs_nothing(dtype: torch.dtype, most: float) -> None:
 def test_negative_control_half_precision_weights_without_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     world = llama_world(letters="abcdefgh ", max_new_tokens=24)
     world.model.to(torch.bfloat16)
-    monkeypatch.setattr("guardwrap.pipelines.proposed.is_exact", lambda model: True)
+    monkeypatch.setattr("guardwrap.pipelines.proposal_draws.is_exact", lambda model: True)
     guarded = GuardedGenerator(world.pipeline(), Length(min=1), proposal=Prompt("{prompt}"))
     (attempts,) = guarded.attempts(world.prompt, 64, seed=0, **world.settings)
     weights = np.array([attempt.log_weight for attempt in attempts if attempt.satisfied], float)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 def test_importing_guardwrap_imports_no_torch() -> None:
     code = (
-        "import sys, guardwrap, guardwrap.errors, guardwrap.draws, guardwrap.samplers, guardwrap.constraints;"
+        "import sys, guardwrap, guardwrap.errors, guardwrap.outcomes, guardwrap.samplers, guardwrap.constraints;"
         "guardwrap.Regex('a'); guardwrap.Budget();"
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )

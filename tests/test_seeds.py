@@ -77,7 +77,7 @@ def test_negative_control_a_stream_shared_by_the_batch_depends_on_it(
 ) -> None:
     import random
 
-    from guardwrap.backends import drawing
+    from guardwrap.backends import token_sampling
 
     one = texts(world, 1)
     shared = random.Random(0)
@@ -86,7 +86,7 @@ def test_negative_control_a_stream_shared_by_the_batch_depends_on_it(
         def __next__(self) -> float:
             return shared.random()
 
-    monkeypatch.setattr(drawing, "uniforms", lambda *_: Shared())
+    monkeypatch.setattr(token_sampling, "uniforms", lambda *_: Shared())
     first = texts(world, 1)
     shared.seed(0)
     assert texts(world, batch_size) != first
@@ -95,7 +95,7 @@ def test_negative_control_a_stream_shared_by_the_batch_depends_on_it(
 
 def overhead(world: World, monkeypatch: pytest.MonkeyPatch, *, shared: bool = False) -> tuple[float, list[Any]]:
     """Row-steps over one for each token but the first of the attempts that were needed; and the texts."""
-    from guardwrap.backends import known
+    from guardwrap.backends import prefix_cache
     from guardwrap.backends.refill import decode
 
     decoders = []
@@ -107,7 +107,7 @@ def overhead(world: World, monkeypatch: pytest.MonkeyPatch, *, shared: bool = Fa
 
     monkeypatch.setattr(decode.RefillBackend, "__init__", kept)
     if not shared:
-        monkeypatch.setattr(known.Tree, "root", lambda self, launch: None)
+        monkeypatch.setattr(prefix_cache.Tree, "root", lambda self, launch: None)
     guarded = GuardedGenerator(world.pipeline(), ~Regex("c"), batch_size=32, budget=Budget(max_attempts=None))
     tokens, texts = 0, []
     for seed in range(6):
@@ -141,7 +141,7 @@ def test_who_waits_for_an_attempt_that_is_stopped_goes_on(world: World) -> None:
     """Two prompts with the same tokens share rows; when the first has its text, the second must not hang or change."""
     from guardwrap.backends.refill.decode import RefillBackend
     from guardwrap.backends.refill.slots import Slots
-    from guardwrap.pipelines.tasks import call_of
+    from guardwrap.pipelines.task_calls import call_of
     from guardwrap.scheduling.backend import Launch
 
     options = {

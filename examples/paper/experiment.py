@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from guardwrap.evaluation.settings import STEPS
+from guardwrap.evaluation.evaluation_settings import STEPS
 from guardwrap.training import TrainingSettings
 
 SCALED = ("warm_samples", "samples_per_step", "updates", "gold_attempts", "final_attempts", "attempts",

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from experiment import SFT, WARM
 
-from guardwrap.draws import Estimate, estimate_of
 from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
 from guardwrap.metrics.intervals import Floats, combine, log_estimate, mean_interval, mean_of
+from guardwrap.outcomes import Estimate, estimate_of
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told"
 

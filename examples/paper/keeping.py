@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from guardwrap.draws import plain
+from guardwrap.outcomes import plain
 
 
 def kept(folder: Path, name: str, about: Any, make: Callable[[], Any]) -> Any:

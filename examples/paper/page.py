@@ -9,7 +9,7 @@ from typing import Any
 
 from experiment import ITSELF
 
-from guardwrap.draws import Estimate
+from guardwrap.outcomes import Estimate
 from guardwrap.report.blocks import (
     Bar,
     Bars,
@@ -32,10 +32,10 @@ from guardwrap.report.blocks import (
     Texts,
 )
 from guardwrap.report.diagonal import cost_against_distance
-from guardwrap.report.words import in_words
+from guardwrap.report.plain_words import in_words
 
 Results = Mapping[str, Any]
-"""``results.json`` as ``guardwrap.report.reading.loads`` reads it, with an ``Estimate`` for each figure."""
+"""``results.json`` as ``guardwrap.report.result_files.loads`` reads it, with an ``Estimate`` for each figure."""
 
 _UNITS = ("acceptance_rate", "kl_gold_proposal", "kl_gold_guarded")
 _DIVERSITY = (*(f"self_bleu_{n}" for n in (2, 3, 4, 5)), "semantic_similarity")

@@ -24,10 +24,10 @@ from page import page
 from steps import Run
 
 from guardwrap import Classifier, GuardwrapError
-from guardwrap.cli.common import fail, known, load_generator
+from guardwrap.cli.shared import fail, known, load_generator
 from guardwrap.errors import UsageError
-from guardwrap.report.reading import loads, text_of, write_page
-from guardwrap.settings import known_as, read_task_settings
+from guardwrap.report.result_files import loads, text_of, write_page
+from guardwrap.task_settings import known_as, read_task_settings
 
 
 def main(

@@ -18,11 +18,11 @@ from keeping import digest_of, kept, slug
 from texts import cloud, diversity, has_umap, keyword, sentence_scores, shown
 
 from guardwrap import Classifier, GuardedGenerator, Keyword, Prompt, __version__
-from guardwrap.draws import Draw, Estimate, plain
 from guardwrap.evaluation.figures import figures_of
 from guardwrap.evaluation.recording import Attempts, record
 from guardwrap.metrics import acceptance_rate, kl_gold_base, kl_gold_guarded_from_gold
 from guardwrap.metrics.intervals import mean_of
+from guardwrap.outcomes import Draw, Estimate, plain
 from guardwrap.samplers import Attempt
 from guardwrap.training import Row, TrainingSettings, train
 from guardwrap.training.gold import Gold

@@ -3,9 +3,9 @@
 What training needs is here: ``attach`` a new adapter, ``describe`` it in a Card, ``save_adapter``.
 """
 
+from guardwrap.adapters.adapter_folder import read_adapter, save_adapter
 from guardwrap.adapters.card import Card, Figure, Figures, describe
 from guardwrap.adapters.fingerprints import Fingerprint, fingerprint
-from guardwrap.adapters.folder import read_adapter, save_adapter
 from guardwrap.adapters.loaded import load
 from guardwrap.adapters.lora import attach, merged, tensors_of
 

@@ -17,10 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 import guardwrap
 from guardwrap.adapters.fingerprints import Fingerprint, fingerprint
 from guardwrap.constraints.base import Constraint, walk
-from guardwrap.constraints.documents import read_as
-from guardwrap.constraints.yaml_nodes import to_yaml
-from guardwrap.draws import Estimate
+from guardwrap.documents.validation import read_as
+from guardwrap.documents.yaml_nodes import to_yaml
 from guardwrap.errors import AdapterError, SpecError
+from guardwrap.outcomes import Estimate
 
 __all__ = ["Base", "Card", "Figure", "Figures", "Prompts", "describe", "readme"]
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from guardwrap.backends.sharing import is_quantised
+from guardwrap.backends.shared_weights import is_quantised
 
 __all__ = ["Fingerprint", "difference", "fingerprint"]
 

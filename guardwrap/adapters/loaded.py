@@ -9,18 +9,17 @@ from typing import Any
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from guardwrap.adapters.adapter_folder import CARD, CONFIG, Files, fetched, read_adapter
 from guardwrap.adapters.card import Card
-from guardwrap.adapters.folder import CARD, CONFIG, Files, fetched, read_adapter
 from guardwrap.adapters.lora import attach, merged, require_plain
-from guardwrap.backends.refill.selftest import as_tried
-from guardwrap.backends.score import is_exact
+from guardwrap.backends.refill.mode_selection import as_tried
+from guardwrap.backends.sequence_scores import is_exact
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.proposing import demands, trained_for_another
+from guardwrap.constraints.files.proposal_fields import demands, trained_for_another
+from guardwrap.documents.inputs import irregular
+from guardwrap.environment.transformers_internals import writes_of
 from guardwrap.errors import AdapterError, AdapterMismatch, UsageError, first_line
-from guardwrap.inputs import irregular
-from guardwrap.private import writes_of
-from guardwrap.proposals import Adapter
-from guardwrap.words import ELSEWHERE
+from guardwrap.proposals import ELSEWHERE, Adapter
 
 __all__ = ["Checkpoint", "Loaded", "in_training", "in_words", "load"]
 

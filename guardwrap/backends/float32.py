@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from guardwrap.private import TorchDispatchMode, is_mutable
+from guardwrap.environment.transformers_internals import TorchDispatchMode, is_mutable
 
 __all__ = ["HALF", "in_float32"]
 

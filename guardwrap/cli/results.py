@@ -11,14 +11,14 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from guardwrap.draws import Outcome
+from guardwrap.documents.inputs import irregular
+from guardwrap.environment.atomic_files import write_whole
 from guardwrap.errors import UsageError
-from guardwrap.inputs import irregular
-from guardwrap.lines.own import OPTIONS
-from guardwrap.lines.prompts import Item, Source
-from guardwrap.lines.records import AGAIN, record_of, to_bytes
-from guardwrap.words import ELSEWHERE
-from guardwrap.writing import write_whole
+from guardwrap.outcomes import Outcome
+from guardwrap.prompt_files.overrides import OPTIONS
+from guardwrap.prompt_files.prompts import Item, Source
+from guardwrap.prompt_files.records import AGAIN, record_of, to_bytes
+from guardwrap.proposals import ELSEWHERE
 
 __all__ = ["Finished", "check_output", "line_file", "read_finished", "replace_lines", "to_line"]
 

@@ -15,13 +15,13 @@ from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from guardwrap.constraints.characters import REPLACEMENT, characters
-from guardwrap.constraints.limits import look
-from guardwrap.draws import Draw
+from guardwrap.constraints.utf8 import REPLACEMENT, characters
+from guardwrap.documents.limits import look
 from guardwrap.errors import ConstraintError, quoted, require_arguments
+from guardwrap.outcomes import Draw
 
 if TYPE_CHECKING:
-    from guardwrap.constraints.algebra import All, AnyOf
+    from guardwrap.constraints.combinators import All, AnyOf
 
 __all__ = ["Constraint", "Monitor", "Verdict", "walk"]
 
@@ -173,7 +173,7 @@ class Constraint(ABC):
         CheckFailed
             If the checker crashes, or needs tokens and there are none.
         """
-        from guardwrap.constraints.judge import run_check
+        from guardwrap.constraints.checking import run_check
 
         return run_check(self, [Draw(prompt="", token_ids=(), text=text)])[0]
 
@@ -184,7 +184,7 @@ class Constraint(ABC):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         """Let pydantic read a field of this type, ours or another package's, as a constraint of any kind."""
-        from guardwrap.constraints.registry import any_kind
+        from guardwrap.constraints.files.kind_registry import any_kind
 
         return any_kind(handler) if cls is Constraint else handler(source)
 
@@ -226,12 +226,12 @@ class Constraint(ABC):
     # What operators make is built on this class, so it is imported when one is used.
 
     def __and__(self, other: Constraint) -> All:
-        from guardwrap.constraints.algebra import All
+        from guardwrap.constraints.combinators import All
 
         return All((self, _operand(other, "&")))
 
     def __or__(self, other: Constraint) -> AnyOf:
-        from guardwrap.constraints.algebra import AnyOf
+        from guardwrap.constraints.combinators import AnyOf
 
         return AnyOf((self, _operand(other, "|")))
 
@@ -242,7 +242,7 @@ class Constraint(ABC):
         raise _no_operand(other, "|")
 
     def __invert__(self) -> Constraint:
-        from guardwrap.constraints.algebra import Not
+        from guardwrap.constraints.combinators import Not
 
         return Not(self)
 

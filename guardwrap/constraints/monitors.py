@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from guardwrap.constraints.base import Constraint, Monitor, Verdict
-from guardwrap.constraints.characters import REPLACEMENT
-from guardwrap.constraints.judge import run_verdict
-from guardwrap.constraints.limits import look
+from guardwrap.constraints.checking import run_verdict
+from guardwrap.constraints.utf8 import REPLACEMENT
+from guardwrap.documents.limits import look
 
 __all__ = ["Combined", "Negated", "Rereading"]
 

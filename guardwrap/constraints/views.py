@@ -6,8 +6,8 @@ from typing import Literal, get_args
 
 import regex
 
-from guardwrap.constraints.limits import within
-from guardwrap.draws import Draw
+from guardwrap.documents.limits import within
+from guardwrap.outcomes import Draw
 
 __all__ = ["View", "sentences", "settled", "view"]
 

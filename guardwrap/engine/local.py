@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from guardwrap.pipelines.local import load_local
+from guardwrap.pipelines.embedded_model import load_local
 
 __all__ = ["load_local"]

@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from guardwrap.constraints.keywords import Keyword
-from guardwrap.constraints.text import Regex
-from guardwrap.draws import Estimate
+from guardwrap.constraints.kinds.keyword import Keyword
+from guardwrap.constraints.kinds.text import Regex
 from guardwrap.evaluation.notes import notes_on
 from guardwrap.evaluation.reach import Reach, reach
 from guardwrap.evaluation.tradeoff import CURVES, Bins, Point, diversity, tradeoff
@@ -32,8 +31,8 @@ from guardwrap.metrics import (
 )
 from guardwrap.metrics.intervals import combine, jackknife, log_estimate
 from guardwrap.metrics.weights import scaled
+from guardwrap.outcomes import FEW, Estimate
 from guardwrap.samplers import Attempt
-from guardwrap.words import FEW
 
 __all__ = ["BINS", "BaseFigures", "PromptFigures", "ProposalFigures", "figures_of"]
 

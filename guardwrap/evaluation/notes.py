@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 
-from guardwrap.draws import Estimate
-from guardwrap.words import FEW
+from guardwrap.outcomes import FEW, Estimate
 
 __all__ = ["ENOUGH", "notes_on", "sees_all_of_g"]
 

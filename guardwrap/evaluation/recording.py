@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from guardwrap.documents.inputs import irregular
 from guardwrap.errors import UsageError
-from guardwrap.inputs import irregular
+from guardwrap.proposals import OR_REJECTION
 from guardwrap.samplers import Attempt, from_row, to_row
-from guardwrap.words import OR_REJECTION
 
 __all__ = ["CHUNK", "Attempts", "Source", "Tick", "record", "recording_path"]
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from guardwrap.draws import Estimate, plain
+from guardwrap.evaluation.evaluation_settings import BASE, EvaluationSettings
 from guardwrap.evaluation.figures import BINS, PromptFigures
-from guardwrap.evaluation.settings import BASE, EvaluationSettings
 from guardwrap.evaluation.tradeoff import BLEU_TEXTS
 from guardwrap.metrics.intervals import mean_of
+from guardwrap.outcomes import Estimate, plain
 
 __all__ = ["HOW", "LABELS", "Evaluation", "mean_over_prompts"]
 

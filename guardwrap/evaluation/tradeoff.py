@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from guardwrap.draws import Estimate
 from guardwrap.metrics import (
     acceptance_rate,
     effective_sample_size,
@@ -25,6 +24,7 @@ from guardwrap.metrics import (
     self_bleu,
 )
 from guardwrap.metrics.intervals import clip
+from guardwrap.outcomes import Estimate
 from guardwrap.samplers import Attempt, Sampler, imh, qrs, rejection, sampler_named
 
 __all__ = ["BLEU_TEXTS", "CURVES", "Bins", "Point", "diversity", "tradeoff"]

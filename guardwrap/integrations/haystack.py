@@ -13,11 +13,11 @@ from haystack import component, default_from_dict, default_to_dict
 from haystack.dataclasses import ChatMessage
 
 from guardwrap.constraints import dump, parse
-from guardwrap.constraints.files import as_constraint_file
-from guardwrap.draws import Outcome
+from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
-from guardwrap.integrations.common import as_guarded, one, text_of
+from guardwrap.integrations.guarded_call import as_guarded, one, text_of
+from guardwrap.outcomes import Outcome
 
 __all__ = ["GuardedChatGenerator", "GuardedTextGenerator"]
 

@@ -15,9 +15,9 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 from langchain_core.runnables.config import get_config_list, run_in_executor
 from pydantic import BaseModel, Field, PrivateAttr
 
-from guardwrap.draws import Outcome
 from guardwrap.errors import GuardwrapError, UsageError
-from guardwrap.integrations.common import as_guarded, complete, drawn, schema_constraint, text_of
+from guardwrap.integrations.guarded_call import as_guarded, complete, drawn, schema_constraint, text_of
+from guardwrap.outcomes import Outcome
 
 __all__ = ["GuardedChatModel", "GuardedLLM"]
 

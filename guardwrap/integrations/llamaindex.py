@@ -22,9 +22,9 @@ from llama_index.core.bridge.pydantic import Field
 from llama_index.core.llms import CustomLLM
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 
-from guardwrap.draws import Outcome
 from guardwrap.errors import UsageError
-from guardwrap.integrations.common import as_guarded, one, schema_constraint, text_of
+from guardwrap.integrations.guarded_call import as_guarded, one, schema_constraint, text_of
+from guardwrap.outcomes import Outcome
 
 __all__ = ["GuardedLLM"]
 

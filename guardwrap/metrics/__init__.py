@@ -20,7 +20,7 @@ from guardwrap.metrics.position import (
     spans,
 )
 from guardwrap.metrics.projected import projected_kl
-from guardwrap.metrics.qrs import log_beta_for_acceptance, log_beta_for_tvd, qrs_acceptance, qrs_kl, qrs_tvd
+from guardwrap.metrics.qrs_estimates import log_beta_for_acceptance, log_beta_for_tvd, qrs_acceptance, qrs_kl, qrs_tvd
 from guardwrap.metrics.rates import acceptance_rate
 from guardwrap.metrics.weights import effective_sample_size, partition
 

@@ -11,9 +11,9 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from guardwrap.draws import Estimate
 from guardwrap.errors import UsageError
 from guardwrap.metrics.intervals import Floats, clip, jackknife
+from guardwrap.outcomes import Estimate
 
 __all__ = ["autocorrelation", "r_hat"]
 

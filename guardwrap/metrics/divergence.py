@@ -22,10 +22,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincinv
 
-from guardwrap.draws import Estimate
 from guardwrap.metrics.intervals import Floats, clip, jackknife
 from guardwrap.metrics.weights import kong, read_weights, scaled
-from guardwrap.words import FEW
+from guardwrap.outcomes import FEW, Estimate
 
 __all__ = [
     "kl_gold_guarded",

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from guardwrap.draws import Estimate
 from guardwrap.errors import ModelError, UsageError, first_line
 from guardwrap.metrics.intervals import Floats, clip, mean_interval
+from guardwrap.outcomes import Estimate
 
 __all__ = ["encode", "self_bleu", "semantic_similarity"]
 

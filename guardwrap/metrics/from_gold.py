@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from guardwrap.draws import Estimate
 from guardwrap.errors import NoAcceptance, UsageError
 from guardwrap.metrics.intervals import clip, combine, log_estimate, mean_interval, numbers
 from guardwrap.metrics.rates import acceptance_rate
+from guardwrap.outcomes import Estimate
 
 __all__ = ["kl_gold_base", "kl_gold_guarded_from_gold", "kl_gold_proposal_from_gold", "theorem2_residual"]
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
-from guardwrap.draws import Estimate
 from guardwrap.errors import UsageError
+from guardwrap.outcomes import Estimate
 
 __all__ = ["Floats", "clip", "combine", "jackknife", "log_estimate", "mean_interval", "numbers"]
 

@@ -8,14 +8,14 @@ from itertools import islice
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from guardwrap.constraints.keywords import Keyword
-from guardwrap.constraints.limits import CHECK_SECONDS, TimeLimit, matches
-from guardwrap.constraints.text import Regex, luhn
+from guardwrap.constraints.kinds.keyword import Keyword
+from guardwrap.constraints.kinds.text import Regex, luhn
 from guardwrap.constraints.views import sentences
-from guardwrap.draws import Estimate
+from guardwrap.documents.limits import CHECK_SECONDS, TimeLimit, matches
 from guardwrap.errors import CheckFailed, UsageError
 from guardwrap.metrics.intervals import Floats, clip, mean_interval, numbers
 from guardwrap.metrics.rates import acceptance_rate
+from guardwrap.outcomes import Estimate
 
 __all__ = ["position_bins", "position_histogram", "positivity_by_sentence", "relative_position", "spans"]
 

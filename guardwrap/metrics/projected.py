@@ -7,9 +7,9 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from guardwrap.draws import Estimate
 from guardwrap.errors import UsageError
 from guardwrap.metrics.intervals import clip
+from guardwrap.outcomes import Estimate
 
 __all__ = ["projected_kl"]
 

@@ -6,8 +6,8 @@ import math
 
 from scipy.special import betaincinv, gammaincinv
 
-from guardwrap.draws import Estimate
 from guardwrap.metrics.intervals import combine, log_estimate
+from guardwrap.outcomes import Estimate
 
 __all__ = ["acceptance_rate", "times_fewer"]
 

@@ -11,9 +11,9 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from guardwrap.draws import Estimate
 from guardwrap.errors import NoAcceptance, UsageError
 from guardwrap.metrics.intervals import Floats, clip, jackknife, mean_interval, numbers
+from guardwrap.outcomes import Estimate
 
 __all__ = ["effective_sample_size", "kong", "partition", "read_weights", "scaled"]
 

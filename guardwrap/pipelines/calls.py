@@ -14,16 +14,16 @@ from typing import Any, ClassVar
 import torch
 from transformers.pipelines import Pipeline
 
-from guardwrap.backends.law import GenerationLaw
-from guardwrap.draws import Draw
+from guardwrap.backends.generation_law import GenerationLaw
+from guardwrap.environment.transformers_internals import NEW_TEXT, Chat, read_arguments, tokenizer_lock
 from guardwrap.errors import PromptError, UsageError
-from guardwrap.pipelines.lengths import fewest_tokens
+from guardwrap.outcomes import Draw
+from guardwrap.pipelines.early_abort import StablePrefix
 from guardwrap.pipelines.messages import UNPARSED, fault_of, has_template, require_template, spelled, unfinished
-from guardwrap.pipelines.prefix import StablePrefix
+from guardwrap.pipelines.minimum_tokens import fewest_tokens
+from guardwrap.pipelines.output_records import record, return_type
 from guardwrap.pipelines.prepare import PreparedPrompt, prepare, require_context
-from guardwrap.pipelines.prompts import PromptReader, unpadded, what_is_wrong
-from guardwrap.pipelines.records import record, return_type
-from guardwrap.private import NEW_TEXT, Chat, read_arguments, tokenizer_lock
+from guardwrap.pipelines.prompt_forms import PromptReader, unpadded, what_is_wrong
 
 __all__ = ["CALL_OPTIONS", "Call", "TensorCall", "TextToTextCall"]
 

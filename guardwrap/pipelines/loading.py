@@ -19,10 +19,10 @@ from transformers import (
 )
 from transformers.pipelines import Pipeline
 
+from guardwrap.environment.hub import cached_or_online
 from guardwrap.errors import ModelError, UsageError, nearest
-from guardwrap.hub import cached_or_online
-from guardwrap.pipelines.local import load_local
-from guardwrap.pipelines.prompts import with_kind
+from guardwrap.pipelines.embedded_model import load_local
+from guardwrap.pipelines.prompt_forms import with_kind
 
 __all__ = ["TextToTextPipeline", "as_pipeline", "has_dropout"]
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from guardwrap.constraints.base import Monitor, Verdict
-from guardwrap.constraints.characters import REPLACEMENT, split
+from guardwrap.constraints.utf8 import REPLACEMENT, split
 from guardwrap.pipelines.vocabulary import Trie, run_text
 
 if TYPE_CHECKING:

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from guardwrap.backends.law import GenerationLaw
+from guardwrap.backends.generation_law import GenerationLaw
 from guardwrap.constraints.base import Constraint, Monitor
-from guardwrap.constraints.callables import runs_code
-from guardwrap.constraints.characters import REPLACEMENT
-from guardwrap.constraints.judge import guarded_call, judge_parts
-from guardwrap.constraints.limits import StepOver, apart, now, time_limit
-from guardwrap.draws import Draw
+from guardwrap.constraints.checking import guarded_call, judge_parts
+from guardwrap.constraints.kinds.function import runs_code
+from guardwrap.constraints.utf8 import REPLACEMENT
+from guardwrap.documents.limits import StepOver, apart, now, time_limit
 from guardwrap.errors import CheckFailed
+from guardwrap.outcomes import Draw
+from guardwrap.pipelines.early_abort import PrefixWatch
 from guardwrap.pipelines.mask_search import Node, Search
-from guardwrap.pipelines.prefix import PrefixWatch
 from guardwrap.pipelines.vocabulary import Ahead, Trie, Vocabulary
 
 __all__ = ["Mask"]

@@ -14,13 +14,13 @@ from jinja2 import TemplateError
 from transformers import GenerationConfig
 from transformers.pipelines import Pipeline
 
-from guardwrap.backends.law import GenerationLaw
+from guardwrap.backends.generation_law import GenerationLaw
+from guardwrap.environment.transformers_internals import NEW_TEXT_BESIDE_IMAGES
 from guardwrap.errors import PromptError, UsageError
 from guardwrap.pipelines.calls import Call
+from guardwrap.pipelines.output_records import record, return_type
 from guardwrap.pipelines.prepare import PreparedPrompt
-from guardwrap.pipelines.prompts import taken, what_is_wrong
-from guardwrap.pipelines.records import record, return_type
-from guardwrap.private import NEW_TEXT_BESIDE_IMAGES
+from guardwrap.pipelines.prompt_forms import taken, what_is_wrong
 
 __all__ = ["MediaCall", "SpeechCall", "VisionCall", "WhisperCall"]
 

@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from guardwrap.documents.inputs import is_text
 from guardwrap.errors import UsageError, first_line
-from guardwrap.inputs import is_text
 
 __all__ = ["UNPARSED", "WHOLE_MESSAGE", "fault_of", "has_template", "require_template", "spelled", "unfinished"]
 

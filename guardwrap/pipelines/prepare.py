@@ -33,10 +33,8 @@ from transformers.generation import (
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 
-from guardwrap.backends.law import GenerationLaw
-from guardwrap.errors import GuardwrapError, PromptError, UsageError, first_line, nearest
-from guardwrap.pipelines.positions import require_positions
-from guardwrap.private import (
+from guardwrap.backends.generation_law import GenerationLaw
+from guardwrap.environment.transformers_internals import (
     CACHE_NAMES,
     GenerationMode,
     beam_search,
@@ -45,6 +43,8 @@ from guardwrap.private import (
     stand_in,
     without_stop_strings,
 )
+from guardwrap.errors import GuardwrapError, PromptError, UsageError, first_line, nearest
+from guardwrap.pipelines.position_limit import require_positions
 
 __all__ = ["PreparedPrompt", "prepare", "require_context", "resolved"]
 
@@ -279,7 +279,8 @@ def _on_top(kwargs: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any
         return {**kwargs, **more}
     config = copy.deepcopy(config)
     inside = {name: value for name, value in more.items() if hasattr(config, name)}
-    config.update(**inside)
+    for name, value in inside.items():
+        setattr(config, name, value)  # not update(), which judges the configuration without the other arguments
     rest = {name: value for name, value in more.items() if name not in inside}
     return {**kwargs, "generation_config": config, **rest}
 

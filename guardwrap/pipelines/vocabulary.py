@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from guardwrap.constraints.characters import REPLACEMENT, split
+from guardwrap.constraints.utf8 import REPLACEMENT, split
 
 __all__ = ["BYTE", "Ahead", "Decode", "Trie", "Vocabulary", "run_text"]
 

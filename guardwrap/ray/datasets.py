@@ -8,19 +8,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from guardwrap.asking import require_whole
 from guardwrap.backends.endpoint.server import Endpoint
-from guardwrap.constraints.files import as_constraint_file
-from guardwrap.draws import Budget, budget_or_none, plain
+from guardwrap.budget import Budget, budget_or_none
+from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.errors import GuardwrapError, PromptError, UsageError, spelled
-from guardwrap.lines.own import own_of
-from guardwrap.lines.prompts import Item
-from guardwrap.lines.records import to_bytes
-from guardwrap.ray.folder import Folder, first_other
-from guardwrap.ray.library import library
+from guardwrap.outcomes import plain
+from guardwrap.prompt_files.overrides import own_of
+from guardwrap.prompt_files.prompts import Item
+from guardwrap.prompt_files.records import to_bytes
+from guardwrap.ray.dataset_rows import MADE, Row, id_in, key_of, place_of
 from guardwrap.ray.parquet import fields_of
-from guardwrap.ray.rows import MADE, Row, id_in, key_of, place_of
+from guardwrap.ray.ray_library import library
+from guardwrap.ray.result_folder import Folder, first_other
 from guardwrap.ray.worker import Recipe, Worker
+from guardwrap.session.base_session import require_whole
 
 __all__ = ["TableWorker", "map_prompts", "save"]
 

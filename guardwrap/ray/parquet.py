@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from guardwrap.errors import PromptError
-from guardwrap.lines.own import OPTIONS, ReadOwn
-from guardwrap.lines.prompts import Item, require_prompt
+from guardwrap.prompt_files.overrides import OPTIONS, ReadOwn
+from guardwrap.prompt_files.prompts import Item, require_prompt
 
 __all__ = ["fields_of", "parquet_items"]
 

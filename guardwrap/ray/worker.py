@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from guardwrap.draws import Outcome
 from guardwrap.errors import AdapterError, GuardwrapError, ModelError, PromptError, UsageError, first_line
-from guardwrap.lines.records import AGAIN, record_of, to_bytes, why_short
-from guardwrap.ray.rows import Row
+from guardwrap.outcomes import Outcome
+from guardwrap.prompt_files.records import AGAIN, record_of, to_bytes, why_short
+from guardwrap.ray.dataset_rows import Row
 
 __all__ = ["LineWorker", "Recipe", "Worker"]
 
@@ -52,8 +52,8 @@ class Recipe:
         GuardwrapError
             If the model cannot be loaded, or an option is wrong.
         """
+        from guardwrap.environment.process import keep_freed_memory, quieten_transformers
         from guardwrap.generator import GuardedGenerator
-        from guardwrap.host import keep_freed_memory, quieten_transformers
 
         keep_freed_memory()
         quieten_transformers()

@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, InstanceOf, PlainValidator
 
-from guardwrap.draws import Estimate
 from guardwrap.errors import UsageError
+from guardwrap.outcomes import Estimate
 
 __all__ = [
     "Bar",

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from guardwrap.draws import Estimate
+from guardwrap.outcomes import Estimate
 from guardwrap.report.blocks import Table
-from guardwrap.report.words import in_words
+from guardwrap.report.plain_words import in_words
 
 __all__ = ["Answer", "Claim", "above", "below", "cheaper", "table_of", "worst"]
 

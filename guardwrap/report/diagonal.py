@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from guardwrap.draws import Estimate
+from guardwrap.outcomes import Estimate
 from guardwrap.report.blocks import Points, Spot, Spots
 
 __all__ = ["cost_against_distance", "minus_log"]

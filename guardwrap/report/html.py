@@ -24,8 +24,8 @@ from guardwrap.report.blocks import (
     Texts,
 )
 from guardwrap.report.charts import alt_of, can_be_drawn, edges_of, figures_of, methods_of, svg_of
+from guardwrap.report.plain_words import in_line, in_words, visible
 from guardwrap.report.terms import Term, first_uses, used_in
-from guardwrap.report.words import in_line, in_words, visible
 
 __all__ = ["html_report"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from guardwrap.samplers.base import Attempt, Sampler
+from guardwrap.samplers.protocol import Attempt, Sampler
 
 __all__ = ["collecting"]
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from guardwrap.draws import Draw, Estimate
 from guardwrap.errors import UsageError, spelled
 from guardwrap.metrics import acceptance_rate, autocorrelation, r_hat
-from guardwrap.samplers.base import Attempt, Sampler, Trace, checked_weight
+from guardwrap.outcomes import Draw, Estimate
+from guardwrap.samplers.protocol import Attempt, Sampler, Trace, checked_weight
 
 __all__ = ["imh"]
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
-from guardwrap.draws import Draw, Estimate
 from guardwrap.errors import UsageError, spelled
 from guardwrap.metrics import (
     effective_sample_size,
@@ -18,8 +17,8 @@ from guardwrap.metrics import (
     qrs_kl,
     qrs_tvd,
 )
-from guardwrap.samplers.base import Attempt, Sampler, Trace, checked_weight
-from guardwrap.words import FEW
+from guardwrap.outcomes import FEW, Draw, Estimate
+from guardwrap.samplers.protocol import Attempt, Sampler, Trace, checked_weight
 
 __all__ = ["NEAR", "PILOT", "qrs"]
 

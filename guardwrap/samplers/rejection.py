@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from guardwrap.draws import Draw, Estimate
-from guardwrap.samplers.base import Attempt, Sampler
+from guardwrap.outcomes import Draw, Estimate
+from guardwrap.samplers.protocol import Attempt, Sampler
 
 __all__ = ["rejection"]
 

@@ -14,13 +14,13 @@ from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterat
 from contextlib import suppress
 from weakref import WeakKeyDictionary
 
-from guardwrap.draws import Outcome
 from guardwrap.errors import own_error
-from guardwrap.scheduling.aside import Aside
+from guardwrap.outcomes import Outcome
 from guardwrap.scheduling.backend import Backend
+from guardwrap.scheduling.checker_pool import Aside
 from guardwrap.scheduling.request import Request
+from guardwrap.scheduling.request_stream import InOrder, Served, Source
 from guardwrap.scheduling.scheduler import Scheduler
-from guardwrap.scheduling.source import InOrder, Served, Source
 
 __all__ = ["Batches", "OnBusy"]
 

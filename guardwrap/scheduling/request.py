@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
+from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.callables import runs_code
-from guardwrap.draws import Budget, Draw, Outcome
+from guardwrap.constraints.kinds.function import runs_code
+from guardwrap.outcomes import Draw, Outcome
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Law, Mask, Watch
 

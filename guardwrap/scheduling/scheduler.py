@@ -9,15 +9,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import Any
 
-from guardwrap.constraints.limits import StepOver
-from guardwrap.draws import Outcome
+from guardwrap.documents.limits import StepOver
 from guardwrap.errors import own_error
-from guardwrap.scheduling.account import Account, Judged
-from guardwrap.scheduling.aside import Aside
+from guardwrap.outcomes import Outcome
 from guardwrap.scheduling.backend import Backend, Decoded, Launch
-from guardwrap.scheduling.judging import COSTLY, Failures, judged
+from guardwrap.scheduling.checker_pool import Aside
+from guardwrap.scheduling.judge_attempts import COSTLY, Failures, judged
 from guardwrap.scheduling.request import Request
-from guardwrap.scheduling.source import InOrder, Served, Source
+from guardwrap.scheduling.request_state import Account, Judged
+from guardwrap.scheduling.request_stream import InOrder, Served, Source
 
 __all__ = ["WINDOW", "Scheduler"]
 

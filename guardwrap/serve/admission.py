@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from guardwrap.serve.refusals import Refused
+from guardwrap.serve.error_responses import Refused
 
 __all__ = ["Gate", "closing"]
 

@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from guardwrap.constraints.limits import MAX_DEPTH
-from guardwrap.constraints.yaml_nodes import short
+from guardwrap.documents.limits import MAX_DEPTH
+from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import nearest
-from guardwrap.serve.refusals import Refused, bad
+from guardwrap.serve.error_responses import Refused, bad
 
 __all__ = ["flag", "known_fields", "number", "parsed", "require_known", "whole"]
 

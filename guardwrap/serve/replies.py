@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from guardwrap.draws import Draw, Outcome, Report
-from guardwrap.serve.refusals import Refused
-from guardwrap.serve.stopping import cut
-from guardwrap.serve.wishes import Wish
+from guardwrap.outcomes import Draw, Outcome, Report
+from guardwrap.serve.error_responses import Refused
+from guardwrap.serve.parsed_request import Wish
+from guardwrap.serve.stop_strings import cut
 
 __all__ = ["DONE", "WAITING", "Reply", "event", "require_complete"]
 

@@ -1,7 +1,7 @@
 """Proposals close to g, trained once and loaded as adapters: ``train(guarded, TrainingSettings(...), folder)``."""
 
-from guardwrap.training.progress import Row, Stage
-from guardwrap.training.settings import Settings, TrainingSettings, read_settings
+from guardwrap.training.learning_curve import Row, Stage
 from guardwrap.training.train import Trained, train
+from guardwrap.training.training_settings import Settings, TrainingSettings, read_settings
 
 __all__ = ["Row", "Settings", "Stage", "Trained", "TrainingSettings", "read_settings", "train"]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from guardwrap.backends.score import scored
+from guardwrap.backends.sequence_scores import scored
 from guardwrap.training import shards
 from guardwrap.training.samples import Floats, Sample, systematic
 from guardwrap.training.task import Task

@@ -15,8 +15,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from guardwrap.environment.atomic_files import write_whole
 from guardwrap.errors import first_line
-from guardwrap.writing import write_whole
 
 __all__ = ["newest", "write"]
 

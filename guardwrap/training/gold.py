@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from guardwrap.draws import Estimate
 from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
 from guardwrap.metrics.intervals import mean_of
-from guardwrap.training.drawing import Drawn, draw
-from guardwrap.training.plan import BASE
-from guardwrap.training.progress import Follow, Meter
+from guardwrap.outcomes import Estimate
+from guardwrap.training.learning_curve import Follow, Meter
+from guardwrap.training.round_attempts import Drawn, draw
+from guardwrap.training.rounds import BASE
 from guardwrap.training.samples import Floats
 from guardwrap.training.task import Task
 

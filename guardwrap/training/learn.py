@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from guardwrap.backends.score import of_tokens, scored
+from guardwrap.backends.sequence_scores import of_tokens, scored
 from guardwrap.errors import ModelError
 from guardwrap.training import shards
 from guardwrap.training.objective import cross_entropy_by_token

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from guardwrap.backends.score import is_exact
+from guardwrap.backends.sequence_scores import is_exact
 from guardwrap.training import shards
 from guardwrap.training.branches import branches, pivots, reserved
-from guardwrap.training.drawing import Drawn
-from guardwrap.training.plan import BASE, BRANCHES, POLICY, Round
 from guardwrap.training.policy import Policy
+from guardwrap.training.round_attempts import Drawn
+from guardwrap.training.rounds import BASE, BRANCHES, POLICY, Round
 from guardwrap.training.samples import Sample
-from guardwrap.training.settings import TrainingSettings
-from guardwrap.training.state import State
 from guardwrap.training.task import Task
+from guardwrap.training.training_settings import TrainingSettings
+from guardwrap.training.training_state import State
 
 __all__ = ["REMEMBERED", "Mixture"]
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import torch
 
-from guardwrap.backends.score import of_tokens
+from guardwrap.backends.sequence_scores import of_tokens
 
 __all__ = ["cross_entropy_by_token"]
 

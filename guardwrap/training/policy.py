@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from peft import LoraConfig
 
-from guardwrap.adapters.folder import Files, fetched, read_adapter
+from guardwrap.adapters.adapter_folder import Files, fetched, read_adapter
 from guardwrap.adapters.lora import attach, merged, require_plain
-from guardwrap.backends.refill.selftest import as_tried
-from guardwrap.backends.sharing import is_quantised
+from guardwrap.backends.refill.mode_selection import as_tried
+from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.errors import AdapterMismatch, UsageError
 
 __all__ = ["Policy", "read_start"]

@@ -10,22 +10,22 @@ from typing import Any
 import torch
 
 from guardwrap.adapters.lora import require_plain
-from guardwrap.backends.law import GenerationLaw
-from guardwrap.backends.score import Continuation, log_probabilities
+from guardwrap.backends.generation_law import GenerationLaw
+from guardwrap.backends.sequence_scores import Continuation, log_probabilities
 from guardwrap.constraints.base import Verdict
-from guardwrap.constraints.judge import judge, run_verdict
+from guardwrap.constraints.checking import judge, run_verdict
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
-from guardwrap.job import backend_for
 from guardwrap.pipelines.prepare import PreparedPrompt
-from guardwrap.pipelines.proposed import ProposedCall, require_weighable
-from guardwrap.pipelines.tasks import call_of
+from guardwrap.pipelines.proposal_draws import ProposedCall, require_weighable
+from guardwrap.pipelines.task_calls import call_of
+from guardwrap.proposals import OR_REJECTION
 from guardwrap.proposals import Prompt as Hint
 from guardwrap.samplers import Attempt
 from guardwrap.scheduling.backend import Decoded, Launch, draw_all
+from guardwrap.session.job import backend_for
 from guardwrap.training import shards
 from guardwrap.training.samples import Sample
-from guardwrap.words import OR_REJECTION
 
 __all__ = ["Task"]
 

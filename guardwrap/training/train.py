@@ -15,10 +15,9 @@ import numpy as np
 
 from guardwrap import __version__
 from guardwrap.adapters import describe, save_adapter
+from guardwrap.adapters.adapter_folder import measured_before
 from guardwrap.adapters.card import Figure, Figures
-from guardwrap.adapters.folder import measured_before
-from guardwrap.backends.sharing import is_quantised
-from guardwrap.draws import Estimate
+from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.errors import UsageError, first_line
 from guardwrap.generator import GuardedGenerator
 from guardwrap.metrics import (
@@ -30,16 +29,17 @@ from guardwrap.metrics import (
     partition,
 )
 from guardwrap.metrics.intervals import mean_of
-from guardwrap.pipelines.proposed import QUANTISED
+from guardwrap.outcomes import Estimate
+from guardwrap.pipelines.proposal_draws import QUANTISED
 from guardwrap.report.charts import png_of
-from guardwrap.settings import known_as
+from guardwrap.task_settings import known_as
 from guardwrap.training import shards
-from guardwrap.training.drawing import draw
-from guardwrap.training.progress import Follow, Meter, Row, Stage, learned, summarise, warnings_of, write_curve
-from guardwrap.training.report import Result, Trained, Training, charts_of
+from guardwrap.training.learning_curve import Follow, Meter, Row, Stage, learned, summarise, warnings_of, write_curve
+from guardwrap.training.round_attempts import draw
 from guardwrap.training.samples import Floats
-from guardwrap.training.settings import TrainingSettings
 from guardwrap.training.trainer import Trainer
+from guardwrap.training.training_report import Result, Trained, Training, charts_of
+from guardwrap.training.training_settings import TrainingSettings
 
 __all__ = ["Trained", "train"]
 

@@ -15,26 +15,26 @@ from typing import Any
 import numpy as np
 
 from guardwrap.adapters.fingerprints import fingerprint
-from guardwrap.draws import Estimate
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
 from guardwrap.metrics import acceptance_rate
 from guardwrap.metrics.weights import kong
+from guardwrap.outcomes import Estimate
 from guardwrap.proposals import Prompt
 from guardwrap.training import shards
 from guardwrap.training.branches import reserved
 from guardwrap.training.checkpoint import newest, write
-from guardwrap.training.drawing import Drawn, draw
 from guardwrap.training.gold import Gold
 from guardwrap.training.learn import adam, chosen, require_number, spread, update
+from guardwrap.training.learning_curve import Follow, Meter, Row, summarise, warnings_of, write_curve
 from guardwrap.training.mixture import Mixture
-from guardwrap.training.plan import BASE, POLICY, Round, continued, rounds
 from guardwrap.training.policy import Policy, read_start
-from guardwrap.training.progress import Follow, Meter, Row, summarise, warnings_of, write_curve
+from guardwrap.training.round_attempts import Drawn, draw
+from guardwrap.training.rounds import BASE, POLICY, Round, continued, rounds
 from guardwrap.training.samples import Buffer, Floats
-from guardwrap.training.settings import TrainingSettings
-from guardwrap.training.state import Fit, State, placed_under, read_state, spelled, under
 from guardwrap.training.task import Task
+from guardwrap.training.training_settings import TrainingSettings
+from guardwrap.training.training_state import Fit, State, placed_under, read_state, spelled, under
 
 __all__ = ["Trainer"]
 

@@ -9,9 +9,9 @@ from transformers import GenerationConfig, LogitsProcessor
 
 from guardwrap.adapters import Card, save_adapter
 from guardwrap.adapters.card import Prompts, readme
-from guardwrap.content import content
+from guardwrap.environment.package_data import content
 from guardwrap.testing import World
-from tests.adapted import card_of, guarded_of, trained, world_of
+from tests.fixtures_adapters import card_of, guarded_of, trained, world_of
 
 KNOWN = "KL(g‖g') = 0.61 [0.5, 0.72] nats, measured on its card's prompts"
 NONE, PERHAPS = ", of which this is none", ", of which this is perhaps none"

@@ -20,14 +20,14 @@ from transformers import MixtralConfig, MixtralForCausalLM
 from guardwrap import Adapter, GuardedGenerator, Keyword, Length, Prompt, constraint, qrs
 from guardwrap.adapters import Card, attach, merged, save_adapter
 from guardwrap.adapters import loaded as loaded_module
-from guardwrap.backends.refill import selftest
-from guardwrap.backends.sharing import shared_copy
-from guardwrap.constraints.algebra import All
-from guardwrap.constraints.patterns import filtered_warnings
+from guardwrap.backends.refill import mode_selection
+from guardwrap.backends.shared_weights import shared_copy
+from guardwrap.constraints.combinators import All
+from guardwrap.constraints.kinds.regex_analysis import filtered_warnings
 from guardwrap.errors import AdapterError, AdapterMismatch, CheckFailed, UsageError
 from guardwrap.testing import World, goodness_of_fit, llama_world
-from tests import tiny
-from tests.adapted import CONSTRAINT, card_of, guarded_of, trained, world_of
+from tests import fixtures_models
+from tests.fixtures_adapters import CONSTRAINT, card_of, guarded_of, trained, world_of
 
 DRAWS = 5_000
 FITS, FAILS = 1e-3, 1e-9
@@ -245,13 +245,13 @@ def test_what_was_found_of_the_model_holds_for_the_adapter_in_its_weights(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, tried = world_of(), []
-    tested = selftest._tested
+    tested = mode_selection._tested
 
     def noted(model: Any) -> Any:
         tried.append(model)
         return tested(model)
 
-    monkeypatch.setattr(selftest, "_tested", noted)
+    monkeypatch.setattr(mode_selection, "_tested", noted)
     guarded = guarded_of(world, folder)
     for sampler in ("rejection", "rejection", qrs(1.0)):
         assert guarded.run(world.prompt, sampler=sampler, **world.settings)[0].ok
@@ -527,11 +527,11 @@ def test_what_cannot_work(folder: Path) -> None:
     compiled.model.forward = lambda *args, **kwargs: forward(*args, **kwargs)
     with pytest.raises(UsageError, match="forward was replaced by a function"):
         guarded_of(compiled, folder)
-    t5, tokenizer = tiny.t5()
+    t5, tokenizer = fixtures_models.t5()
     for given in (
         lambda: GuardedGenerator(t5, CONSTRAINT, tokenizer=tokenizer, adapter=folder),
-        lambda: GuardedGenerator(tiny.llava(), CONSTRAINT, adapter=folder),
-        lambda: GuardedGenerator(tiny.whisper(), CONSTRAINT, adapter=folder),
+        lambda: GuardedGenerator(fixtures_models.llava(), CONSTRAINT, adapter=folder),
+        lambda: GuardedGenerator(fixtures_models.whisper(), CONSTRAINT, adapter=folder),
     ):
         with pytest.raises(UsageError, match="an adapter needs a causal language model"):
             given()

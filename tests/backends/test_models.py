@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from re import _parser as parser  # as guardwrap.constraints.patterns has it
+from re import _parser as parser  # as guardwrap.constraints.kinds.regex_analysis has it
 from typing import Any
 
 import numpy as np
@@ -18,32 +18,22 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.models.llama import modeling_llama
 
-from guardwrap import (
-    Budget,
-    Draw,
-    GuardedGenerator,
-    Keyword,
-    Length,
-    Regex,
-    Verdict,
-    asking,
-    constraint,
-    exhausted,
-    job,
-    private,
-)
-from guardwrap.backends.law import GenerationLaw
-from guardwrap.backends.refill import selftest
+from guardwrap import Budget, Draw, GuardedGenerator, Keyword, Length, Regex, Verdict, constraint
+from guardwrap.backends.generation_law import GenerationLaw
+from guardwrap.backends.refill import mode_selection
 from guardwrap.backends.refill.decode import RefillBackend
-from guardwrap.backends.refill.prefixes import Prefix
-from guardwrap.backends.refill.rows import Plain, Wave
+from guardwrap.backends.refill.prompt_tree import Prefix
+from guardwrap.backends.refill.row_states import Plain, Wave
 from guardwrap.backends.refill.slots import Slots, _SlotLayer
-from guardwrap.constraints import patterns
+from guardwrap.constraints.kinds import regex_analysis
+from guardwrap.environment import transformers_internals
 from guardwrap.errors import CheckFailed, UsageError
 from guardwrap.pipelines import calls, prepare
 from guardwrap.scheduling import scheduler
-from guardwrap.scheduling.account import Account
 from guardwrap.scheduling.backend import Decoded
+from guardwrap.scheduling.request_state import Account
+from guardwrap.session import base_session, job
+from guardwrap.session import fallback as exhausted
 from guardwrap.testing import character_tokenizer, table_world
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
@@ -296,7 +286,7 @@ def test_an_interrupt_leaves_everything_as_it_was(kind: str, tmp_path: Path, mon
 
     def fresh() -> GuardedGenerator:
         guarded = guard(KEPT[kind](tmp_path), Regex("[a-j]"))
-        selftest._chosen.pop(guarded.model, None)  # it is tried when it is wrapped; here, when it is first used
+        mode_selection._chosen.pop(guarded.model, None)  # it is tried when it is wrapped; here, when it is first used
         return guarded
 
     usual = fresh()
@@ -449,9 +439,9 @@ def after(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, gate: Callabl
 
 
 def unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (prepare, private, asking):
+    for module in (prepare, transformers_internals, base_session):
         monkeypatch.setattr(module, "library_lock", contextlib.nullcontext())
-    for module in (calls, private, exhausted):
+    for module in (calls, transformers_internals, exhausted):
         monkeypatch.setattr(module, "tokenizer_lock", lambda tokenizer: contextlib.nullcontext())
 
 
@@ -477,7 +467,7 @@ def test_a_thread_does_not_use_the_truncation_of_another(locked: bool, monkeypat
 @pytest.mark.parametrize("locked", [True, False])
 def test_threads_do_not_exchange_warning_filters(locked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not locked:
-        monkeypatch.setattr(patterns, "_ALONE", contextlib.nullcontext())
+        monkeypatch.setattr(regex_analysis, "_ALONE", contextlib.nullcontext())
     inside, left = Gate(), threading.Event()
     parse = parser.parse
 
@@ -492,12 +482,12 @@ def test_threads_do_not_exchange_warning_filters(locked: bool, monkeypatch: pyte
     monkeypatch.setattr(parser, "parse", slow)
 
     def first() -> None:
-        patterns.extent("a", ())
+        regex_analysis.extent("a", ())
         left.set()
 
     with warnings.catch_warnings():
         before = list(warnings.filters)
-        inside.both(first, lambda: patterns.extent("b", ()))
+        inside.both(first, lambda: regex_analysis.extent("b", ()))
         assert (warnings.filters == before) is locked
 
 

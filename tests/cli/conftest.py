@@ -3,7 +3,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from tests.cli.commands import HAS_A, NEVER
+from tests.cli.fixtures_commands import HAS_A, NEVER
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,"
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}.{% endfor %}"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.backends.endpoint.server import Server
-from tests.cli.commands import assert_one_line, records, run
+from tests.backends.endpoint.fixtures_server import Server
+from tests.cli.fixtures_commands import assert_one_line, records, run
 
 pytestmark = pytest.mark.usefixtures("command_line")
 

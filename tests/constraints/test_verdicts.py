@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from guardwrap.constraints import All, JSONSchema, Keyword, Length, Regex, Verdict
 from guardwrap.constraints.views import sentences, settled, view
-from guardwrap.draws import Draw
 from guardwrap.errors import CheckFailed, ConstraintError
-from tests.constraints.strategies import (
+from guardwrap.outcomes import Draw
+from tests.constraints.fixtures_strategies import (
     AWKWARD_PATTERNS,
     FLAGS,
     PIECES,

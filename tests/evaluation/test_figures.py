@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from guardwrap import Regex
-from guardwrap.draws import Draw, Estimate, plain
 from guardwrap.evaluation import tradeoff as tradeoff_module
+from guardwrap.evaluation.evaluation_report import charts_of
 from guardwrap.evaluation.figures import figures_of
 from guardwrap.evaluation.reach import reach
-from guardwrap.evaluation.report import charts_of
 from guardwrap.evaluation.summary import mean_over_prompts
 from guardwrap.evaluation.tradeoff import COSTS, Point
+from guardwrap.outcomes import Draw, Estimate, plain
 from guardwrap.report.charts import alt_of, svg_of
 from guardwrap.samplers import Attempt
-from tests.evaluation.placed import placed
+from tests.evaluation.fixtures_recordings import placed
 
 WORLD = placed()
 STEPS = (1, 2, 5, 20)

@@ -9,9 +9,9 @@ import pytest
 from guardwrap import Regex
 from guardwrap.errors import UsageError
 from guardwrap.evaluation import recording, tradeoff
-from guardwrap.evaluation.run import evaluate
-from guardwrap.evaluation.settings import Settings
-from tests.evaluation.placed import Source, placed, undrawn
+from guardwrap.evaluation.evaluation_run import evaluate
+from guardwrap.evaluation.evaluation_settings import Settings
+from tests.evaluation.fixtures_recordings import Source, placed, undrawn
 
 SECRET = "eeeeeeeeee"  # a text without an a
 SETTINGS = Settings(
@@ -101,7 +101,7 @@ def test_a_changed_adapter_is_drawn_anew(tmp_path):
 
 def test_a_ready_made_adapter_of_a_new_version_is_drawn_anew(tmp_path, monkeypatch):
     folder, given = adapter(tmp_path / "small"), {"adapter": "catalogue:small"}
-    monkeypatch.setattr("guardwrap.evaluation.run.adapters", lambda: {"small": folder})
+    monkeypatch.setattr("guardwrap.evaluation.evaluation_run.adapters", lambda: {"small": folder})
     assert drawn(tmp_path / "out", x=given) == ["catalogue:small", None]
     assert drawn(tmp_path / "out", x=given) == []
     adapter(folder, weights=b"others")
@@ -109,7 +109,7 @@ def test_a_ready_made_adapter_of_a_new_version_is_drawn_anew(tmp_path, monkeypat
 
 
 def test_negative_control_a_digest_that_does_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("guardwrap.evaluation.run._digest", lambda source: source)
+    monkeypatch.setattr("guardwrap.evaluation.evaluation_run._digest", lambda source: source)
     given = {"adapter": str(adapter(tmp_path / "small"))}
     drawn(tmp_path / "out", x=given)
     adapter(tmp_path / "small", weights=b"others")

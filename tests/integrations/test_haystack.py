@@ -14,7 +14,7 @@ from guardwrap import BudgetExhausted, GuardedGenerator, Regex, constraint
 from guardwrap.errors import ConstraintError, UsageError
 from guardwrap.integrations.haystack import GuardedChatGenerator, GuardedTextGenerator
 from guardwrap.testing import World
-from tests.integrations.small import NO_VOWEL, PROMPTS, guarded, hopeless, require_all, small_world, unchecked
+from tests.integrations.fixtures_models import NO_VOWEL, PROMPTS, guarded, hopeless, require_all, small_world, unchecked
 
 ALLOWED = ["guardwrap.integrations.haystack"]
 

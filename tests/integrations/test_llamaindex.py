@@ -13,7 +13,7 @@ from guardwrap import Budget, BudgetExhausted, Regex
 from guardwrap.errors import UsageError
 from guardwrap.integrations.llamaindex import GuardedLLM
 from guardwrap.testing import World
-from tests.integrations.small import NO_VOWEL, PROMPTS, guarded, hopeless, require_all, small_world, unchecked
+from tests.integrations.fixtures_models import NO_VOWEL, PROMPTS, guarded, hopeless, require_all, small_world, unchecked
 
 TEMPLATE = PromptTemplate("{x}")
 
@@ -139,7 +139,7 @@ def test_structured_values_are_guaranteed(world: World, schema: Any) -> None:
 
 
 def test_negative_control_a_value_of_a_text_without_its_schema(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from guardwrap.integrations.common import one as right
+    from guardwrap.integrations.guarded_call import one as right
 
     monkeypatch.setattr(
         "guardwrap.integrations.llamaindex.one", lambda *given, schema=None, **more: right(*given, **more)

@@ -9,7 +9,7 @@ from llama_index.llms.huggingface import HuggingFaceLLM
 
 from guardwrap import Regex
 from guardwrap.testing import World
-from tests.integrations.small import PROMPTS, guarded, hopeless, require_all, small_world, unchecked
+from tests.integrations.fixtures_models import PROMPTS, guarded, hopeless, require_all, small_world, unchecked
 
 
 @pytest.fixture(scope="module")

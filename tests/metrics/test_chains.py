@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from guardwrap.draws import Estimate
 from guardwrap.errors import UsageError
 from guardwrap.metrics import autocorrelation, r_hat
-from tests.metrics.enumerated import covered, repeat
+from guardwrap.outcomes import Estimate
+from tests.metrics.fixtures_enumerated import covered, repeat
 
 
 def autoregressive(rng: np.random.Generator, chains: int, steps: int, rho: float) -> np.ndarray:

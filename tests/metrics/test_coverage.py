@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from guardwrap import metrics
-from guardwrap.draws import Estimate
 from guardwrap.metrics import divergence, intervals
-from tests.metrics.enumerated import ATTEMPTS, World, covered, generators, kl, make_world, repeat, tvd
+from guardwrap.outcomes import Estimate
+from tests.metrics.fixtures_enumerated import ATTEMPTS, World, covered, generators, kl, make_world, repeat, tvd
 
 pytestmark = pytest.mark.slow
 

@@ -12,11 +12,11 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from transformers import BertConfig, BertModel
 
-from guardwrap.draws import Estimate
 from guardwrap.errors import ModelError, UsageError
 from guardwrap.metrics import diversity, self_bleu, semantic_similarity
+from guardwrap.outcomes import Estimate
 from guardwrap.testing import character_tokenizer
-from tests.metrics.enumerated import covered, repeat
+from tests.metrics.fixtures_enumerated import covered, repeat
 
 WORDS = ["the", "dragon", "saw", "a", "mug,", "and", "It's", "sang.", "loud", "-"]
 

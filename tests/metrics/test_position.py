@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from guardwrap import Keyword, Regex
-from guardwrap.draws import Estimate
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError
 from guardwrap.metrics import position_bins, position_histogram, positivity_by_sentence, relative_position, spans
-from tests.metrics.enumerated import covered, repeat
+from guardwrap.outcomes import Estimate
+from tests.metrics.fixtures_enumerated import covered, repeat
 
 
 def test_relative_position() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from guardwrap.draws import Estimate
 from guardwrap.errors import UsageError
 from guardwrap.metrics import projected, projected_kl
-from tests.metrics.enumerated import covered, kl, repeat
+from guardwrap.outcomes import Estimate
+from tests.metrics.fixtures_enumerated import covered, kl, repeat
 
 P = np.array([0.05, 0.2, 0.15, 0.1, 0.1, 0.1, 0.1, 0.08, 0.07, 0.05])
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from guardwrap.draws import Estimate
 from guardwrap.metrics import acceptance_rate
+from guardwrap.outcomes import Estimate
 
 REPETITIONS = 4_000
 

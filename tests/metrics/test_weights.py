@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from guardwrap import metrics
-from guardwrap.draws import Estimate
 from guardwrap.errors import NoAcceptance, UsageError
 from guardwrap.metrics.intervals import combine, jackknife, mean_interval
+from guardwrap.outcomes import Estimate
 
 OF_WEIGHTS: dict[str, Callable[[Any], Any]] = {
     "partition": metrics.partition,

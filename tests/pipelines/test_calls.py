@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from guardwrap import Adapter, Budget, Fallback, GuardedGenerator, Keyword, Length, Prompt, Regex
 from guardwrap.errors import BudgetExhausted, Deterministic, PromptError, UsageError
 from guardwrap.testing import World, llama_world
-from tests.tiny import llava, picture
+from tests.fixtures_models import llava, picture
 
 ANYTHING = Length(min=0)
 NEVER = Length(min=100)

@@ -35,11 +35,11 @@ from guardwrap import (
     Verdict,
     constraint,
 )
-from guardwrap.backends.refill.rows import Plain
-from guardwrap.backends.refill.selftest import select_rows
+from guardwrap.backends.refill.mode_selection import select_rows
+from guardwrap.backends.refill.row_states import Plain
 from guardwrap.errors import BudgetExhausted, CheckFailed, GuardwrapError, ModelError, PromptError, UsageError
 from guardwrap.pipelines import prepare
-from guardwrap.pipelines.prefix import StablePrefix
+from guardwrap.pipelines.early_abort import StablePrefix
 from guardwrap.testing import World, character_tokenizer, llama_world
 
 ANYTHING = Length(min=0)
@@ -192,7 +192,7 @@ def test_a_stopping_criterion_that_reads_the_first_row_ends_no_other(own: World,
     assert all("b" not in text[:-1] for text in alone)
     assert texts(16) == alone
     monkeypatch.setattr(
-        "guardwrap.backends.drawing.ended_by", lambda ends, ids, _: ends(ids, None) | ids.new_zeros(len(ids))
+        "guardwrap.backends.token_sampling.ended_by", lambda ends, ids, _: ends(ids, None) | ids.new_zeros(len(ids))
     )
     assert texts(16) != alone  # the negative control: asked once for all rows
 

@@ -26,21 +26,21 @@ from guardwrap import (
     imh,
     qrs,
 )
-from guardwrap.backends import drawing
-from guardwrap.constraints.judge import run_verdict
-from guardwrap.constraints.limits import seconds_left
+from guardwrap.backends import token_sampling
+from guardwrap.constraints.checking import run_verdict
 from guardwrap.constraints.monitors import Rereading
-from guardwrap.constraints.reading import Reader
+from guardwrap.constraints.prefix_reader import Reader
+from guardwrap.documents.limits import seconds_left
 from guardwrap.errors import UsageError
 from guardwrap.pipelines import mask_search, masking
+from guardwrap.pipelines.early_abort import PrefixWatch, StablePrefix
 from guardwrap.pipelines.masking import Mask
-from guardwrap.pipelines.prefix import PrefixWatch, StablePrefix
 from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.samplers import Attempt, Sampler
 from guardwrap.scheduling.backend import Decoded, Launch
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
-from tests.laws import by_text, imh_law, normal, qrs_law
-from tests.tiny import byte_tokenizer, byte_world, fallback_tokenizer
+from tests.fixtures_laws import by_text, imh_law, normal, qrs_law
+from tests.fixtures_models import byte_tokenizer, byte_world, fallback_tokenizer
 
 RULE = ~Regex("b") & Keyword("a", whole_words=False)  # the first is seen at once, the second at the end of a text
 FITS, FAILS = 1e-3, 1e-9
@@ -176,13 +176,13 @@ def test_samplers_take_it_towards_g(name: str) -> None:
 
 
 def test_negative_control_z_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    masked = drawing._masked
+    masked = token_sampling._masked
 
     def forgets(scores: torch.Tensor, candidates: Any, attempts: Sequence[Decoded]) -> tuple[torch.Tensor, list[float]]:
         left, logs = masked(scores, candidates, attempts)
         return left, [min(log, 0.0) if log == -math.inf else 0.0 for log in logs]
 
-    monkeypatch.setattr(drawing, "_masked", forgets)
+    monkeypatch.setattr(token_sampling, "_masked", forgets)
     world = world_of()
     outcome = drawn(world, qrs(1.0), DRAWS)
     assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world.gold(RULE)) < FAILS
@@ -263,7 +263,7 @@ def test_refusals(make: Callable[[], Any], message: str) -> None:
 
 
 def test_a_tokenizer_that_rewrites_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from guardwrap.pipelines import prefix
+    from guardwrap.pipelines import early_abort as prefix
 
     monkeypatch.setattr(prefix.StablePrefix, "_grows_at_the_end", lambda *_: False)
     with pytest.raises(UsageError, match=r"Masked\(\) needs to judge unfinished texts, and there is no early abort"):
@@ -478,7 +478,7 @@ def test_a_mask_that_raises_leaves_others_as_they_are() -> None:
     one, other = masks(lambda _, tokens, shares: tokens == 0), masks(raises)
     launches = [Launch(law, 0, 0, number, request=mask, mask=mask) for number, mask in enumerate((one, other))]
     attempts = [Decoded(launch) for launch in launches]
-    drawing._drawn(torch.log(torch.tensor([[0.75, 0.25], [0.5, 0.5]])), attempts, [0.1, 0.1])
+    token_sampling._drawn(torch.log(torch.tensor([[0.75, 0.25], [0.5, 0.5]])), attempts, [0.1, 0.1])
     assert attempts[0].token_ids == [1]
     assert attempts[0].log_left == pytest.approx(math.log(0.25))
     assert isinstance(attempts[1].error, ValueError)

@@ -20,7 +20,7 @@ from transformers.generation import MaxTimeCriteria
 from guardwrap import Budget, Fallback, GuardedGenerator, Keyword, Length, Regex
 from guardwrap.errors import BudgetExhausted, Deterministic, PromptError, UsageError
 from guardwrap.testing import character_tokenizer
-from tests.tiny import AUDIO, LETTERS, bart, llava, picture, speech_to_text, t5, whisper
+from tests.fixtures_models import AUDIO, LETTERS, bart, llava, picture, speech_to_text, t5, whisper
 
 ANYTHING = Length(min=0)
 NEVER = Length(min=100)

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.testing import character_tokenizer
-from tests.tiny import byte_tokenizer, fallback_tokenizer, fast, storyteller
+from tests.fixtures_models import byte_tokenizer, fallback_tokenizer, fast, storyteller
 
 PIECES: list[str | bytes] = ["a", "b.", " a", ".", b"\xc3", b"\xa9", b"\xf0\x9f", b"\x98", b"\x80!", "é", "🙂"]
 SINGLE: list[str | bytes] = ["a", " ", " a", ".", "é", b"\x0a", b"\xc3", b"\xa9", b"\xf0", b"\x9f", b"\x98", b"\x80"]

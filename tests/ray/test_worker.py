@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from guardwrap import Budget, GuardedGenerator, Regex
-from guardwrap.constraints.files import Own
+from guardwrap.constraints.files.coerce import Own
 from guardwrap.errors import GuardwrapError, UsageError
-from guardwrap.lines.prompts import Item
-from guardwrap.lines.records import to_bytes
-from guardwrap.ray.folder import Folder
-from guardwrap.ray.job import blocks, left
-from guardwrap.ray.rows import Row, numbered
+from guardwrap.prompt_files.prompts import Item
+from guardwrap.prompt_files.records import to_bytes
+from guardwrap.ray.dataset_rows import Row, numbered
+from guardwrap.ray.ray_job import blocks, left
+from guardwrap.ray.result_folder import Folder
 from guardwrap.ray.worker import Recipe, Worker
 
 OPTIONS: dict[str, Any] = {"seed": 1, "max_new_tokens": 6, "top_k": 0}

@@ -5,11 +5,11 @@ import re
 import pytest
 from matplotlib.text import Annotation
 
-from guardwrap.draws import Estimate
+from guardwrap.outcomes import Estimate
 from guardwrap.report import charts, labels
 from guardwrap.report.blocks import Bar, Bars, Curve, CurvePoint, Curves, Points, Spot, Spots
 from guardwrap.report.diagonal import cost_against_distance
-from guardwrap.report.drawing import COLOURS, drawing
+from guardwrap.report.figure_export import COLOURS, drawing
 
 EXACT = Estimate(1.0, 1.0, 1.0)
 

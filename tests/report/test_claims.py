@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from guardwrap.draws import Estimate
+from guardwrap.outcomes import Estimate
 from guardwrap.report.blocks import Table
 from guardwrap.report.claims import Claim, above, below, table_of, worst
 

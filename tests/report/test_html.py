@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from guardwrap.draws import Estimate
 from guardwrap.errors import UsageError
+from guardwrap.outcomes import Estimate
 from guardwrap.report import blocks, charts
 from guardwrap.report.blocks import (
     Bar,
@@ -37,9 +37,9 @@ from guardwrap.report.blocks import (
     Texts,
 )
 from guardwrap.report.html import html_report
-from guardwrap.report.reading import read_page, write_page
-from tests.cli.commands import run as command
-from tests.report.pages import HOSTILE, Page, a_page, results
+from guardwrap.report.result_files import read_page, write_page
+from tests.cli.fixtures_commands import run as command
+from tests.report.fixtures_pages import HOSTILE, Page, a_page, results
 
 ROOT = Path(__file__).parents[2]
 

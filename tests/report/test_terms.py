@@ -2,13 +2,13 @@
 
 import pytest
 
-from guardwrap.draws import exactly
+from guardwrap.outcomes import exactly
 from guardwrap.report.blocks import Note, Page, Sample, Section, Table, Text, Texts
 from guardwrap.report.html import html_report
 from guardwrap.report.terms import TERMS, first_uses, used_in
-from tests.cli.commands import run
-from tests.report.pages import Page as Read
-from tests.report.pages import results
+from tests.cli.fixtures_commands import run
+from tests.report.fixtures_pages import Page as Read
+from tests.report.fixtures_pages import results
 
 
 def names(text):

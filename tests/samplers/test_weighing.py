@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from guardwrap.draws import Draw
 from guardwrap.errors import ModelError, UsageError
+from guardwrap.outcomes import Draw
 from guardwrap.samplers import Attempt, Sampler, imh, qrs, rejection, sampler_named
 from guardwrap.testing import goodness_of_fit, table_world
-from tests.laws import Text, by_text, imh_law, normal, qrs_law
+from tests.fixtures_laws import Text, by_text, imh_law, normal, qrs_law
 
 DRAWS = 10_000
 FEW = 5_000  # of chains of many moves, and of the negative controls: what they must see is gross

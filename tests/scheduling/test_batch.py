@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import os
 import pickle
 import signal
 import subprocess
@@ -16,16 +17,16 @@ from typing import Any
 import pytest
 
 from guardwrap import Budget, CheckFailed, Constraint, Length, constraint
-from guardwrap.draws import Draw, Outcome
 from guardwrap.errors import ModelError
+from guardwrap.outcomes import Draw, Outcome
 from guardwrap.scheduling.backend import Decoded
 from guardwrap.scheduling.batch import Batches
 from guardwrap.scheduling.randomness import uniforms
 from guardwrap.scheduling.request import Request
+from guardwrap.scheduling.request_stream import Source
 from guardwrap.scheduling.scheduler import Scheduler
-from guardwrap.scheduling.source import Source
-from tests.scheduling import table
-from tests.scheduling.table import TableBackend, random_law
+from tests.scheduling import fixtures_table_backend
+from tests.scheduling.fixtures_table_backend import TableBackend, random_law
 from tests.scheduling.test_scheduler import facts, request_of, run_to_the_end, served
 
 pytestmark = pytest.mark.usefixtures("watchdog")
@@ -264,7 +265,7 @@ def test_who_fetches_nothing_takes_no_more_than_its_window() -> None:
 def test_negative_control_noise_that_belongs_to_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = [alone(caller) for caller in range(8)]
     shared = uniforms(0, 0, 0)
-    monkeypatch.setattr(table, "uniforms", lambda *_: shared)
+    monkeypatch.setattr(fixtures_table_backend, "uniforms", lambda *_: shared)
     batches, made = Batches(), Made()
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda caller: got(batches, made, requests_of(caller)), range(8)))
@@ -421,7 +422,8 @@ def test_a_process_may_end_while_a_batch_runs() -> None:
         "while not any(thread.name == 'guardwrap-batch' for thread in threading.enumerate()): time.sleep(0.01)\n"
         "time.sleep(0.2)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    quiet = {**os.environ, "TRANSFORMERS_VERBOSITY": "error"}
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=quiet)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 

@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 
 from guardwrap import Budget, Constraint, Length, Regex, constraint
-from guardwrap.draws import Draw
 from guardwrap.errors import own_error
+from guardwrap.outcomes import Draw
 from guardwrap.samplers import Attempt, Sampler, rejection
-from guardwrap.scheduling import scheduler, skipping
+from guardwrap.scheduling import scheduler, skip_rounds
 from guardwrap.scheduling.backend import Decoded, Ids, Launch, Mask
 from guardwrap.scheduling.batch import Batches
-from guardwrap.scheduling.judging import judged
+from guardwrap.scheduling.judge_attempts import judged
 from guardwrap.scheduling.request import Request
+from guardwrap.scheduling.request_stream import Source
 from guardwrap.scheduling.scheduler import Scheduler
-from guardwrap.scheduling.source import Source
 from tests.scheduling import test_batch
-from tests.scheduling.table import LETTERS, TableBackend, random_law
+from tests.scheduling.fixtures_table_backend import LETTERS, TableBackend, random_law
 from tests.scheduling.test_batch import Made, got, kept_open, requests_of
 from tests.scheduling.test_scheduler import RULE, facts, request_of, run_to_the_end
 
@@ -241,7 +241,7 @@ def beside(seam: str, strike: Callable[[], Any]) -> tuple[Any, list[Any]]:
 
 @pytest.fixture(autouse=True)
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(skipping, "FIRST", 8)
+    monkeypatch.setattr(skip_rounds, "FIRST", 8)
 
 
 @pytest.mark.parametrize("kind", FAULTS)

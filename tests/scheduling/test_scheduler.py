@@ -8,20 +8,28 @@ from typing import Any
 import pytest
 
 from guardwrap import Budget, CheckFailed, Constraint, Keyword, Length, Regex, Verdict, constraint
-from guardwrap.constraints.judge import run_check
-from guardwrap.draws import Draw, Outcome
+from guardwrap.constraints.checking import run_check
 from guardwrap.errors import ModelError
+from guardwrap.outcomes import Draw, Outcome
 from guardwrap.samplers import Attempt, Sampler, rejection
-from guardwrap.scheduling import account
 from guardwrap.scheduling import backend as seam
+from guardwrap.scheduling import request_state
 from guardwrap.scheduling.backend import Decoded, Launch, draw_all
 from guardwrap.scheduling.randomness import uniforms
 from guardwrap.scheduling.request import Request
+from guardwrap.scheduling.request_stream import Served, Source
 from guardwrap.scheduling.scheduler import Scheduler
-from guardwrap.scheduling.source import Served, Source
 from guardwrap.testing import goodness_of_fit
-from tests.clock import Clock, ticking
-from tests.scheduling.table import LETTERS, TableBackend, TableLaw, TablePrompt, draw_of, random_law, text_of
+from tests.fixtures_clock import Clock, ticking
+from tests.scheduling.fixtures_table_backend import (
+    LETTERS,
+    TableBackend,
+    TableLaw,
+    TablePrompt,
+    draw_of,
+    random_law,
+    text_of,
+)
 
 DRAWS = 10_000
 FEW = 5_000
@@ -76,7 +84,7 @@ def test_the_table_is_a_law() -> None:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return ticking(monkeypatch, TableBackend, [account, seam])
+    return ticking(monkeypatch, TableBackend, [request_state, seam])
 
 
 BUDGETS = {
@@ -109,15 +117,15 @@ def test_drawn_from_g_whatever_the_budget_and_the_batch(kind: str, size: int, cl
 def test_a_time_limit_that_drops_what_is_under_way_is_biased(
     size: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book = account.Account._book
+    book = request_state.Account._book
 
-    def late(self: account.Account, judged: account.Judged) -> None:
+    def late(self: request_state.Account, judged: request_state.Judged) -> None:
         if self.began is not None and clock.now - self.began >= 2:
             self.ended = "max_seconds"
         else:
             book(self, judged)
 
-    monkeypatch.setattr(account.Account, "_book", late)
+    monkeypatch.setattr(request_state.Account, "_book", late)
     law = random_law(0)
     outcomes = served([request_of(i, law, FAST, budget=BUDGETS["seconds"][0]) for i in range(FEW * 4 // 3)], size)
     assert goodness_of_fit([each.draws[0].token_ids for each in outcomes if each.ok], gold(law, FAST)) < FAILS
@@ -138,7 +146,7 @@ def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [request_of(i, law) for i in range(FEW)]
     fits = goodness_of_fit([outcome.draws[0].token_ids for outcome in served(requests)], gold(law))
     assert fits > FITS
-    monkeypatch.setattr(account, "next_in_turn", lambda waiting, _: waiting.pop(min(waiting)) if waiting else None)
+    monkeypatch.setattr(request_state, "next_in_turn", lambda left, _: left.pop(min(left)) if left else None)
     outcomes = served(requests)
     assert goodness_of_fit([outcome.draws[0].token_ids for outcome in outcomes], gold(law)) < FAILS
 
@@ -170,10 +178,10 @@ def test_a_request_gets_the_same_whatever_else_is_served() -> None:
 
 
 def test_negative_control_noise_that_belongs_to_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.scheduling import table
+    from tests.scheduling import fixtures_table_backend
 
     shared = uniforms(0, 0, 0)
-    monkeypatch.setattr(table, "uniforms", lambda *_: shared)
+    monkeypatch.setattr(fixtures_table_backend, "uniforms", lambda *_: shared)
     assert [facts(o) for o in served(everything(3), 64)] != [facts(o) for o in served(everything(3), 5)]
 
 

@@ -5,8 +5,8 @@ import openai
 import pytest
 
 from guardwrap import GuardedGenerator
-from guardwrap.serve.wishes import ANYTHING
-from tests.serve.small import Server, furnish
+from guardwrap.serve.parsed_request import ANYTHING
+from tests.serve.fixtures_server import Server, furnish
 
 
 @pytest.fixture(scope="session")

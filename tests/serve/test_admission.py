@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.serve.small import ASKED, ENDLESS, HAS_A, wait_until
+from tests.serve.fixtures_server import ASKED, ENDLESS, HAS_A, wait_until
 
 
 def raw(server, head, body=b""):

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from guardwrap import Budget
-from guardwrap.draws import Draw, Outcome, Report, Usage
-from guardwrap.serve.refusals import Refused
+from guardwrap.outcomes import Draw, Outcome, Report, Usage
+from guardwrap.serve.error_responses import Refused
+from guardwrap.serve.parsed_request import Wish
 from guardwrap.serve.replies import Reply, event, require_complete
-from guardwrap.serve.wishes import Wish
 
 REPORT = Report("exactly g", "rejection", 1, 2, 2, "complete", Usage(5, 30), Budget(), None, {"r": 3}, "0")
 DRAWS = (Draw("p", (1, 2, 0), "one", True), Draw("p", (1, 2, 3), "two\nSTOP", False))

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.training.small import undrawn
+from tests.training.fixtures_training import undrawn
 
 
 @pytest.fixture(scope="module", autouse=True)

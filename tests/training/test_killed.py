@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from guardwrap.adapters.folder import WEIGHTS
-from tests.training.killing import WATCHED, Moment, run
-from tests.training.small import PRELOADED
+from guardwrap.adapters.adapter_folder import WEIGHTS
+from tests.training.fixtures_kills import WATCHED, Moment, run
+from tests.training.fixtures_training import PRELOADED
 
 # One process imports torch for all tests of this group. The others are forked from it, and it has no threads that they
 # would miss.

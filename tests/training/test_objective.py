@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from guardwrap import GuardedGenerator, Regex
-from guardwrap.backends.score import of_tokens, scored
+from guardwrap.backends.sequence_scores import of_tokens, scored
 from guardwrap.testing import World, llama_world
 from guardwrap.training import Settings
-from guardwrap.training.drawing import Drawn
 from guardwrap.training.learn import update
 from guardwrap.training.policy import Policy
+from guardwrap.training.round_attempts import Drawn
 from guardwrap.training.samples import Sample
 from guardwrap.training.task import Task
 from guardwrap.training.trainer import Trainer

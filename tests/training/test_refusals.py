@@ -12,8 +12,8 @@ from guardwrap.errors import GuardwrapError, ModelError, UsageError
 from guardwrap.testing import llama_world
 from guardwrap.training import train
 from guardwrap.training.trainer import Trainer
-from tests.tiny import t5
-from tests.training.small import guarded_of, settings_of, trainer_of
+from tests.fixtures_models import t5
+from tests.training.fixtures_training import guarded_of, settings_of, trainer_of
 
 
 @pytest.fixture(scope="module")

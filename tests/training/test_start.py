@@ -10,9 +10,9 @@ from guardwrap.errors import AdapterMismatch, UsageError
 from guardwrap.testing import llama_world
 from guardwrap.training import read_settings, train
 from guardwrap.training.mixture import Mixture
-from guardwrap.training.plan import BASE, POLICY
+from guardwrap.training.rounds import BASE, POLICY
 from guardwrap.training.trainer import Trainer
-from tests.training.small import guarded_of, kl, settings_of, trainer_of
+from tests.training.fixtures_training import guarded_of, kl, settings_of, trainer_of
 
 WEAK, STRICT = Regex("aa"), Regex("aaa")
 

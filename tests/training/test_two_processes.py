@@ -10,9 +10,9 @@ import pytest
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from guardwrap.adapters import Card
-from guardwrap.adapters.folder import CARD
-from tests.training.small import PRELOADED
-from tests.training.two import run, start
+from guardwrap.adapters.adapter_folder import CARD
+from tests.training.fixtures_training import PRELOADED
+from tests.training.fixtures_two_processes import run, start
 
 pytestmark = pytest.mark.xdist_group("killed")
 FORKED = multiprocessing.get_context("forkserver")

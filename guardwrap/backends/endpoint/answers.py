@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from guardwrap.documents.inputs import is_text
 from guardwrap.errors import EndpointError
-from guardwrap.inputs import is_text
 
 __all__ = ["Allowance", "count_of", "ids_of", "log_probabilities_of", "printable", "text_of"]
 

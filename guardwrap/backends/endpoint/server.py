@@ -143,7 +143,7 @@ class Line:
 
     def __init__(self, endpoint: Endpoint) -> None:
         openai = _client_library()
-        from guardwrap.backends.endpoint.transfer import CONNECT, http_client
+        from guardwrap.backends.endpoint.transfer_limits import CONNECT, http_client
 
         # Retries are ours: what has streamed already must be known, and a break in mid-stream is a fault too.
         key = endpoint._key or os.environ.get("OPENAI_API_KEY") or _NO_KEY

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import torch
 
-from guardwrap.backends.drawing import begun, candidates_of, draw, walk
-from guardwrap.backends.known import Tree
+from guardwrap.backends.dead_prefixes import Candidates, Narrowed, narrowed
 from guardwrap.backends.memory import halved
-from guardwrap.backends.narrowing import Candidates, Narrowed, narrowed
-from guardwrap.backends.refill.rows import Rows
+from guardwrap.backends.prefix_cache import Tree
+from guardwrap.backends.refill.row_states import Rows
+from guardwrap.backends.token_sampling import begun, candidates_of, draw, walk
 from guardwrap.scheduling.backend import Capabilities, Decoded, Ids, Launch, Mask
 
 __all__ = ["RefillBackend", "prefix_of"]

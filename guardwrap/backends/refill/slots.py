@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from transformers import Cache
 
-from guardwrap.backends.refill.prefixes import Prefix, Recent
-from guardwrap.backends.refill.rows import Ids, fresh_cache, run
-from guardwrap.private import (
+from guardwrap.backends.refill.prompt_tree import Prefix, Recent
+from guardwrap.backends.refill.row_states import Ids, fresh_cache, run
+from guardwrap.environment.transformers_internals import (
     DummyLayer,
     DynamicLayer,
     DynamicSlidingWindowLayer,

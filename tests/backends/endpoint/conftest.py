@@ -1,6 +1,6 @@
 import pytest
 
-from guardwrap.backends.endpoint import faults
+from guardwrap.backends.endpoint import request_faults
 
 
 @pytest.fixture(autouse=True)
@@ -8,4 +8,4 @@ def _no_key_and_no_waiting(monkeypatch):
     """Nothing of the machine's environment counts, and waits between tries are short."""
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(faults, "_FIRST", 0.002)
+    monkeypatch.setattr(request_faults, "_FIRST", 0.002)

@@ -10,7 +10,7 @@ from guardwrap import GuardedGenerator, Prompt, Regex
 from guardwrap.backends.endpoint.answers import count_of, ids_of, log_probabilities_of, printable
 from guardwrap.errors import EndpointError
 from guardwrap.testing import table_world
-from tests.backends.endpoint.server import Server, endpoint, of_world, raw_text
+from tests.backends.endpoint.fixtures_server import Server, endpoint, of_world, raw_text
 
 WORLD = table_world(3, letters="ab", max_new_tokens=5)
 END = {"text": "", "finish_reason": "stop"}

@@ -7,7 +7,7 @@ import pytest
 from guardwrap import Endpoint, GuardedGenerator, Prompt, Regex
 from guardwrap.errors import EndpointError
 from guardwrap.testing import goodness_of_fit
-from tests.serve.small import Server, furnish, world
+from tests.serve.fixtures_server import Server, furnish, world
 
 WITH_A, WITHOUT_B = Regex("a"), ~Regex("b")
 SETTINGS = "model: model\nname: tiny\nconstraints: rules\nallow_code: true\nalways: [has-a]\n"

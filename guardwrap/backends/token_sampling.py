@@ -1,0 +1,294 @@
+"""From logits to tokens: attempts of any requests side by side, each under its own law, each with its own errors."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import torch
+
+from guardwrap.backends.dead_prefixes import Candidates
+from guardwrap.backends.generation_law import GenerationLaw, ended_by
+from guardwrap.backends.prefix_cache import learn, next_token, step, token_laws
+from guardwrap.backends.tokens import argmax, inverse_cdf, require_drawable, warped
+from guardwrap.errors import own_error
+from guardwrap.scheduling.backend import DEAD_END, Decoded, Launch, grouped
+from guardwrap.scheduling.randomness import uniforms
+
+__all__ = ["begun", "candidates_of", "choose_tokens", "draw", "note", "walk"]
+
+
+def begun(launch: Launch) -> Decoded:
+    """Return an attempt before its first token."""
+    branch = None if launch.narrowed is None else launch.narrowed.root
+    return Decoded(launch, stream=uniforms(launch.seed, launch.prompt, launch.attempt), branch=branch)
+
+
+def draw(logits: torch.Tensor, attempts: Sequence[Decoded]) -> torch.Tensor:
+    """Draw a token for each attempt, note it, and set the status of those that end with it.
+
+    Parameters
+    ----------
+    logits
+        ``[attempts, vocabulary]``, float32.
+    attempts
+        Their uniforms are used, and their tokens grow. One whose processors, watch or logits raise has failed.
+
+    Returns
+    -------
+    torch.Tensor
+        The tokens, ``[attempts]``; any for an attempt that has failed.
+    """
+    chance = [next(attempt.stream) for attempt in attempts]
+    groups = grouped(range(len(attempts)), lambda row: _law(attempts[row]).group)
+    draw_together = _drawn if len(groups) == 1 else partial(_drawn_apart, groups)
+    tokens = draw_together(logits, attempts, chance)
+    drawn = [attempt for attempt in attempts if attempt.error is None and attempt.status == "running"]
+    _settle([attempt for attempt in drawn if not step(attempt)])
+    return tokens
+
+
+def walk(attempt: Decoded) -> None:
+    """Draw an attempt's next tokens as far as their laws are known. It may be over then."""
+    while attempt.status == "running" and next_token(attempt):
+        if not step(attempt):
+            _settle([attempt])
+
+
+def candidates_of(logits: torch.Tensor, attempt: Decoded) -> Candidates:
+    """Return what an attempt's next token is drawn from, of its logits ``[1, vocabulary]``."""
+    scores, candidates = warped(_process(logits, [attempt]), _law(attempt).warpers)
+    require_drawable(scores)
+    values, order = (scores[0].double().log_softmax(-1)).sort(descending=True, stable=True)
+    some = values > -math.inf
+    tokens = order if candidates is None else candidates[0, order]
+    return tokens[some].cpu().numpy(), values[some].cpu().numpy()
+
+
+def _masked(
+    scores: torch.Tensor, candidates: torch.Tensor | None, attempts: Sequence[Decoded]
+) -> tuple[torch.Tensor, list[float]]:
+    """Exclude the tokens that attempts' masks leave out.
+
+    Returns
+    -------
+    scores : torch.Tensor
+        Without those tokens.
+    logs : list of float
+        log Z of each row, in nats; -inf where nothing is left, of which no token is excluded.
+    """
+    shares = scores.double().softmax(-1)
+    masked, logs = scores.clone(), [0.0] * len(attempts)  # if one raises, the others begin again from what was
+    for row, attempt in enumerate(attempts):
+        mask = attempt.launch.mask
+        if mask is None:
+            continue
+        some = shares[row].nonzero().squeeze(1)
+        tokens = some if candidates is None else candidates[row, some]
+        gone = mask.left_out(attempt.token_ids, tokens.cpu().numpy(), shares[row, some].cpu().numpy())
+        dead = some[torch.from_numpy(gone).to(some.device)]
+        if len(dead) == len(some):
+            logs[row] = -math.inf
+        elif len(dead):
+            masked[row, dead] = -math.inf
+            logs[row] = math.log(float(shares[row].index_fill(0, dead, 0.0).sum()))
+    return masked, logs
+
+
+def _end(attempt: Decoded) -> None:
+    """End an attempt all of whose next tokens are left out, and those that come here after it."""
+    attempt.status, attempt.blame = "aborted", DEAD_END
+    attempt.launch.mask.close(attempt.token_ids)  # type: ignore[union-attr]  # it has left them out
+    if attempt.place is not None:
+        attempt.place.end = attempt.status, attempt.blame
+        attempt.memo = attempt.place.memo
+
+
+def _keep_laws(
+    scores: torch.Tensor,
+    candidates: torch.Tensor | None,
+    attempts: Sequence[Decoded],
+    left: Sequence[float] | None,
+) -> None:
+    """Keep the laws of next tokens at places that others are likely to come by."""
+    places = {attempt.place: row for row, attempt in enumerate(attempts) if attempt.place is not None}
+    rows = [row for place, row in places.items() if place.law is None]
+    if rows:
+        some = None if candidates is None else candidates[rows]
+        for row, law in zip(rows, token_laws(scores[rows], some), strict=True):
+            law.log_left = 0.0 if left is None else left[row]
+            attempts[row].place.law = law
+
+
+def _drawn(logits: torch.Tensor, attempts: Sequence[Decoded], chance: Sequence[float]) -> torch.Tensor:
+    """Draw for attempts of one mode and equal warpers; where that raises, request by request."""
+    try:
+        scores, candidates = warped(_process(logits, attempts), _law(attempts[0]).warpers)
+        if all(attempt.launch.mask is None for attempt in attempts):
+            return _chosen(scores, candidates, attempts, chance, None)
+        require_drawable(scores)
+        scores, left = _masked(scores, candidates, attempts)
+        for attempt, log_left in zip(attempts, left, strict=True):
+            if log_left == -math.inf:
+                _end(attempt)
+            else:
+                attempt.log_left += log_left
+        rows = [row for row, attempt in enumerate(attempts) if attempt.status == "running"]
+        tokens = torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
+        if rows:
+            some = None if candidates is None else candidates[rows]
+            kept, its = [attempts[row] for row in rows], [chance[row] for row in rows]
+            tokens[rows] = _chosen(scores[rows], some, kept, its, [left[row] for row in rows])
+        return tokens
+    except torch.OutOfMemoryError:
+        raise
+    except BaseException as error:
+        own = own_error(error)
+        parts = grouped(range(len(attempts)), lambda row: id(attempts[row].launch.request))
+        if len(parts) == 1:
+            for attempt in attempts:
+                attempt.fail(own)
+            return torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
+    return _drawn_apart(parts, logits, attempts, chance)
+
+
+def _chosen(
+    scores: torch.Tensor,
+    candidates: torch.Tensor | None,
+    attempts: Sequence[Decoded],
+    chance: Sequence[float],
+    left: Sequence[float] | None,
+) -> torch.Tensor:
+    """Choose a token for each attempt, and keep the laws that they were drawn from."""
+    tokens = choose_tokens(scores, attempts, chance, candidates)  # which looks for NaN first
+    _keep_laws(scores, candidates, attempts, left)
+    return tokens
+
+
+def _drawn_apart(
+    groups: Sequence[Sequence[int]], logits: torch.Tensor, attempts: Sequence[Decoded], chance: Sequence[float]
+) -> torch.Tensor:
+    """Draw for groups of rows one after the other."""
+    tokens = torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
+    for rows in groups:
+        tokens[rows] = _drawn(logits[rows], [attempts[row] for row in rows], [chance[row] for row in rows])
+    return tokens
+
+
+def choose_tokens(
+    scores: torch.Tensor,
+    attempts: Sequence[Decoded],
+    chance: Sequence[float],
+    candidates: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Choose a token for each attempt of one mode, and note it with its log-probability.
+
+    Parameters
+    ----------
+    scores
+        After all processors and warpers; ``[attempts, columns]``.
+    attempts
+        Their tokens grow.
+    chance
+        A uniform for each.
+    candidates
+        Which token each column stands for, ``[attempts, columns]``; None where columns are tokens.
+
+    Returns
+    -------
+    torch.Tensor
+        The tokens, ``[attempts]``.
+    """
+    uniform = torch.tensor(chance, dtype=torch.float64, device=scores.device)
+    choose = inverse_cdf if _law(attempts[0]).mode == "sample" else argmax
+    tokens, log_probabilities = choose(scores, uniform)
+    if candidates is not None:
+        tokens = candidates.gather(1, tokens[:, None]).squeeze(1)
+    for attempt, token, value in zip(attempts, tokens.tolist(), log_probabilities.tolist(), strict=True):
+        attempt.token_ids.append(token)
+        attempt.log_probability += value
+    return tokens
+
+
+def note(attempt: Decoded, finished: bool, cut: bool, now: float) -> None:
+    """Set the status of an attempt that ends with its newest token."""
+    launch = attempt.launch
+    if finished:
+        attempt.status = "finished"
+    elif cut:
+        attempt.status = "cut"
+    else:
+        try:
+            attempt.blame = launch.watch(attempt.token_ids) if launch.watch is not None else None
+        except BaseException as error:  # of the constraint: it belongs to this request
+            attempt.fail(own_error(error))
+            return
+        if attempt.blame:
+            attempt.status = "aborted"
+        elif launch.deadline is not None and now >= launch.deadline:
+            attempt.status = "abandoned"
+
+
+def _law(attempt: Decoded) -> GenerationLaw:
+    law: GenerationLaw = attempt.launch.law
+    return law
+
+
+def _texts(attempts: Sequence[Decoded]) -> Iterator[tuple[GenerationLaw, list[int], torch.Tensor]]:
+    """For attempts of one prompt and length: law, rows, and token ids, prompt included and without padding."""
+    for rows in grouped(range(len(attempts)), lambda row: (id(_law(attempts[row])), len(attempts[row].token_ids))):
+        law = _law(attempts[rows[0]])
+        new = torch.tensor([attempts[row].token_ids for row in rows], dtype=torch.long)
+        prompt = law.prompt_ids.expand(len(rows), -1)
+        yield law, rows, torch.cat([prompt, new.to(prompt.device)], dim=1)
+
+
+def _process(logits: torch.Tensor, attempts: Sequence[Decoded]) -> torch.Tensor:
+    """Apply the logits processors, to each prompt's rows as if they were alone."""
+    if not any(_law(attempt).processors for attempt in attempts):
+        return logits
+    groups = list(_texts(attempts))
+    scores = logits
+    for law, rows, ids in groups:
+        if len(groups) == 1:
+            scores = law.processors(ids.to(logits.device), logits)
+        elif law.processors:
+            scores = logits.clone() if scores is logits else scores
+            scores[rows] = law.processors(ids.to(logits.device), logits[rows])
+    return scores
+
+
+def _settle(attempts: Sequence[Decoded]) -> None:
+    """Set the status of the attempts that end with their newest token."""
+    now = time.monotonic()
+    stopped: set[int] = set()
+    if any(_law(attempt).criteria for attempt in attempts):
+        for law, rows, ids in _texts(attempts):
+            if law.criteria:
+                stopped |= _stopped(law, [attempts[row] for row in rows], ids)
+    for attempt in attempts:
+        if attempt.error is None:
+            law = _law(attempt)
+            ends = id(attempt) in stopped or attempt.token_ids[-1] in law.end_ids
+            note(attempt, ends, _at_limit(attempt, now), now)
+        learn(attempt)
+
+
+def _stopped(law: GenerationLaw, attempts: Sequence[Decoded], ids: torch.Tensor) -> set[int]:
+    """Which attempts of one prompt a stopping criterion ends."""
+    try:
+        done = torch.stack([ended_by(each, ids, None) for each in law.criteria]).any(0).tolist()
+    except BaseException as error:  # of the user's own criterion
+        own = own_error(error)
+        for attempt in attempts:
+            attempt.fail(own)
+        return set()
+    return {id(attempt) for attempt, stop in zip(attempts, done, strict=True) if stop}
+
+
+def _at_limit(attempt: Decoded, now: float) -> bool:
+    law = _law(attempt)
+    late = law.max_time is not None and now - attempt.began >= law.max_time
+    return late or len(law.prompt_ids) + len(attempt.token_ids) >= law.max_length

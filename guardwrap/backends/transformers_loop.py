@@ -1,0 +1,174 @@
+"""Whole texts at once, drawn by transformers' own loop: for models that are fed more than a text's tokens.
+
+Encoder-decoder models and those that see or hear keep states that our loop does not know. ``generate`` prepares them,
+for all attempts of a prompt that are launched together, and runs its own loop; only the choice of each token is ours.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
+from transformers.generation import MaxLengthCriteria, MaxTimeCriteria
+
+from guardwrap.backends.generation_law import ended_by
+from guardwrap.backends.memory import halved
+from guardwrap.backends.token_sampling import begun, choose_tokens, note
+from guardwrap.environment.transformers_internals import sampling_loop, stand_in
+from guardwrap.errors import UsageError, own_error
+from guardwrap.scheduling.backend import Capabilities, Decoded, Ids, Launch, Mask
+
+__all__ = ["GenerateBackend"]
+
+
+class GenerateBackend:
+    """Draws attempts to their end, those of one prompt side by side.
+
+    Parameters
+    ----------
+    size
+        Attempts side by side, at most. Halved when memory runs out: those begin again, and as their randomness is
+        their own they draw the same tokens.
+    """
+
+    mode = "generate"
+    can = Capabilities()
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._queue: list[Launch] = []
+
+    @property
+    def room(self) -> int:
+        """How many attempts can be launched now."""
+        return max(0, self._size - len(self._queue))
+
+    @property
+    def running(self) -> int:
+        """How many attempts wait to be drawn."""
+        return len(self._queue)
+
+    def lengths(self) -> dict[Hashable, list[int]]:
+        """How many tokens the attempts that wait have, by request: none yet."""
+        found: dict[Hashable, list[int]] = {}
+        for launch in self._queue:
+            found.setdefault(launch.request, []).append(0)
+        return found
+
+    def launch(self, launches: Sequence[Launch]) -> list[Decoded]:
+        """Queue new attempts, at most ``room`` of them; return those that ended at once: there are none."""
+        self._queue += launches
+        return []
+
+    def advance(self) -> list[Decoded]:
+        """Draw the attempts of the prompt whose turn it is, and return them."""
+        law = self._queue[0].law
+        turn = [i for i, launch in enumerate(self._queue) if launch.law is law][: self._size]
+        attempts = [begun(self._queue[i]) for i in turn]
+        try:
+            _draw(attempts)
+        except torch.OutOfMemoryError as error:
+            self._size = halved(self._size, error)
+            return []
+        except BaseException as error:
+            own = own_error(error)
+            for attempt in attempts:
+                attempt.fail(own)
+        self._queue = [launch for i, launch in enumerate(self._queue) if i not in turn]
+        return attempts
+
+    def cancel(self, unneeded: Callable[[Launch], bool]) -> list[Decoded]:
+        """Forget the attempts that are not needed any more; return those that had begun: there are none."""
+        self._queue = [launch for launch in self._queue if not unneeded(launch)]
+        return []
+
+    def narrow(self, launch: Launch, lookahead: Mask, ended: Sequence[tuple[Ids, bool]]) -> None:
+        """See Backend: texts are drawn whole, so nothing is left out."""
+
+
+def _draw(attempts: Sequence[Decoded]) -> None:
+    """Draw attempts of one prompt with one call of the model's ``generate``, to their end.
+
+    Raises
+    ------
+    UsageError
+        If the model's ``generate`` draws a text in several rounds.
+    """
+    law = attempts[0].launch.law
+
+    def sample(
+        model: Any,
+        input_ids: torch.Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **model_kwargs: Any,
+    ) -> torch.Tensor:
+        if attempts[0].token_ids or len(input_ids) != len(attempts):
+            raise UsageError(f"{type(model).__name__} is not supported: its generate does not draw each text once")
+        config = copy.copy(generation_config)
+        # The choice leaves one token, which greedy search then takes.
+        config.do_sample = config.return_dict_in_generate = False
+        sampling_loop(
+            model,
+            input_ids,
+            logits_processor=LogitsProcessorList([*logits_processor, _Choice(attempts)]),
+            stopping_criteria=_Settled(stopping_criteria, attempts),
+            generation_config=config,
+            **model_kwargs,
+        )
+        return stand_in(input_ids, generation_config)
+
+    more: dict[str, Any] = {"num_return_sequences": len(attempts)}
+    if law.mode == "sample":
+        # Whisper samples because of a temperature, and transformers refuses several sequences without these.
+        more |= {"do_sample": True, "num_beams": 1}
+    law.generate(custom_generate=sample, **more)
+
+
+def _running(attempts: Sequence[Decoded]) -> list[int]:
+    """Rows whose attempts have not ended: ``generate`` goes on with the others' padding until the last one ends."""
+    return [row for row, attempt in enumerate(attempts) if attempt.status == "running"]
+
+
+class _Choice(LogitsProcessor):
+    """The last logits processor: draws a token for each running attempt, notes it, and leaves only that."""
+
+    def __init__(self, attempts: Sequence[Decoded]) -> None:
+        self._attempts = attempts
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        rows = _running(self._attempts)
+        if not rows:
+            return scores  # on some devices transformers notices the end a step late
+        chosen = [self._attempts[row] for row in rows]
+        tokens = choose_tokens(scores[rows], chosen, [next(attempt.stream) for attempt in chosen])
+        only = torch.full_like(scores, float("-inf"))
+        only[rows, tokens] = 0.0
+        return only
+
+
+class _Settled(StoppingCriteriaList):
+    """Stopping criteria that note how each attempt ended, each by its own."""
+
+    def __init__(self, criteria: StoppingCriteriaList, attempts: Sequence[Decoded]) -> None:
+        super().__init__(criteria)
+        self._attempts = attempts
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        finished = cut = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        for criterion in self:
+            stops = ended_by(criterion, input_ids, scores, **kwargs)
+            if type(criterion) in (MaxLengthCriteria, MaxTimeCriteria):
+                cut = cut | stops
+            else:
+                finished = finished | stops
+        now = time.monotonic()
+        for attempt, ends, limit in zip(self._attempts, finished.tolist(), cut.tolist(), strict=True):
+            if attempt.status == "running":
+                note(attempt, ends, limit, now)
+        return torch.tensor([attempt.status != "running" for attempt in self._attempts], device=input_ids.device)

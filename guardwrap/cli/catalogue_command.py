@@ -1,0 +1,79 @@
+"""``guardwrap catalogue``: the ready-made constraint files and adapters."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from guardwrap.cli.init_command import editor_schema
+from guardwrap.constraints.files.coerce import catalogue as entry
+from guardwrap.constraints.files.coerce import catalogue_names, catalogue_path
+from guardwrap.constraints.views import sentences
+from guardwrap.environment.package_data import CARD, PREFIX, adapters
+from guardwrap.errors import UsageError
+
+__all__ = ["catalogue"]
+
+
+def catalogue(
+    name: Annotated[str | None, typer.Argument(show_default=False, help="Print this file instead of the list.")] = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of constraint files, for editors.")
+    ] = False,
+) -> None:
+    """List the ready-made constraint files and adapters, or print a constraint file.
+
+    Use one as it is with `-c catalogue:NAME`, or save a copy and change it; an adapter with `--adapter catalogue:NAME`.
+    """
+    if schema and name:
+        raise UsageError("--schema goes without a name: the schema is the same for every file")
+    if schema:
+        typer.echo(json.dumps(editor_schema(), indent=2))
+    elif name:
+        typer.echo(catalogue_path(name.removeprefix(PREFIX)).read_text(encoding="utf-8"), nl=False)
+    else:
+        _print_list()
+
+
+def _print_list() -> None:
+    files = [(name, _in_short(entry(name).description or "")) for name in catalogue_names()]
+    trained = [(name, _about(yaml.safe_load((path / CARD).read_text(encoding="utf-8"))))
+               for name, path in adapters().items()]  # fmt: skip
+    if not sys.stdout.isatty():  # for other programs: one line each
+        for kind, rows in (("constraint", files), ("adapter", trained)):
+            for name, about in rows:
+                typer.echo(f"{name}\t{about}\t{kind}")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)
+    for title, rows, use in (
+        ("constraint", files, f"Use one with -c {PREFIX}NAME; see it whole with guardwrap catalogue NAME."),
+        ("adapter", trained, f"Use one with --adapter {PREFIX}NAME, for the same model and constraint."),
+    ):
+        table = Table(title, "what it asks for", box=None, header_style="bold", padding=(0, 2, 0, 0))
+        table.columns[0].no_wrap = True
+        table.columns[0].style = "cyan"
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        console.print(f"\n{use}\n", style="dim")
+
+
+def _in_short(description: str) -> str:
+    """Keep what it asks for, and what it does not see."""
+    parts = sentences(description) or [""]
+    return " ".join([parts[0], *(part for part in parts[1:] if part.startswith("Not caught"))])
+
+
+def _about(card: Mapping[str, Any]) -> str:
+    """Say what an adapter is for; its card is ours, and reading it as a Card would import torch."""
+    rates = [card["figures"][name]["value"] for name in ("acceptance_before", "acceptance_after")]
+    rise = " to ".join(f"{rate:.2g}" for rate in rates)
+    return f"{card['constraint_description']} on {card['base']['name']}: acceptance rate {rise}"

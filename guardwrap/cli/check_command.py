@@ -1,0 +1,192 @@
+"""``guardwrap check``: a constraint file against its examples and against texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any
+
+import typer
+
+from guardwrap.cli.shared import AllowCode, in_one_line, read_constraints
+from guardwrap.cli.signals import ends_at_once
+from guardwrap.constraints.base import Constraint, walk
+from guardwrap.constraints.checking import run_check
+from guardwrap.constraints.files.constraint_file import ConstraintFile
+from guardwrap.constraints.files.proposal_fields import misfit
+from guardwrap.constraints.json.json_schema import JSONSchema
+from guardwrap.constraints.json.schema_notes import misspelt, unheeded
+from guardwrap.constraints.kinds.classifier import Classifier
+from guardwrap.constraints.kinds.keyword import Keyword
+from guardwrap.constraints.kinds.text import Length, TextConstraint
+from guardwrap.documents.limits import judging
+from guardwrap.environment.process import quieten_transformers
+from guardwrap.errors import quoted
+from guardwrap.outcomes import Draw
+from guardwrap.prompt_files.prompts import lines
+
+__all__ = ["check"]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One text with what became of it.
+
+    Parameters
+    ----------
+    text
+        The text.
+    expected
+        Whether it should be accepted.
+    failed
+        Titles of all parts that rejected it.
+    reasons
+        For each of these what is wrong with the text, where the title does not say it all; else "".
+    """
+
+    text: str
+    expected: bool
+    failed: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def right(self) -> bool:
+        """Whether it came out as expected."""
+        return self.expected == (not self.failed)
+
+
+def check(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE_OR_NAME", show_default=False, help="A constraint file, or catalogue:NAME.")
+    ],
+    texts: Annotated[list[str] | None, typer.Argument(show_default=False, help="Texts to judge.")] = None,
+    from_file: Annotated[
+        str | None, typer.Option("--file", "-f", metavar="PATH", help="Texts to judge, one a line; - is stdin.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    digest: Annotated[
+        bool, typer.Option("--digest", help="Print the constraint's digest, and nothing else; judge nothing.")
+    ] = False,
+    allow_code: AllowCode = False,
+) -> None:
+    """Validate a constraint file, run its examples and judge texts.
+
+    Each text is judged as a whole, finished answer. Exit code 0: everything is as expected and every given text is
+    accepted; 1: not so; 2: the file is invalid.
+    """
+    read = read_constraints([file], allow_code=allow_code)
+    if read.sampler is not None:
+        with ends_at_once():
+            from guardwrap.samplers import sampler_named  # scipy comes with it
+
+        sampler_named(read.sampler, read.source)
+    if digest:
+        typer.echo(read.constraint.digest)
+        return
+    if read.adapter is not None and read.source is not None and (other := misfit(read.adapter, read.constraint)):
+        way_out = "use the one it is for, or, if you mean it, {source: ..., allow_mismatch: true}"
+        raise read.source.error(("adapter",), f"{other}; {way_out}")
+    given = [*(texts or []), *(line for _, line in (lines(from_file) if from_file else ()))]
+    if any(isinstance(part, Classifier) for part in walk(read.constraint)):
+        quieten_transformers()
+    expected = [True] * len(read.accepts) + [False] * len(read.rejects)
+    examples = judged(read.constraint, [*read.accepts, *read.rejects], expected)
+    results = judged(read.constraint, given, [True] * len(given))
+    ok = all(item.right for item in (*examples, *results))
+    if as_json:
+        typer.echo(json.dumps(_as_dict(file, read, examples, results, ok), ensure_ascii=False, indent=2))
+    else:
+        _print(file, read, examples, results)
+    raise typer.Exit(0 if ok else 1)
+
+
+def judged(constraint: Constraint, texts: Sequence[str], expected: Sequence[bool]) -> list[Judged]:
+    """Judge texts by every part of a constraint, not only up to the first that rejects.
+
+    Parameters
+    ----------
+    constraint
+        What to judge by.
+    texts
+        Finished texts.
+    expected
+        For each, whether it should be accepted.
+    """
+    draws = [Draw(prompt="", token_ids=(), text=text) for text in texts]
+    items = [Judged(text, want, (), ()) for text, want in zip(texts, expected, strict=True)]
+    with judging():
+        for part in constraint.parts:
+            if _counts_tokens(part):
+                continue
+            for number, passed in enumerate(run_check(part, draws)):
+                if not passed:
+                    item = items[number]
+                    reason = part.fault_of(draws[number]) if isinstance(part, TextConstraint) else ""
+                    items[number] = replace(item, failed=(*item.failed, part.title), reasons=(*item.reasons, reason))
+    return items
+
+
+def _counts_tokens(part: Constraint) -> bool:
+    return any(isinstance(inner, Length) and inner.unit == "tokens" for inner in walk(part))
+
+
+def _notes(constraint: Constraint) -> list[str]:
+    """Say what is valid and perhaps not meant, and what no text is judged by here."""
+    notes = [
+        f"{quoted(part.title)} counts tokens, which texts have only when they are drawn; it judges none here"
+        for part in constraint.parts
+        if _counts_tokens(part)
+    ]
+    for part in walk(constraint):
+        if isinstance(part, JSONSchema):
+            for name, meant in sorted(misspelt(part.schema).items()):
+                called = f"{quoted(name)} in {quoted(part.title)}"
+                notes.append(f"{called} is no keyword of JSON Schema and says nothing (did you mean {quoted(meant)}?)")
+            for name, reason in sorted(unheeded(part.schema).items()):
+                notes.append(f"{quoted(name)} in {quoted(part.title)} says nothing: it {reason}")
+        elif isinstance(part, Keyword) and len(part.words) == 1 and "," in part.words[0]:
+            notes.append(f"{quoted(part.words[0])} is one phrase; for several words write a list: [tea, coffee]")
+    return notes
+
+
+def _print(file: str, read: ConstraintFile, examples: Sequence[Judged], results: Sequence[Judged]) -> None:
+    parts = len(read.constraint.parts)
+    typer.echo(f"{file}: valid, {parts} part{'s' * (parts != 1)}")
+    for note in _notes(read.constraint):
+        typer.secho(f"note: {note}", fg="yellow")
+    wrong = [item for item in examples if not item.right]
+    if examples:
+        typer.echo(f"{len(examples) - len(wrong)} of {len(examples)} examples as expected")
+    else:
+        typer.echo("no examples; a file can have some: texts under examples: accepts: and rejects:")
+    for item in wrong:
+        listed, became = ("accepts", _verdict(item)) if item.expected else ("rejects", "is accepted by every part")
+        typer.secho(f"  listed under {listed}, but {became}: {in_one_line(item.text)}", fg="red")
+    for number, item in enumerate(results, start=1):
+        colour = "green" if item.right else "red"
+        typer.secho(f"text {number} {_verdict(item)}: {in_one_line(item.text)}", fg=colour)
+
+
+def _verdict(item: Judged) -> str:
+    parts = zip(map(quoted, item.failed), item.reasons, strict=True)
+    named = (f"{title} ({reason})" if reason else title for title, reason in parts)
+    return f"rejected by {', '.join(named)}" if item.failed else "accepted"
+
+
+def _as_dict(
+    file: str, read: ConstraintFile, examples: Sequence[Judged], results: Sequence[Judged], ok: bool
+) -> dict[str, Any]:
+    return {
+        "file": file,
+        "name": read.name,
+        "digest": read.constraint.digest,
+        "parts": [part.title for part in read.constraint.parts],
+        "ok": ok,
+        "notes": _notes(read.constraint),
+        "examples": [{**asdict(item), "accepted": not item.failed} for item in examples],
+        "texts": [
+            {"text": item.text, "accepted": not item.failed, "failed": item.failed, "reasons": item.reasons}
+            for item in results
+        ],
+    }

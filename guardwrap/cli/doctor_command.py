@@ -1,0 +1,205 @@
+"""``guardwrap doctor``: what is installed, how a model is drawn and how fast, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any
+
+import typer
+
+from guardwrap.cli.shared import Verbose, load_generator
+from guardwrap.errors import GuardwrapError
+
+__all__ = ["EXTRAS", "NEWEST", "OLDEST", "doctor"]
+
+OLDEST, NEWEST = "5.15.1", "5.24.0"
+"""Releases of transformers that guardwrap is tested with: the lower bound in pyproject.toml, and the lock's."""
+
+PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "peft", "regex", "jsonschema", "llguidance")
+"""Packages whose versions decide how guardwrap works."""
+
+EXTRAS: Mapping[str, tuple[str, ...]] = {
+    "local": ("gguf",),
+    "metrics": ("sacrebleu",),
+    "quant": ("bitsandbytes",),
+    "plots": ("matplotlib",),
+    "tensorboard": ("tensorboard",),
+    "langchain": ("langchain-core",),
+    "llamaindex": ("llama-index-core",),
+    "haystack": ("haystack-ai",),
+    "serve": ("fastapi", "uvicorn", "prometheus-client"),
+    "endpoint": ("openai",),
+    "ray": ("ray",),
+}
+"""Optional extras with the packages that each needs."""
+
+TEXTS, TOKENS, ROUNDS = 8, 32, 2
+"""What is drawn to compare speeds: so many texts, of up to so many tokens each, so many times by either."""
+
+
+@dataclass
+class Findings:
+    """What is printed, and what follows from it.
+
+    Parameters
+    ----------
+    advice
+        What to do, most important first.
+    """
+
+    advice: list[str] = field(default_factory=list)
+
+    def say(self, label: str, words: str, advice: str = "") -> None:
+        """Print one line, and keep what to do about it."""
+        typer.echo(f"{label:<14}{words}")
+        if advice:
+            self.advice.append(advice)
+
+
+def doctor(
+    model: Annotated[str, typer.Argument(help="A Hub id, a folder, or 'local': the embedded model.")] = "local",
+    verbose: Verbose = 0,
+) -> None:
+    """Print versions, how a model is drawn and how fast, and what to do where something is missing or slow.
+
+    Draws a few texts to compare the speed with that of the model's own `generate`. Exit code 0: nothing to do; 1: read
+    the last lines.
+    """
+    findings = Findings()
+    _versions(findings)
+    _extras(findings)
+    try:
+        _model(findings, model)
+    except GuardwrapError as error:
+        findings.say("model", "cannot be used", str(error))
+    typer.echo("")
+    for line in findings.advice:
+        typer.secho(f"to do: {line}", fg="yellow")
+    if findings.advice:
+        raise typer.Exit(1)
+    typer.echo("nothing to do")
+
+
+def _versions(findings: Findings) -> None:
+    from guardwrap import __version__
+
+    findings.say("guardwrap", __version__)
+    findings.say("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    for name in PACKAGES:
+        installed = _installed(name)
+        if installed is None:
+            findings.say(name, "missing", f"install {name}: pip install {name}")
+        elif name == "transformers":
+            findings.say(name, *_of_transformers(installed))
+        else:
+            findings.say(name, installed)
+
+
+def _of_transformers(installed: str) -> tuple[str, str]:
+    """Say whether a release of transformers is among those that are tested, and what to do if not."""
+    from packaging.version import Version
+
+    words = f"{installed} (tested: {OLDEST} to {NEWEST})"
+    if Version(installed) < Version(OLDEST):
+        return words, f"transformers {installed} is not supported: pip install 'transformers>={OLDEST},<6'"
+    if Version(installed) > Version(NEWEST):
+        return words, f"transformers {installed} is newer than what this guardwrap was tested with; look for an update"
+    return words, ""
+
+
+def _extras(findings: Findings) -> None:
+    for extra, packages in EXTRAS.items():
+        missing = [name for name in packages if _installed(name) is None]
+        words = f"missing {', '.join(missing)}: pip install 'guardwrap[{extra}]'" if missing else "installed"
+        findings.say(f"[{extra}]", words)
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _model(findings: Findings, name: str) -> None:
+    """Say where a model is, in which mode it is drawn, and how fast."""
+    from guardwrap.constraints import Length
+
+    guarded = load_generator(name, Length(min=0), batch_size=TEXTS)
+    import torch
+
+    model, device = guarded.model, guarded.model.device
+    threads = f", {torch.get_num_threads()} of {os.cpu_count()} threads" if device.type == "cpu" else ""
+    idle = torch.cuda.is_available() and device.type == "cpu"
+    findings.say(
+        "device", f"{device}{threads}", "a GPU is idle; load the model on it: device_map='auto'" if idle else ""
+    )
+    size = sum(parameter.numel() for parameter in model.parameters())
+    dtype = str(model.dtype).removeprefix("torch.")
+    findings.say("model", f"{type(model).__name__}, {size / 1e6:,.1f} million parameters, {dtype}")
+    _speed(findings, guarded)
+
+
+def _speed(findings: Findings, guarded: Any) -> None:
+    from guardwrap.backends.refill.mode_selection import SLOWER, slower_because
+
+    mode, ours, theirs = _measured(guarded)
+    reason = slower_because(guarded.model)
+    if reason is None:
+        findings.say("mode", f"{mode!r}, the fastest for this model")
+    else:
+        findings.say(
+            "mode",
+            reason,
+            f"the mode {mode!r} takes {SLOWER[mode]:g} times as long as 'refill' or more; if guardwrap and "
+            "transformers are up to date, report the model's class and the reason above",
+        )
+    findings.say(
+        "speed", f"{ours:.0f} tokens/s; the model's generate: {theirs:.0f} tokens/s ({ours / theirs:.2f} times)"
+    )
+
+
+def _measured(guarded: Any) -> tuple[str, float, float]:
+    """Return the mode, and tokens per second of guardwrap and of ``generate``, which take turns."""
+    from time import perf_counter
+
+    import torch
+
+    settings: dict[str, Any] = {"do_sample": True, "max_new_tokens": TOKENS, "num_return_sequences": TEXTS}
+    prompt = "Once upon a time"
+    inputs = guarded.tokenizer(prompt, return_tensors="pt").to(guarded.model.device)
+    # A decoder of its own begins with one token of its own, and not with the prompt.
+    begin = 1 if guarded.model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+    ends = _ends(guarded.model)
+    tokens, seconds = {"ours": 0, "theirs": 0}, {"ours": 0.0, "theirs": 0.0}
+    mode = ""
+    for turn in range(ROUNDS + 1):
+        started = perf_counter()
+        (outcome,) = guarded.run(prompt, seed=turn, **settings)
+        between = perf_counter()
+        with torch.random.fork_rng():
+            torch.manual_seed(turn)
+            drawn = guarded.model.generate(**inputs, pad_token_id=next(iter(ends), 0), **settings)
+        ended = perf_counter()
+        mode = outcome.report.mode
+        if turn:  # the first one is to warm up
+            tokens["ours"] += outcome.report.usage.tokens
+            tokens["theirs"] += sum(_length(row, ends) for row in drawn[:, begin:].tolist())
+            seconds["ours"] += between - started
+            seconds["theirs"] += ended - between
+    return mode, tokens["ours"] / seconds["ours"], tokens["theirs"] / seconds["theirs"]
+
+
+def _ends(model: Any) -> list[int]:
+    from guardwrap.environment.transformers_internals import end_ids
+
+    return end_ids(model.generation_config)
+
+
+def _length(row: list[int], ends: list[int]) -> int:
+    """Tokens of a text up to its end."""
+    return next((i + 1 for i, token in enumerate(row) if token in ends), len(row))

@@ -1,0 +1,290 @@
+"""A run of ``guardwrap generate``: from items to written outcomes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from guardwrap.cli.flags import in_flags
+from guardwrap.cli.out_of_order_cache import keep_ahead, path_of
+from guardwrap.cli.progress_log import Far, telling
+from guardwrap.cli.results import Finished, line_file, to_line
+from guardwrap.cli.shared import fail, in_one_line, show
+from guardwrap.constraints.files.coerce import Own
+from guardwrap.documents.inputs import irregular
+from guardwrap.errors import PromptError, UsageError
+from guardwrap.outcomes import Outcome
+from guardwrap.prompt_files.prompts import Item
+from guardwrap.prompt_files.records import why_short
+
+if TYPE_CHECKING:
+    from guardwrap.generator import GuardedGenerator
+
+__all__ = ["Run", "missing_texts", "require_another_seed"]
+
+Write = Callable[[int, Item, Outcome], None]
+
+
+class Run:
+    """Prompts on their way through a generator to where the results go.
+
+    Parameters
+    ----------
+    items
+        The prompts that are still to do.
+    total
+        How many prompts there are with those that are done, or None where that is not known.
+    done
+        What is done already.
+    settings
+        What was said on the command line of the model's law, for the results; ``"chat"``, whether plain prompts become
+        user messages, among it.
+    output
+        File for the results, or None for stdout.
+    quiet
+        Whether nothing is said of how far it is.
+    kept
+        Lines that an earlier run had ready before their turn, by the numbers of their prompts.
+    fits
+        Whether one of these is what this run would write for a prompt.
+
+    Attributes
+    ----------
+    done, short : int
+        Prompts done, and those of them that did not get all their texts.
+    saved : int
+        Lines that a run which was given up has kept beside its output, as their turn had not come.
+    advice : str
+        What to do about the first of those.
+    timed : bool
+        Whether what is done tells how long the rest will take.
+    """
+
+    timed = True
+
+    def __init__(
+        self,
+        items: Iterator[Item],
+        total: int | None,
+        done: Finished,
+        settings: Mapping[str, Any],
+        *,
+        output: Path | None,
+        quiet: bool = False,
+        kept: Mapping[int, bytes] | None = None,
+        fits: Callable[[Item, bytes], bool] = lambda *_: False,
+    ) -> None:
+        self._items = items
+        self._total = total
+        self._settings = settings
+        self._output = output
+        self._quiet = quiet
+        self._kept = dict(kept or {})
+        self._fits = fits
+        self._tell: Callable[[], None] = lambda: None
+        self._append: Callable[[bytes], None] = _to_stdout
+        self._size = done.size
+        self._under_way: dict[int, tuple[int, Item]] = {}  # by their numbers in the call
+        self._ended: dict[int, Outcome] = {}  # of these, what waits for one before it
+        self._waiting: dict[int, bytes] = {}  # lines of an earlier run whose turn has not come
+        self._reused = 0
+        self._own: deque[Own] = deque()
+        self._current: Item | None = None
+        self._begun = False
+        self._told = False
+        self.saved = 0
+        self.done = done.count
+        self.short = done.short
+        self.advice = "raise the budget"
+
+    def go(self, guarded: GuardedGenerator, options: Mapping[str, Any]) -> None:
+        """Generate until the prompts end; each outcome is written when those before it are.
+
+        Parameters
+        ----------
+        guarded
+            What generates.
+        options
+            For ``GuardedGenerator.stream``.
+        """
+        each = self._own_of_each()
+        prompts = self._prompts(guarded)
+        outcomes = guarded.stream(prompts, on_outcome=self._ended.__setitem__, constraint_each=each, **options)
+        with ExitStack() as stack:
+            write = self._writer(stack)
+            stack.callback(self._leave)
+            try:
+                for call, outcome in enumerate(outcomes):
+                    self._write_waiting()
+                    number, item = self._under_way[call]
+                    write(number, item, outcome)
+                    del self._under_way[call]
+                    self._ended.pop(call, None)
+                    self._count(outcome.ok)
+                    if not outcome.ok and not self._told:
+                        which = "the first" if self.short == 1 else "the first of this run"
+                        self.advice = f"{which}, {item.where}: {in_flags(why_short(outcome))}"
+                        self._told = True
+                self._write_waiting()
+                self._kept.clear()  # of prompts that there are no more
+            except PromptError as error:
+                where = f"{self._current.where}: " if self._current else ""
+                raise PromptError(f"{where}{error}") from None
+
+    def _count(self, ok: bool) -> None:
+        self.done += 1
+        self.short += not ok
+        self._tell()
+
+    def _write_waiting(self) -> None:
+        """Write the lines of an earlier run whose turn has come."""
+        while self.done in self._waiting:
+            line = self._waiting[self.done]
+            self._append(line)
+            del self._waiting[self.done]
+            self._count(json.loads(line)["ok"])
+
+    def _leave(self) -> None:
+        """Keep what waits for its turn; after a whole run nothing does."""
+        if self._output is None or irregular(self._output):
+            return
+        lines: dict[int, bytes] = {}
+        for call, outcome in self._ended.items():
+            number, item = self._under_way[call]
+            lines[number] = to_line(item, outcome, self._settings)
+        lines = {number: line for number, line in (lines | self._waiting | self._kept).items() if number >= self.done}
+        with suppress(OSError):  # of a full disk: they will be drawn again
+            keep_ahead(self._output, lines)
+            self.saved = len(lines)
+
+    def state(self) -> str:
+        """Say how far it came, and how to go on."""
+        of = "" if self._total is None else f" of {self._total}"
+        if self.done == self.saved == 0 and (self._output is None or irregular(self._output)):
+            return "no prompt was done yet"
+        if self._output is None:
+            return f"{self.done}{of} prompts done; with --output a run can be continued"
+        kept = "no prompt is" if self.done == 0 else f"{self.done}{of} prompts are"
+        behind = f" and {self.saved} behind a slow one ({self._slow()}) in {path_of(self._output)}"
+        return f"{kept} in {self._output}{behind if self.saved else ''}; continue with the same command and --resume"
+
+    def _slow(self) -> str:
+        """Say where the prompt stands that those behind it wait for."""
+        with suppress(StopIteration, RuntimeError):  # another thread asks
+            return next(iter(self._under_way.values()))[1].where
+        return ""
+
+    def _prompts(self, guarded: GuardedGenerator) -> Iterator[Any]:
+        chats = guarded.session.takes_chats
+        call = 0
+        for number, item in enumerate(self._items, start=self.done):
+            line = self._kept.pop(number, None)
+            if line is not None and self._fits(item, line):
+                self._waiting[number] = line
+                self._reused += 1
+                continue
+            prompt = item.given(self._settings["chat"])
+            if not chats and not isinstance(prompt, str):
+                way_out = 'leave out --chat, and give "prompt" instead of "messages"'
+                raise UsageError(f"{item.where}: this model has no chat template; {way_out}")
+            own = item.own
+            if own.seed is None:  # what is left out has a number too
+                own = replace(own, number=number)
+            self._under_way[call] = number, item
+            self._own.append(own)
+            self._current = item
+            yield prompt
+            self._current = None
+            call += 1
+        self._begun = True
+
+    def _own_of_each(self) -> Iterator[Own]:
+        """Yield what the prompts ask for on their own: one for each that was taken, right after it."""
+        while self._own:
+            yield self._own.popleft()
+
+    def _writer(self, stack: ExitStack) -> Write:
+        """Open what the results go to, and what tells of them."""
+        from rich.console import Console
+        from rich.text import Text
+
+        if self._output is None and sys.stdout.isatty():
+            console = Console(highlight=False)
+            self._tell = self._teller(stack, console)
+
+            def to_people(_: int, item: Item, outcome: Outcome) -> None:
+                console.print(Text(f"\n{in_one_line(item.summary, console.width)}", style="bold"))
+                show(console, outcome)
+
+            return to_people
+        self._tell = self._teller(stack, Console(stderr=True))
+        if self._output is not None:
+            self._append = stack.enter_context(line_file(self._output, self._size))
+
+        def to_programs(_: int, item: Item, outcome: Outcome) -> None:
+            self._append(to_line(item, outcome, self._settings))
+
+        return to_programs
+
+    def _far(self, kept: int) -> Far:
+        ahead = len(self._ended) + len(self._waiting)
+        return Far(self.done, kept + self._reused, self.short, ahead, self._slow(), self._begun)
+
+    def _teller(self, stack: ExitStack, console: Any) -> Callable[[], None]:
+        """Return what is called after each prompt: it moves a bar on a terminal. Elsewhere lines say how far it is."""
+        if self._quiet:
+            return lambda: None
+        if not sys.stderr.isatty():
+            stack.enter_context(telling(partial(self._far, self.done), self._total, "prompt", timed=self.timed))
+            return lambda: None
+        from rich import progress
+
+        columns = (
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeRemainingColumn(elapsed_when_finished=True),
+        )
+        bar = progress.Progress("generating", *columns, console=console, transient=True)
+        task = stack.enter_context(bar).add_task("", total=self._total, completed=self.done)
+        return lambda: bar.advance(task)
+
+
+def require_another_seed(output: Path, seed: int, before: int | None) -> None:
+    """Raise UsageError where failed prompts would be drawn for again with the seed that they failed with."""
+    if seed == before:
+        raise UsageError(f"{str(output)!r} was made with --seed {seed}, which draws the same again; give another one")
+
+
+def missing_texts(short: int, total: int, what: str, advice: str, *, kept: bool, seed: int | None) -> typer.Exit:
+    """Say on stderr that texts are missing, and return the exit.
+
+    Parameters
+    ----------
+    short, total
+        How many have not all their texts, of how many.
+    what
+        They are.
+    advice
+        Why, or what helps.
+    kept
+        Whether the results are where a later run can go on with them.
+    seed
+        As it was given.
+    """
+    other = "" if seed is None else ", with another --seed or none"
+    again = f"; --resume --retry-failed draws for them again{other}" if kept else ""
+    return typer.Exit(fail(f"{short} of {total} {what} did not get all their texts; {advice}{again}", 3))
+
+
+def _to_stdout(line: bytes) -> None:
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()

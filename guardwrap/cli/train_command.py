@@ -1,0 +1,136 @@
+"""``guardwrap train``: a proposal that makes a rare constraint cheap, as an adapter."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from guardwrap.cli.progress_log import Far, telling
+from guardwrap.cli.shared import (
+    AllowCode,
+    OtherModel,
+    Out,
+    Seed,
+    Verbose,
+    fail,
+    known,
+    load_generator,
+    progress_bar,
+    require_folder,
+)
+from guardwrap.cli.signals import ended_by, ends_at_once, terminated_in_order
+
+if TYPE_CHECKING:
+    from guardwrap.training import Row, Stage
+
+__all__ = ["train"]
+
+
+def train(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", show_default=False, help="What to train: a YAML file.")],
+    out: Out,
+    model: OtherModel = None,
+    method: Annotated[str | None, typer.Option(help="replay, dpg or sft; if left out as in the file.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Budget: attempts. If left out as in the file.")] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="Budget: tokens. If left out as in the file.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Budget: seconds. If left out as in the file.")] = None,
+    seed: Seed = None,
+    allow_code: AllowCode = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Train an adapter that satisfies a constraint more often, and stays close to the model's own law under it.
+
+    CONFIG says at least
+
+        constraint: catalogue:NAME, a constraint file, or a constraint or list as in one
+
+        prompts: [...]
+
+    and may say model, name, dtype, chat, generation (arguments of generate), method, hints (templates with {prompt}),
+    samples and other budgets, gold_attempts, and how to learn: see guardwrap.training.TrainingSettings.
+
+    Writes adapter/ with its card, curve.jsonl, result.json, curve.png and acceptance.png. After an interruption the
+    same command goes on where it was. Exit code 0: done; 2: bad input; 3: nothing was learned; 130: interrupted;
+    143: terminated (SIGTERM).
+    """
+    require_folder(out)
+    given = {"model": model, "method": method, "samples": samples, "tokens": tokens, "seconds": seconds, "seed": seed}
+    changes = known(given)
+    with ends_at_once():
+        from guardwrap.training import read_settings, shards
+        from guardwrap.training import train as run
+
+    settings, constraint = read_settings(config, changes=changes, allow_code=allow_code)
+    guarded = load_generator(settings.model, constraint, dtype=settings.dtype, batch_size=settings.draw_batch_size)
+    if (device := shards.device()) is not None:
+        guarded.pipeline.device = device
+        guarded.model.to(device)
+    try:
+        with terminated_in_order(), _progress() as (tick, follow):
+            trained = run(guarded, settings, out, tick=tick, follow=follow)
+    except KeyboardInterrupt as interruption:
+        word, code = ended_by(interruption)
+        raise typer.Exit(fail(f"{word}; continue with the same command, {out} has it all", code)) from None
+    if not shards.is_main():
+        return
+    for name, figure in trained.figures.items():
+        typer.echo(f"{name.replace('_', ' ')}: {figure}")
+    for note in trained.notes:
+        typer.echo(note)
+    typer.echo(str(trained.folder))
+    if not trained.learned:
+        way_out = (
+            "raise samples (or tokens, seconds), give hints, or begin as the adapter of a weaker constraint (start)"
+        )
+        raise typer.Exit(fail(f"nothing was learned; {way_out}", 3))
+
+
+_COUNTED = {"gold": "gold attempt", "samples": "sample", "final": "final attempt"}
+"""What the parts of a training count, by the settings' own words."""
+
+
+@contextmanager
+def _progress() -> Iterator[tuple[Callable[[Row], None], Callable[[Stage], None]]]:
+    """Say what each round saw, and how far each part is: by a bar on a terminal, by a line now and then elsewhere."""
+    from rich.console import Console
+
+    from guardwrap.training.shards import is_main
+
+    if not is_main():
+        yield lambda row: None, lambda stage: None
+        return
+    console = Console(stderr=True, soft_wrap=True)
+
+    def tick(row: Row) -> None:
+        console.print(f"round {row.round}: {row}", highlight=False, markup=False)
+        for warning in row.warnings:
+            console.print(f"  warning: {warning}", style="yellow", highlight=False, markup=False)
+
+    shown: str | None = None
+    far, moved = Far(0), None
+    with ExitStack() as part:
+
+        def follow(stage: Stage) -> None:
+            nonlocal shown, far, moved
+            begins = stage.name != shown
+            if begins:
+                part.close()  # before there is news, which is not of the part that has ended
+            far = Far(stage.done, kept=stage.kept)
+            if begins:
+                shown, what = stage.name, _COUNTED[stage.name]
+                if sys.stderr.isatty():
+                    bar, task = part.enter_context(progress_bar(f"{what}s", stage.total, console))
+                    moved = partial(bar.update, task)
+                else:
+                    # Rounds learn between their samples, so these do not tell how long the rest will take.
+                    part.enter_context(telling(lambda: far, stage.total, what, timed=stage.name != "samples"))
+            if moved is not None:
+                moved(completed=stage.done)
+
+        yield tick, follow

@@ -1,0 +1,204 @@
+"""Constraints made of others: all of them, any of them, not this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from guardwrap.constraints.base import Constraint, Monitor, Verdict
+from guardwrap.constraints.checking import judge_parts, run_check, run_verdict
+from guardwrap.constraints.monitors import Combined, Negated
+from guardwrap.documents.limits import MAX_COMPARED, look
+from guardwrap.errors import ConstraintError, Unsatisfiable
+from guardwrap.outcomes import Draw
+
+__all__ = ["All", "AnyOf", "Not"]
+
+
+def flattened(parts: Sequence[Constraint], kind: type[All] | type[AnyOf]) -> tuple[Constraint, ...]:
+    """Merge unnamed parts of the same kind, so that ``a & b & c`` and one ``All`` of three are the same."""
+    parts = tuple(parts) if isinstance(parts, Iterable) else (None,)
+    if not all(isinstance(part, Constraint) for part in parts):
+        raise ConstraintError(f"{kind.__name__} takes a sequence of constraints, e.g. {kind.__name__}([a, b])")
+    flat: list[Constraint] = []
+    for part in parts:
+        flat += part.of if type(part) is kind and part.name is None else [part]
+    if not flat:
+        raise ConstraintError(f"{kind.__name__} needs at least one constraint")
+    return tuple(flat)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class All(Constraint):
+    """Every part must hold: ``a & b``.
+
+    Parameters
+    ----------
+    of
+        The parts.
+    name
+        What reports call it.
+
+    Raises
+    ------
+    Unsatisfiable
+        If two parts visibly exclude each other.
+    """
+
+    of: Annotated[Sequence[Constraint], Field(min_length=1)]
+    name: str | None = field(default=None, kw_only=True)
+    kind: Literal["all"] = field(default="all", kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "of", flattened(self.of, All))
+        for other, part, reason in conflicts(self.of):
+            raise Unsatisfiable(f"no text can satisfy both {other.title} and {part.title}: {reason}")
+
+    @cached_property
+    def cost(self) -> int:  # type: ignore[override]
+        """The price of its dearest part."""
+        return max(part.cost for part in self.of)
+
+    @cached_property
+    def parts(self) -> tuple[Constraint, ...]:
+        """Its conjuncts, cheap ones first."""
+        inner = [leaf for part in self.of for leaf in part.parts]
+        return (self,) if self.name else tuple(sorted(inner, key=lambda part: part.cost))
+
+    def check(self, draws: Sequence[Draw], /) -> list[bool]:
+        """Judge cheap parts first and hand only the survivors on."""
+        return [judgement.satisfied for judgement in judge_parts(sorted(self.of, key=lambda p: p.cost), draws)]
+
+    def __repr__(self) -> str:
+        return "(" + " & ".join(map(repr, self.of)) + ")"
+
+    def monitor(self) -> Monitor:
+        """Return monitors of the parts, side by side."""
+        return Combined(min, tuple(part.monitor() for part in self.of))
+
+    def verdict(self, prefix: str, /) -> Verdict:
+        """Kleene conjunction."""
+        lowest = Verdict.SATISFIED
+        for part in self.of:
+            look()
+            lowest = min(lowest, run_verdict(part, prefix))
+            if lowest is Verdict.VIOLATED:
+                break
+        return lowest
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AnyOf(Constraint):
+    """At least one part must hold: ``a | b``.
+
+    Parameters
+    ----------
+    of
+        The parts.
+    name
+        What reports call it.
+    """
+
+    of: Annotated[Sequence[Constraint], Field(min_length=1)]
+    name: str | None = field(default=None, kw_only=True)
+    kind: Literal["any"] = field(default="any", kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "of", flattened(self.of, AnyOf))
+
+    @cached_property
+    def cost(self) -> int:  # type: ignore[override]
+        """The price of its dearest part."""
+        return max(part.cost for part in self.of)
+
+    def check(self, draws: Sequence[Draw], /) -> list[bool]:
+        """Judge cheap parts first and hand only the failures on."""
+        holds = [False] * len(draws)
+        for part in sorted(self.of, key=lambda p: p.cost):
+            rest = [i for i, ok in enumerate(holds) if not ok]
+            for i, ok in zip(rest, run_check(part, [draws[i] for i in rest]), strict=True):
+                holds[i] = ok
+        return holds
+
+    def __repr__(self) -> str:
+        return "(" + " | ".join(map(repr, self.of)) + ")"
+
+    def monitor(self) -> Monitor:
+        """Return monitors of the parts, side by side."""
+        return Combined(max, tuple(part.monitor() for part in self.of))
+
+    def verdict(self, prefix: str, /) -> Verdict:
+        """Kleene disjunction."""
+        highest = Verdict.VIOLATED
+        for part in self.of:
+            look()
+            highest = max(highest, run_verdict(part, prefix))
+            if highest is Verdict.SATISFIED:
+                break
+        return highest
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Not(Constraint):
+    """The part must not hold: ``~a``. The verdict is negated.
+
+    Parameters
+    ----------
+    of
+        The part.
+    name
+        What reports call it.
+    """
+
+    of: Constraint
+    name: str | None = field(default=None, kw_only=True)
+    kind: Literal["not"] = field(default="not", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.of, Constraint):
+            raise ConstraintError("Not takes one constraint, e.g. Not(a) or ~a")
+
+    @cached_property
+    def cost(self) -> int:  # type: ignore[override]
+        """The price of its part."""
+        return self.of.cost
+
+    def check(self, draws: Sequence[Draw], /) -> list[bool]:
+        """Negate the part's judgement."""
+        return [not ok for ok in run_check(self.of, draws)]
+
+    @cached_property
+    def title(self) -> str:
+        """Its name, or the part's title negated."""
+        return self.name or f"~{self.of.title}"
+
+    def __repr__(self) -> str:
+        return f"~{self.of!r}"
+
+    def monitor(self) -> Monitor:
+        """Return the part's monitor, negated."""
+        return Negated(self.of.monitor())
+
+    def verdict(self, prefix: str, /) -> Verdict:
+        """Kleene negation."""
+        return Verdict(-run_verdict(self.of, prefix))
+
+
+def conflicts(parts: Sequence[Constraint]) -> Iterator[tuple[Constraint, Constraint, str]]:
+    """Yield pairs that exclude each other, as far as their spelling shows it; of very many parts not all are seen."""
+    # All parts that a Not could be the negation of, rather than each with each: digests of large parts take time.
+    negated = {type(part.of) for part in parts if isinstance(part, Not)}
+    seen = {part: part for part in reversed(parts) if type(part) in negated} if negated else {}
+    for part in parts:
+        if isinstance(part, Not) and (other := seen.get(part.of)) is not None:
+            yield other, part, "one is the negation of the other"
+    telling = [part for part in parts if hasattr(part, "excludes")][:MAX_COMPARED]
+    for i, part in enumerate(telling):
+        for other in telling[:i]:
+            for one, two in ((other, part), (part, other)):
+                if reason := one.excludes(two):
+                    yield other, part, reason

@@ -1,0 +1,87 @@
+"""The kinds of constraints that exist: ours and those that other packages register."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from pydantic.errors import PydanticUserError
+from pydantic_core import core_schema
+
+from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.combinators import All, AnyOf, Not
+from guardwrap.constraints.grammar.grammar import Grammar
+from guardwrap.constraints.json.json_schema import JSONSchema
+from guardwrap.constraints.kinds.classifier import Classifier
+from guardwrap.constraints.kinds.function import Python
+from guardwrap.constraints.kinds.keyword import Keyword
+from guardwrap.constraints.kinds.text import Finished, Length, Regex
+from guardwrap.documents.yaml_nodes import one_line
+from guardwrap.errors import ConstraintError
+
+__all__ = ["any_kind", "kinds"]
+
+_OURS: dict[str, type[Constraint]] = {
+    "all": All,
+    "any": AnyOf,
+    "classifier": Classifier,
+    "finished": Finished,
+    "grammar": Grammar,
+    "json_schema": JSONSchema,
+    "keyword": Keyword,
+    "length": Length,
+    "not": Not,
+    "python": Python,
+    "regex": Regex,
+}
+
+
+@cache
+def kinds() -> dict[str, type[Constraint]]:
+    """Return all kinds of constraints: name to class.
+
+    Other packages add theirs through the entry point group ``guardwrap.constraints``; each names a frozen
+    dataclass that derives from Constraint and has a field ``kind`` of type ``Literal["<name>"]``. Fields of the type
+    Constraint hold constraints of any kind.
+
+    Raises
+    ------
+    ConstraintError
+        If a plug-in takes a name that exists or is no such class.
+    """
+    found = dict(_OURS)
+    for entry in entry_points(group="guardwrap.constraints"):
+        if entry.name in found:
+            raise ConstraintError(f"plug-in {entry.value!r} takes the constraint kind {entry.name!r}, which exists")
+        kind = entry.load()
+        if not (isinstance(kind, type) and issubclass(kind, Constraint) and hasattr(kind, "__dataclass_fields__")):
+            raise ConstraintError(f"plug-in {entry.value!r} is not a frozen dataclass that derives from Constraint")
+        found[entry.name] = kind
+    return found
+
+
+def any_kind(handler: Any) -> Any:
+    """Return what pydantic reads a constraint by: its ``kind`` says which class it is, or it is only named.
+
+    Parameters
+    ----------
+    handler
+        Pydantic's, which makes the schema of each class.
+
+    Raises
+    ------
+    ConstraintError
+        If a plug-in has a field of a type that cannot be read.
+    """
+    schemas = {}
+    for name, kind in kinds().items():
+        try:
+            schemas[name] = handler.generate_schema(kind)
+        except (NameError, PydanticUserError) as error:  # a type that is nowhere, or one that pydantic does not know
+            raise ConstraintError(
+                f"the kind {name!r} of {kind.__module__!r} has a field that YAML cannot give: {one_line(error)}"
+            ) from None
+    from guardwrap.constraints.files.named import or_named  # it reads files, whose reader needs the kinds
+
+    return or_named(core_schema.tagged_union_schema(schemas, "kind"), handler)

@@ -1,0 +1,95 @@
+"""Constraints that a file names in the place of spelling them out: ready-made ones, and those of other files."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema
+from pydantic_core import CoreSchema, core_schema
+
+from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.files.coerce import catalogue_names, catalogue_path
+from guardwrap.constraints.files.constraint_file import load_part
+from guardwrap.documents.limits import look
+from guardwrap.documents.validation import Elsewhere
+from guardwrap.documents.yaml_nodes import beside, reading_too, short
+from guardwrap.environment.package_data import PREFIX
+from guardwrap.errors import SpecError, nearest
+
+__all__ = ["or_named"]
+
+
+class _InAFile(BaseModel):
+    """The constraint of another file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    file: str = Field(description="Another constraint file, by its way from this one; its constraint alone is taken.")
+
+
+def _ready_made(name: str) -> Constraint:
+    if not name.startswith(PREFIX):
+        if name in catalogue_names():
+            raise ValueError(f"{short(name)} is no constraint; did you mean {PREFIX}{name}?")
+        if name.endswith((".yaml", ".yml")):
+            raise ValueError(f"a constraint file is named by its field file: {{file: {name}}}")
+        close = nearest(name, catalogue_names())
+        raise ValueError(f"{short(name)} is no constraint{close}; give a kind, {PREFIX}NAME, or file: NAME")
+    return _read(catalogue_path(name.removeprefix(PREFIX)))
+
+
+def _of_the_file(given: _InAFile, info: ValidationInfo) -> Constraint:
+    if PurePosixPath(given.file).is_absolute() or PureWindowsPath(given.file).anchor:
+        raise ValueError(f"{short(given.file)} is an absolute path; name the file by its way from this one")
+    path = beside(given.file)
+    if not path.exists():
+        others = islice((other.name for other in path.parent.glob("*.y*ml")), 1000)
+        raise ValueError(f"there is no file {short(str(path))}{nearest(path.name, others)}")
+    return _read(path, allow_code=bool((info.context or {}).get("allow_code")))
+
+
+def _read(path: Path, *, allow_code: bool = False) -> Constraint:
+    with reading_too(path):
+        try:
+            return load_part(path, allow_code=allow_code)
+        except SpecError as error:
+            raise Elsewhere(error) from None
+
+
+# No field is called so: the names of these choices are in the locations of errors, and are told from fields.
+_SPELT, _NAMED, _FILED = "a constraint", "a ready-made constraint", "a constraint file"
+
+
+def _which(given: Any) -> str:
+    look()  # pydantic makes the value anew for each level that it is nested
+    if isinstance(given, str):
+        return _NAMED
+    return _FILED if isinstance(given, dict) and "file" in given and "kind" not in given else _SPELT
+
+
+def or_named(spelt: CoreSchema, handler: Any) -> CoreSchema:
+    """Return what pydantic reads a constraint by, be it spelt out or named.
+
+    Parameters
+    ----------
+    spelt
+        What it reads one by that is spelt out.
+    handler
+        Pydantic's.
+    """
+    known = {
+        "type": "string",
+        "enum": [PREFIX + name for name in catalogue_names()],
+        "description": "A ready-made constraint; guardwrap catalogue lists them.",
+    }
+    named = Annotated[str, AfterValidator(_ready_made), WithJsonSchema(known)]
+    in_a_file = Annotated[_InAFile, AfterValidator(_of_the_file)]
+    # The one that is spelt out first: what a mapping may have is looked for in this order.
+    choices = {
+        _SPELT: spelt,
+        _FILED: handler.generate_schema(in_a_file),
+        _NAMED: handler.generate_schema(named),
+    }
+    return core_schema.tagged_union_schema(choices, _which)

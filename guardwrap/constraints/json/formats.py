@@ -1,0 +1,211 @@
+"""The formats of JSON Schema, draft 2020-12: whether a string is a date, a URI and so on.
+
+Those that come with ``jsonschema`` are not used: nothing interrupts their parsers (half a second for an IRI of 1000
+characters), and they accept a URI with a line break after it, and ``@`` as an e-mail address. Here every expression is
+run by ``regex`` within the limits, and of possessive repeats, so that its time is linear.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from calendar import monthrange
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any
+
+import idna
+import regex
+
+from guardwrap.constraints.json.ecma_patterns import is_expression
+from guardwrap.documents.limits import look, within
+
+__all__ = ["FORMATS", "names_format"]
+
+_HEX = "[0-9A-Fa-f]"
+_PERCENT = f"%{_HEX}{{2}}"
+_UNRESERVED, _DELIMITERS = r"A-Za-z0-9\-._~", "!$&'()*+,;="
+# RFC 3987: ucschar and iprivate.
+_UCS = "\u00a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef" + "".join(
+    f"{chr(plane)}-{chr(plane + 0xFFFD)}" for plane in range(0x10000, 0xE0000, 0x10000)
+)
+_UCS += "\U000e1000-\U000efffd"
+_PRIVATE = "\ue000-\uf8ff\U000f0000-\U000ffffd\U00100000-\U0010fffd"
+
+
+@cache
+def _compiled(expression: str) -> Any:
+    return regex.compile(expression, regex.VERSION0, cache_pattern=False)
+
+
+def _match(expression: str, text: str) -> Any:
+    return within(_compiled(expression).fullmatch, text)
+
+
+def _matches(expression: str, text: str) -> bool:
+    return _match(expression, text) is not None
+
+
+# -------------------------------------------------------------------------------------- RFC 3339: dates and durations
+
+_DATE = "([0-9]{4})-(0[1-9]|1[0-2])-([0-9]{2})"
+_TIME = r"([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9]|60)(?:\.[0-9]++)?(?:[Zz]|([+-])([01][0-9]|2[0-3]):([0-5][0-9]))"
+
+
+def _date(text: str) -> bool:
+    found = _match(_DATE, text)
+    return found is not None and 1 <= int(found[3]) <= monthrange(int(found[1]), int(found[2]))[1]
+
+
+def _time(text: str) -> bool:
+    found = _match(_TIME, text)
+    if found is None or found[3] != "60":
+        return found is not None
+    minutes = int(found[1]) * 60 + int(found[2])
+    if found[4]:
+        minutes -= int(found[4] + "1") * (int(found[5]) * 60 + int(found[6]))
+    return minutes % 1440 == 1439  # leap seconds end days of UTC
+
+
+def _date_time(text: str) -> bool:
+    return text[10:11] in ("T", "t") and _date(text[:10]) and _time(text[11:])
+
+
+def _units(units: str) -> str:
+    """Amounts of units: any of them first, and then each right after the one before it."""
+    following = ""
+    found = []
+    for unit in reversed(units):
+        following = f"[0-9]++{unit}(?:{following})?" if following else f"[0-9]++{unit}"
+        found.append(following)
+    return f"(?:{'|'.join(found)})"
+
+
+_DURATION = f"P(?:{_units('YMD')}(?:T{_units('HMS')})?|T{_units('HMS')}|[0-9]++W)"
+
+# ---------------------------------------------------------------------------------------------------- hosts and e-mail
+
+_BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_IPV4 = rf"{_BYTE}(?:\.{_BYTE}){{3}}"
+_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOSTNAME = rf"{_LABEL}(?:\.{_LABEL})*+"
+_LONGEST_HOSTNAME = 253
+_LONGEST_LOCAL_PART = 64
+
+
+def _ipv6(text: str) -> bool:
+    if not _matches(r"[0-9A-Fa-f:.]{2,45}", text):
+        return False
+    try:
+        return bool(ipaddress.IPv6Address(text))
+    except ValueError:
+        return False
+
+
+def _hostname(text: str) -> bool:
+    if len(text) > _LONGEST_HOSTNAME or not _matches(_HOSTNAME, text):
+        return False
+    return "xn--" not in text.lower() or _idn_hostname(text)
+
+
+def _idn_hostname(text: str) -> bool:
+    if len(text) > _LONGEST_HOSTNAME:
+        return False
+    try:
+        return bool(idna.encode(text))
+    except UnicodeError:  # which IDNAError is
+        return False
+
+
+def _email(text: str, *, others: str, is_host: Callable[[str], bool]) -> bool:
+    """RFC 5321, and 6531 where other characters are allowed."""
+    local, at, domain = text.rpartition("@")
+    atom = rf"[A-Za-z0-9!#$%&'*+/=?^_`{{|}}~\-{others}]++"
+    quoted = rf'"(?:[ !#-\[\]-~{others}]|\\[ -~])*+"'
+    if not at or len(local) > _LONGEST_LOCAL_PART or not _matches(rf"{atom}(?:\.{atom})*+|{quoted}", local):
+        return False
+    if domain.startswith("[") and domain.endswith("]"):
+        literal = domain[1:-1]
+        return _ipv6(literal[5:]) if literal[:5].lower() == "ipv6:" else _matches(_IPV4, literal)
+    return is_host(domain)
+
+
+# ------------------------------------------------------------------------------- RFC 3986, 3987 and 6570: URIs and IRIs
+
+
+@cache
+def _reference(*, ucs: str = "", private: str = "", relative: bool) -> str:
+    def characters(more: str) -> str:
+        return f"(?:[{_UNRESERVED}{_DELIMITERS}{more}{ucs}]|{_PERCENT})"
+
+    segment = characters(":@")
+    literal = rf"\[(?:(?P<six>[0-9A-Fa-f:.]++)|[vV]{_HEX}++\.[{_UNRESERVED}{_DELIMITERS}:]++)\]"
+    authority = f"(?:{characters(':')}*+@)?+(?:{literal}|{characters('')}*+)(?::[0-9]*+)?+"
+    segments = f"(?:/{segment}*+)*+"
+    rest = rf"(?:\?{characters(':@/?' + private)}*+)?+(?:\#{characters(':@/?')}*+)?+"
+
+    def hierarchy(first: str) -> str:
+        return f"(?://{authority}{segments}|/(?:{segment}++{segments})?+|{first}++{segments}|)"
+
+    uri = rf"[A-Za-z][A-Za-z0-9+.\-]*+:{hierarchy(segment)}{rest}"
+    return f"{uri}|{hierarchy(characters('@'))}{rest}" if relative else uri
+
+
+def _uri(text: str, **kind: Any) -> bool:
+    found = _match(_reference(**kind), text)
+    return found is not None and (found["six"] is None or _ipv6(found["six"]))
+
+
+_NAME = rf"(?:[A-Za-z0-9_]|{_PERCENT})++(?:\.(?:[A-Za-z0-9_]|{_PERCENT})++)*+"
+_VARIABLE = rf"{_NAME}(?::[1-9][0-9]{{0,3}}|\*)?+"
+_TEMPLATE = (
+    rf"(?:[!#$&'()*+,\-./0-9:;=?@A-Z\[\]_a-z~{_UCS}{_PRIVATE}]|{_PERCENT}"
+    rf"|\{{[+#./;?&=,!@|]?+{_VARIABLE}(?:,{_VARIABLE})*+\}})*+"
+)
+
+# -------------------------------------------------------------------------------------------------- pointers and others
+
+_POINTER = "(?:/(?:[^~/]|~[01])*+)*+"
+_LONGEST_EXPRESSION = 20_000  # compiling one is not interrupted, and takes up to 8 µs for each character
+
+
+def _regex(text: str) -> bool:
+    return len(text) <= _LONGEST_EXPRESSION and is_expression(text)
+
+
+FORMATS: Mapping[str, Callable[[str], bool]] = {
+    "date": _date,
+    "date-time": _date_time,
+    "duration": partial(_matches, _DURATION),
+    "email": partial(_email, others="", is_host=_hostname),
+    "hostname": _hostname,
+    "idn-email": partial(_email, others="\x80-\U0010ffff", is_host=_idn_hostname),
+    "idn-hostname": _idn_hostname,
+    "ipv4": partial(_matches, _IPV4),
+    "ipv6": _ipv6,
+    "iri": partial(_uri, ucs=_UCS, private=_PRIVATE, relative=False),
+    "iri-reference": partial(_uri, ucs=_UCS, private=_PRIVATE, relative=True),
+    "json-pointer": partial(_matches, _POINTER),
+    "regex": _regex,
+    "relative-json-pointer": partial(_matches, f"(?:0|[1-9][0-9]*+)(?:#|{_POINTER})"),
+    "time": _time,
+    "uri": partial(_uri, relative=False),
+    "uri-reference": partial(_uri, relative=True),
+    "uri-template": partial(_matches, _TEMPLATE),
+    "uuid": partial(_matches, f"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}"),
+}
+
+
+def names_format(schema: Any) -> bool:
+    """Whether a schema names one of these formats anywhere, or seems to."""
+    todo = [schema]
+    while todo:
+        look()
+        part = todo.pop()
+        if isinstance(part, dict):
+            name = part.get("format")
+            if isinstance(name, str) and name in FORMATS:
+                return True
+            todo += part.values()
+        elif isinstance(part, list):
+            todo += part
+    return False

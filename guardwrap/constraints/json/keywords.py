@@ -1,0 +1,252 @@
+"""The keywords of draft 2020-12 that differ from those of ``jsonschema``, and the validator that has them.
+
+Whatever the library does looks at the clock. Regular expressions are run by ``regex``, which has a time limit, and
+never by ``re``. Keywords whose work, or memory for errors, grows faster than the text are written anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jsonschema
+from referencing.jsonschema import DRAFT202012
+
+from guardwrap.constraints.json import lexical
+from guardwrap.constraints.json.drafts import UNSEEN, WHOLE
+from guardwrap.constraints.json.ecma_patterns import Expression
+from guardwrap.documents.limits import look, within
+
+__all__ = ["VALIDATOR", "canonical", "fits"]
+
+_REFERENCES = ("$ref", "$dynamicRef")
+
+_Errors = Iterator[jsonschema.ValidationError]
+
+
+def _search(expression: Expression, text: str) -> bool:
+    return within(expression.compiled.search, text) is not None
+
+
+def fits(validator: Any, value: Any, schema: Any) -> bool:
+    """Whether a value satisfies a subschema of the validator's."""
+    look()
+    return next(validator.descend(value, schema), None) is None
+
+
+def _followed(validator: Any, keyword: str, reference: str) -> Any:
+    scope = validator._resolver
+    return (scope.lookup if keyword == "$ref" else scope.lookup_dynamic)(reference)
+
+
+def _reference(keyword: str, validator: Any, reference: str, value: Any, schema: Any) -> _Errors:
+    found = _followed(validator, keyword, reference)
+    yield from validator.descend(value, found.contents, resolver=found.resolver)
+
+
+def _pattern(validator: Any, expression: Expression, value: Any, schema: Any) -> _Errors:
+    if isinstance(value, str) and not _search(expression, value):
+        yield jsonschema.ValidationError(f"{value!r} does not match {str(expression)!r}")
+
+
+def _format(validator: Any, name: str, value: Any, schema: Any) -> _Errors:
+    check = (validator.format_checker or {}).get(name)
+    if check is not None and isinstance(value, str) and not check(value):
+        yield jsonschema.ValidationError(f"{value!r} is not a {name!r}")
+
+
+def _pattern_properties(validator: Any, properties: dict[Expression, Any], value: Any, schema: Any) -> _Errors:
+    for expression, inner in properties.items() if isinstance(value, dict) else ():
+        for key, item in value.items():
+            if _search(expression, key):
+                yield from validator.descend(item, inner, path=key, schema_path=expression)
+
+
+def _named_in(schema: Any, key: str) -> bool:
+    """Whether a schema's ``properties`` or ``patternProperties`` speak of a property."""
+    expressions: dict[Expression, Any] = schema.get("patternProperties", {})
+    return key in schema.get("properties", ()) or any(_search(expression, key) for expression in expressions)
+
+
+def _additional_properties(validator: Any, inner: Any, value: Any, schema: Any) -> _Errors:
+    for key, item in value.items() if isinstance(value, dict) else ():
+        if not _named_in(schema, key):
+            yield from _not_allowed(key) if inner is False else validator.descend(item, inner, path=key)
+
+
+def _not_allowed(key: str) -> _Errors:
+    # The library names the value alone, and not where it stands.
+    yield jsonschema.ValidationError(f"the key {key!r} is not allowed")
+
+
+def _contains(validator: Any, inner: Any, value: Any, schema: Any) -> _Errors:
+    if isinstance(value, list):
+        count = sum(fits(validator, item, inner) for item in value)
+        if not schema.get("minContains", 1) <= count <= schema.get("maxContains", len(value)):
+            yield jsonschema.ValidationError(f"contains {count} items that fit")
+
+
+def _multiple_of(validator: Any, step: Any, value: Any, schema: Any) -> _Errors:
+    if validator.is_type(value, "number") and not lexical.is_multiple(value, step):
+        yield jsonschema.ValidationError(f"{value!r} is not a multiple of {step!r}")
+
+
+# The library keeps all errors of all branches, each with the value spelled out.
+
+
+def _any_of(validator: Any, branches: list[Any], value: Any, schema: Any) -> _Errors:
+    if not any(fits(validator, value, branch) for branch in branches):
+        yield jsonschema.ValidationError(f"{value!r} is not valid under any of the given schemas")
+
+
+def _one_of(validator: Any, branches: list[Any], value: Any, schema: Any) -> _Errors:
+    count = sum(fits(validator, value, branch) for branch in branches)
+    if count != 1:
+        yield jsonschema.ValidationError(f"is valid under {count} of the given schemas")
+
+
+def _unique_items(validator: Any, unique: bool, value: Any, schema: Any) -> _Errors:
+    seen = set()
+    for item in value if unique and isinstance(value, list) else ():
+        look()  # whole numbers can be chosen such that their hashes are all the same
+        own = canonical(item)
+        if own in seen:
+            yield jsonschema.ValidationError("has items that are not unique")
+            return
+        seen.add(own)
+
+
+_TRUE, _FALSE = object(), object()
+
+
+def canonical(value: Any) -> Any:
+    """Return something hashable, equal for two values where JSON Schema has them equal: 1 is 1.0, and no true."""
+    if isinstance(value, list):
+        look()
+        return tuple([canonical(item) for item in value])
+    if isinstance(value, dict):
+        look()
+        return frozenset([(key, canonical(item)) for key, item in value.items()])
+    if isinstance(value, bool):
+        return _TRUE if value else _FALSE
+    return value
+
+
+# The library keeps what is evaluated in lists, and looks for each item or property in them.
+
+
+def _unevaluated_items(validator: Any, inner: Any, value: Any, schema: Any) -> _Errors:
+    if isinstance(value, list):
+        seen: set[Any] = set()
+        _evaluate(validator, schema, value, seen, top=True)
+        for i, item in enumerate(value):
+            if i not in seen:
+                yield from validator.descend(item, inner, path=i)
+
+
+def _unevaluated_properties(validator: Any, inner: Any, value: Any, schema: Any) -> _Errors:
+    if isinstance(value, dict):
+        seen: set[Any] = set()
+        _evaluate(validator, schema, value, seen, top=True)
+        for key, item in value.items():
+            if key not in seen:
+                yield from _not_allowed(key) if inner is False else validator.descend(item, inner, path=key)
+
+
+def _evaluate(validator: Any, schema: Any, value: Any, seen: set[Any], *, top: bool = False) -> None:
+    """Add which items or properties a schema speaks of, provided that the value satisfies it.
+
+    At the top, all its keywords count but the one that asks.
+    """
+    look()
+    if isinstance(schema, bool):
+        return
+    if isinstance(value, list):
+        if "items" in schema or ("unevaluatedItems" in schema and not top):
+            seen.update(range(len(value)))
+        seen.update(range(len(schema.get("prefixItems", ()))))
+        if "contains" in schema and UNSEEN not in schema:
+            seen.update(i for i, item in enumerate(value) if fits(validator, item, schema["contains"]))
+    elif "additionalProperties" in schema or ("unevaluatedProperties" in schema and not top):
+        seen.update(value)
+    else:
+        seen.update(key for key in value if _named_in(schema, key))
+    for there, inner in _in_place(validator, schema, value):
+        _evaluate(there, inner, value, seen)
+
+
+def _in_place(validator: Any, schema: Any, value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the schemas that a schema applies to the value itself, each with a validator that stands in it."""
+    for keyword in _REFERENCES:
+        if keyword in schema:
+            found = _followed(validator, keyword, schema[keyword])
+            yield validator.evolve(schema=found.contents, _resolver=found.resolver), found.contents
+    inner = [branch for keyword in ("allOf", "anyOf", "oneOf") for branch in schema.get(keyword, ())]
+    inner = [branch for branch in inner if fits(validator, value, branch)]
+    if "if" in schema:
+        met = fits(validator, value, schema["if"])
+        inner += [schema["if"]] if met else []
+        inner += [schema[branch] for branch in ["then" if met else "else"] if branch in schema]
+    if isinstance(value, dict):
+        inner += [branch for key, branch in schema.get("dependentSchemas", {}).items() if key in value]
+    for branch in inner:
+        resolver = validator._resolver.in_subresource(DRAFT202012.create_resource(branch))
+        yield validator.evolve(schema=branch, _resolver=resolver), branch
+
+
+# ------------------------------------------------------------------------------------------------------ the validator
+
+
+def _looking(judge: Callable[..., Any]) -> Callable[..., Any]:
+    def judge_in_time(validator: Any, argument: Any, value: Any, schema: Any) -> Any:
+        look()
+        return judge(validator, argument, value, schema)
+
+    return judge_in_time
+
+
+def _evolve(self: Any, **changes: Any) -> Any:
+    """Make a validator of a subschema. It is of this class, whatever the subschema's ``$schema`` says."""
+    look()
+    schema = changes.setdefault("schema", self.schema)
+    changes.setdefault("format_checker", self.format_checker)
+    if "_resolver" not in changes:  # the library forgets it in not and if, whose schemas may have an $id, too
+        inner = schema is not self.schema
+        resource = DRAFT202012.create_resource(schema)
+        changes["_resolver"] = self._resolver.in_subresource(resource) if inner else self._resolver
+    return VALIDATOR(**changes)
+
+
+_OWN: dict[str, Callable[..., Any]] = {
+    "$dynamicRef": partial(_reference, "$dynamicRef"),
+    "$ref": partial(_reference, "$ref"),
+    "additionalProperties": _additional_properties,
+    "anyOf": _any_of,
+    "contains": _contains,
+    "format": _format,
+    "multipleOf": _multiple_of,
+    "oneOf": _one_of,
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "unevaluatedItems": _unevaluated_items,
+    "unevaluatedProperties": _unevaluated_properties,
+    "uniqueItems": _unique_items,
+}
+
+
+def _is_written_whole(_: Any, value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_integer(_: Any, value: Any) -> bool:
+    return _is_written_whole(_, value) or (isinstance(value, lexical.Exact) and lexical.is_whole(value))
+
+
+_Library: Any = jsonschema.Draft202012Validator
+VALIDATOR: Any = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
+    _Library,
+    {keyword: _looking(judge) for keyword, judge in {**_Library.VALIDATORS, **_OWN}.items()},
+    type_checker=_Library.TYPE_CHECKER.redefine_many({"integer": _is_integer, WHOLE: _is_written_whole}),
+)
+VALIDATOR.evolve = _evolve

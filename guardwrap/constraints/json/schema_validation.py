@@ -1,0 +1,200 @@
+"""JSON Schemas through ``jsonschema``: reading one, and what does not fit it.
+
+A schema of an older draft is rewritten in draft 2020-12 first (``drafts``), so that one validator judges them all.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from itertools import islice
+from typing import Any
+from urllib.parse import urldefrag
+
+from guardwrap.constraints.json import lexical
+from guardwrap.constraints.json.drafts import DRAFTS, UNDECLARED, Draft, draft_of, modernize, subschemas
+from guardwrap.constraints.json.ecma_patterns import compile_expression
+from guardwrap.constraints.json.formats import FORMATS
+from guardwrap.constraints.json.keywords import VALIDATOR
+from guardwrap.constraints.json.references import References, meta_schemas
+from guardwrap.documents.limits import look
+from guardwrap.documents.yaml_nodes import one_line, short
+from guardwrap.errors import ConstraintError, nearest
+
+__all__ = ["misfit", "read_schema"]
+
+_MOST_ERRORS = 100
+"""That are looked at to name one: a long list may have one an item."""
+
+
+def read_schema(schema: Any, *, formats: bool = False) -> Any:
+    """Check a schema and everything that it refers to.
+
+    Parameters
+    ----------
+    schema
+        Of JSON.
+    formats
+        Whether ``format`` must hold.
+
+    Returns
+    -------
+    jsonschema.protocols.Validator
+        With every reference known and every expression compiled. It fetches nothing.
+
+    Raises
+    ------
+    ConstraintError
+        If it is not well formed, or refers to what is not in it.
+    """
+    try:
+        # A copy, for it is rewritten; its numbers are those that it spells.
+        schema = lexical.load_exact(json.dumps(schema))
+        _require_well_formed(schema)
+        return _validator_of(schema, References(), formats=formats)
+    except RecursionError:
+        raise ConstraintError("schema is nested too deep") from None
+
+
+def _validator_of(schema: Any, references: References, *, formats: bool = False) -> Any:
+    """Find what the references of a schema and of all that it refers to are to, and rewrite all of it."""
+    scope = references.add_document(schema)
+    while references.unread:
+        look()
+        inner, base, draft, _ = references.unread.pop()
+        for keyword in sorted(_FOLLOWED & draft.keywords & inner.keys()):
+            place = references.follow(inner[keyword], base)
+            if id(place.contents) not in references.known:
+                # It stands where no schema is expected: under a keyword that nobody knows, or in an enum.
+                _require_well_formed(place.contents, place.draft, (inner[keyword],))
+                references.add(place, names=False)
+    for inner, base, draft, is_named in references.known.values():
+        _require_one_meaning(inner, base, draft, references)
+        modernize(inner, draft, base if is_named else None)
+        if "pattern" in inner:
+            inner["pattern"] = compile_expression(inner["pattern"])
+        if "patternProperties" in inner:
+            expressions = inner["patternProperties"].items()
+            inner["patternProperties"] = {compile_expression(key): value for key, value in expressions}
+    return VALIDATOR(schema, format_checker=FORMATS if formats else None, _resolver=scope)
+
+
+_FOLLOWED = {"$ref", "$dynamicRef", "$recursiveRef"}
+
+
+def _require_one_meaning(schema: Any, base: str, draft: Draft, references: References) -> None:
+    """Refuse a ``$dynamicRef`` to a schema with ``$recursiveAnchor``, of draft 2019-09: no draft says what it means."""
+    if "$dynamicRef" in schema and "$dynamicRef" in draft.keywords:
+        reference = schema["$dynamicRef"]
+        if not urldefrag(reference).fragment and (references.found[base, reference].base, "") in references.dynamic:
+            raise ConstraintError(f"$dynamicRef {reference[:80]!r} leads to a schema with $recursiveAnchor; use $ref")
+
+
+@cache
+def _well_formed(draft: Draft) -> Any:
+    references = References()
+    if draft is UNDECLARED:
+        for part in meta_schemas(draft.meta_schema):
+            if part["$id"].endswith("/applicator"):
+                meta = part["properties"]["items"]
+                part["properties"]["items"] = {
+                    "if": {"type": "array"},
+                    "then": {"$ref": "#/$defs/schemaArray"},
+                    "else": meta,
+                }
+                part["properties"]["additionalItems"] = meta
+            references.add_document(part)
+    return _validator_of({"$ref": draft.meta_schema}, references)
+
+
+_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
+
+
+def _require_well_formed(schema: Any, around: Draft = UNDECLARED, place: tuple[str | int, ...] = ()) -> None:
+    """Hold a schema to the meta-schema of its draft, and those of other drafts in it to theirs.
+
+    Parameters
+    ----------
+    schema
+        The schema.
+    around
+        The draft of what it stands in.
+    place
+        How it is called in errors, where it stands elsewhere.
+    """
+    todo: list[tuple[Any, Draft, tuple[str | int, ...]]] = [(schema, around, ())]
+    while todo:
+        inner, around, path = todo.pop()
+        draft = _declared(inner, around, path)
+        others: list[tuple[Any, Any, Any, tuple[str | int, ...]]] = []
+        same = [(inner, path)]
+        while same:
+            look()
+            each, way = same.pop()
+            for steps, container, key in subschemas(each, draft) if isinstance(each, dict) else ():
+                child, there = container[key], (*way, *steps)
+                if _declared(child, draft, there) is draft:
+                    same.append((child, there))
+                else:
+                    others.append((container, key, child, there))
+        for container, key, _, _ in others:
+            container[key] = {}
+        _require_conforming(inner, draft, path, place)
+        for container, key, child, there in others:
+            container[key] = child
+            todo.append((child, draft, there))
+
+
+def _declared(schema: Any, around: Draft, path: tuple[str | int, ...]) -> Draft:
+    try:
+        return draft_of(schema, around)
+    except ConstraintError as error:
+        error.location = (*path, "$schema")
+        raise
+
+
+def _require_conforming(schema: Any, draft: Draft, path: tuple[str | int, ...], place: tuple[str | int, ...]) -> None:
+    error = next(_well_formed(draft).iter_errors(schema), None)
+    if error is None:
+        return
+    path = (*path, *error.absolute_path)
+    if error.validator == "anyOf" and path and path[-1] != "type":  # the error is in one of these, if they are schemas
+        inner = error.instance if isinstance(error.instance, list) else [error.instance]
+        for i, each in enumerate(inner):
+            if isinstance(each, dict):
+                _require_conforming(each, draft, (*path, i) if each is not error.instance else path, place)
+    problem = error.message[:200]
+    if error.validator == "anyOf" and path and path[-1] == "type":
+        problem = f"unknown type {error.instance!r:.80}{nearest(error.instance, _TYPES)}; known: {', '.join(_TYPES)}"
+    wrong = ConstraintError(
+        f"invalid JSON Schema at {'/'.join(map(str, (*place, *path)))[:200] or 'the top'}: {problem}"
+        f"{_of_another_draft(error, path)}"
+    )
+    wrong.location = () if place else path
+    raise wrong
+
+
+def _of_another_draft(error: Any, path: tuple[str | int, ...]) -> str:
+    """Say what to do where something is spelled as another draft has it."""
+    if not path or (path[-1], type(error.instance)) not in _SPELLED_OTHERWISE:
+        return ""
+    return f"; {_SPELLED_OTHERWISE[path[-1], type(error.instance)]}"
+
+
+_4, _7 = (f'"$schema": "{draft.meta_schema}#"' for draft in (DRAFTS[0], DRAFTS[2]))
+_SPELLED_OTHERWISE: dict[tuple[str | int, type], str] = {
+    ("items", list): f"write prefixItems, or declare an older draft, as {_7}",
+    ("exclusiveMinimum", bool): f"write the limit itself, or declare draft 4, {_4}",
+    ("exclusiveMaximum", bool): f"write the limit itself, or declare draft 4, {_4}",
+}
+
+
+def misfit(validator: Any, value: Any) -> str | None:
+    """Return what in a value does not fit the schema, and where, in one line; None where all of it fits."""
+    errors = list(islice(validator.iter_errors(value), _MOST_ERRORS))
+    if not errors:
+        return None
+    error = min(errors, key=lambda each: len(each.absolute_path))  # the first of the largest value
+    # The library spells the whole value; its beginning says which one is meant.
+    message = str(error.message).replace(repr(error.instance), short(error.instance))
+    return one_line(message if error.json_path == "$" else f"{error.json_path}: {message}")

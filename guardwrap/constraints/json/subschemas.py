@@ -1,0 +1,323 @@
+"""The subschemas of a JSON Schema, sorted by what they say of each kind of value.
+
+Made when they are first needed: a schema may refer to itself, and most texts meet few of its parts. What a keyword
+means is what it means to the validator that judges whole values; a keyword that is not known here is asked of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from referencing.jsonschema import DRAFT202012
+
+from guardwrap.constraints.json.drafts import WHOLE
+from guardwrap.constraints.json.ecma_patterns import Expression
+from guardwrap.constraints.json.lexical import Exact
+from guardwrap.constraints.json.scalars import Limits, Pattern, Words, limits_of
+from guardwrap.constraints.kinds.regex_analysis import extent
+from guardwrap.documents.limits import look
+
+__all__ = ["Arrays", "InPlace", "Objects", "Schema", "Strings", "Subschema"]
+
+Kind = str  # "object", "array", "string", "number", "true", "false" or "null"
+
+_KINDS = {"boolean": ("true", "false"), "integer": ("number",), WHOLE: ("number",)}
+_EVERYWHERE = {"type", "enum", "const"}
+_REFERENCES = {"$ref", "$dynamicRef"}
+_IN_PLACE = _REFERENCES | {"allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas"}
+_OF_OBJECTS = {"properties", "patternProperties", "additionalProperties", "propertyNames", "required"}
+_OF_OBJECTS |= {"minProperties", "maxProperties", "dependentRequired"}
+_OF_ARRAYS = {"prefixItems", "items", "contains", "minItems", "maxItems", "uniqueItems"}
+_OF_STRINGS = {"minLength", "maxLength", "pattern", "format"}
+_OF_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+_KNOWN = _EVERYWHERE | _IN_PLACE | _OF_OBJECTS | _OF_ARRAYS | _OF_STRINGS | _OF_NUMBERS
+
+
+class InPlace(NamedTuple):
+    """The subschemas that are applied to the very same value."""
+
+    every: tuple[Subschema, ...] = ()
+    some: tuple[tuple[Subschema, ...], ...] = ()
+    """Of each of these groups at least one must hold."""
+    one: tuple[Subschema, ...] = ()
+    none: Subschema | None = None
+    condition: tuple[Subschema, Subschema | None, Subschema | None] | None = None
+    dependent: tuple[tuple[str, Subschema], ...] = ()
+
+
+class Objects(NamedTuple):
+    """What is said of objects."""
+
+    properties: dict[str, Subschema]
+    patterns: tuple[tuple[Pattern, Subschema], ...]
+    additional: Subschema | None
+    names: Subschema | None
+    required: tuple[str, ...]
+    least: int
+    most: float
+    dependent: dict[str, list[str]]
+    settled_by: frozenset[str] | None
+    """Keys with which all is said, whatever other keys follow; None where there are no such keys."""
+
+
+class Arrays(NamedTuple):
+    """What is said of arrays."""
+
+    prefix: tuple[Subschema, ...]
+    items: Subschema | None
+    contains: Subschema | None
+    least_contained: float
+    most_contained: float
+    least: float
+    most: float
+    unique: bool
+
+
+class Strings(NamedTuple):
+    """What is said of strings."""
+
+    words: tuple[Words, ...]
+    least: float
+    most: float
+    pattern: Pattern | None
+    asked: bool
+    """Whether there is a ``format``, of which the validator is asked: it knows whether that counts."""
+
+
+class Subschema:
+    """One of a schema's, read when ``loaded``.
+
+    Parameters
+    ----------
+    whole
+        The schema that it belongs to.
+    schema
+        Its JSON.
+    resolver
+        What its references are looked up with.
+    """
+
+    __slots__ = (
+        "_loaded",
+        "arrays",
+        "asked",
+        "containers",
+        "in_place",
+        "kinds",
+        "limits",
+        "literals",
+        "never",
+        "objects",
+        "opaque",
+        "resolver",
+        "schema",
+        "strings",
+        "trivial",
+        "whole",
+    )
+
+    def __init__(self, whole: Schema, schema: Any, resolver: Any) -> None:
+        self.whole = whole
+        self.schema = schema
+        self.resolver = resolver
+        self._loaded = False
+        self.trivial = schema is True or (schema is not False and not whole.keywords & schema.keys())
+        self.never = schema is False or schema in ({"not": {}}, {"not": True})
+
+    def loaded(self) -> Subschema:
+        """Return it with all its attributes."""
+        if not self._loaded:
+            look()
+            self._load()
+            self._loaded = True
+        return self
+
+    def _load(self) -> None:
+        schema = {} if isinstance(self.schema, bool) else self.schema
+        types = schema.get("type")
+        names = [types] if isinstance(types, str) else types
+        self.asked: tuple[str, ...] = tuple((self.whole.keywords - _KNOWN) & schema.keys())
+        # Where a $dynamicRef leads may depend on the way that led to it.
+        self.opaque = self.whole.dynamic and ("$dynamicRef" in schema or bool(self.asked))
+        if self.opaque:
+            self.asked = ()
+        self.kinds: frozenset[Kind] | None = None
+        if self.never:
+            self.kinds = frozenset()
+        elif names is not None:
+            self.kinds = frozenset(kind for name in names for kind in _KINDS.get(name, (name,)))
+        choices = [[schema["const"]]] if "const" in schema else []
+        choices += [schema["enum"]] if "enum" in schema else []
+        kept = [_by_kind(values) for values in choices]
+        self.literals: tuple[set[Kind], ...] = tuple(found.literals for found in kept)
+        self.containers = tuple(tuple(self._synthetic(_like(value)) for value in found.containers) for found in kept)
+        self.strings = self._strings(schema, tuple(Words(found.strings) for found in kept))
+        integer = next((name for name in ("number", "integer", WHOLE) if names and name in names), "number")
+        self.limits: Limits | None = limits_of(schema, [found.numbers for found in kept], integer)
+        self.objects = self._objects(schema) if _OF_OBJECTS & schema.keys() else None
+        self.arrays = self._arrays(schema) if _OF_ARRAYS & schema.keys() else None
+        self.in_place = self._in_place(schema)
+
+    def _strings(self, schema: dict[str, Any], words: tuple[Words, ...]) -> Strings | None:
+        if not words and not _OF_STRINGS & schema.keys():
+            return None
+        least, most = schema.get("minLength", 0), schema.get("maxLength", float("inf"))
+        pattern = self.whole.pattern(schema["pattern"]) if "pattern" in schema else None
+        return Strings(words, least, most, pattern, "format" in schema)
+
+    def _objects(self, schema: dict[str, Any]) -> Objects:
+        properties = {key: self.within(inner) for key, inner in schema.get("properties", {}).items()}
+        patterns = schema.get("patternProperties", {}).items()
+        required = tuple(schema.get("required", ()))
+        settled_by = None
+        if not _OF_OBJECTS - {"properties", "required"} & schema.keys():
+            settled_by = frozenset((*required, *(key for key, inner in properties.items() if not inner.trivial)))
+        return Objects(
+            properties=properties,
+            patterns=tuple((self.whole.pattern(key), self.within(inner)) for key, inner in patterns),
+            additional=self.within(schema["additionalProperties"]) if "additionalProperties" in schema else None,
+            names=self.within(schema["propertyNames"]) if "propertyNames" in schema else None,
+            required=required,
+            least=schema.get("minProperties", 0),
+            most=schema.get("maxProperties", float("inf")),
+            dependent=schema.get("dependentRequired", {}),
+            settled_by=settled_by,
+        )
+
+    def _arrays(self, schema: dict[str, Any]) -> Arrays:
+        contains = self.within(schema["contains"]) if "contains" in schema else None
+        return Arrays(
+            prefix=tuple(self.within(inner) for inner in schema.get("prefixItems", ())),
+            items=self.within(schema["items"]) if "items" in schema else None,
+            contains=contains,
+            least_contained=schema.get("minContains", 1) if contains else 0,
+            most_contained=schema.get("maxContains", float("inf")),
+            least=schema.get("minItems", 0),
+            most=schema.get("maxItems", float("inf")),
+            unique=schema.get("uniqueItems", False),
+        )
+
+    def _in_place(self, schema: dict[str, Any]) -> InPlace | None:
+        if not _IN_PLACE & schema.keys():
+            return None
+        every = [self.within(inner) for inner in schema.get("allOf", ())]
+        for keyword in _REFERENCES & schema.keys() if not self.opaque else ():
+            found = self.whole.referred(schema[keyword], self.resolver)
+            if found is None:
+                self.opaque = True
+            else:
+                every.append(found)
+        condition = None
+        if "if" in schema and schema.keys() & {"then", "else"}:
+            then, otherwise = (self.within(schema[key]) if key in schema else None for key in ("then", "else"))
+            condition = (self.within(schema["if"]), then, otherwise)
+        return InPlace(
+            every=tuple(inner for inner in every if not inner.trivial),
+            some=(tuple(self.within(inner) for inner in schema["anyOf"]),) if "anyOf" in schema else (),
+            one=tuple(self.within(inner) for inner in schema.get("oneOf", ())),
+            none=self.within(schema["not"]) if "not" in schema else None,
+            condition=condition,
+            dependent=tuple((key, self.within(inner)) for key, inner in schema.get("dependentSchemas", {}).items()),
+        )
+
+    def within(self, schema: Any) -> Subschema:
+        """Return a subschema of this one."""
+        resolver = self.resolver
+        if isinstance(schema, dict) and "$id" in schema:
+            resolver = resolver.in_subresource(DRAFT202012.create_resource(schema))
+        return self.whole.subschema(schema, resolver)
+
+    def _synthetic(self, schema: dict[str, Any]) -> Subschema:
+        return Subschema(self.whole, schema, self.resolver)
+
+    def asks(self, keyword: str, value: Any) -> bool | None:
+        """Ask the validator of one keyword; None where it gives up.
+
+        Parameters
+        ----------
+        keyword
+            One of those in the schema.
+        value
+            A finished value.
+        """
+        validator = self.whole.validator.evolve(schema=self.schema, _resolver=self.resolver)
+        judge = validator.VALIDATORS[keyword]
+        try:
+            errors = judge(validator, self.schema[keyword], value, self.schema) or ()
+            return next(iter(errors), None) is None
+        except RecursionError:
+            return None
+
+
+class _ByKind(NamedTuple):
+    strings: list[str]
+    numbers: list[int | Exact]
+    literals: set[Kind]
+    containers: list[Any]
+
+
+def _by_kind(values: list[Any]) -> _ByKind:
+    found = _ByKind([], [], set(), [])
+    for value in values:
+        look()
+        if isinstance(value, str):
+            found.strings.append(value)
+        elif value is None or isinstance(value, bool):
+            found.literals.add({None: "null", True: "true", False: "false"}[value])
+        elif isinstance(value, int | Exact):
+            found.numbers.append(value)
+        else:
+            found.containers.append(value)
+    return found
+
+
+def _like(value: Any) -> dict[str, Any]:
+    """Return a schema of the containers that are equal to this one."""
+    if isinstance(value, list):
+        parts = [{"const": item} for item in value]
+        return {"type": "array", "prefixItems": parts, "items": False, "minItems": len(parts)}
+    properties = {key: {"const": item} for key, item in value.items()}
+    return {"type": "object", "properties": properties, "additionalProperties": False, "required": list(value)}
+
+
+class Schema:
+    """A schema with its subschemas.
+
+    Parameters
+    ----------
+    validator
+        What judges whole values by it.
+    dynamic
+        Whether there are ``$dynamicRef`` in it that may lead to one place or another.
+    """
+
+    def __init__(self, validator: Any, *, dynamic: bool) -> None:
+        self.validator = validator
+        self.dynamic = dynamic
+        self.keywords = frozenset(validator.VALIDATORS)
+        self._patterns: dict[str, Pattern] = {}
+        self._made: dict[tuple[int, str], Subschema] = {}
+        self.top = self.subschema(validator.schema, validator._resolver)
+
+    def subschema(self, schema: Any, resolver: Any) -> Subschema:
+        """Return the one of this JSON, the same each time."""
+        key = (id(schema), resolver._base_uri)
+        if key not in self._made:
+            look()
+            self._made[key] = Subschema(self, schema, resolver)  # which keeps the JSON, and so its id
+        return self._made[key]
+
+    def referred(self, reference: str, resolver: Any) -> Subschema | None:
+        """Return where a reference leads; None where that is not known from here."""
+        try:
+            found = resolver.lookup(reference)
+        except RecursionError:
+            return None
+        return self.subschema(found.contents, found.resolver)
+
+    def pattern(self, expression: Expression) -> Pattern:
+        """Return an expression of the schema."""
+        if expression not in self._patterns:
+            look()
+            self._patterns[expression] = Pattern(expression.compiled, extent(expression.translated, ()).dies)
+        return self._patterns[expression]

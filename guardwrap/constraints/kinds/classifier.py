@@ -1,0 +1,180 @@
+"""A constraint on a classifier's probability."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import WithJsonSchema
+
+from guardwrap.constraints.base import Constraint, is_count, is_number, require
+from guardwrap.constraints.kinds.text import require_choice
+from guardwrap.constraints.views import VIEWS, View, view
+from guardwrap.environment.hub import cached_or_online
+from guardwrap.errors import CheckFailed, ConstraintError, ModelError, first_line, nearest
+from guardwrap.outcomes import Draw
+
+__all__ = ["Classifier"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Classifier(Constraint):
+    """A text classifier gives a label a probability above, or below, a threshold.
+
+    Parameters
+    ----------
+    model
+        A Hub id, a path, or a Hugging Face text-classification pipeline.
+    label
+        The label whose probability counts, as in the model's ``id2label``.
+    threshold
+        Probability between 0 and 1.
+    side
+        ``"above"``: probability > threshold; ``"below"``: probability < threshold.
+    too_long
+        What to do with a text beyond the classifier's maximum length: ``"raise"`` CheckFailed, or ``"truncate"``.
+    batch_size
+        Texts per forward pass.
+    on
+        The view of the text that is judged.
+    name
+        What reports call it.
+
+    Raises
+    ------
+    ConstraintError
+        If a parameter is invalid, or the model has no such label (seen when the model is loaded: at once for a
+        pipeline, at the first use for a name).
+    ModelError
+        If the model cannot be loaded.
+
+    Examples
+    --------
+    The paper's positive ending, on any sentiment model::
+
+        Classifier("path/or/hub-id", "positive", 0.98, on="last_sentence")
+    """
+
+    model: Annotated[Any, WithJsonSchema({"type": "string"})]
+    label: str
+    threshold: float
+    side: Literal["above", "below"] = field(default="above", kw_only=True)
+    too_long: Literal["raise", "truncate"] = field(default="raise", kw_only=True)
+    batch_size: int = field(default=32, kw_only=True)
+    on: View = field(default="completion", kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+    kind: Literal["classifier"] = field(default="classifier", kw_only=True)
+
+    cost = 2
+
+    def __post_init__(self) -> None:
+        require(
+            (isinstance(self.model, str) and bool(self.model)) or hasattr(self.model, "tokenizer"),
+            f"model must be a Hub id, a path or a text-classification pipeline, not {type(self.model).__name__}",
+        )
+        require(isinstance(self.label, str) and bool(self.label), "label must be a non-empty string")
+        require(is_number(self.threshold) and 0 <= self.threshold <= 1, "threshold must be a probability")
+        object.__setattr__(self, "threshold", float(self.threshold))
+        require_choice(self.side, ("above", "below"), "side")
+        require_choice(self.too_long, ("raise", "truncate"), "too_long")
+        require(
+            is_count(self.batch_size) and self.batch_size > 0,
+            "batch_size must be a whole number of at least 1",
+        )
+        require_choice(self.on, VIEWS, "on")
+        if not isinstance(self.model, str):
+            self.pipeline  # noqa: B018  # an unknown label is reported here, not at the first text
+
+    @cached_property
+    def pipeline(self) -> Any:
+        """The loaded pipeline, its labels checked."""
+        pipe = self.model
+        if isinstance(pipe, str):
+            from transformers import pipeline
+
+            try:
+                pipe = pipeline("text-classification", model=cached_or_online(pipe))
+            except Exception as error:  # of a file that is damaged: whatever the libraries make of it
+                raise ModelError(f"cannot load the classifier {self.model!r}: {first_line(error)}") from None
+        labels = [str(name) for name in pipe.model.config.id2label.values()]
+        if self.label not in labels:
+            raise ConstraintError(
+                f"the classifier has no label {self.label!r}{nearest(self.label, labels)}; it has {', '.join(labels)}"
+            )
+        return pipe
+
+    @cached_property
+    def max_tokens(self) -> int:
+        """The longest input that the classifier takes, in its own tokens, special tokens included."""
+        limits = (
+            getattr(self.pipeline.tokenizer, "model_max_length", None),
+            getattr(self.pipeline.model.config, "max_position_embeddings", None),
+        )
+        # A tokenizer that knows no limit says 10**30, which its own truncation does not take.
+        return min(10**9, *(int(limit) for limit in limits if limit))
+
+    def probabilities(self, texts: Sequence[str]) -> list[float]:
+        """Return the label's probability for each text.
+
+        Raises
+        ------
+        CheckFailed
+            If a text is too long and ``too_long`` is ``"raise"``, or the classifier gives NaN or an infinite number.
+        """
+        if not texts:
+            return []
+        if self.too_long == "raise":
+            longest = max(len(ids) for ids in self.pipeline.tokenizer(list(texts), verbose=False)["input_ids"])
+            if longest > self.max_tokens:
+                raise CheckFailed(
+                    self.title,
+                    f"got a text of {longest} tokens and takes {self.max_tokens}; set too_long='truncate' or judge a "
+                    "shorter view, e.g. on='last_sentence'",
+                )
+        results = self.pipeline(
+            list(texts), top_k=None, truncation=True, max_length=self.max_tokens, batch_size=self.batch_size
+        )
+        found = [next(float(row["score"]) for row in scores if row["label"] == self.label) for scores in results]
+        for score in found:
+            # Not on the wrong side of the threshold, which ~ would make the right one: on neither.
+            if not math.isfinite(score):
+                what = "NaN" if math.isnan(score) else "an infinite number"
+                raise CheckFailed(
+                    self.title, f"gave {what} instead of a probability; load its model in float32, or take another"
+                )
+        return found
+
+    def check(self, draws: Sequence[Draw], /) -> list[bool]:
+        """Score the view of each draw; every part of it must be on the right side of the threshold."""
+        texts = [view(draw, self.on) for draw in draws]
+        unique = list(dict.fromkeys(text for group in texts for text in group))
+        scores = dict(zip(unique, self.probabilities(unique), strict=True))
+        above = self.side == "above"
+        return [
+            all(scores[text] > self.threshold if above else scores[text] < self.threshold for text in group)
+            for group in texts
+        ]
+
+    def spec(self) -> dict[str, Any]:
+        """Spell a pipeline by its model's name and a hash of its labels and weights; YAML takes names only."""
+        spec = super().spec()
+        if not isinstance(self.model, str):
+            spec["model"] = f"{self.model.model.config.name_or_path}#{self._weights}"
+        return spec
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the model was given as an object."""
+        return not isinstance(self.model, str)
+
+    @cached_property
+    def _weights(self) -> str:
+        labels = sorted((int(index), str(label)) for index, label in self.model.model.config.id2label.items())
+        digest = hashlib.sha256(repr(labels).encode())
+        for name, tensor in sorted(self.model.model.state_dict().items()):
+            digest.update(name.encode() + tensor.detach().cpu().float().numpy().tobytes())
+        return digest.hexdigest()[:16]

@@ -1,0 +1,183 @@
+"""Words and phrases that the text must, or must not, contain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import regex
+
+from guardwrap.constraints.base import Constraint, Verdict, is_count, require, shown
+from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.views import VIEWS, View
+from guardwrap.documents.limits import ITEMS_OF_ANY, MAX_FIXED, MAX_WORD_PAIRS, count_items, matches
+from guardwrap.errors import Unsatisfiable
+
+__all__ = ["Keyword"]
+
+
+_QUICK = 100_000
+"""Characters of the words times characters of the text: comparisons, at most, that take about a millisecond."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Keyword(TextConstraint):
+    """Words or phrases that the text must, or must not, contain.
+
+    Parameters
+    ----------
+    words
+        One word or phrase, or several.
+    match
+        ``"any"``: their occurrences together number at least ``min_count`` and at most ``max_count``;
+        ``"all"``: so do the occurrences of each; ``"none"``: none occurs.
+    case_sensitive
+        Whether case counts.
+    whole_words
+        Whether an occurrence must not be part of a longer word.
+    min_count, max_count
+        Limits on the number of non-overlapping occurrences; not with ``"none"``. Without any of them there must be one
+        at least; ``max_count`` alone allows none, too.
+    on
+        The view of the text that is judged.
+    name
+        What reports call it.
+
+    Raises
+    ------
+    ConstraintError
+        If a parameter is invalid.
+    Unsatisfiable
+        If ``min_count`` exceeds ``max_count``.
+
+    Examples
+    --------
+    >>> Keyword(["mug", "cup"]).accepts("A Mug of tea")
+    True
+    """
+
+    words: str | Sequence[str]
+    match: Literal["any", "all", "none"] = field(default="any", kw_only=True)
+    case_sensitive: bool = field(default=False, kw_only=True)
+    whole_words: bool = field(default=True, kw_only=True)
+    min_count: int | None = field(default=None, kw_only=True)
+    max_count: int | None = field(default=None, kw_only=True)
+    on: View = field(default="completion", kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+    kind: Literal["keyword"] = field(default="keyword", kw_only=True)
+
+    def __post_init__(self) -> None:
+        # Not a set: its order, and with it the digest, would change from one process to the next.
+        require(isinstance(self.words, Sequence), f"words must be a text or a list of texts, not {shown(self.words)}")
+        words = (self.words,) if isinstance(self.words, str) else tuple(self.words)
+        require(
+            bool(words) and all(isinstance(w, str) and w.strip() for w in words),
+            f"words must be texts with at least one character each, not {shown(self.words)}",
+        )
+        object.__setattr__(self, "words", words)
+        require_choice(self.match, ("any", "all", "none"), "match")
+        for name in ("min_count", "max_count"):
+            limit = getattr(self, name)
+            require(limit is None or is_count(limit), f"{name}={shown(limit)}: give a whole number of at least 0")
+        if self.min_count == 1 and self.max_count is None:  # as without it: one spelling
+            object.__setattr__(self, "min_count", None)
+        counted = self.min_count is not None or self.max_count is not None
+        require(not (self.match == "none" and counted), "min_count and max_count do not go with match='none'")
+        if self.max_count is not None and self.least > self.max_count:
+            raise Unsatisfiable(f"min_count={self.min_count} exceeds max_count={self.max_count}")
+        require_choice(self.on, VIEWS, "on")
+        size = ITEMS_OF_ANY * len(words) if self.match == "all" else 0  # an expression each
+        count_items(sum(map(len, words)) + size, "words have")
+        self.compiled  # noqa: B018  # here, not at the first text: it takes its time
+
+    @property
+    def least(self) -> int:
+        """How many occurrences there must be."""
+        return (1 if self.max_count is None else 0) if self.min_count is None else self.min_count
+
+    @cached_property
+    def compiled(self) -> tuple[regex.Pattern[str], ...]:
+        """One expression for each word; for ``any`` and ``none`` a single one for all of them."""
+        flags = regex.VERSION0 | (0 if self.case_sensitive else regex.IGNORECASE)
+        edge, end = (r"(?<!\w)", r"(?!\w)") if self.whole_words else ("", "")
+        # Longest first: where one word begins another, the longer one is the occurrence.
+        words = [_escaped(word) for word in sorted(self.words, key=len, reverse=True)]
+        groups = words if self.match == "all" else ["|".join(words)]
+        return tuple(regex.compile(f"{edge}(?:{group}){end}", flags, cache_pattern=False) for group in groups)
+
+    def counts(self, text: str, end: int) -> list[int]:
+        """Count the occurrences that end at or before ``end``."""
+        # Few words in a short text are found in less time than it takes to look at the clock.
+        found = matches if self._characters * len(text) > _QUICK else regex.Pattern.finditer
+        return [sum(match.end() <= end for match in found(pattern, text)) for pattern in self.compiled]
+
+    @cached_property
+    def _characters(self) -> int:
+        return sum(map(len, self.words))
+
+    def holds(self, text: str) -> bool:
+        """Count in one string."""
+        counts = self.counts(text, len(text))
+        if self.match == "none":
+            return not any(counts)
+        most = float("inf") if self.max_count is None else self.max_count
+        return all(self.least <= count <= most for count in counts)
+
+    def prefix_verdict(self, prefix: str) -> Verdict:
+        """Occurrences never go away, once the character after a whole word is known."""
+        if self.prefixing:
+            return Verdict.UNDECIDED
+        counts = self.counts(prefix, len(prefix) - (1 if self.whole_words else 0))
+        if self.match == "none":
+            return Verdict.VIOLATED if any(counts) else Verdict.UNDECIDED
+        if self.max_count is not None:
+            return Verdict.VIOLATED if max(counts) > self.max_count else Verdict.UNDECIDED
+        return Verdict.SATISFIED if min(counts) >= self.least else Verdict.UNDECIDED
+
+    @cached_property
+    def prefixing(self) -> bool:
+        """Whether counts may fall as the text goes on: a longer word swallowing occurrences of shorter ones.
+
+        Presence is never in doubt, so this matters only where occurrences are counted.
+        """
+        counted = self.match == "any" and (self.least > 1 or self.max_count is not None)
+        words = list(self.words)
+        if counted and len(words) * sum(map(len, words)) > MAX_WORD_PAIRS:
+            return True
+        if not self.case_sensitive:  # to the regex module, I matches i, which matches İ, and ı, which does not match i
+            words = [word.replace("İ", "i").replace("ı", "i").casefold() for word in words]
+        return counted and any(a != b and a in b for a in words for b in words)
+
+    @cached_property
+    def folded(self) -> frozenset[str]:
+        """Its words, spelt the same only where they are found in the very same texts.
+
+        Not so for I and i (ı matches the first only), and not for ß and ss.
+        """
+        return frozenset(self.words if self.case_sensitive else map(lower_ascii, self.words))
+
+    def excludes(self, other: Constraint) -> str | None:
+        """Why another constraint contradicts this one, where that is plain to see."""
+        if not isinstance(other, Keyword) or self.on != other.on or other.match != "none":
+            return None
+        if (self.case_sensitive, self.whole_words) != (
+            other.case_sensitive,
+            other.whole_words,
+        ) or self.least < 1:
+            return None
+        needed, banned = self.folded, other.folded
+        clash = needed & banned if self.match == "all" else needed if needed <= banned else frozenset()
+        return f"{', '.join(sorted(clash))} is both required and banned" if clash and self.match != "none" else None
+
+
+def _escaped(word: str) -> str:
+    """Spell a word as an expression; long ones in pieces, with something between them that always holds."""
+    step = MAX_FIXED // 2
+    return "(?!(?!))".join(regex.escape(word[i : i + step]) for i in range(0, len(word), step))
+
+
+def lower_ascii(word: str) -> str:
+    """Turn A to Z, but for I, into small letters."""
+    return "".join(char.lower() if char.isascii() and char != "I" else char for char in word)

@@ -1,0 +1,319 @@
+"""What a regular expression allows one to say about prefixes.
+
+Two questions, answered by parsing with the standard library's own parser and looking at each operation. Anything
+that is not known to be safe, any construct that the ``regex`` module reads differently from ``re`` included, gets
+the cautious answer.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from re import _constants as op  # type: ignore[attr-defined, unused-ignore]  # the parser that `re` itself uses
+from re import _parser as parser  # type: ignore[attr-defined, unused-ignore]
+from typing import Any, Literal, NamedTuple
+
+import regex
+
+from guardwrap.constraints.utf8 import characters
+from guardwrap.documents.limits import MAX_FIXED, MAX_ITEMS, MAX_SETS, count_items, look, within
+from guardwrap.errors import ConstraintError, quoted
+
+__all__ = ["Extent", "compile_pattern", "extent", "filtered_warnings", "kinds"]
+
+_CONSUMING = {op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY}
+_BEGINNINGS = {op.AT_BEGINNING, op.AT_BEGINNING_STRING}
+_ENDS = {op.AT_END, op.AT_END_STRING}
+_OUTER = _BEGINNINGS | _ENDS
+_REPEATS = {op.MAX_REPEAT, op.MIN_REPEAT}
+# `regex` reads {e<=1} as fuzzy matching and [[ ... ]] or [:alpha:] in its own way; `re` sees literals.
+_FOREIGN = re.compile(r"\{(?!\d*,?\d*\})|\[\[|\[:|&&|\|\||--|~~")
+
+_TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,\d*)?\}|.", re.DOTALL)
+
+# What a backslash and a letter or digit become between quotes that read them first, and nobody writes outside a set.
+_LOST = {"\b": r"\b"} | {chr(digit): rf"\{digit}" for digit in range(1, 8)}
+
+# Where a compiled expression keeps the fixed text that every match has. It makes a table of it when it first searches,
+# without a look at the clock.
+_REQUIRED = 8
+
+_ALONE = threading.Lock()
+
+
+class _Unknown(Exception):
+    """The expression has something that is not known to be safe."""
+
+
+@contextmanager
+def filtered_warnings(action: Literal["ignore", "error"], message: str = "") -> Iterator[None]:
+    """Ignore warnings that begin like this, or raise them, for a moment.
+
+    The filters are those of the whole process: two threads at once would each put back what the other had set.
+    """
+    with _ALONE, warnings.catch_warnings():
+        warnings.filterwarnings(action, message)
+        yield
+
+
+def compile_pattern(pattern: str, flags: Sequence[str] = (), *, spelling: str | None = None) -> Any:
+    """Compile an expression with the ``regex`` module, version 0 behaviour.
+
+    Parameters
+    ----------
+    pattern
+        The expression.
+    flags
+        Names of flags.
+    spelling
+        How its author wrote it, where ``pattern`` was made of that.
+
+    Raises
+    ------
+    ConstraintError
+        If it is invalid, or so large that compiling it could exhaust the memory.
+    """
+    spelling = pattern if spelling is None else spelling
+    shown = quoted(spelling[:80])
+    if spelling.count("[") > MAX_SETS:
+        raise ConstraintError(f"regular expression {shown} has more than {MAX_SETS} '['; write fewer sets")
+    # Long sets cost by the character, as much as two of them were an item.
+    count_items(max(_items(pattern), len(pattern) // 2), f"regular expression {shown} repeats")
+    tokens = () if _LOST.keys().isdisjoint(spelling) else map(re.Match.group, _TOKENS.finditer(spelling))
+    if lost := next((token for token in tokens if token in _LOST), None):
+        raise ConstraintError(
+            f"regular expression {shown} has the control character U+{ord(lost):04X}, as which {_LOST[lost]} is read "
+            rf"between double quotes: write it between single quotes (YAML), as r'...' (Python) or with two \ (JSON); "
+            rf"to look for the control character itself, write \x{ord(lost):02x}, with its backslash"
+        )
+    bits = regex.VERSION0
+    for flag in flags:
+        bits |= getattr(regex, flag.upper())
+    try:
+        # Not cached: the module tidies its cache with the global random numbers, which are the user's.
+        with filtered_warnings("ignore"):  # deprecations that concern the expression's author, not its user
+            compiled = regex.compile(pattern, bits, cache_pattern=False)
+    except Exception as error:  # regex.error, but also OverflowError, RecursionError, ValueError, KeyError …
+        position = getattr(error, "pos", None)
+        where = f" at position {position}" if position is not None else ""
+        reason = getattr(error, "msg", None) or str(error) or type(error).__name__
+        raise ConstraintError(f"invalid regular expression {shown}{where}: {reason[:200]}") from None
+    if len(compiled._pickled_data[_REQUIRED]) > MAX_FIXED:
+        raise ConstraintError(
+            f"regular expression {shown} needs more than {MAX_FIXED} fixed characters in a row; a Keyword takes them"
+        )
+    return compiled
+
+
+def _items(pattern: str) -> int:
+    """How many items the expression has when its fixed repeats are written out; about, and rather more than less."""
+    sizes, last = [0], 0
+    for token in _TOKENS.finditer(pattern):
+        text = token.group()
+        if text == "(":
+            sizes.append(0)
+            last = 0
+            continue
+        if text == ")":
+            last = sizes.pop() if len(sizes) > 1 else sizes[0]
+        elif token.group(1) is not None:
+            count = int(token.group(1)[:12])
+            last, added = last * max(count, 1), last * max(count - 1, 0)
+            sizes[-1] += added
+            continue
+        else:
+            last = 1
+        sizes[-1] += last
+    return sum(sizes)
+
+
+class Extent(NamedTuple):
+    """What is known of an expression's matches in texts that go on.
+
+    Parameters
+    ----------
+    lookahead
+        With the value w, a match of a search that ends at least w characters before the end of a prefix is a match
+        in every text that begins with the prefix. None where no such number is known.
+    widest
+        The most characters that a match can have; None where there is no limit, or none that is known.
+    only_consumes
+        Whether the expression has no zero-width assertion, so that a failed partial match means a dead prefix.
+    dies
+        Whether a failed partial search means that no text that begins with the prefix has a match.
+    """
+
+    lookahead: int | None = None
+    widest: int | None = None
+    only_consumes: bool = False
+    dies: bool = False
+
+
+def extent(pattern: str, flags: Sequence[str]) -> Extent:
+    """Return what is known of an expression's matches, by its flags' names."""
+    parsed = _parse(pattern, flags)
+    if parsed is None:
+        return Extent()
+    width = int(parsed.getwidth()[1])
+    widest = width if width < MAX_ITEMS else None
+    operations = list(_flatten(parsed, parsed.state.flags))
+    only_consumes = all(code in _CONSUMING for code, _, _ in operations)
+    # What is true at the beginning of a text stays so. At its end, what asks for the end fails only where it fails in
+    # every text that goes on, but it must have the last word: a group that cannot be entered again would rely on it.
+    plain = all(code in _CONSUMING or (code is op.AT and argument in _OUTER) for code, argument, _ in operations)
+    dies = plain and sum(code is op.AT and argument in _ENDS for code, argument, _ in operations) == _last_words(parsed)
+    try:
+        reaches = (_reach(code, argument, active) for code, argument, active in operations)
+        return Extent(max(reaches, default=0), widest, only_consumes, dies)
+    except _Unknown:
+        return Extent(None, widest, only_consumes, dies)
+
+
+def _last_words(parsed: Any) -> int:
+    """How often the expression asks for the end of the text in its last place."""
+    if not len(parsed):
+        return 0
+    code, argument = parsed[-1]
+    if code is op.BRANCH:
+        return sum(map(_last_words, argument[1]))
+    if code is op.SUBPATTERN:
+        return _last_words(argument[3])
+    return int(code is op.AT and argument in _ENDS)
+
+
+def _parse(pattern: str, flags: Sequence[str]) -> Any:
+    if _FOREIGN.search(pattern):
+        return None
+    bits = 0
+    for flag in flags:
+        bits |= getattr(re, flag.upper())
+    try:
+        with filtered_warnings("error", "Possible "):  # "possible nested set": the two modules would differ
+            parsed = parser.parse(pattern, bits)
+            parsed.getwidth()
+            return parsed
+    except (re.error, OverflowError, RecursionError, Warning):
+        return None
+
+
+def _flatten(parsed: Iterable[tuple[Any, Any]], flags: int) -> Iterable[tuple[Any, Any, int]]:
+    """Yield the operations that are not mere structure, each with the flags that hold for it."""
+    for code, argument in parsed:
+        if code is op.BRANCH:
+            for branch in argument[1]:
+                yield from _flatten(branch, flags)
+        elif code is op.SUBPATTERN:
+            _, added, dropped, body = argument
+            yield from _flatten(body, (flags | added) & ~dropped)
+        elif code in _REPEATS:
+            yield from _flatten(argument[2], flags)
+        else:
+            yield code, argument, flags
+
+
+def _reach(code: Any, argument: Any, flags: int) -> int:
+    """How far beyond its own position an operation looks."""
+    if code in _CONSUMING or code is op.GROUPREF:
+        return 0
+    if code is op.AT:
+        if argument in _BEGINNINGS:
+            return 0
+        if argument in (op.AT_BOUNDARY, op.AT_NON_BOUNDARY):
+            return 1
+        if argument is op.AT_END and flags & re.MULTILINE:
+            return 1
+    if code in (op.ASSERT, op.ASSERT_NOT):
+        direction, body = argument
+        if all(inner in _CONSUMING for inner, _, _ in _flatten(body, flags)):
+            width = body.getwidth()[1]
+            if direction < 0:
+                return 0
+            if width < 1000:
+                return int(width)
+    raise _Unknown
+
+
+_CATEGORIES = {
+    op.CATEGORY_DIGIT: r"\d",
+    op.CATEGORY_NOT_DIGIT: r"\D",
+    op.CATEGORY_SPACE: r"\s",
+    op.CATEGORY_NOT_SPACE: r"\S",
+    op.CATEGORY_WORD: r"\w",
+    op.CATEGORY_NOT_WORD: r"\W",
+}
+_MOST_CHARACTERS = 4096  # more of them are not told apart, which takes up to 0.1 s
+_MOST_SETS = 100  # different ones in an expression; one with more is not looked at
+
+
+@lru_cache(1024)
+def kinds(pattern: str, flags: tuple[str, ...], partial: bytes) -> str | None:
+    """Return one character of each kind that an expression tells apart, of those that begin with these bytes.
+
+    Parameters
+    ----------
+    pattern, flags
+        An expression that only consumes characters.
+    partial
+        The first bytes of a character of several bytes, without the last one.
+
+    Returns
+    -------
+    str or None
+        None if the expression has too many different sets of characters, or one with some of very many characters.
+    """
+    sets = _sets(pattern, flags)
+    if sets is None:
+        return None
+    text = characters(partial)
+    groups: list[Iterable[str]] = [text]
+    for each in sets:
+        look()
+        if len(text) > _MOST_CHARACTERS:
+            if within(each.search, text):
+                return None
+            continue
+        inside = each.findall(text)
+        if 0 < len(inside) < len(text):
+            some = set(inside)
+            groups = [part for group in groups for part in (some.intersection(group), set(group) - some) if part]
+    return "".join(sorted(map(min, groups)))
+
+
+@lru_cache(64)
+def _sets(pattern: str, flags: tuple[str, ...]) -> list[Any] | None:
+    """Compile each set of characters in an expression; a single character is a set as well."""
+    parsed = _parse(pattern, flags)
+    if parsed is None:
+        return None
+    sources = {(_source(code, argument), active) for code, argument, active in _flatten(parsed, parsed.state.flags)}
+    if len(sources) > _MOST_SETS:
+        return None
+    names = ("IGNORECASE", "ASCII", "DOTALL")
+    return [
+        regex.compile(
+            source, sum((getattr(regex, name) for name in names if active & getattr(re, name)), regex.VERSION0)
+        )
+        for source, active in sorted(sources)
+    ]
+
+
+def _source(code: Any, argument: Any) -> str:
+    """Spell an operation that consumes one character as an expression."""
+    if code is op.ANY:
+        return "."
+    items = argument if code is op.IN else [(op.LITERAL, argument)]
+    spelled = "^" if code is op.NOT_LITERAL else ""
+    for kind, value in items:
+        if kind is op.NEGATE:
+            spelled += "^"
+        elif kind is op.CATEGORY:
+            spelled += _CATEGORIES[value]
+        elif kind is op.RANGE:
+            spelled += rf"\U{value[0]:08x}-\U{value[1]:08x}"
+        else:
+            spelled += rf"\U{value:08x}"
+    return f"[{spelled}]"

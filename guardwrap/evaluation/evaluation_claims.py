@@ -1,0 +1,213 @@
+"""What an evaluation comes to: claims with answers from the figures' intervals, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from guardwrap.evaluation.figures import ProposalFigures
+from guardwrap.evaluation.notes import ENOUGH, sees_all_of_g
+from guardwrap.evaluation.summary import Evaluation
+from guardwrap.evaluation.tradeoff import CURVES, Point
+from guardwrap.formatting import digits, upwards
+from guardwrap.metrics.rates import times_fewer
+from guardwrap.outcomes import FEW, Estimate
+from guardwrap.report.claims import Answer, Claim, above, below, cheaper, worst
+from guardwrap.report.plain_words import in_words
+from guardwrap.samplers.qrs import NEAR
+
+__all__ = ["claims_of", "next_step"]
+
+_MORE = 4
+"""Times as many attempts halve an interval."""
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A way to get texts, over all prompts.
+
+    Parameters
+    ----------
+    name
+        What to call it.
+    saved
+        For each prompt attempts a text of the model itself over those of this way.
+    distances
+        For each prompt the total variation distance to g.
+    limit
+        The distance that is near enough.
+    believed
+        For each prompt whether a small distance can be believed.
+    worth
+        For each prompt how many draws of g the attempts are worth.
+    promising
+        Whether for each prompt an attempt is worth more draws of g than one of the model itself.
+    """
+
+    name: str
+    saved: Sequence[Estimate]
+    distances: Sequence[Estimate]
+    limit: float
+    believed: Sequence[bool]
+    worth: Sequence[float]
+    promising: bool
+
+    @property
+    def cheap(self) -> Answer:
+        return worst(above(figure, 1) for figure in self.saved)
+
+    @property
+    def near(self) -> Answer:
+        answers = zip(self.believed, self.worth, map(self._near, self.distances), strict=True)
+        return worst(
+            "cannot be told" if worth < FEW or (answer == "holds" and not believed) else answer
+            for believed, worth, answer in answers
+        )
+
+    @property
+    def saves(self) -> Estimate:
+        """Of the prompt where the least is saved."""
+        return min(self.saved, key=lambda figure: figure.low)
+
+    def _near(self, distance: Estimate) -> Answer:
+        return below(distance, self.limit)
+
+
+def claims_of(evaluation: Evaluation) -> list[Claim]:
+    """Return what is claimed of each way to get texts: that it is near to g, and that it costs less than the model.
+
+    Parameters
+    ----------
+    evaluation
+        What was found. Of several prompts a claim has to hold for each.
+    """
+    every = f", for each of {len(evaluation.prompts)} prompts" if len(evaluation.prompts) > 1 else ""
+    claims = []
+    for way in _ways(evaluation):
+        claims.append(cheaper(way.name, way.saves, way.cheap, every))
+        furthest = max(way.distances, key=lambda figure: figure.high, default=None)
+        if furthest is None:
+            continue
+        rule = f"at most {way.limit:g}"
+        if way.near == "cannot be told" and min(way.worth) < FEW:
+            rule += f"; but these attempts are worth {digits(min(way.worth))} draws of g, too few to tell"
+        elif way.near == "cannot be told" and furthest.high <= way.limit:
+            rule += "; but see the notes: these attempts may miss part of g"
+        sentence = f"{way.name} comes within a total variation distance of {way.limit:g} of the target{every}"
+        claims.append(Claim(sentence, way.near, furthest, rule))
+    return claims
+
+
+def next_step(evaluation: Evaluation) -> str:
+    """Recommend in a sentence what follows from the claims."""
+    ways = [way for way in _ways(evaluation) if way.distances]
+    good = [way for way in ways if way.near == way.cheap == "holds"]
+    if good:
+        best = max(good, key=lambda way: way.saves.low)
+        return (
+            f"Use {_inside(best.name)}: its texts are within a total variation distance of {best.limit:g} of the "
+            f"target, and cost {in_words(best.saves.value)} times fewer attempts than those of the model itself."
+        )
+    settings = evaluation.settings
+    if not all(prompt.base.accepted for prompt in evaluation.prompts):
+        made = settings.base_attempts or settings.attempts
+        return (
+            f"Make more attempts of the model itself, base_attempts: {10 * made} instead of {made}, say: for a prompt "
+            "none passed, and without one no proposal can be held against it."
+        )
+    rarest = min(prompt.base.figures["acceptance_rate"].value for prompt in evaluation.prompts)
+    costs = f"which is exact and takes about {digits(1 / rarest)} attempts a text"
+    costs += " for the prompt that needs most" if len(evaluation.prompts) > 1 else ""
+    open_still = [way for way in ways if "does not hold" not in (way.near, way.cheap)]
+    promising = [way for way in open_still if way.promising]
+    if promising:
+        least = min(worth for way in promising for worth in way.worth)
+        more = upwards(settings.attempts * max(_MORE, ENOUGH / least))
+        return (
+            f"Make more attempts, attempts: {more} instead of {settings.attempts}, say (what is made is kept): whether "
+            f"{_any_of(promising)} is both near to the target and cheaper than the model cannot be told yet. Until "
+            f"then draw from the model itself, {costs}."
+        )
+    another = "Another hint, or an adapter that is trained for this constraint, may do better."
+    if open_still:
+        return (
+            f"Draw from the model itself, {costs}. Whether {_any_of(open_still)} is both near to the target and "
+            "cheaper cannot be told yet, but more attempts of it are hardly worth it: as far as can be seen, one is "
+            f"worth fewer draws of the target than one of the model itself. {another}"
+        )
+    return (
+        f"Draw from the model itself, {costs}: nothing compared here is both near to the target and cheaper. {another}"
+    )
+
+
+def _any_of(ways: Sequence[_Way]) -> str:
+    return " or ".join(dict.fromkeys(_inside(way.name) for way in ways))
+
+
+def _inside(name: str) -> str:
+    """Put a name inside a sentence."""
+    return name[0].lower() + name[1:] if name.startswith("Rejection") else name
+
+
+def _ways(evaluation: Evaluation) -> list[_Way]:
+    found = []
+    for name in evaluation.prompts[0].proposals:
+        all_of = [prompt.proposals[name] for prompt in evaluation.prompts]
+        rates = [prompt.base.figures["acceptance_rate"] for prompt in evaluation.prompts]
+        believed = [sees_all_of_g(of.figures) for of in all_of]
+        saved = [times_fewer(base, of.figures["acceptance_rate"]) for base, of in zip(rates, all_of, strict=True)]
+        known = [of.figures["tvd_gold_guarded"] for of in all_of if "tvd_gold_guarded" in of.figures]
+        distances = known if len(known) == len(all_of) else ()
+        worth = [of.figures["effective_sample_size"].value for of in all_of] if distances else []
+        few = believed[: len(distances)]
+        promising = all(draws / of.attempts > rate.value for draws, of, rate in zip(worth, all_of, rates, strict=False))
+        found.append(_Way(f"Rejection sampling from {name}", saved, distances, NEAR, few, worth, promising))
+        if not distances:
+            continue
+        own = [_settings_own(of) for of in all_of]
+        title = f"{own[0].sampler.removeprefix('sampler: ')} from {name}" if own[0] is not None else ""
+        for picked, called, within in (
+            ([_qrs(of) for of in all_of], f"QRS from {name}", NEAR),
+            (own, title, _target(evaluation.settings.sampler)),
+        ):
+            points = [point for point in picked if point is not None]
+            far = [tvd for point in points if isinstance(tvd := point.figures.get("tvd"), Estimate)]
+            if len(far) < len(all_of):
+                continue
+            if len(points) == 1 and points[0].setting is not None:
+                called += f" with β = {points[0].setting:.3g}"
+            costs = [
+                times_fewer(base, Estimate(*(1 / x for x in (point.cost.value, point.cost.high, point.cost.low))))
+                for base, point in zip(rates, points, strict=True)
+            ]
+            found.append(_Way(called, costs, far, within, believed, worth, promising))
+    return found
+
+
+def _qrs(found: ProposalFigures) -> Point | None:
+    """Return the cheapest setting of QRS that is near enough, or the dearest where that is not.
+
+    One after the other, from the dearest on, until one is not near enough: so the intervals keep their 95 %, though
+    many are looked at (a fixed sequence of tests).
+    """
+    picked = None
+    for point in reversed([point for point in found.samplers if point.sampler == "qrs"]):
+        tvd = point.figures.get("tvd")
+        near = isinstance(tvd, Estimate) and below(tvd, NEAR) == "holds"
+        if picked is None or near:
+            picked = point
+        if not near:
+            break
+    return picked
+
+
+def _settings_own(found: ProposalFigures) -> Point | None:
+    return next((point for point in found.samplers if point.sampler not in CURVES), None)
+
+
+def _target(sampler: str | Mapping[str, Any] | None) -> float:
+    """Return the distance that the sampler of the settings aims at."""
+    options = next(iter(sampler.values()), None) if isinstance(sampler, Mapping) else None
+    target = options.get("target_tvd") if isinstance(options, Mapping) else None
+    return NEAR if target is None else float(target)

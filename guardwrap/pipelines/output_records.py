@@ -1,0 +1,42 @@
+"""Records of texts, in the forms that transformers' pipelines give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from guardwrap.environment.transformers_internals import Chat
+from guardwrap.errors import UsageError
+
+__all__ = ["record", "return_type"]
+
+
+def return_type(postprocess: Mapping[str, Any]) -> str:
+    """Return which kind of record is wanted, by name: the pipelines have enumerations of their own."""
+    kind = postprocess.get("return_type")
+    if kind is not None and not hasattr(kind, "name"):
+        raise UsageError(
+            f"return_type={kind!r} is no ReturnType of the pipeline's; pass return_full_text or return_tensors"
+        )
+    return "FULL_TEXT" if kind is None else str(kind.name)
+
+
+def record(prompt: str | Chat, text: str | None, postprocess: Mapping[str, Any]) -> dict[str, Any]:
+    """Render a text that no tokens stand behind, or None for a text that is missing."""
+    kind = return_type(postprocess)
+    if kind == "TENSORS":
+        return {"generated_token_ids": None}
+    if text is None or kind == "NEW_TEXT":
+        return {"generated_text": text}
+    if isinstance(prompt, str):
+        return {"generated_text": prompt + text}
+    messages = list(prompt.messages)
+    proceed = postprocess.get("continue_final_message")
+    if proceed or (proceed is None and messages[-1]["role"] == "assistant"):
+        content = messages[-1]["content"]
+        if isinstance(content, str):
+            content += text
+        else:  # in parts, as beside images
+            content = [*content[:-1], {**content[-1], "text": content[-1]["text"] + text}]
+        return {"generated_text": [*messages[:-1], {**messages[-1], "content": content}]}
+    return {"generated_text": [*messages, {"role": "assistant", "content": text}]}

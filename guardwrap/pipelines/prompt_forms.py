@@ -1,0 +1,172 @@
+"""Prompts in all the forms that pipelines take: read, copied, and what is wrong with them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import GeneratorType
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from jinja2 import TemplateError
+from torch.utils.data import Dataset
+
+from guardwrap.documents.inputs import is_text
+from guardwrap.environment.transformers_internals import Chat, is_valid_message
+from guardwrap.errors import PromptError, UsageError, first_line
+
+__all__ = ["PromptReader", "Prompts", "as_chat", "read_prompts", "taken", "unpadded", "what_is_wrong", "with_kind"]
+
+
+class Prompts(NamedTuple):
+    """What a user gave as prompts.
+
+    Parameters
+    ----------
+    prompts
+        Each as ``preprocess`` takes it; a list, or an iterator where they come lazily.
+    single
+        Whether it was one prompt and no list.
+    lazy
+        Whether they come lazily, from a generator or dataset.
+    """
+
+    prompts: Any
+    single: bool
+    lazy: bool
+
+
+class PromptReader:
+    """Reads the prompts of calls as a pipeline does; what calls of a kind differ in is in the class."""
+
+    media: ClassVar[bool] = False
+    """Whether prompts are more than text."""
+
+    named: ClassVar[str] = "text_inputs"
+    """The name of the prompts in the pipeline's call."""
+
+    unread: ClassVar[str] = "is neither a string nor a chat (a list of messages)"
+    """What is said of a prompt that cannot be read."""
+
+    @classmethod
+    def with_named_inputs(cls, prompts: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return the prompts, which may be given by name, and the other options."""
+        options = dict(options)
+        prompts = options.pop(cls.named, None) if prompts is None else prompts
+        if prompts is None:
+            raise PromptError("there is no prompt: give a string, a chat or a list of them")
+        return prompts, options
+
+    @classmethod
+    def read_prompts(cls, given: Any) -> Prompts:
+        """Read prompts as the pipeline does."""
+        return read_prompts(given, cls.one_prompt, media=cls.media)
+
+    @classmethod
+    def one_prompt(cls, prompt: Any, number: int) -> Any:
+        """Read one of several prompts."""
+        if isinstance(prompt, str | Chat):
+            return taken(prompt)
+        if isinstance(prompt, list | tuple) and prompt and is_valid_message(prompt[0]):
+            return as_chat(prompt, number)
+        raise PromptError(f"prompt {number} {cls.unread}")
+
+
+def read_prompts(given: Any, one: Callable[[Any, int], Any], *, media: bool = False) -> Prompts:
+    """Read prompts as a pipeline does.
+
+    Parameters
+    ----------
+    given
+        A string, a chat, a list of these, a generator or a dataset.
+    one
+        Reads one prompt with its number.
+    media
+        Whether a prompt may be something else, such as audio.
+
+    Raises
+    ------
+    PromptError
+        If they cannot be read.
+    """
+    if isinstance(given, str | Chat):
+        return Prompts([taken(given)], True, False)
+    if isinstance(given, Mapping) and not media:
+        raise PromptError("a chat is a list of messages: [{'role': 'user', 'content': '...'}]")
+    if isinstance(given, list | tuple):
+        if given and is_valid_message(given[0]):
+            return Prompts([as_chat(given, 0)], True, False)
+        return Prompts([one(prompt, i) for i, prompt in enumerate(given)], False, False)
+    if isinstance(given, GeneratorType):
+        first = next(given, None)
+        if first is None:
+            return Prompts([], False, False)
+        if is_valid_message(first):  # the messages of one chat, as the pipeline reads them
+            return Prompts([as_chat([taken(message) for message in itertools.chain([first], given)], 0)], True, False)
+        given = itertools.chain([first], given)
+    elif media and not isinstance(given, Dataset | Iterator):
+        return Prompts([one(given, 0)], True, False)
+    if isinstance(given, Dataset) and not isinstance(given, Iterable):
+        given = map(given.__getitem__, range(len(given)))  # type: ignore[arg-type]  # map-style: it has a length
+    if not isinstance(given, Iterable):
+        raise PromptError(f"cannot read prompts from {type(given).__name__}; give a string, a chat or a list of them")
+    return Prompts((one(prompt, i) for i, prompt in enumerate(given)), False, True)
+
+
+def as_chat(messages: Iterable[Any], number: int) -> Chat:
+    """Return a copy of messages as a chat, or raise PromptError."""
+    try:
+        copied = taken(list(messages))
+    except RecursionError:
+        raise PromptError(f"prompt {number} is nested too deeply, or holds itself") from None
+    for i, message in enumerate(copied):
+        if not is_valid_message(message):
+            raise PromptError(f"prompt {number}: message {i} is no dict with a 'role' and a 'content'")
+    return Chat(copied)
+
+
+def taken(given: Any) -> Any:
+    """Copy what a prompt is made of, but for images and audio: whoever gave it may change it for the next one."""
+    if isinstance(given, Chat):
+        return Chat(taken(list(given.messages)))
+    if isinstance(given, Mapping):
+        return {key: taken(value) for key, value in given.items()}
+    if type(given) in (list, tuple):
+        return type(given)(taken(value) for value in given)
+    return given
+
+
+def what_is_wrong(prompt: Any, error: BaseException) -> str:
+    """Say in one line why a prompt cannot be read, which raised an error."""
+    if all(is_text(text) for text in _strings(prompt)):
+        return with_kind(error)
+    return "it has half of a surrogate pair, which is no character; leave it out"
+
+
+def with_kind(error: BaseException) -> str:
+    """Return the first line of an error, after its type where that alone says what is wrong: ``KeyError: 'x'``."""
+    told = isinstance(error, OSError | ValueError | TypeError | TemplateError)
+    return first_line(error) if told else f"{type(error).__name__}: {first_line(error)}"
+
+
+def _strings(given: Any) -> Iterator[str]:
+    """Yield every string that a prompt is made of."""
+    if isinstance(given, str):
+        yield given
+    given = given.messages if isinstance(given, Chat) else given
+    given = list(given.values()) if isinstance(given, Mapping) else given
+    if isinstance(given, list | tuple):
+        for part in given:
+            yield from _strings(part)
+
+
+def unpadded(ids: torch.Tensor, mask: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield each row without its padding."""
+    for number, (row, seen) in enumerate(zip(ids, mask.bool(), strict=True)):
+        places = seen.nonzero().squeeze(1)
+        if not len(places):
+            raise PromptError(f"prompt {number} is empty")
+        start, end = int(places[0]), int(places[-1]) + 1
+        if end - start != len(places):
+            raise UsageError(f"the attention_mask of prompt {number} has a hole; padding goes at the ends")
+        yield row[start:end]

@@ -1,0 +1,72 @@
+"""The pilot of a call, and the plan that follows from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from guardwrap.errors import UsageError
+from guardwrap.planning.alternatives import cheapest, sampler_for, way_of
+from guardwrap.planning.plan import Plan, planned, spent
+from guardwrap.samplers import sampler_named
+from guardwrap.session.base_session import require_whole
+from guardwrap.session.endpoint_session import EndpointSession
+from guardwrap.session.local_session import Session
+
+__all__ = ["plan_of"]
+
+_PLANNED = ("rejection", "qrs")
+"""Samplers whose cost follows from a pilot."""
+
+
+def plan_of(session: Session | EndpointSession, prompts: Any, pilot: int, options: Mapping[str, Any]) -> Plan:
+    """Say what a call will cost; see ``GuardedGenerator.plan``.
+
+    Parameters
+    ----------
+    session
+        What would serve the call.
+    prompts, options
+        Of the call.
+    pilot
+        Attempts for each prompt, from each source of texts.
+    """
+    options = dict(options)
+    on_attempt = options.pop("on_attempt", None)
+    prompts = list(prompts) if isinstance(prompts, Iterator) else prompts  # they are drawn for more than once
+    texts = require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
+    elsewhere = session.draws_elsewhere(options)
+    named = None if options.get("sampler") is None else sampler_named(options["sampler"])
+    if named is None and session.sampler.name == "qrs":
+        named = session.sampler
+    if named is not None and named.name not in _PLANNED:
+        raise UsageError(f"a plan knows what {' and '.join(_PLANNED)} cost, and not {named.name}; leave sampler out")
+    weighed = elsewhere and (session.weighs(prompts, options) if named is None else named.weighs)
+    if isinstance(options.get("constraint_each"), Iterator):
+        options["constraint_each"] = list(options["constraint_each"])
+    outcomes, attempts = session.pilot(prompts, pilot, weigh=weighed, on_attempt=on_attempt, **options)
+    budgets = session.budgets(len(outcomes), options)
+    kind = "rejection" if not weighed else sampler_for(attempts) if named is None else named.name
+    made = planned(
+        outcomes,
+        attempts,
+        texts=texts,
+        budgets=budgets,
+        rows=options.get("batch_size") or session.batch_size,
+        kind=kind,
+        itself=not elsewhere,
+        weighed=weighed,
+    )
+    made = dataclasses.replace(made, chosen=named is None and kind != "rejection")
+    if not attempts or outcomes[0].report.acceptance is None:  # greedy search has but one text
+        return made
+    ways = [way_of(outcomes, attempts, kind=kind, texts=texts)]
+    drawn, seconds = made.spent
+    for weigh, rest in session.other_ways(options):
+        outcomes, attempts = session.pilot(prompts, pilot, weigh=weigh, on_attempt=on_attempt, **rest)
+        ways.append(way_of(outcomes, attempts, kind=sampler_for(attempts) if weigh else "rejection", texts=texts))
+        of_way = spent(outcomes)
+        drawn, seconds = drawn + of_way[0], seconds + of_way[1]
+    hint = cheapest(ways, budgets)
+    return dataclasses.replace(made, ways=tuple(ways), advice=hint or made.advice, spent=(drawn, seconds))

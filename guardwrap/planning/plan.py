@@ -1,0 +1,369 @@
+"""What a run will cost, said before it is paid for: a small pilot, and what follows from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from guardwrap.budget import Budget
+from guardwrap.formatting import blamed, counted, digits, upwards
+from guardwrap.metrics import acceptance_rate
+from guardwrap.outcomes import FEW, SAMPLER, Estimate, Outcome, bounded, plain
+from guardwrap.planning.alternatives import ENOUGH, Way, attempts_before, satisfied_in, texts_of, worth_in
+from guardwrap.planning.probability import MOST, SURE, enough_for, reached
+from guardwrap.samplers import Attempt
+
+__all__ = ["Forecast", "Plan", "planned", "spent"]
+
+_FEW = 10
+"""Texts of a pilot that are few to plan with: what follows may be wrong by a third and more."""
+
+_MORE = 256
+"""Attempts of a pilot, at the least, where a smaller one had no text."""
+
+_LIMITS = {
+    "max_attempts": "attempts",
+    "max_tokens": "tokens",
+    "max_computed_tokens": "computed tokens",
+    "max_seconds": "seconds",
+    "deadline": "seconds at the very most",
+}
+"""What a budget limits, in words."""
+
+_SHOWN = 3
+"""Parts of the constraint that are shown with what they rejected, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What one prompt will cost.
+
+    Parameters
+    ----------
+    prompt
+        As it was given.
+    texts
+        Asked for.
+    pilot
+        Attempts of the pilot.
+    acceptance
+        Share of attempts that give a text, with its 95 % interval.
+    attempts, tokens, seconds
+        Expected for ``texts``, with the attempts that QRS draws before its first text; the ends of the intervals follow
+        from those of ``acceptance``, and are infinite where the pilot saw no acceptance. They are of the mean: a single
+        run may take less or more. Tokens are those that are drawn; seconds, of several prompts, each one's part of the
+        batch.
+    suffices
+        Probability that the budget is enough, given the pilot: from the beta-binomial law of the acceptances to come
+        under Jeffreys' prior. For QRS its own pilot comes first, and the texts of what is left; nan where the
+        pilot is worth less than ten draws of g: with more attempts the acceptance rate of QRS often falls.
+    rejections
+        For each part of the constraint the attempts that it was first to reject.
+    budget
+        Attempts with which the texts are reached with probability 0.99, or None where no useful number of them is.
+    before
+        Of ``attempts`` those that QRS draws before its first text: its own pilot.
+    allowed
+        The budget that was planned for.
+    more
+        Attempts of a pilot that would tell what QRS takes, where this one has too few; 0 where it tells.
+    """
+
+    prompt: Any
+    texts: int
+    pilot: int
+    acceptance: Estimate
+    attempts: Estimate
+    tokens: Estimate
+    seconds: Estimate
+    suffices: float
+    rejections: Mapping[str, int]
+    budget: int | None
+    before: float = 0.0
+    allowed: Budget = field(default_factory=Budget)
+    more: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a call will cost, and what to do about it.
+
+    Parameters
+    ----------
+    forecasts
+        One for each prompt of the pilot.
+    sampler
+        The one it would choose, in words.
+    budget
+        Attempts a prompt that it would allow; None where more are needed than it would ever allow.
+    advice
+        What it recommends, in one sentence.
+    ways
+        What the call would draw from, and what it might: the model itself, and masked, where that is possible.
+    spent
+        What the plan itself took, over all prompts and ways: attempts, and seconds.
+    chosen
+        Whether the sampler is another than the call would take by itself.
+    """
+
+    forecasts: tuple[Forecast, ...]
+    sampler: str
+    budget: Budget | None
+    advice: str
+    ways: tuple[Way, ...] = ()
+    spent: tuple[int, float] = (0, 0.0)
+    chosen: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain JSON types; infinite figures are None."""
+        budget = None if self.budget is None else self.budget.max_attempts
+        return {
+            "forecasts": plain(self.forecasts),
+            "sampler": self.sampler,
+            "max_attempts": budget,
+            "advice": self.advice,
+            "ways": plain(self.ways),
+            "spent": plain(self.spent),
+            "chosen": self.chosen,
+        }
+
+    def __str__(self) -> str:
+        lines = []
+        if self.chosen:
+            lines.append(
+                f"(planned for sampler={self.sampler!r}: name it in the run, which else gives other texts than g)"
+            )
+        for each in self.forecasts:
+            worst = [f"{label}: {of}" for label, of in blamed(each.rejections, each.pilot).items()]
+            rate = str(each.acceptance) if each.acceptance.value else f"below {each.acceptance.high:.2g} (95 %)"
+            rate += " for QRS" if self.sampler == "qrs" else ""
+            first = f", the first {each.before:,.0f} for QRS's pilot" if each.before else ""
+            lines += [
+                f"{counted(each.texts, 'text')} for {_short(each.prompt)}",
+                f"  acceptance   {rate}, from {counted(each.pilot, 'attempt')} of the pilot",
+                f"  attempts     {bounded(each.attempts)}{first}",
+                f"  tokens       {bounded(each.tokens)} drawn",
+                f"  seconds      {bounded(each.seconds)}",
+                f"  suffices     {_suffices(each)}",
+            ]
+            lines += [f"  rejected by  {part}" for part in worst[:_SHOWN]]
+        if self.ways:
+            every = ", over all prompts" if len(self.forecasts) > 1 else ""
+            lines += [f"ways to draw{every}", *(f"  {way}" for way in self.ways)]
+        if any(each.allowed.max_tokens or each.allowed.max_computed_tokens for each in self.forecasts):
+            lines.append("(max_tokens counts what is drawn; what attempts begin with alike is computed once)")
+        if self.forecasts:
+            alone = "" if len(self.forecasts) == 1 else "; seconds are each prompt's part of a batch that all share"
+            lines.append(f"([...]: 95 % intervals of the mean; a single run may take less or more{alone})")
+        attempts, seconds = self.spent
+        if attempts:
+            lines.append(f"(this plan itself took {counted(attempts, 'attempt')} and {seconds:.1f} s)")
+        return "\n".join([*lines, f"recommended: {self.advice}"])
+
+
+def _short(prompt: Any) -> str:
+    last = prompt[-1] if isinstance(prompt, Sequence) and not isinstance(prompt, str) and prompt else None
+    said = last.get("content") if isinstance(last, Mapping) else prompt  # of a chat its last message
+    text = said if isinstance(said, str) else repr(prompt)
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _suffices(forecast: Forecast) -> str:
+    if not forecast.acceptance.value:
+        return "cannot be told: no attempt of the pilot gave a text"
+    limits = [f"{limit:,} {what}" for name, what in _LIMITS.items() if (limit := getattr(forecast.allowed, name))]
+    if not limits:
+        return "for sure: the budget has no limit"
+    if forecast.more:
+        return f"cannot be told: {_too_few(forecast)}"
+    sure = forecast.suffices
+    chance = "above 0.99" if sure > 0.99 else "below 0.01" if sure < 0.01 else f"{sure:.2g}"
+    return f"a budget of {' and '.join(limits)} is enough with probability {chance}"
+
+
+def _too_few(forecast: Forecast) -> str:
+    return (
+        f"the pilot's {counted(forecast.pilot, 'attempt')} are worth less than {FEW:.0f} of your model's own texts, "
+        "and QRS accepts fewer where more are known"
+    )
+
+
+def planned(
+    outcomes: Sequence[Outcome],
+    attempts: Sequence[Sequence[Attempt]],
+    *,
+    texts: int,
+    budgets: Sequence[Budget],
+    rows: int,
+    kind: str,
+    itself: bool,
+    weighed: bool,
+) -> Plan:
+    """Make a plan of a pilot.
+
+    Parameters
+    ----------
+    outcomes, attempts
+        Of the pilot, one for each prompt.
+    texts
+        How many will be asked for, for each prompt.
+    budgets
+        For the run, one for each prompt.
+    rows
+        Attempts that are drawn side by side, at most.
+    kind
+        The sampler: ``"rejection"``, or ``"qrs"`` for attempts with weights.
+    itself, weighed
+        Whether attempts are drawn from the model itself, and whether they have weights.
+    """
+    made, wall = spent(outcomes)
+    seconds = wall / made if made else 0.0
+    # However few they are, prompts wait together for attempts from beginning to end, round after round.
+    side_by_side = min(rows, made) / max(1, len(outcomes))
+    forecasts = []
+    for outcome, drawn, budget in zip(outcomes, attempts, budgets, strict=True):
+        accepted, satisfied = texts_of(drawn, kind), satisfied_in(drawn, kind)
+        forecasts.append(
+            _forecast(
+                outcome,
+                texts,
+                accepted,
+                satisfied,
+                budget,
+                worth=worth_in(drawn, kind),
+                seconds=seconds,
+                side_by_side=side_by_side,
+            )
+        )
+    needed = [each.budget for each in forecasts]
+    enough = None if None in needed or not needed else Budget(max_attempts=max(n for n in needed if n is not None))
+    advice = _advice(forecasts, kind, enough, budgets, itself=itself, weighed=weighed)
+    return Plan(tuple(forecasts), kind, enough, advice, spent=(made, wall))
+
+
+def spent(outcomes: Sequence[Outcome]) -> tuple[int, float]:
+    """Return the attempts and the seconds that outcomes took."""
+    usages = [outcome.report.usage for outcome in outcomes]
+    return sum(of.attempts + of.surplus_attempts for of in usages), sum(of.seconds for of in usages)
+
+
+def _forecast(
+    outcome: Outcome,
+    texts: int,
+    accepted: float,
+    satisfied: int | None,
+    budget: Budget,
+    *,
+    worth: float | None,
+    seconds: float,
+    side_by_side: float,
+) -> Forecast:
+    """Say what a prompt will cost.
+
+    Parameters
+    ----------
+    outcome
+        Of the pilot.
+    texts
+        How many will be asked for.
+    accepted
+        Of the pilot's attempts, how many would have given a text; for a sampler that accepts at random their expected
+        number.
+    satisfied
+        For QRS, how many of the pilot's attempts satisfy the constraint.
+    budget
+        For the run.
+    worth
+        For QRS, how many draws of g the pilot's attempts are worth, where some satisfy the constraint.
+    seconds
+        Of one attempt, of many side by side.
+    side_by_side
+        Attempts that take as long as one, of each prompt.
+    """
+    usage = outcome.report.usage
+    pilot, length = usage.attempts, usage.tokens / max(usage.attempts, 1)
+    computed = usage.computed_tokens / max(usage.attempts + usage.surplus_attempts, 1)
+    counted = acceptance_rate(math.floor(accepted), pilot, stopped_on_acceptance=False)
+    rate = counted._replace(value=accepted / pilot) if pilot else counted
+    before = attempts_before(satisfied, pilot)
+    attempts = Estimate(*(before + texts / share if share else math.inf for share in (rate.value, rate.high, rate.low)))
+    more = 0 if worth is None or worth >= FEW else upwards(max(4.0, 2 * FEW / worth) * pilot)
+    allowed = min(
+        math.inf if budget.max_attempts is None else budget.max_attempts,
+        math.inf if budget.max_tokens is None else budget.max_tokens / max(length, 1),
+        math.inf if budget.max_computed_tokens is None else budget.max_computed_tokens / max(computed, 1e-9),
+        math.inf if budget.max_seconds is None else budget.max_seconds / max(seconds, 1e-9),
+        math.inf if budget.deadline is None else budget.deadline / max(seconds, 1e-9),
+    )
+    return Forecast(
+        prompt=outcome.prompt,
+        texts=texts,
+        pilot=pilot,
+        acceptance=rate,
+        attempts=attempts,
+        tokens=Estimate(*(length * count for count in attempts)),
+        seconds=Estimate(*(seconds * max(count, side_by_side * _rounds(count / texts)) for count in attempts)),
+        suffices=math.nan if more else reached(texts, allowed, accepted, pilot, satisfied),
+        rejections={label: count for label, count in outcome.report.rejections.items() if label != SAMPLER},
+        budget=None if more else enough_for(texts, accepted, pilot, satisfied),
+        before=before,
+        allowed=budget,
+        more=more,
+    )
+
+
+def _rounds(attempts: float) -> float:
+    """Return how many rounds so many attempts a text take: one of them, then two, four, and so on while all fail."""
+    return math.log2(1 + attempts)
+
+
+def _advice(
+    forecasts: Sequence[Forecast],
+    kind: str,
+    enough: Budget | None,
+    budgets: Sequence[Budget],
+    *,
+    itself: bool,
+    weighed: bool,
+) -> str:
+    """One sentence about what to do."""
+    if not forecasts:
+        return "give a prompt, there is none"
+    hint = "hint at it (proposal=Prompt(...)), " if itself else ""
+    help_ = f"ask for it in the prompt, {hint}train an adapter, or weaken the constraint"
+    hopeless = [number for number, each in enumerate(forecasts, start=1) if not each.acceptance.value]
+    if hopeless:
+        many = f"{len(hopeless)} of {len(forecasts)} prompts (the first is number {hopeless[0]})"
+        which = many if len(hopeless) > 1 else "the prompt" if len(forecasts) == 1 else f"prompt {hopeless[0]}"
+        least = min((forecasts[number - 1] for number in hopeless), key=lambda each: each.pilot)
+        none = f"{which} had no text in {counted(least.pilot, 'attempt')}"
+        if least.pilot < ENOUGH:
+            share = f"at most {digits(100 * least.acceptance.high)} % of them give one (95 %)"
+            return f"pilot={max(_MORE, 4 * least.pilot)} first, to see more: {none}, so {share}"
+        return f"{help_}: {none}"
+    if any(each.more for each in forecasts):
+        unsure = max(forecasts, key=lambda each: each.more)
+        return f"pilot={unsure.more} first, to see more: {_too_few(unsure)}"
+    near = "" if weighed or itself else " (the proposal's texts that satisfy it, not g)"
+    worst = min(forecasts, key=lambda each: each.suffices)
+    if worst.suffices >= SURE:
+        return f"sampler={kind!r}{near} and the budget as it is, which suffices"
+    if enough is None:
+        return f"{help_}: no budget of {MOST:,} attempts would do"
+    others = [
+        name
+        for name in ("max_tokens", "max_computed_tokens", "max_seconds", "deadline")
+        if any(getattr(budget, name) for budget in budgets)
+    ]
+    without = f" without {' and '.join(others)}" if others else ""
+    few = worst.acceptance.value * worst.pilot < _FEW
+    more = f"; few attempts gave a text, pilot={4 * worst.pilot} would tell more" if few else ""
+    cheaper = "" if not itself or worst.acceptance.value > 0.01 else f"; cheaper: {help_}"
+    whose = ""
+    if len(forecasts) > 1:
+        most = max(range(len(forecasts)), key=lambda i: forecasts[i].budget or 0)
+        whose = f" for prompt {most + 1}, which needs most"
+    allowed = f"Budget(max_attempts={enough.max_attempts}){without}, enough with probability {SURE}{whose}"
+    return f"sampler={kind!r}{near} and {allowed}{more}{cheaper}"

@@ -1,0 +1,210 @@
+"""Where prompts come from: arguments, lines, JSON Lines."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from guardwrap.constraints.files.coerce import Own
+from guardwrap.documents.inputs import is_text
+from guardwrap.errors import PromptError, UsageError
+from guardwrap.prompt_files.overrides import ReadOwn
+
+__all__ = ["Item", "Source", "lines", "require_prompt", "source_of"]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One prompt with what came along.
+
+    Parameters
+    ----------
+    where
+        What error messages call it.
+    fields
+        What the output repeats: ``"prompt"`` or ``"messages"``, and any other field of a JSON line.
+    own
+        What it asks for on its own.
+    """
+
+    where: str
+    fields: dict[str, Any]
+    own: Own = field(default_factory=Own)
+
+    @property
+    def summary(self) -> str:
+        """The prompt, or the last message of a chat, for people."""
+        return str(self.fields["prompt"] if "prompt" in self.fields else self.fields["messages"][-1]["content"])
+
+    def given(self, chat: bool) -> str | list[dict[str, Any]]:
+        """Return the prompt as ``GuardedGenerator`` takes it; with ``chat``, a string becomes a user message."""
+        if "messages" in self.fields:
+            messages: list[dict[str, Any]] = self.fields["messages"]
+            return messages
+        prompt: str = self.fields["prompt"]
+        return [{"role": "user", "content": prompt}] if chat else prompt
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the prompts of a call come from.
+
+    Parameters
+    ----------
+    arguments
+        Prompts given as they are.
+    path
+        Of a file of prompts, ``-`` for stdin, or None.
+    jsonl
+        Whether the file has JSON Lines instead of one prompt a line.
+    parquet
+        Whether it is a Parquet file, which ``guardwrap.ray`` reads.
+    read_own
+        Reads what a JSON line asks for on its own.
+    """
+
+    arguments: tuple[str, ...] = ()
+    path: str | None = None
+    jsonl: bool = False
+    parquet: bool = False
+    read_own: ReadOwn = lambda *_: Own()
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return "the arguments" if self.path is None else "stdin" if self.path == "-" else self.path
+
+    def items(self) -> Iterator[Item]:
+        """Read the prompts one by one.
+
+        Raises
+        ------
+        PromptError
+            If one is not well formed; the message names the line.
+        """
+        if self.path is None:
+            for number, prompt in enumerate(self.arguments, start=1):
+                if not is_text(prompt):
+                    raise PromptError(f"argument {number}: not UTF-8 text")
+                yield Item(f"argument {number}", {"prompt": prompt})
+            return
+        for where, line in lines(self.path):
+            if self.jsonl:
+                fields = _fields(where, line)
+                yield Item(where, fields, self.read_own(where, fields))
+            else:
+                yield Item(where, {"prompt": _filled(where, line)})
+
+    @property
+    def streams(self) -> bool:
+        """Whether the prompts are a stream, which may have no end and is read once."""
+        return self.path is not None and (
+            self.path == "-" or (Path(self.path).exists() and not Path(self.path).is_file())
+        )
+
+    def count(self) -> int | None:
+        """Read through all prompts once, so that a bad one is found before the work begins; None for a stream."""
+        return None if self.streams else sum(1 for _ in self.items())
+
+
+def source_of(arguments: Sequence[str], file: str | None, jsonl: str | None, parquet: str | None = None) -> Source:
+    """Find out from the command line where the prompts come from.
+
+    Raises
+    ------
+    UsageError
+        If they come from nowhere, or from two places.
+    """
+    if sum((bool(arguments), file is not None, jsonl is not None, parquet is not None)) > 1:
+        raise UsageError("prompts come from one place: arguments, --file, --jsonl, --parquet or stdin")
+    if parquet is not None:
+        return Source(path=parquet, parquet=True)
+    if jsonl is not None:
+        return Source(path=jsonl, jsonl=True)
+    if file is not None or list(arguments) == ["-"]:
+        return Source(path=file or "-")
+    if arguments:
+        return Source(tuple(arguments))
+    if sys.stdin.isatty():
+        raise UsageError("no prompts; give them as arguments, with --file or --jsonl, or on stdin")
+    return Source(path="-")
+
+
+def lines(path: str) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a UTF-8 file, or of stdin for ``-``, each with where it stands.
+
+    Raises
+    ------
+    PromptError
+        If the file cannot be read.
+    """
+    if path == "-":
+        yield from _decoded("stdin", sys.stdin.buffer)
+        return
+    try:
+        with open(path, "rb") as file:
+            yield from _decoded(path, file)
+    except (OSError, ValueError) as error:  # ValueError of a name that cannot be one
+        raise PromptError(f"cannot read {path!r}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _decoded(name: str, stream: BinaryIO) -> Iterator[tuple[str, str]]:
+    for number, raw in enumerate(stream, start=1):
+        where = f"{name}:{number}"
+        try:
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError:
+            raise PromptError(f"{where}: not UTF-8 text") from None
+        yield where, line.rstrip("\r\n")
+
+
+def _filled(where: str, line: str) -> str:
+    if not line.strip():
+        raise PromptError(f'{where}: empty line; remove it, or ask for an empty prompt by --jsonl and {{"prompt": ""}}')
+    return line
+
+
+def _fields(where: str, line: str) -> dict[str, Any]:
+    """Read a line of JSON."""
+    try:
+        fields = json.loads(line, parse_constant=_number, parse_float=_number)
+    except PromptError as error:
+        raise PromptError(f"{where}: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise PromptError(f"{where}: not JSON: {getattr(error, 'msg', 'unreadable')}") from None
+    return require_prompt(where, fields)
+
+
+def require_prompt(where: str, fields: Any) -> dict[str, Any]:
+    """Return the fields of a line, or raise PromptError unless they have a prompt."""
+    if not isinstance(fields, dict) or ("prompt" in fields) == ("messages" in fields):
+        raise PromptError(f'{where}: needs an object with either "prompt" (a string) or "messages" (a chat)')
+    if "prompt" in fields and not isinstance(fields["prompt"], str):
+        raise PromptError(f'{where}: "prompt" is not a string')
+    if "messages" in fields and not _is_chat(fields["messages"]):
+        raise PromptError(f'{where}: "messages" is not a chat: [{{"role": "user", "content": "..."}}]')
+    told = [fields["prompt"]] if "prompt" in fields else [message["content"] for message in fields["messages"]]
+    if not all(is_text(text) for text in told if isinstance(text, str)):
+        raise PromptError(f"{where}: has half of a surrogate pair, such as \\ud800, which is no character")
+    return fields
+
+
+def _number(spelt: str) -> float:
+    """Read a number; what Python would write again as NaN or Infinity is none of JSON."""
+    number = float(spelt)
+    if not math.isfinite(number):
+        raise PromptError(f"{spelt[:40]} is no number that JSON can have; write null, or a string")
+    return number
+
+
+def _is_chat(messages: Any) -> bool:
+    return (
+        isinstance(messages, list)
+        and bool(messages)
+        and all(isinstance(m, dict) and isinstance(m.get("role"), str) and "content" in m for m in messages)
+    )

@@ -1,0 +1,161 @@
+"""A job: rows of a file through workers into a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from guardwrap.errors import UsageError
+from guardwrap.prompt_files.prompts import Item
+from guardwrap.ray.dataset_rows import Row, block_size, fingerprint, key_of, numbered
+from guardwrap.ray.result_folder import Folder, first_other
+from guardwrap.ray.worker import LineWorker, Recipe
+
+__all__ = ["blocks", "left", "order_of", "require_same", "run"]
+
+
+def order_of(rows: Iterable[Row]) -> dict[int, int]:
+    """Return the rows' places by the keys of their ids. Reads all of them once, so that a bad one is found first."""
+    return {key_of(row.id): number for number, row in enumerate(rows)}
+
+
+def require_same(folder: Folder, run: Mapping[str, Any], *, other_budget: bool = False) -> None:
+    """Raise UsageError where the folder was begun by a run that asked for something else.
+
+    Parameters
+    ----------
+    folder
+        With its records.
+    run
+        What is asked for, by what it is called.
+    other_budget
+        Whether the budget may be another one.
+    """
+    before = folder.made_with()
+    if before is None:
+        if folder.done:
+            raise UsageError(f"{str(folder.path)!r} does not say how it was made; give another -o")
+        return
+    name = first_other({**before, "budget": run.get("budget")} if other_budget else before, run)
+    if name is not None:
+        raise UsageError(f"{str(folder.path)!r} was made with another {name}; resume with the same")
+
+
+def left(rows: Iterable[Row], folder: Folder, *, retry_seed: int | None = None) -> Iterator[Row | None]:
+    """Yield the rows that are to be drawn for, and None for one that has its record.
+
+    Parameters
+    ----------
+    rows
+        All of them.
+    folder
+        Where the records are.
+    retry_seed
+        With this seed rows that failed are drawn for again; None leaves them.
+
+    Raises
+    ------
+    UsageError
+        If a record with the same id is of another prompt.
+    """
+    for row in rows:
+        done = folder.done.get(key_of(row.id))
+        if done is None:
+            yield row
+            continue
+        if done.row != fingerprint(row.item.fields):
+            raise UsageError(
+                f"{row.item.where}: {str(folder.path)!r} has the id {row.id!r} with another prompt or other fields; "
+                "resume with the same rows"
+            )
+        if done.ok or retry_seed is None:
+            yield None
+            continue
+        place = row.item.own.number
+        own = dataclasses.replace(row.item.own, seed=retry_seed, number=key_of(row.id) if place is None else place)
+        yield Row(row.id, dataclasses.replace(row.item, own=own), done.again + 1)
+
+
+def blocks(rows: Iterable[Row | None], size: int) -> Iterator[list[Row]]:
+    """Cut rows into blocks, the same ones however many are done: what is done is left out of its block."""
+    block: list[Row] = []
+    for number, row in enumerate(rows, start=1):
+        block += [] if row is None else [row]
+        if number % size == 0 and block:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def run(
+    items: Callable[[], Iterator[Item]],
+    order: Mapping[int, int],
+    folder: Folder,
+    recipe: Recipe,
+    ray: Any,
+    *,
+    workers: int,
+    gpus: float = 0,
+    retry_seed: int | None = None,
+) -> None:
+    """Draw for all rows that have no record, and make the files of the folder at the end.
+
+    Parameters
+    ----------
+    items
+        Reads the prompts from the beginning.
+    order
+        Of their ids; see ``order_of``.
+    folder
+        For the records.
+    recipe
+        What workers make their wrappers of.
+    ray
+        The library, connected.
+    workers, gpus
+        How many there are, and the GPUs of each.
+    retry_seed
+        See ``left``.
+
+    Raises
+    ------
+    GuardwrapError
+        If the model or its server cannot be used. What was done by then is in the folder.
+    """
+    rows = left(numbered(items()), folder, retry_seed=retry_seed)
+    refs = [_put(ray, block) for block in blocks(rows, block_size(len(order)))]
+    if refs:
+        for lines in _drawn(ray, refs, recipe, min(workers, len(refs)), gpus):
+            folder.add(lines)
+    folder.merge(order)
+
+
+def _put(ray: Any, block: list[Row]) -> Any:
+    """Put a block where workers find it: outside of this process, whose memory does not grow with the rows."""
+    import pyarrow
+
+    return ray.put(pyarrow.table({"row": [ray.cloudpickle.dumps(row) for row in block]}))
+
+
+def _drawn(ray: Any, refs: list[Any], recipe: Recipe, workers: int, gpus: float) -> Iterator[list[bytes]]:
+    """Have workers draw for blocks, and yield the lines of each when it is done, in any order."""
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    drawn = ray.data.from_arrow_refs(refs).map_batches(
+        LineWorker,
+        fn_constructor_args=(recipe,),
+        batch_size=None,  # a block at a time
+        batch_format="pyarrow",
+        compute=ray.data.ActorPoolStrategy(size=workers),
+        num_cpus=1,
+        num_gpus=gpus,
+    )  # an actor that is killed begins anew with the block that it had: Ray Data restarts them without end
+    for table in drawn.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+        for error in filter(None, table["error"].to_pylist()):
+            raise pickle.loads(error)
+        yield table["line"].to_pylist()

@@ -1,0 +1,147 @@
+"""Attempts that ended become texts and are judged: those of all requests under one constraint together.
+
+Costly parts, such as classifiers, judge the texts of all requests that have them together, whatever else those ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.checking import Judgement, judge_parts
+from guardwrap.documents.limits import judging
+from guardwrap.errors import own_error
+from guardwrap.outcomes import Draw
+from guardwrap.scheduling.backend import Decoded, grouped
+from guardwrap.scheduling.request import Request
+from guardwrap.scheduling.request_state import Judged
+
+__all__ = ["COSTLY", "Failures", "judged"]
+
+COSTLY = 2
+"""``Constraint.cost`` from which parts judge many texts together."""
+
+Within = Callable[[Request], AbstractContextManager[Any]]
+
+Failures = dict[Request, Exception]
+"""What judging a request's attempts raised."""
+
+
+def judged(ended: Sequence[Decoded], *, within: Within | None = None) -> tuple[list[Judged], Failures]:
+    """Decode attempts, judge those that are whole, and weigh those that satisfy their constraint.
+
+    A checker that raises ends the requests whose attempts it raises for, and no other. A text that has been judged
+    before, as the backend remembers, is not judged again.
+
+    Parameters
+    ----------
+    ended
+        Attempts of any requests, none of them failed.
+    within
+        What the cheap parts of a request are judged in. A request fails with StepOver where that is too little.
+    """
+    failures: Failures = {}
+    draws: dict[int, Draw] = {}
+    before: list[Judged] = []
+    for i, attempt in enumerate(ended):
+        request = _request(attempt)
+        remembered = None if attempt.memo is None else attempt.memo.by_request.get(request)
+        if remembered is not None:
+            before.append(Judged(attempt, *remembered))
+            continue
+        try:
+            finished = attempt.status == "finished"
+            draws[i] = request.draw_of(request.prompt, attempt.grown, finished, attempt.log_probability)
+        except BaseException as error:
+            failures.setdefault(request, own_error(error))
+    judgements = {i: Judgement(False, ended[i].blame) for i in draws if not ended[i].whole}
+    whole = [i for i in draws if ended[i].whole]
+    judgements |= {i: known for i in whole if (known := _remembered(ended[i], draws[i])) is not None}
+    with judging():
+        judgements |= _judgements(ended, draws, [i for i in whole if i not in judgements], failures, within)
+    weights: dict[int, float] = {}
+    heavy = [i for i in whole if judgements[i].satisfied and _request(ended[i]).weigh is not None]
+    for places in grouped(heavy, lambda i: id(_request(ended[i]).weigh)):
+        weights |= _each(ended, places, failures, lambda part: _weigh(ended, draws, part))
+    kept = [i for i in draws if _request(ended[i]) not in failures]
+    found = [Judged(ended[i], draws[i], judgements[i], weights.get(i, ended[i].log_left)) for i in kept]
+    for item in found:
+        _remember(item)
+    return [*before, *found], failures
+
+
+def _remembered(attempt: Decoded, draw: Draw) -> Judgement | None:
+    """Return what was found out about a text of the same tokens, perhaps of another request."""
+    return None if attempt.memo is None else attempt.memo.judgements.get(_read_of(draw))
+
+
+def _remember(item: Judged) -> None:
+    memo = item.decoded.memo
+    if memo is not None:
+        memo.by_request[_request(item.decoded)] = item.draw, item.judgement, item.log_weight
+        memo.judgements[_read_of(item.draw)] = item.judgement
+
+
+def _read_of(draw: Draw) -> Hashable:
+    """Everything that a judgement may read of a draw, its tokens and their log-probability aside: those are the memo's.
+
+    The same tokens need not be the same text: a call decodes them in its way, after the text of its own prompt.
+    """
+    return draw.prompt, draw.text, draw.full, draw.finished, draw.fault
+
+
+def _request(attempt: Decoded) -> Request:
+    request: Request = attempt.launch.request
+    return request
+
+
+def _each(ended: Sequence[Decoded], places: Sequence[int], failures: Failures, work: Any) -> dict[int, Any]:
+    """Do the work for all places together; where that raises, for each request alone, to learn whose fault it is."""
+    try:
+        return dict(zip(places, work(places), strict=True))
+    except BaseException as error:
+        own = own_error(error)
+        parts = grouped(places, lambda i: _request(ended[i]))
+        if len(parts) == 1:
+            failures[_request(ended[places[0]])] = own
+            return {i: Judgement(False) for i in places}
+    found: dict[int, Any] = {}
+    for part in parts:
+        found |= _each(ended, part, failures, work)
+    return found
+
+
+def _judgements(
+    ended: Sequence[Decoded],
+    draws: dict[int, Draw],
+    whole: Sequence[int],
+    failures: Failures,
+    within: Within | None,
+) -> dict[int, Judgement]:
+    """Judge whole texts: under each constraint its cheap parts first, then costly parts on all that are left."""
+    found: dict[int, Judgement] = {}
+    left: dict[int, list[Constraint]] = {}
+
+    def by(parts: Sequence[Constraint], places: Sequence[int], clock: Within = nullcontext) -> None:
+        def judge(some: Sequence[int]) -> list[Judgement]:
+            with clock(_request(ended[some[0]])):
+                return judge_parts(parts, [draws[i] for i in some])
+
+        found.update(_each(ended, places, failures, judge))
+
+    for places in grouped(whole, lambda i: _request(ended[i]).rule if within is None else _request(ended[i])):
+        parts = _request(ended[places[0]]).constraint.parts
+        by([part for part in parts if part.cost < COSTLY], places, within or nullcontext)
+        left |= {i: [part for part in parts if part.cost >= COSTLY] for i in places}
+    while waiting := [i for i, parts in left.items() if parts and found[i].satisfied]:
+        following = {i: left[i].pop(0) for i in waiting}
+        for places in grouped(waiting, following.__getitem__):
+            by([following[places[0]]], places)
+    return found
+
+
+def _weigh(ended: Sequence[Decoded], draws: dict[int, Draw], places: Sequence[int]) -> list[float]:
+    weigh = _request(ended[places[0]]).weigh
+    return [] if weigh is None else weigh([(_request(ended[i]).prompt, draws[i], ended[i].log_left) for i in places])

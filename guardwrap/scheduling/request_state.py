@@ -1,0 +1,365 @@
+"""What one request has got and spent: launch order, budgets, reports."""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_right, insort
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from guardwrap.constraints.checking import Judgement
+from guardwrap.constraints.json.values import parser_of
+from guardwrap.formatting import counted, digits
+from guardwrap.metrics import acceptance_rate
+from guardwrap.outcomes import FEW, SAMPLER, Draw, Estimate, Outcome, Report, Usage
+from guardwrap.samplers import Attempt
+from guardwrap.scheduling.backend import Backend, Decoded, Launch, Narrowed
+from guardwrap.scheduling.randomness import decision, skipped
+from guardwrap.scheduling.request import Request
+from guardwrap.scheduling.skip_rounds import Rounds
+from guardwrap.scheduling.step_allowance import Allowance, AllowedMask, allowed_watch
+
+__all__ = ["Account", "Judged", "next_in_turn"]
+
+SKIPPED = "known before it was drawn"
+"""What reports say rejected an attempt that was skipped."""
+
+_CLOCK = "max_time cuts texts by the clock, so the same seed need not give the same texts again"
+_SKIPS = "{} of {} attempts were not drawn, as they were known to be rejected: their number was drawn, exactly"
+
+_LITTLE = (
+    "all attempts are worth {} draws of g, too few to tell the distance to it: more of them, as of a larger pilot, "
+    "would tell more, and another proposal may be nearer"
+)
+_NEVER = "no text that can be drawn under these settings satisfies the constraint"
+_GIVEN_UP = (
+    "the mask was given up {}, as it took longer than others in the batch may wait: weights count that, and the same "
+    "seed need not give the same texts again"
+)
+_UNKNOWN = "nothing that can be told: the report itself failed"
+_OWN = "attempts were the model's own, without a proposal: sampler='rejection' gives exactly g, and takes {} of them"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An attempt that ended, as text, with what became of it."""
+
+    decoded: Decoded
+    draw: Draw
+    judgement: Judgement
+    log_weight: float = 0.0  # where a' = a
+
+
+def next_in_turn(waiting: dict[int, Judged], attempt: int) -> Judged | None:
+    """Take the attempt whose turn it is: attempt i is decided after all attempts before it.
+
+    Deciding in the order of finishing would favour short texts.
+    """
+    return waiting.pop(attempt, None)
+
+
+@dataclass(eq=False)
+class Account:
+    """What a request has got and spent so far, and the mode of the backend that draws for it."""
+
+    request: Request
+    mode: str
+    state: Any = None  # the sampler's
+    accepted: list[Draw] = field(default_factory=list)
+    rejections: Counter[str] = field(default_factory=Counter)
+    remarks: Counter[str] = field(default_factory=Counter)
+    rejected_at: list[int] = field(default_factory=list)  # their tokens, ascending, decided out of turn or not
+    launched: int = 0
+    waiting: dict[int, Judged] = field(default_factory=dict)  # decided out of turn, by attempt
+    decided: int = 0
+    attempts: int = 0  # those decided, and those skipped
+    reached: int = 0  # attempts, once all that were launched are decided
+    rounds: Rounds | None = None  # where attempts may be skipped
+    skipped: int = 0
+    satisfied: int = 0
+    cut_off: int = 0  # of those that do not
+    satisfied_before: int = 0  # what is left out now was left out
+    tokens: int = 0
+    surplus: list[int] = field(default_factory=list)
+    computed: int = 0
+    began: float | None = None
+    seconds: float = 0.0
+    ended: str | None = None
+    content: bool = False  # until one of its attempts has ended, it needs no more of them
+    allowance: Allowance = field(default_factory=Allowance)
+    slow: bool = False  # judging a text once took longer than a step may, so others are judged aside
+
+    def __post_init__(self) -> None:
+        if self.request.lookahead is not None and self.request.sampler.skips and self.request.mask is None:
+            self.rounds = Rounds()
+
+    @cached_property
+    def _watches_clock(self) -> bool:
+        budget = self.request.budget
+        return (budget.deadline, budget.max_seconds, budget.max_computed_tokens) != (None, None, None)
+
+    @property
+    def wanted(self) -> int:
+        """Texts asked for."""
+        return self.request.prompt.law.count
+
+    @property
+    def under_way(self) -> int:
+        """Attempts launched and not yet decided."""
+        return self.launched - self.decided
+
+    def launches(self, room: int, running: Sequence[int]) -> list[Launch]:
+        """Return the next attempts: so many that the texts still missing are expected of what is on its way.
+
+        Of new attempts a share of (satisfied + 1) / (attempts + 1) is expected to satisfy the constraint: what is
+        needed at first, then 2, 4, 8 … times as many while all are rejected. Of one with t tokens, (satisfied + 1) /
+        (satisfied + 1 + those rejected with more than t tokens): what has got far where most fail early will mostly
+        succeed.
+
+        Parameters
+        ----------
+        room
+            Attempts, at most.
+        running
+            Tokens of each attempt on its way.
+        """
+        budget, now = self.request.budget, time.monotonic()
+        self.began = now if self.began is None else self.began
+        late = budget.deadline is not None and now - self.began >= budget.deadline
+        slow = budget.max_seconds is not None and now - self.began >= budget.max_seconds
+        much = budget.max_computed_tokens is not None and self.computed >= budget.max_computed_tokens
+        if self.launched and (late or slow or much):
+            # What is on its way still counts, if it is in time.
+            why = "deadline" if late else "max_seconds" if slow else "max_computed_tokens"
+            self.ended = None if self.under_way else why
+            return []
+        # A sampler may take only some of the attempts that satisfy the constraint: so far this share of them.
+        share = (len(self.accepted) + 1) / (self.satisfied + 1)
+        waiting = sum(judged.judgement.satisfied for judged in self.waiting.values())
+        satisfied, rejected = self.satisfied - self.satisfied_before + waiting, len(self.rejected_at)
+        later = (rejected - bisect_right(self.rejected_at, length) for length in running)
+        expected = waiting + sum((satisfied + 1) / (satisfied + 1 + count) for count in later)
+        missing = self.wanted - len(self.accepted) - share * expected
+        count = min(room, math.ceil(missing * (satisfied + rejected + 1) / (share * (satisfied + 1)) - 1e-9))
+        if self.request.prompt.law.mode == "greedy":
+            count = min(count, 1 - self.launched)
+        if self.rounds is not None:
+            count = min(count, self.rounds.room(self.launched))
+        found = self._numbered(count)
+        self.content = len(found) < room and not self._watches_clock
+        return found
+
+    def _numbered(self, count: int) -> list[Launch]:
+        """Return the next attempts that the budget allows; it is spent where there is none, and none on its way."""
+        most = self.request.budget.max_attempts
+        found: list[Launch] = []
+        while len(found) < count:
+            launch = self.launch(self.launched)
+            reached = self.reached + launch.skipped + 1
+            if most is not None and reached > most:
+                if not self.under_way:
+                    self._skip(most - self.attempts)
+                    self.ended = "max_attempts"
+                break
+            self.launched, self.reached = self.launched + 1, reached
+            found.append(launch)
+        return found
+
+    def launch(self, attempt: int) -> Launch:
+        """Return an attempt of this request."""
+        request = self.request
+        narrowed = None if self.rounds is None else self.rounds.narrowed
+        limit = request.budget.deadline
+        deadline = None if limit is None or self.began is None else self.began + limit
+        return Launch(
+            request.prompt.law,
+            request.seed,
+            request.number,
+            attempt,
+            deadline,
+            None if request.watch is None else allowed_watch(request.watch, self.allowance),
+            request,
+            None if request.mask is None else AllowedMask(request.mask, self.allowance),
+            narrowed,
+            0 if narrowed is None else skipped(request.seed, request.number, attempt, narrowed.log_live),
+        )
+
+    @property
+    def due(self) -> bool:
+        """Whether a round is over, and more may be left out before the next one."""
+        return self.ended is None and self.rounds is not None and self.rounds.over(self.decided)
+
+    def known(self, backend: Backend) -> Narrowed | None:
+        """Return what the law is without what the attempts of a round have shown to be rejected."""
+        rounds, lookahead = self.rounds, self.request.lookahead
+        if rounds is None or lookahead is None:
+            return None
+        return backend.narrow(self.launch(self.launched), lookahead, rounds.ended())
+
+    def narrow(self, found: Narrowed | None) -> None:
+        """Leave that out from now on; None where nothing is ever left out."""
+        self.content = False
+        rounds = self.rounds
+        if found is None or rounds is None:
+            self.rounds = None
+            return
+        self.computed += found.computed
+        rounds.take(found)
+        if rounds.narrowed is not None:
+            self.rejected_at, self.satisfied_before = [], self.satisfied
+        if found.log_live == -math.inf:
+            self.ended = "impossible"
+
+    def _skip(self, count: int) -> None:
+        """Book attempts that are known to be rejected."""
+        if count:
+            self.attempts += count
+            self.skipped += count
+            self.rejections[SKIPPED] += count
+
+    def found(self) -> list[Decoded]:
+        """Return the texts of a beam search as attempts."""
+        made = []
+        for number, (ids, finished) in enumerate(self.request.prompt.law.found or ()):
+            made.append(Decoded(self.launch(number), list(ids), status="finished" if finished else "cut"))
+        return made
+
+    def discard(self, decoded: Decoded) -> None:
+        """Book an attempt that was stopped because it is not needed any more."""
+        self.surplus.append(decoded.length)
+        self.computed += decoded.computed
+
+    def commit(self, judged: Sequence[Judged]) -> None:
+        """Take what was judged, and decide about attempts one after the other, in launch order."""
+        self.content = False
+        for item in judged:
+            self.waiting[item.decoded.launch.attempt] = item
+            self.computed += item.decoded.computed
+            if not item.judgement.satisfied:
+                insort(self.rejected_at, item.decoded.length)
+            if self.rounds is not None:
+                self.rounds.note(item.decoded.launch.attempt, item.draw.token_ids, item.judgement.satisfied)
+        while self.ended is None and (next_ := next_in_turn(self.waiting, self.decided)) is not None:
+            self._book(next_)
+        if self.ended is not None:
+            self.surplus += [item.decoded.length for item in self.waiting.values()]
+            self.waiting.clear()
+
+    def _book(self, judged: Judged) -> None:
+        budget, law = self.request.budget, self.request.prompt.law
+        if judged.decoded.status == "abandoned":
+            self.surplus.append(judged.decoded.length)
+            self.ended = "deadline"
+            return
+        self._skip(judged.decoded.launch.skipped)
+        self.decided += 1
+        self.attempts += 1
+        self.satisfied += judged.judgement.satisfied
+        self.cut_off += judged.decoded.status == "cut" and not judged.judgement.satisfied
+        self.tokens += judged.decoded.length
+        self.remarks.update(judged.decoded.remarks)
+        self.state, text = self.request.sampler.step(self.state, self._attempt(judged))
+        if text is not None:
+            self.accepted.append(text)
+            if self.request.on_text is not None:
+                self.request.on_text(self.request.prompt.number, text)
+        else:
+            self.rejections[judged.judgement.blame or SAMPLER] += 1
+        if len(self.accepted) == self.wanted:
+            self.ended = "complete"
+        elif law.mode == "greedy" or (law.found is not None and self.attempts == len(law.found)):
+            self.ended = "deterministic"
+        elif self.request.mask is not None and self.request.mask.impossible:
+            self.ended = "impossible"
+        elif budget.max_attempts is not None and self.attempts >= budget.max_attempts:
+            self.ended = "max_attempts"
+        elif budget.max_tokens is not None and self.tokens >= budget.max_tokens:
+            self.ended = "max_tokens"
+
+    def _attempt(self, judged: Judged) -> Attempt:
+        """Return what the sampler sees."""
+        satisfied = judged.judgement.satisfied
+        if not self.request.sampler.weighs:
+            return Attempt(judged.draw, satisfied)
+        launch = judged.decoded.launch
+        uniform = decision(launch.seed, launch.prompt, launch.attempt)
+        return Attempt(judged.draw, satisfied, judged.log_weight if satisfied else -math.inf, uniform)
+
+    def outcome(self, *, asked: bool = True) -> Outcome:
+        """Return what the request got.
+
+        Parameters
+        ----------
+        asked
+            Whether the request's own sampler, weights and constraint are asked for the report. Not where one of them
+            has raised.
+        """
+        request, law = self.request, self.request.prompt.law
+        usage = Usage(
+            self.attempts,
+            self.tokens,
+            self.seconds,
+            len(self.surplus),
+            sum(self.surplus),
+            self.computed,
+            self.skipped,
+        )
+        rate = None
+        if law.mode == "sample" and self.attempts:
+            complete = self.ended == "complete"
+            rate = acceptance_rate(self.satisfied, self.attempts, stopped_on_acceptance=complete)
+        drawn_from, evidence = self._drawn_from() if asked else (_UNKNOWN, {})
+        clock = None if law.max_time is None else _CLOCK
+        rounding = request.weigh.note if asked and request.weigh is not None else None
+        skips = _SKIPS.format(self.skipped, self.attempts) if self.skipped else None
+        fewer = "fewer" if "pilot_attempts" in evidence else "no more"
+        own = _OWN.format(fewer) if request.sampler.weighs and request.proposal is None else None
+        never = _NEVER if self.ended == "impossible" else None
+        given_up = _GIVEN_UP.format(counted(self.allowance.given_up, "time")) if self.allowance.given_up else None
+        worth = evidence.get("effective_sample_size")
+        few = _LITTLE.format(digits(worth.value)) if isinstance(worth, Estimate) and worth.value < FEW else None
+        said = (remark.format(counted(count, "attempt")) for remark, count in self.remarks.items())
+        report = Report(
+            drawn_from=drawn_from,
+            evidence=evidence,
+            sampler=request.sampler.name,
+            seed=request.seed,
+            requested=self.wanted,
+            accepted=len(self.accepted),
+            ended=self.ended or "error",
+            usage=usage,
+            budget=request.budget,
+            acceptance=rate,
+            rejections=dict(self.rejections.most_common()),
+            constraint=request.constraint.digest if asked else "",
+            mode=self.mode if law.found is None else "generate",
+            notes=(
+                *request.notes,
+                *(() if request.mask is None else request.mask.notes),
+                *(note for note in (clock, rounding, skips, never, given_up, few, own) if note is not None),
+                *said,
+            ),
+            proposal=request.proposal,
+            cut_off=self.cut_off,
+        )
+        draws = tuple(self.accepted)
+        texts = tuple(draw.text for draw in draws)
+        return Outcome(request.prompt.given, texts, draws, report, parser_of(request.constraint) if asked else None)
+
+    def _drawn_from(self) -> tuple[str, Mapping[str, Estimate | float]]:
+        """In words, what the texts were drawn from, and figures that say how well."""
+        request = self.request
+        if request.prompt.law.mode != "sample":
+            return f"{request.prompt.law.mode} search, checked: not a draw from g", {}
+        words, evidence = request.sampler.report(self.state)
+        if request.budget.deadline is not None:
+            words = "biased by a deadline"
+        elif not self.accepted and words.startswith(("exactly", "approximately")):
+            words = "nothing"
+        elif request.proposal is not None and not request.sampler.weighs:
+            words = f"g' of {request.proposal}, not g"
+        return words, evidence

@@ -1,0 +1,126 @@
+"""The server as a process: its socket, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from guardwrap.errors import UsageError
+from guardwrap.serve.routes import Service
+
+__all__ = ["listen", "log_to_stderr", "run", "url_of"]
+
+_MORE_CONNECTIONS = 256
+"""Beside those of requests that are served: idle ones, and those that are told that there is no room."""
+
+_LAST_SECONDS = 3.0
+"""For telling those that are left that it is over."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises
+    ------
+    UsageError
+        If the address or port cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=512)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot listen on {host} port {port}: {reason}; give another --host or --port") from None
+
+
+def url_of(listening: socket.socket) -> str:
+    """Return where a socket is reached."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def log_to_stderr() -> None:
+    """Write a line for each request to stderr."""
+    log = logging.getLogger("guardwrap.serve")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%S%z"))
+    log.handlers, log.propagate = [handler], False
+    log.setLevel(min(logging.INFO, logging.getLogger("guardwrap").level or logging.INFO))
+
+
+class _Server(uvicorn.Server):
+    """Ends in two steps: no new requests, then, after those that run or the grace period, the end."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._service, self._ready = service, ready
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections, and say so."""
+        await super().startup(sockets)
+        self._loop = asyncio.get_running_loop()
+        self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to end; at once when told so again."""
+        if self._loop is None or self._service.gate.draining:
+            self._service.gate.over.set()
+            self.should_exit = True
+            return
+        self._service.gate.draining = True
+        self._loop.call_soon_threadsafe(self._drain_soon)
+
+    def _drain_soon(self) -> None:
+        self._draining = asyncio.ensure_future(self._drain())
+
+    async def _drain(self) -> None:
+        gate = self._service.gate
+        await self._until_empty(self._service.settings.limits.grace_seconds)
+        gate.over.set()
+        await self._until_empty(_LAST_SECONDS)
+        self.should_exit = True
+
+    async def _until_empty(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while self._service.gate.inside and time.monotonic() < end:
+            await asyncio.sleep(0.05)
+
+
+def run(app: FastAPI, listening: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Parameters
+    ----------
+    app
+        As ``create_app`` makes it.
+    listening
+        Where.
+    ready
+        Called when connections are accepted.
+    """
+    service: Service = app.state.service
+    limits = service.settings.limits
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_level="critical",  # its tracebacks may quote texts; what matters is in our own lines
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=limits.running + limits.queue + _MORE_CONNECTIONS,
+        timeout_graceful_shutdown=int(_LAST_SECONDS),
+    )
+    _Server(config, service, ready).run(sockets=[listening])

@@ -1,0 +1,397 @@
+"""The server's routes, and one request from its first byte to its last."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import hashlib
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from guardwrap.constraints.files.coerce import catalogue, catalogue_names
+from guardwrap.environment.package_data import PREFIX
+from guardwrap.errors import GuardwrapError, SpecError, UsageError, nearest
+from guardwrap.outcomes import Outcome
+from guardwrap.pipelines.prepare import require_context
+from guardwrap.pipelines.prompt_forms import what_is_wrong
+from guardwrap.proposals import Masked, Prompt
+from guardwrap.samplers.sampler_registry import sampler_names
+from guardwrap.serve.admission import Gate, closing
+from guardwrap.serve.error_responses import Refused, bad, refusal_of
+from guardwrap.serve.fields import parsed
+from guardwrap.serve.parsed_request import Wish, read_wish
+from guardwrap.serve.replies import DONE, WAITING, Reply, event, require_complete
+from guardwrap.serve.request_body import read_body, require_json, require_key, unread
+from guardwrap.serve.request_handling import Accepted, Gone, Stream, as_json, served
+from guardwrap.serve.request_policy import Menu
+from guardwrap.serve.server_metrics import Figures
+from guardwrap.serve.server_settings import Settings, read_keys, read_named
+from guardwrap.session.local_session import Session
+
+if TYPE_CHECKING:
+    from guardwrap.generator import GuardedGenerator
+
+__all__ = ["Service", "create_app", "menu_of"]
+
+log = logging.getLogger("guardwrap.serve")
+
+GONE = 499
+"""For logs and figures: the client had gone before its reply."""
+
+REST, MOST_REST = 4, 2.0
+"""After a long request was read its thread rests so many times as long, in seconds at most."""
+
+LONG = 50_000
+"""Bytes of a request from which on it is read where no other one waits for it."""
+
+_PAGE = Path(__file__).with_name("page.html")
+_NO_PAGE = b"<!doctype html><title>guardwrap</title><p>guardwrap serves OpenAI's protocol under <code>/v1</code>."
+_SAFE = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+def menu_of(settings: Settings) -> Menu:
+    """Read what the settings name, and return what requests may ask for.
+
+    Raises
+    ------
+    GuardwrapError
+        If something cannot be read.
+    """
+    named = read_named(settings)
+    always = []
+    for name in settings.always:
+        if name not in named and not name.startswith(PREFIX):
+            raise SpecError(f"always: there is no constraint file {name!r}{nearest(name, named)} in the folder")
+        always.append(named[name] if name in named else catalogue(name.removeprefix(PREFIX)))
+    return Menu(
+        models=(settings.served_name, *settings.aliases),
+        named=named,
+        always=tuple(always),
+        adapters=settings.adapters,
+        proposals=settings.proposals,
+        classifiers=settings.classifiers,
+        limits=settings.limits,
+    )
+
+
+@dataclass(eq=False)
+class Service:
+    """What the routes share.
+
+    Parameters
+    ----------
+    guarded
+        What draws.
+    settings
+        The server's.
+    menu
+        What requests may ask for.
+    """
+
+    guarded: GuardedGenerator
+    settings: Settings
+    menu: Menu
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.guarded.session, Session):
+            raise UsageError("a server draws from a model of its own, not from another server's")
+        self.session = self.guarded.session
+        limits = self.settings.limits
+        self.gate = Gate(limits.running, limits.queue)
+        self.keys = [hashlib.sha256(key.encode()).digest() for key in read_keys(self.settings)]
+        gate, session = self.gate, self.session
+        self.figures = Figures(running=lambda: gate.running, queued=lambda: gate.queued, rows=lambda: session.rows)
+        self.begun = int(time.time())
+        self.about = self._about()
+        self._adapters = self._loaded()
+        # Few, and not those of asyncio.to_thread, which the wrapper needs for others. A long prompt takes seconds: it
+        # waits for others of its kind only, and has a tokenizer that nobody else needs.
+        self._readers = ThreadPoolExecutor(2, "guardwrap-reading")
+        self._patient = ThreadPoolExecutor(1, "guardwrap-reading-long")
+        self._own = copy.copy(self.session.pipe)
+        self._own.tokenizer = copy.deepcopy(self.session.tokenizer)
+        if self.session.kind.causal:  # a mask needs it, and whoever asked for the first one would hold up the others
+            self.session.stable_prefix(self.session.kind.read(self.session.pipe, {})).vocabulary  # noqa: B018
+
+    def _loaded(self) -> dict[Any, Any]:
+        """Load the adapters that requests may name, once: a call that loads its own shares no batch."""
+        from guardwrap.session.resolve import adapter_of
+
+        files = [*self.menu.named.values(), *self.menu.always]
+        asked = [*self.menu.adapters.values(), *(file.adapter for file in files if file.adapter is not None)]
+        return {adapter: adapter_of(self.guarded.session.pipe, adapter) for adapter in dict.fromkeys(asked)}
+
+    def options(self, wish: Wish) -> dict[str, Any]:
+        """Return the options of a call."""
+        adapter = wish.options["adapter"]
+        return {**wish.options, "adapter": self._adapters.get(adapter, adapter)}
+
+    async def read(self, raw: bytes, *, chat: bool) -> tuple[Wish, int]:
+        """Read a request, and count its prompts' tokens, in a thread: a hostile one holds up neither loop nor batch.
+
+        Raises
+        ------
+        Refused
+            If it cannot be heeded, or does not fit into the model's context.
+        PromptError
+            If a prompt alone does not.
+        """
+        short = len(raw) <= LONG
+        pipe, readers = (self.session.pipe, self._readers) if short else (self._own, self._patient)
+
+        def read() -> tuple[Wish, int]:
+            wish = read_wish(parsed(raw), self.menu, chat=chat)
+            try:
+                lengths = self._lengths(wish.prompts, pipe)
+                return self._fitting(wish, lengths, pipe), sum(lengths)
+            except (GuardwrapError, Refused):
+                raise
+            except Exception as error:  # of a chat template, whatever its code raises
+                raise bad("messages" if chat else "prompt", what_is_wrong(wish.prompts, error)) from None
+
+        def read_patiently() -> tuple[Wish, int]:
+            began = time.monotonic()
+            try:
+                return read()
+            finally:  # what holds the interpreter holds the batch: a flood of long requests leaves it time
+                time.sleep(min(REST * (time.monotonic() - began), MOST_REST))
+
+        return await asyncio.get_running_loop().run_in_executor(readers, read if short else read_patiently)
+
+    def _lengths(self, prompts: Sequence[Any], pipe: Any) -> list[int]:
+        """Return the tokens of each prompt as the model reads it."""
+        session = self.session
+        call = session.kind.read(pipe, {})
+        lengths = []
+        for prompt in session.kind.read_prompts(prompts).prompts:
+            lengths.append(int(call.encoded(prompt)["input_ids"].shape[1]))
+            require_context(session.model, lengths[-1])
+        return lengths
+
+    def _fitting(self, wish: Wish, lengths: Sequence[int], pipe: Any) -> Wish:
+        """Return a wish whose texts fit into the model's context, and those of its proposal's prompt.
+
+        Some models fail beyond it, and with them whatever is in the batch.
+        """
+        context = getattr(self.guarded.model.config.get_text_config(), "max_position_embeddings", None)
+        if context is None:
+            return wish
+        proposal = wish.options["proposal"]
+        proposal = proposal.proposal if isinstance(proposal, Masked) else proposal
+        told = [proposal.apply(prompt) for prompt in wish.prompts] if isinstance(proposal, Prompt) else []
+        longest, wanted = max([*lengths, *self._lengths(told, pipe)]), wish.options["max_new_tokens"]
+        if longest + wanted <= context:
+            return wish
+        if wish.length_given:
+            problem = f"{longest} tokens of the prompt and {wanted} more are beyond the model's context of {context}"
+            raise bad("max_tokens", problem, code="context_length_exceeded")
+        return dataclasses.replace(wish, options={**wish.options, "max_new_tokens": max(1, context - longest)})
+
+    def _about(self) -> dict[str, Any]:
+        described = {name: file.description for name, file in self.menu.named.items()}
+        ready_made = {PREFIX + name: catalogue(name).description for name in catalogue_names()}
+        return {
+            "guardwrap": version("guardwrap"),
+            "model": self.menu.models[0],
+            "aliases": list(self.menu.models[1:]),
+            "always": list(self.settings.always),
+            "constraints": [{"name": name, "description": said} for name, said in described.items()],
+            "catalogue": [{"name": name, "description": said} for name, said in ready_made.items()],
+            "samplers": sampler_names(),
+            "proposals": ["masked", *self.menu.proposals],
+            "adapters": list(self.menu.adapters),
+            "classifiers": list(self.menu.classifiers),
+            "batch_size": self.guarded.batch_size,
+            "limits": self.settings.limits.model_dump(),
+        }
+
+
+def create_app(guarded: GuardedGenerator, settings: Settings, menu: Menu | None = None) -> FastAPI:
+    """Make the application. ``app.state.service`` is what its routes share.
+
+    Parameters
+    ----------
+    guarded
+        What draws. Its own constraint is not asked: each request brings its own, and ``always`` holds besides.
+    settings
+        The server's.
+    menu
+        What requests may ask for; None reads what the settings name.
+
+    Raises
+    ------
+    GuardwrapError
+        If something that the settings name cannot be read.
+    """
+    service = Service(guarded, settings, menu_of(settings) if menu is None else menu)
+    app = FastAPI(openapi_url=None, title="guardwrap")
+    app.state.service = service
+    answer = partial(_answered, service)
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions(request: Request) -> Response:
+        return await answer(request, partial(_completion, service, chat=True))
+
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        return await answer(request, partial(_completion, service, chat=False))
+
+    @app.get("/v1/models")
+    async def models(request: Request) -> Response:
+        return await answer(request, partial(_plain, lambda: {"object": "list", "data": _models(service)}))
+
+    @app.get("/v1/models/{name:path}")
+    async def model(request: Request, name: str) -> Response:
+        return await answer(request, partial(_plain, lambda: _model(service, name)))
+
+    @app.get("/v1/guardwrap/about")
+    async def about(request: Request) -> Response:
+        return await answer(request, partial(_plain, lambda: {**service.about, "figures": service.figures.now()}))
+
+    @app.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        return await answer(request, partial(_metrics, service))
+
+    @app.get("/health")
+    async def health() -> Response:
+        if service.gate.draining:
+            return as_json(closing().body(), 503, {"Connection": "close"})
+        return as_json({"status": "ok"})
+
+    @app.get("/")
+    async def page() -> Response:
+        content = _PAGE.read_bytes() if _PAGE.exists() else _NO_PAGE
+        return Response(content, media_type="text/html; charset=utf-8", headers=_SAFE)
+
+    @app.exception_handler(HTTPException)
+    async def no_route(request: Request, error: HTTPException) -> Response:
+        message = f"{error.detail}: there is no such route here" if error.status_code == 404 else str(error.detail)
+        return as_json(Refused(error.status_code, message, code="no_route").body(), error.status_code)
+
+    return app
+
+
+_Handler = Callable[[Request], Coroutine[Any, Any, tuple[Response, int]]]
+
+
+async def _answered(service: Service, request: Request, handle: _Handler) -> Response:
+    """Answer a request, and put down how that went: no text, no prompt and no key."""
+    began = time.monotonic()
+    note = partial(_note, service, request, began)
+    try:
+        require_key(request, service.keys)
+        response, attempts = await handle(request)
+    except (ClientDisconnect, Gone):
+        note(GONE)
+        return Response(status_code=GONE)
+    except Exception as error:
+        refused = refusal_of(error)
+        if refused.status == 500:
+            log.warning("unexpected %s; -vv shows where", type(error).__name__)
+            log.debug("unexpected error", exc_info=error)  # its message may quote a text
+        if refused.status != 408:
+            await unread(request)
+        note(refused.status, _attempts_in(refused))
+        return as_json(refused.body(), refused.status, refused.headers)
+    if isinstance(response, Stream):
+        response.note = note
+    else:
+        note(response.status_code, attempts)
+    return response
+
+
+def _note(service: Service, request: Request, began: float, status: int, attempts: int = 0) -> None:
+    seconds = time.monotonic() - began
+    if request.method == "POST":
+        service.figures.served(status, seconds)
+    path = request.scope["route"].path  # as it stands above: what the client sends is for no log
+    log.info("%s %s %d %.2f s %d attempts", request.method, path, status, seconds, attempts)
+
+
+def _attempts_in(refused: Refused) -> int:
+    return int(refused.report["usage"]["attempts"]) if isinstance(refused.report, Mapping) else 0
+
+
+async def _plain(make: Callable[[], Any], request: Request) -> tuple[Response, int]:
+    return as_json(make()), 0
+
+
+async def _metrics(service: Service, request: Request) -> tuple[Response, int]:
+    return Response(service.figures.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8"), 0
+
+
+def _models(service: Service) -> list[dict[str, Any]]:
+    return [
+        {"id": name, "object": "model", "created": service.begun, "owned_by": "guardwrap"}
+        for name in service.menu.models
+    ]
+
+
+def _model(service: Service, name: str) -> dict[str, Any]:
+    found = next((each for each in _models(service) if each["id"] == name), None)
+    if found is None:
+        raise Refused(404, f"there is no model {name[:60]!r} here", param="model", code="model_not_found")
+    return found
+
+
+async def _completion(service: Service, request: Request, *, chat: bool) -> tuple[Response, int]:
+    """Answer a request for texts."""
+    if service.gate.draining:
+        raise closing()
+    require_json(request)
+    raw = await read_body(request, service.settings.limits)
+    with ExitStack() as place:
+        place.enter_context(service.gate.place())
+        wish, tokens = await service.read(raw, chat=chat)
+        outcomes = served(service.guarded, service.gate, request, wish, service.options(wish))
+        reply = Reply(wish, chat)
+        if wish.stream:
+            events = _events(service, reply, outcomes, tokens)
+            first = await anext(events)  # so that what is refused at once has its status
+            return Stream(first, events, place.pop_all()), 0
+        found = [_drawn(service, item) async for item in outcomes if isinstance(item, Outcome)]
+        complete = [require_complete(outcome) for outcome in found]
+        attempts = sum(outcome.report.usage.attempts for outcome in complete)
+        return as_json(reply.whole(complete, tokens)), attempts
+
+
+def _drawn(service: Service, outcome: Outcome) -> Outcome:
+    service.figures.drawn(outcome.report)
+    return outcome
+
+
+async def _events(
+    service: Service, reply: Reply, outcomes: AsyncGenerator[Accepted | Outcome | None, None], prompt_tokens: int
+) -> AsyncGenerator[tuple[bytes, int], None]:
+    """Yield server-sent events: each text when it is accepted. With each the attempts that are known of by then."""
+    complete: list[Outcome] = []
+    async for item in outcomes:
+        if item is None:
+            yield WAITING, 0
+        elif isinstance(item, Accepted):
+            yield b"".join(map(event, reply.text(item.draw, item.prompt, item.number))), 0
+        else:
+            ends = reply.ends(require_complete(_drawn(service, item)), len(complete))
+            complete.append(item)
+            yield b"".join(map(event, ends)), item.report.usage.attempts
+    if reply.wish.usage:
+        yield event(reply.last(complete, prompt_tokens)), 0
+    yield DONE, 0

@@ -1,0 +1,127 @@
+"""What OpenAI's and vLLM's fields for structured output ask for, as constraints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import regex
+
+from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.grammar.grammar import Grammar
+from guardwrap.constraints.json.json_schema import JSONSchema
+from guardwrap.constraints.kinds.text import Regex
+from guardwrap.documents.yaml_nodes import short
+from guardwrap.errors import GuardwrapError, nearest
+from guardwrap.serve.error_responses import bad, in_field
+from guardwrap.serve.server_settings import Limits
+
+__all__ = ["structured"]
+
+_MEANINGS = ("json", "regex", "choice", "grammar", "json_object")
+_SHAPES = ("text", "json_object", "json_schema")
+_SCHEMA_FIELDS = ("name", "schema", "strict", "description")
+
+
+def structured(fields: Mapping[str, Any], limits: Limits) -> Iterator[Constraint]:
+    """Yield the constraints that a request's fields ask for; all of them must hold.
+
+    Raises
+    ------
+    Refused
+        If one cannot be heeded; names the field.
+    """
+    if "response_format" in fields:
+        yield from _response_format(fields["response_format"], limits)
+    if "structured_outputs" in fields:
+        yield _structured_outputs(fields["structured_outputs"], limits)
+    for meaning in _MEANINGS[:-1]:
+        name = f"guided_{meaning}"
+        if name in fields:
+            yield _meant(name, meaning, fields[name], limits)
+
+
+def _response_format(given: Any, limits: Limits) -> Iterator[Constraint]:
+    where = "response_format"
+    shape = given.get("type") if isinstance(given, dict) else None
+    if shape not in _SHAPES:
+        raise bad(f"{where}.type", f"is not one of {', '.join(_SHAPES)}{nearest(shape, _SHAPES)}")
+    _require_fields(given, where, ("type", "json_schema") if shape == "json_schema" else ("type",))
+    if shape == "json_object":
+        yield _meant(where, "json_object", True, limits)
+    if shape == "json_schema":
+        told = given.get("json_schema")
+        if not isinstance(told, dict) or told.get("schema") is None:
+            raise bad(f"{where}.json_schema", "needs a field schema, the JSON Schema")
+        _require_fields(told, f"{where}.json_schema", _SCHEMA_FIELDS)
+        yield _meant(f"{where}.json_schema.schema", "json", told["schema"], limits)
+
+
+def _structured_outputs(given: Any, limits: Limits) -> Constraint:
+    where = "structured_outputs"
+    if not isinstance(given, dict):
+        raise bad(where, f"give a mapping with one of {', '.join(_MEANINGS)}")
+    given = {name: value for name, value in given.items() if value is not None}
+    _require_fields(given, where, (*_MEANINGS, "disable_any_whitespace"))
+    compact = given.pop("disable_any_whitespace", False)
+    if not isinstance(compact, bool):
+        raise bad(f"{where}.disable_any_whitespace", "give true or false")
+    if len(given) != 1:
+        raise bad(where, f"give one of {', '.join(_MEANINGS)}")
+    ((meaning, value),) = given.items()
+    return _meant(f"{where}.{meaning}", meaning, value, limits, compact=compact)
+
+
+def _require_fields(given: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
+    for name in given:
+        if name not in known:
+            raise bad(where, f"unknown field {short(name)}{nearest(name, known)}; known: {', '.join(known)}")
+
+
+def _meant(where: str, meaning: str, value: Any, limits: Limits, *, compact: bool = False) -> Constraint:
+    """Make the constraint of one meaning, within the limits."""
+    try:
+        if meaning == "json":
+            return _schema(where, value, limits, compact=compact)
+        if meaning == "json_object":
+            if value is not True:
+                raise bad(where, "give true, or leave it out")
+            return JSONSchema({"type": "object"}, whitespace="compact" if compact else "any", name="a JSON object")
+        if meaning == "choice":
+            return Regex(_choice(where, value, limits), match="fullmatch", name="one of the choices")
+        if not isinstance(value, str) or not value:
+            raise bad(where, "give a string")
+        _require_size(where, len(value), limits.pattern_characters)
+        if meaning == "regex":
+            return Regex(value, match="fullmatch", name="the regular expression")
+        if "::=" in value:
+            raise bad(where, "this is GBNF or EBNF (rules with ::=); write the grammar in Lark's EBNF: start: ...")
+        return Grammar(value, name="the grammar")
+    except GuardwrapError as error:
+        raise in_field(where, error) from None
+
+
+def _schema(where: str, value: Any, limits: Limits, *, compact: bool) -> Constraint:
+    if isinstance(value, str):  # as vLLM takes it too
+        _require_size(where, len(value), limits.constraint_characters)
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            raise bad(where, "this string is no JSON; give the schema as an object") from None
+    if not isinstance(value, dict | bool):
+        raise bad(where, "give a JSON Schema: an object, true or false")
+    _require_size(where, len(json.dumps(value)), limits.constraint_characters)
+    return JSONSchema(value, whitespace="compact" if compact else "any", name="the JSON Schema")
+
+
+def _choice(where: str, value: Any, limits: Limits) -> str:
+    if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
+        raise bad(where, "give a list of strings")
+    _require_size(where, sum(map(len, value)), limits.pattern_characters)
+    return f"(?:{'|'.join(map(regex.escape, value))})"
+
+
+def _require_size(where: str, size: int, most: int) -> None:
+    if size > most:
+        raise bad(where, f"has {size} characters, and this server takes at most {most}", code="above_the_limit")

@@ -1,0 +1,101 @@
+"""What becomes of served prompts: their missing texts filled in or refused, outcomes collected and rendered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from guardwrap.constraints.base import Constraint
+from guardwrap.environment.progress import tracked
+from guardwrap.errors import GuardwrapError
+from guardwrap.outcomes import Outcome
+from guardwrap.pipelines.prepare import PreparedPrompt
+from guardwrap.scheduling.request import OnOutcome, Request
+from guardwrap.session.endpoint_session import EndpointSession
+from guardwrap.session.fallback import OnExhausted, completed, raise_if_short
+from guardwrap.session.job import Job
+from guardwrap.session.local_session import Session
+
+__all__ = ["Finishing"]
+
+
+@dataclass(frozen=True)
+class Finishing:
+    """How a wrapper ends what it serves.
+
+    Parameters
+    ----------
+    on_exhausted
+        What the user asked for where a budget ends first.
+    session
+        Whose jobs they are.
+    """
+
+    on_exhausted: OnExhausted
+    session: Session | EndpointSession
+
+    def completed(self, prompt: PreparedPrompt, constraint: Constraint, outcome: Outcome) -> Outcome:
+        """Fill missing texts with the fallback, if there is one."""
+        return completed(self.on_exhausted, outcome, prompt.text, constraint, self.session.tokenizer)
+
+    def require_all(self, outcomes: Sequence[Outcome]) -> None:
+        """Raise where texts are missing, and nothing may stand in their place."""
+        raise_if_short(self.on_exhausted, outcomes, self.session.kind.sampling)
+
+    def outcomes(
+        self,
+        prompts: Iterable[Any],
+        job: Job,
+        *,
+        first: int = 0,
+        alone: bool = False,
+        on_outcome: OnOutcome | None = None,
+    ) -> Iterator[tuple[PreparedPrompt, Outcome]]:
+        """Yield each prompt with its outcome.
+
+        Parameters
+        ----------
+        prompts, first, alone
+            As of a ``Job``.
+        job
+            The call.
+        on_outcome
+            Told each prompt's number and outcome when it has ended, while others before it may go on.
+        """
+        ended: dict[int, Outcome] = {}
+
+        if on_outcome is not None:
+
+            def on_end(request: Request, outcome: Outcome) -> None:
+                prompt: Any = request.prompt
+                ended[prompt.number] = self.completed(prompt, request.constraint, outcome)
+                on_outcome(prompt.number, ended[prompt.number])
+
+            job = replace(job, on_end=on_end)
+        for prompt, constraint, outcome in job.served(job.requests(prompts, first=first), alone=alone):
+            early = ended.pop(prompt.number, None)  # a fallback is asked once
+            yield prompt, self.completed(prompt, constraint, outcome) if early is None else early
+
+    def collected(
+        self, prompts: Any, job: Job, *, progress: bool | None = None, render: bool = False
+    ) -> tuple[list[Outcome], list[Any]]:
+        """Return all outcomes and, where wanted, records: rendered one by one, so that no image is kept for long."""
+        served = tracked(self.outcomes(prompts, job), prompts, progress)
+        outcomes: list[Outcome] = []
+        records: list[Any] = []
+        try:
+            for prompt, outcome in served:
+                outcomes.append(outcome)  # kept when an error ends the loop
+                if render:
+                    records.append(job.records(prompt, outcome))
+        except GuardwrapError as error:
+            error.outcomes = (*outcomes, *error.outcomes)
+            raise
+        return outcomes, records
+
+    def records(self, prompts: Iterable[Any], job: Job) -> Iterator[Any]:
+        """Yield records as prompts are taken."""
+        for prompt, outcome in self.outcomes(prompts, job, alone=True):
+            self.require_all([outcome])
+            yield job.records(prompt, outcome)

@@ -1,0 +1,291 @@
+"""Where an endpoint, a constraint and the options of a call are put together: what ``session`` is for a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from guardwrap.backends.endpoint.endpoint_backend import EndpointBackend
+from guardwrap.backends.endpoint.endpoint_law import Settings, read_settings, require_weighable
+from guardwrap.backends.endpoint.endpoint_scores import EndpointWeigher
+from guardwrap.backends.endpoint.server import Endpoint, line_to
+from guardwrap.backends.endpoint.structured_outputs import masking
+from guardwrap.budget import Budget
+from guardwrap.constraints.base import Constraint, walk
+from guardwrap.constraints.kinds.text import Length
+from guardwrap.constraints.prefix_reader import Reader
+from guardwrap.environment.package_data import PREFIX
+from guardwrap.errors import UsageError
+from guardwrap.outcomes import Outcome
+from guardwrap.pipelines.endpoint_calls import EndpointCall, TextWatch
+from guardwrap.proposals import Adapter, Masked, Prompt, merged
+from guardwrap.samplers import Sampler
+from guardwrap.scheduling.backend import Backend
+from guardwrap.scheduling.request import Request
+from guardwrap.session.base_session import BATCH_SIZE, Asking, require_whole
+from guardwrap.session.job import Asked, Job
+
+__all__ = ["EndpointJob", "EndpointSession", "Source", "source_of"]
+
+_SEEDS = (
+    "the same seed need not give the same texts again: the server does not promise it (Endpoint(repeats_seeds=True) "
+    "says that it does)"
+)
+_DEFAULTS = "top_k, min_p and repetition_penalty are the server's own, as the endpoint was made with extra=False"
+
+
+@dataclass(frozen=True)
+class Source:
+    """What attempts are drawn from, if not the model under the user's prompts.
+
+    Parameters
+    ----------
+    prompt
+        Another prompt, or None.
+    adapter
+        The name that the server has for an adapter, or None.
+    masked
+        Whether the server keeps its tokens to a part of the constraint.
+    """
+
+    prompt: Prompt | None = None
+    adapter: str | None = None
+    masked: bool = False
+
+    def in_words(self, constraint: Constraint, prompt: Any = None) -> str:
+        """Say what it is, which is the same for every prompt."""
+        words = "the model itself" if self.prompt is None else str(self.prompt)
+        words = words if self.adapter is None else f"the server's adapter {self.adapter!r}"
+        return f"{words}, masked by the server for {masking(constraint)[0].title}" if self.masked else words
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointJob(Job):
+    """One call over an endpoint, ready to be served.
+
+    Parameters
+    ----------
+    reader
+        Reads growing texts for the call's constraint. A part whose verdicts took too long is not asked again.
+    source
+        What attempts are drawn from; None for the model itself.
+    """
+
+    reader: Reader
+    source: Source | None = None
+
+    def request(self, prompt: Any, asked: Asked | None = None) -> Request:
+        """Make a request of a prompt."""
+        asked = asked or self.asked
+        _require_possible(asked, self.source, self.model, self.call.settings)
+        weighed = self.source is not None and asked.sampler.weighs
+        if weighed:
+            prompt = replace(prompt, law=replace(prompt.law, scored=True))
+        elif self.source is not None and self.source.masked:
+            prompt = replace(prompt, law=replace(prompt.law, mask=masking(asked.constraint)[1]))
+        reader = self.reader if asked.constraint is self.asked.constraint else Reader(asked.constraint)
+        return self._request(
+            prompt, asked, notes=self.notes, watch=TextWatch(reader), weigh=self.weigh if weighed else None
+        )
+
+    def records(self, prompt: Any, outcome: Outcome) -> Any:
+        """Render an outcome as the pipeline would, with None for texts that are missing."""
+        missing = outcome.report.requested - len(outcome.texts)
+        return self.call.records(prompt, [*outcome.texts, *[None] * missing])
+
+    def backend(self) -> Backend:
+        """Make the backend that draws its attempts."""
+        return EndpointBackend(self.model, self.batch_size)
+
+
+class EndpointSession(Asking):
+    """An endpoint with a constraint and the defaults of calls.
+
+    Parameters
+    ----------
+    generator
+        The endpoint.
+    constraints, tokenizer, sampler, proposal, adapter, budget, batch_size, seed, allow_code
+        As ``GuardedGenerator`` takes them.
+
+    Attributes
+    ----------
+    model : Endpoint
+        The endpoint.
+    batch_size : int
+        Attempts side by side, at most.
+    proposal : Source or None
+        What attempts are drawn from, if not the model under the user's prompts.
+    adapter : str or None
+        The name that the server has for the adapter in use.
+    tokenizer : None
+        There is none here: the server has it.
+    """
+
+    kind = EndpointCall
+    takes_chats = True
+    tokenizer = None
+
+    def __init__(
+        self,
+        generator: Endpoint,
+        constraints: Any,
+        *,
+        tokenizer: Any = None,
+        sampler: str | Sampler | None = None,
+        proposal: Any = None,
+        adapter: Any = None,
+        budget: Budget | None = None,
+        batch_size: int | None = None,
+        seed: int | None = None,
+        allow_code: bool = False,
+    ) -> None:
+        super().__init__(constraints, sampler=sampler, budget=budget, seed=seed, allow_code=allow_code)
+        if tokenizer is not None:
+            raise UsageError("an endpoint's server has the tokenizer; leave tokenizer= out")
+        self.model = generator
+        self.batch_size = require_whole("batch_size", BATCH_SIZE if batch_size is None else batch_size, 1)
+        proposal, adapter = merged((proposal, adapter), (self.file.proposal, self.file.adapter))
+        self.proposal = _proposal(proposal)
+        self.adapter: Any = _adapter(adapter)
+        if self.proposal is not None and self.proposal.masked:
+            masking(self.constraint)
+        line_to(generator)  # the client library is looked for now, and not when prompts have been taken
+
+    @property
+    def pipe(self) -> NoReturn:
+        """Refuse: there is no pipeline."""
+        raise UsageError("an endpoint has no pipeline, model or device here; its texts come from calls of the wrapper")
+
+    def use_adapter(self, given: Any, *, allow_mismatch: bool = False) -> None:
+        """Draw from another of the server's adapters from now on; see ``GuardedGenerator.load_adapter``."""
+        if self.proposal is not None and self.proposal.prompt is not None:
+            raise UsageError("the wrapper draws from its proposal; make another one for the adapter")
+        self.adapter = _adapter(given)
+
+    def weighs(self, prompts: Any, options: Mapping[str, Any]) -> bool:
+        """Whether attempts of a call's proposal are weighed.
+
+        That takes requests of their own and a server that answers them, so they are where the sampler asks for it.
+        """
+        own, _ = self._read({**options, "seed": 0})
+        return self._asked(own).sampler.weighs
+
+    def tensor_job(self, ids: Any, options: Mapping[str, Any]) -> NoReturn:
+        """Refuse: there are no tokens."""
+        raise UsageError("generate takes and returns token ids, which an endpoint has not; call the wrapper or run()")
+
+    def draws_elsewhere(self, options: Mapping[str, Any]) -> bool:
+        """Whether attempts of a call come from something else than the user's prompts."""
+        return self._proposal_in(self._read(options)[0]) is not None
+
+    def other_ways(self, options: Mapping[str, Any]) -> Iterator[tuple[bool, dict[str, Any]]]:
+        """Yield options of the same call from the model itself, where they are others; no attempts have weights."""
+        if self.draws_elsewhere(options):
+            yield False, {**options, "proposal": False, "adapter": False}
+
+    def job(self, options: Mapping[str, Any]) -> EndpointJob:
+        """Read the options of a call; see ``Asking.job``."""
+        own, rest = self._read(options)
+        full = rest.pop("return_full_text", None)
+        if not (full is None or isinstance(full, bool)):
+            raise UsageError(f"return_full_text={full!r}: give True or False")
+        settings = read_settings(self.model, rest)
+        proposal = self._proposal_in(own)
+        asked = self._asked(own)
+        _require_possible(asked, proposal, self.model, settings)
+        size = self._size(own)
+        notes = [f"a is {self.model.described} under {settings.words}"]
+        notes += [] if self.model.extra else [_DEFAULTS]
+        notes += [] if self.model.repeats_seeds else [_SEEDS]
+        drawn = (proposal and proposal.adapter) or self.model.model
+        rewrite = None if proposal is None or proposal.prompt is None else proposal.prompt.apply
+        return EndpointJob(
+            EndpointCall(settings, self.model.model, drawn, full is not False, rewrite),
+            asked,
+            size,
+            self.model,
+            notes=tuple(notes),
+            proposal=None if proposal is None else proposal.in_words,
+            weigh=None if proposal is None else EndpointWeigher(self.model, size),
+            causal=True,
+            each=self._each(own, asked),
+            batches=self.batches,
+            reader=Reader(asked.constraint),
+            source=proposal,
+        )
+
+    def _proposal_in(self, own: Mapping[str, Any]) -> Source | None:
+        """Read what attempts of a call are to be drawn from."""
+        given, named = own.get("proposal"), own.get("adapter")
+        proposal = self.proposal if given is None else _proposal(given)
+        return _both(proposal, self.adapter if named is None else _adapter(named))
+
+
+def source_of(proposal: Any, adapter: Any) -> Source | None:
+    """Return what attempts are drawn from, by what ``GuardedGenerator`` takes.
+
+    Raises
+    ------
+    UsageError
+        If a server cannot draw from it.
+    """
+    return _both(_proposal(proposal), _adapter(adapter))
+
+
+def _both(proposal: Source | None, adapter: str | None) -> Source | None:
+    if adapter is None:
+        return proposal
+    if proposal is not None and proposal.prompt is not None:
+        raise UsageError(
+            "attempts come from a proposal or from an adapter, not both; pass adapter=False, or proposal=False"
+        )
+    return replace(proposal or Source(), adapter=adapter)
+
+
+def _adapter(given: Any) -> str | None:
+    """Return the name of one of the server's adapters, or raise UsageError."""
+    if given is None or given is False:
+        return None
+    if isinstance(given, Adapter | Path) or not isinstance(given, str) or not given or given.startswith(PREFIX):
+        raise UsageError(
+            "over an endpoint adapter= is the name under which the server has an adapter; have it load the folder "
+            "(vLLM: --enable-lora --lora-modules NAME=FOLDER), and pass adapter='NAME'"
+        )
+    return given
+
+
+def _proposal(given: Any) -> Source | None:
+    """Return what attempts are drawn from, or raise UsageError for what a server cannot draw from."""
+    if given is None or given is False:
+        return None
+    if isinstance(given, Prompt):
+        return Source(given)
+    if isinstance(given, Masked):
+        if given.unseen != Masked().unseen:
+            raise UsageError("a server masks all tokens or none, so unseen= says nothing to it; pass Masked()")
+        return replace(_proposal(given.proposal) or Source(), masked=True)
+    raise UsageError(
+        "over an endpoint a proposal is a Prompt('...') or Masked(); draw from another model with its own Endpoint"
+    )
+
+
+def _require_possible(asked: Asked, source: Source | None, endpoint: Endpoint, settings: Settings) -> None:
+    """Refuse what a server cannot do, before it is asked."""
+    if source is not None and source.masked:
+        masking(asked.constraint)
+    if source is not None and asked.sampler.weighs:
+        if source.masked:
+            raise UsageError(
+                f"the sampler {asked.sampler.name!r} weighs texts, and a server does not say how much its mask has "
+                "left out; pass sampler='rejection', or leave Masked() out"
+            )
+        require_weighable(endpoint, settings)
+    for part in walk(asked.constraint):
+        if isinstance(part, Length) and part.unit == "tokens":
+            raise UsageError(
+                f"{part.title} counts tokens, and an endpoint gives text; use unit='characters' or 'words', or "
+                "max_new_tokens="
+            )

@@ -1,0 +1,219 @@
+"""What a training shows of itself: a row a round, and warnings where its figures fool."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from guardwrap.environment.atomic_files import write_whole
+from guardwrap.metrics import effective_sample_size, kl_gold_proposal
+from guardwrap.metrics.intervals import mean_of, sum_of
+from guardwrap.outcomes import Estimate, estimate_of, plain
+
+__all__ = ["Follow", "Meter", "Row", "Stage", "learned", "summarise", "warnings_of", "write_curve"]
+
+logger = logging.getLogger("guardwrap")
+
+_ENOUGH = 20
+"""Satisfying draws; with fewer, Ẑ is far off by chance alone."""
+
+_FEW = 0.01
+"""Of the satisfying samples; where fewer carry the weight of g, the acceptance rate says nothing about g."""
+
+
+Part = Literal["gold", "samples", "final"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """How far one part of a training is.
+
+    Parameters
+    ----------
+    name
+        ``"gold"``: attempts of the model itself, to measure on; ``"samples"``: what is learned from; ``"final"``:
+        attempts of the trained proposal, to measure it.
+    done, total
+        Attempts that are there, and how many there will be, unless a budget ends first.
+    kept
+        How many of those that are there an earlier run has left.
+    """
+
+    name: Part
+    done: int
+    total: int
+    kept: int
+
+
+Follow = Callable[[Stage], None]
+
+
+class Meter:
+    """Counts the attempts of one part of a training, and calls ``follow`` with each step.
+
+    Parameters
+    ----------
+    follow
+        What is called, also with where the part begins.
+    name, total, done
+        As of a ``Stage``; what is done by then was left by an earlier run.
+    """
+
+    def __init__(self, follow: Follow, name: Part, total: int, done: int = 0) -> None:
+        self._follow, self.stage = follow, Stage(name, done, total, kept=done)
+        follow(self.stage)
+
+    def __call__(self) -> None:
+        """Count one attempt."""
+        self.reach(self.stage.done + 1)
+
+    def reach(self, done: int, *, kept: int = 0) -> None:
+        """Say how many attempts are there now, and how many more of them an earlier run has left than was known."""
+        self.stage = replace(self.stage, done=done, kept=self.stage.kept + kept)
+        self._follow(self.stage)
+
+
+@dataclass
+class Row:
+    """One round.
+
+    Parameters
+    ----------
+    round, law
+        Its number, and what it drew from.
+    samples, tokens, seconds
+        Spent by the whole training when the round had drawn.
+    acceptance
+        Acceptance rate of what was drawn from, over all prompts.
+    effective
+        Effective sample size of these draws as draws of g; of ``accepted`` satisfying ones. None where they are not
+        weighed.
+    accepted
+        Satisfying ones.
+    partition
+        Ẑ from these draws, mean over prompts; an estimate of the model's own acceptance rate.
+    kl
+        KL(g‖a') of what was drawn from, in nats, from its own draws' weights: too low where part of g is lost.
+    mixture
+        Ẑ from all draws so far, mean over prompts; None for a method that keeps no draws.
+    held_out
+        KL(g‖π) after learning, in nats, from held-out weighted samples.
+    kl_gold
+        KL(g‖π) after learning, in nats, from draws of g.
+    updates
+        Of the policy in this round.
+    warnings
+        What to be wary of.
+    strength
+        How much of what ``replay`` had learned was kept, see ``trainer.STRENGTHS``.
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    round: int
+    law: str
+    samples: int
+    tokens: int
+    seconds: float
+    acceptance: Estimate
+    accepted: int
+    effective: Estimate | None = None
+    partition: float | None = None
+    kl: Estimate | None = None
+    mixture: float | None = None
+    held_out: float | None = None
+    kl_gold: Estimate | None = None
+    updates: int = 0
+    warnings: list[str] = field(default_factory=list)
+    strength: float = 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as plain JSON types."""
+        found: dict[str, Any] = plain(vars(self))
+        return found
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Row:
+        """Read what ``to_dict`` returned."""
+        names = ("acceptance", "effective", "kl", "kl_gold")
+        return cls(**{**data, **{name: data[name] and estimate_of(data[name]) for name in names}})
+
+    def __str__(self) -> str:
+        parts = [f"{self.samples} samples", f"{self.tokens} tokens", f"AR {self.acceptance}"]
+        parts += [] if self.effective is None else [f"effective {self.effective.value:.0f} of {self.accepted}"]
+        parts += [] if self.partition is None else [f"Z {self.partition:.2g}"]
+        parts += [] if self.kl is None else [f"KL(g‖a') of what was drawn from {self.kl}"]
+        parts += [] if self.kl_gold is None else [f"after learning {self.kl_gold} on draws of g"]
+        parts += [] if self.held_out is None else [f"held out {self.held_out:.2f}"]
+        return ", ".join(parts)
+
+
+def summarise(row: Row, log_weights: Sequence[Sequence[float]], attempts: int) -> None:
+    """Fill in what the weights of fresh draws say.
+
+    Parameters
+    ----------
+    row
+        Of the round.
+    log_weights
+        log P/a' of the satisfying draws of each prompt; ``[prompts][accepted]``, nats.
+    attempts
+        Draws for each prompt.
+    """
+    whole = [[*weights, *[-math.inf] * (attempts - len(weights))] for weights in log_weights]
+    row.partition = float(np.mean([np.exp(np.array(weights)).mean() for weights in whole]))
+    met = [weights for weights in whole if max(weights) > -math.inf]
+    if met and attempts > 1:
+        row.effective = sum_of([effective_sample_size(weights) for weights in met])
+        row.kl = mean_of([kl_gold_proposal(weights) for weights in met])
+
+
+def learned(curve: Sequence[Row]) -> bool:
+    """Whether any update of a training was kept."""
+    return any(row.updates for row in curve)
+
+
+def warnings_of(row: Row, base: Estimate | None) -> list[str]:
+    """Say where a round's figures fool.
+
+    Parameters
+    ----------
+    row
+        The round.
+    base
+        The model's own acceptance rate, which Ẑ estimates; None where it was not measured.
+    """
+    if not row.accepted:
+        return [
+            f"none of these attempts satisfies the constraint (acceptance rate below {row.acceptance.high:.2g}): there "
+            "is nothing to learn from; draw more samples, or give hints"
+        ]
+    found = []
+    known, what = (row.mixture, "Ẑ of all draws so far") if base is None else (base.low, "the model's acceptance rate")
+    if row.partition is not None and known and row.accepted >= _ENOUGH and row.partition < known / 3:
+        found.append(
+            f"Ẑ = {row.partition:.2g} from these draws is far below {what}, {known:.2g}: what was drawn from has lost "
+            "part of g, whatever its acceptance rate"
+        )
+    if row.effective is not None and row.accepted >= 100 and row.effective.value < max(_FEW * row.accepted, 5.0):
+        found.append(
+            f"of {row.accepted} satisfying draws only {row.effective.value:.1f} count as draws of g; the acceptance "
+            "rate says little about g, and KL(g‖a') from these draws is too low"
+        )
+    return found
+
+
+def write_curve(rows: Sequence[Row], path: Path) -> None:
+    """Write a JSON line a round; where that fails, a warning says so."""
+    lines = [json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False) for row in rows]
+    try:
+        write_whole(path, (f"{line}\n".encode() for line in lines))
+    except OSError as error:
+        logger.warning("the learning curve is not written (%s)", error.strerror or type(error).__name__)

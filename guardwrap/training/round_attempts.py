@@ -1,0 +1,159 @@
+"""Attempts of one round, in chunks that are kept until the round is over."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from guardwrap.environment.atomic_files import write_whole
+from guardwrap.samplers import Attempt, from_row, to_row
+from guardwrap.training import shards
+from guardwrap.training.learning_curve import Meter
+from guardwrap.training.samples import Sample
+from guardwrap.training.task import Task
+
+__all__ = ["Drawn", "draw"]
+
+CHUNK = 1000
+"""Attempts drawn in one go, over all prompts."""
+
+
+@dataclass
+class Drawn:
+    """Attempts of one law.
+
+    Parameters
+    ----------
+    attempts
+        Made for each prompt.
+    tokens
+        Of them all, over all prompts.
+    samples
+        Those that satisfy the constraint.
+    log_seen
+        log-probability of each under the law, as decoding saw it, in nats.
+    rejected
+        Prompt and new tokens of the others, where they were asked for.
+    """
+
+    attempts: int = 0
+    tokens: int = 0
+    samples: list[Sample] = field(default_factory=list)
+    log_seen: list[float] = field(default_factory=list)
+    rejected: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+
+    def texts(self, prompt: int) -> list[tuple[int, ...]]:
+        """Return the new tokens of a prompt's attempts, satisfied or not."""
+        satisfied = [sample.token_ids for sample in self.samples if sample.prompt == prompt]
+        return satisfied + [ids for number, ids in self.rejected if number == prompt]
+
+    def accepted(self, prompts: int) -> list[int]:
+        """How many samples each prompt has."""
+        counts = np.bincount([sample.prompt for sample in self.samples], minlength=prompts)
+        return [int(count) for count in counts]
+
+
+def draw(
+    task: Task,
+    source: Any,
+    count: int,
+    *,
+    seed: tuple[int, str],
+    digest: str,
+    folder: Path,
+    over: Callable[[int, int], bool] = lambda attempts, tokens: False,
+    meter: Meter | None = None,
+    keep_rejected: bool = False,
+) -> Drawn:
+    """Draw attempts, each process its part.
+
+    Parameters
+    ----------
+    task
+        For what.
+    source
+        What is drawn from, as ``Task.draw`` takes it.
+    count
+        Attempts for each prompt.
+    seed
+        A number and words that no other draws of the training share.
+    digest
+        Tells the source, the prompts and all else that matters from others: chunks that those gave are drawn again.
+    folder
+        Chunks that are there are read instead of drawn.
+    over
+        From the attempts and tokens of these draws so far to whether a budget has ended. Looked at before chunks are
+        begun, so that what is drawn does not depend on its own length.
+    meter
+        Counts the attempts, over all prompts: each that this process draws, and after a chunk those of the others.
+    keep_rejected
+        Whether the tokens of attempts that do not satisfy the constraint are kept too, in the folder as well.
+    """
+    each = max(1, CHUNK // len(task.prompts))
+    chunks = [(i, min(each, count - begin)) for i, begin in enumerate(range(0, count, each))]
+    drawn = Drawn()
+
+    def work(part: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
+        return [_chunk(task, source, size, seed, number, digest, folder, keep_rejected, meter) for number, size in part]
+
+    before = 0 if meter is None else meter.stage.done
+    for group in shards.groups(chunks):
+        if over(drawn.attempts * len(task.prompts), drawn.tokens):
+            break
+        for chunk in shards.mapped(work, group):
+            drawn.attempts += chunk["size"]
+            drawn.tokens += chunk["tokens"]
+            if meter is not None:
+                kept = chunk["size"] * len(task.prompts) if chunk.get("kept") else 0
+                meter.reach(before + drawn.attempts * len(task.prompts), kept=kept)
+            for prompt, rows in enumerate(chunk["satisfied"]):
+                for attempt in map(from_row, rows):
+                    drawn.samples.append(task.sample(prompt, attempt))
+                    drawn.log_seen.append(float(attempt.draw.log_proposal or 0.0))
+            for prompt, texts in enumerate(chunk["rejected"]):
+                drawn.rejected += [(prompt, tuple(ids)) for ids in texts]
+    return drawn
+
+
+def _chunk(
+    task: Task,
+    source: Any,
+    size: int,
+    seed: tuple[int, str],
+    number: int,
+    digest: str,
+    folder: Path,
+    keep: bool,
+    on_attempt: Callable[[], None] | None,
+) -> dict[str, Any]:
+    path = folder / f"{number:06d}.json"
+    about = {"digest": digest, "size": size}
+    try:
+        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        if {name: kept.get(name) for name in about} == about:
+            return {**kept, "kept": True}
+    except (OSError, ValueError):
+        pass
+    words = (seed[0], zlib.crc32(seed[1].encode()), number)
+    chunk_seed = int(np.random.SeedSequence(words).generate_state(1)[0])
+    drawn: list[list[Attempt]] = task.draw(size, chunk_seed, source, on_attempt)
+    kept = {
+        **about,
+        "tokens": sum(len(attempt.draw.token_ids) for attempts in drawn for attempt in attempts),
+        "rejected": [
+            [attempt.draw.token_ids for attempt in attempts if keep and not attempt.satisfied] for attempts in drawn
+        ],
+        "satisfied": [[to_row(attempt) for attempt in attempts if attempt.satisfied] for attempts in drawn],
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, [json.dumps(kept).encode()])
+    except OSError:  # they are drawn again if need be
+        pass
+    return kept

@@ -1,0 +1,296 @@
+"""Trainings as a page: what their folders hold read back, and held against each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from guardwrap.constraints.files.constraint_file import parse
+from guardwrap.documents.yaml_nodes import to_yaml
+from guardwrap.errors import GuardwrapError
+from guardwrap.outcomes import Estimate, plain
+from guardwrap.report.blocks import (
+    Block,
+    Cell,
+    Curve,
+    CurvePoint,
+    Curves,
+    Level,
+    Note,
+    Page,
+    Section,
+    Spot,
+    Table,
+    Text,
+)
+from guardwrap.report.claims import table_of
+from guardwrap.report.diagonal import cost_against_distance, minus_log
+from guardwrap.report.plain_words import UNKNOWN
+from guardwrap.report.result_files import loads, read_as, text_of
+from guardwrap.training.learning_curve import Row, learned
+from guardwrap.training.training_claims import claims_of, on_draws_of_g
+from guardwrap.training.training_settings import TrainingSettings
+
+__all__ = ["Result", "Trained", "Training", "charts_of", "pages_of", "read_training"]
+
+_WARNING = "warning: "
+_SHOWN = 3  # warnings of rounds that are shown of one training
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training gave.
+
+    Parameters
+    ----------
+    folder
+        The adapter's, or the model's where all weights were trained.
+    figures
+        Means over prompts, by name: ``acceptance_before``, ``acceptance_after``, ``kl_gold_proposal`` and
+        ``kl_gold_guarded`` (nats), from draws of g where there are enough; and ``weighted_kl_gold_proposal`` and
+        ``weighted_kl_gold_guarded``, from the weights of the adapter's own draws.
+    samples, tokens, seconds
+        Spent; what was drawn to measure not included.
+    curve
+        A row a round.
+    notes
+        How to read the figures, one sentence each.
+    """
+
+    folder: Path
+    figures: Mapping[str, Estimate]
+    samples: int
+    tokens: int
+    seconds: float
+    curve: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def learned(self) -> bool:
+        """Whether anything was learned: if not, the adapter does nothing, or is the one that it began as."""
+        return learned(self.curve)
+
+
+@dataclass(frozen=True)
+class Result(Trained):
+    """What ``result.json`` holds: that, the settings, and the versions of the packages used."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    settings: TrainingSettings
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON types; the folder is the one beside the file."""
+        return {**plain(self), "folder": self.folder.name, "settings": self.settings.model_dump(mode="json")}
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training, as its folder has it.
+
+    Parameters
+    ----------
+    name
+        What to call it.
+    curve
+        A row a round.
+    result
+        What was measured; None where the training was interrupted before that.
+    """
+
+    name: str
+    curve: Sequence[Row]
+    result: Result | None
+
+
+def read_training(folder: Path, name: str) -> Training:
+    """Read the ``result.json`` and the ``curve.jsonl`` of a folder that has one of them or both.
+
+    Raises
+    ------
+    UsageError
+        If one cannot be read, or another version wrote it.
+    """
+    written, curve = folder / "result.json", folder / "curve.jsonl"
+    result = None
+    if written.exists():
+        data = loads(text_of(written), str(written))
+        result = read_as(data, Result, str(written), "a training's result of this version")
+    if not curve.exists():
+        return Training(name, () if result is None else result.curve, result)
+    rows = []
+    for i, line in enumerate(text_of(curve).rstrip("\n").split("\n"), start=1):
+        where = f"{curve}:{i}"
+        rows.append(read_as(loads(line, where), Row, where, "a row of a learning curve of this version"))
+    return Training(name, rows, result)
+
+
+def pages_of(trainings: Sequence[Training]) -> list[Page]:
+    """Return a page for each g that proposals were trained for: figures of different ones cannot be compared.
+
+    Parameters
+    ----------
+    trainings
+        In the order they are to be shown in. An interrupted one, whose g is not known, has a page of its own.
+    """
+    groups: dict[str, list[Training]] = {}
+    for training in trainings:
+        groups.setdefault(_law_of(training), []).append(training)
+    return [_page(group) for group in groups.values()]
+
+
+def _law_of(training: Training) -> str:
+    if training.result is None:
+        return f"not known: {training.name}"
+    settings = training.result.settings
+    names = ("dtype", "constraint", "prompts", "chat", "generation")
+    law = {"model": settings.name or settings.model, **{name: getattr(settings, name) for name in names}}
+    return json.dumps(law, sort_keys=True)
+
+
+def _page(group: Sequence[Training]) -> Page:
+    found = [training.result for training in group if training.result is not None]
+    title = f"Training a proposal for {_constraint(found[0].settings)}" if found else f"A training: {group[0].name}"
+    sections = [Section("What was learned", (*charts_of(group).values(), *_notes(group)))]
+    if found:
+        sections.insert(0, Section("What it gives", tuple(_measured(group))))
+        sections.append(Section("Settings", (_settings(group),)))
+    return Page(title, tuple(sections))
+
+
+def _constraint(settings: TrainingSettings) -> str:
+    given = settings.constraint
+    if isinstance(given, str):
+        return given
+    try:
+        return parse(to_yaml({"guardwrap": 1, "constraint": given})).constraint.title
+    except GuardwrapError:  # of a plug-in that is not installed, say
+        return json.dumps(given, ensure_ascii=False)
+
+
+def _measured(group: Sequence[Training]) -> list[Block]:
+    head = ("training", "method", "samples", "AR without it", "AR", "KL(g‖a') [nats]", "KL(g‖g') [nats]",
+            "KL measured on", "tokens", "seconds", "seed")  # fmt: skip
+    rows: list[tuple[Cell, ...]] = []
+    spots: dict[str, list[Spot]] = {}
+    for training in group:
+        if (result := training.result) is None:
+            continue
+        of = result.figures
+        before, after, guarded = (of.get(name) for name in ("acceptance_before", "acceptance_after", "kl_gold_guarded"))
+        rows.append(
+            (training.name, result.settings.method, result.samples, before, after, of.get("kl_gold_proposal"), guarded,
+             _measured_on(of), result.tokens, result.seconds, result.settings.seed)
+        )  # fmt: skip
+        if after is not None and guarded is not None:
+            spots[training.name] = [Spot(minus_log(after), guarded)]
+    caption = "AR is the acceptance rate, KL(g‖a') = KL(g‖g') - log AR. In brackets 95 % intervals."
+    results = [(training.name, training.result) for training in group if training.result is not None]
+    claims = [claim for name, result in results for claim in claims_of(name, result.figures, result.settings)]
+    blocks: list[Block] = [table_of(claims), Table(caption, head, tuple(rows))]
+    if any(on_draws_of_g(result.figures) for _, result in results):
+        blocks.append(_by_weights(group))
+    if spots:
+        blocks.append(cost_against_distance(spots))
+    return blocks
+
+
+def _measured_on(figures: Mapping[str, Estimate]) -> str:
+    if "kl_gold_proposal" not in figures:
+        return UNKNOWN
+    return "draws of g" if on_draws_of_g(figures) else "weights of its own draws"
+
+
+def _by_weights(group: Sequence[Training]) -> Table:
+    """Return what weights say where draws of g are known: beside those, it shows how much weights miss."""
+    rows = [
+        (training.name, *(of.get(f"weighted_{name}") for name in ("kl_gold_proposal", "kl_gold_guarded")))
+        for training in group
+        if training.result is not None and (of := training.result.figures)
+    ]
+    caption = "The same from the weights of the proposal's own draws, which end too low where it misses part of g"
+    return Table(caption, ("training", "KL(g‖a') [nats]", "KL(g‖g') [nats]"), tuple(rows))
+
+
+def charts_of(trainings: Sequence[Training]) -> dict[str, Curves]:
+    """Return the learning curves, and how often attempts satisfied the constraint on the way.
+
+    Parameters
+    ----------
+    trainings
+        For one g.
+
+    Returns
+    -------
+    dict
+        By name: ``curve``, where a KL is known, and ``acceptance``.
+    """
+    kl, rates = [], []
+    for training in trainings:
+        rows = training.curve
+        on_gold = _points(rows, lambda row: row.kl_gold)
+        by_weights = _points(rows, lambda row: row.kl)
+        if on_gold:
+            kl.append(Curve(training.name, on_gold))
+        elif by_weights:
+            kl.append(Curve(f"{training.name} (by weights)", by_weights, training.name))
+        rates.append(Curve(training.name, _points(rows, lambda row: row.acceptance)))
+    found = [training.result.figures for training in trainings if training.result is not None]
+    before = [rate for figures in found if (rate := figures.get("acceptance_before")) and rate.value > 0]
+    base = min(before, key=lambda rate: rate.high - rate.low, default=None)  # of the same rate, the surest estimate
+    caption = (
+        "After learning from so many samples, measured on draws of g. By weights: of what these samples were drawn "
+        "from, estimated from their own weights; that is too low where part of g is lost."
+    )
+    level = () if base is None else (Level("the model itself: -log AR", minus_log(base).value),)
+    charts = {}
+    if kl:
+        y = "KL(g‖a') [nats]"
+        charts["curve"] = Curves("Learning curves", "samples", y, tuple(kl), levels=level, caption=caption)
+    level = () if base is None else (Level("the model itself", base.value),)
+    caption = "Of what each round drew from: the first one perhaps hints, later ones what was learned so far."
+    y = "acceptance rate"
+    charts["acceptance"] = Curves("Acceptance rates", "samples", y, tuple(rates), levels=level, caption=caption)
+    return charts
+
+
+def _points(rows: Sequence[Row], figure: Callable[[Row], Estimate | None]) -> tuple[CurvePoint, ...]:
+    return tuple(CurvePoint(float(row.samples), found) for row in rows if (found := figure(row)) is not None)
+
+
+def _notes(group: Sequence[Training]) -> list[Block]:
+    """Return warnings as notes, and how figures are to be read as text."""
+    blocks: list[Block] = []
+    for training in group:
+        notes = () if training.result is None else training.result.notes
+        blocks += [Note(f"{training.name}: {note.removeprefix(_WARNING)}") for note in notes if _is_warning(note)]
+        rounds = [(row.round, warning) for row in training.curve for warning in row.warnings]
+        blocks += [Note(f"{training.name}, round {i}: {warning}") for i, warning in rounds[-_SHOWN:]]
+        if len(rounds) > _SHOWN:
+            blocks.append(Note(f"{training.name}: {len(rounds) - _SHOWN} warnings of earlier rounds are not shown"))
+        if training.result is None:
+            blocks.append(Note(f"{training.name}: interrupted, or still running; nothing was measured"))
+        elif len(training.curve) > len(training.result.curve):
+            blocks.append(Note(f"{training.name}: went on after it was measured; the curve is ahead of the table"))
+        blocks += [Text(f"{training.name}: {note}") for note in notes if not _is_warning(note)]
+    return blocks
+
+
+def _is_warning(note: str) -> bool:
+    return note.startswith(_WARNING)
+
+
+def _settings(group: Sequence[Training]) -> Table:
+    """Return the settings of all trainings side by side."""
+    known = [(training.name, training.result) for training in group if training.result is not None]
+    told = [
+        {name: json.dumps(value, ensure_ascii=False) for name, value in result.settings.model_dump().items()}
+        | {"versions": ", ".join(f"{name} {version}" for name, version in result.versions.items()) or UNKNOWN}
+        for _, result in known
+    ]
+    rows = [(name, *(each[name] for each in told)) for name in told[0]]
+    return Table(None, ("setting", *(name for name, _ in known)), tuple(rows))

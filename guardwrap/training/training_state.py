@@ -1,0 +1,160 @@
+"""All that a training has become so far, and its spelling in a checkpoint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from guardwrap.training.learning_curve import Row
+from guardwrap.training.rounds import Round
+from guardwrap.training.samples import Buffer, Sample
+
+__all__ = ["Fit", "State", "placed_under", "read_state", "spelled", "under"]
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass
+class Fit:
+    """The learning of one round, under way.
+
+    Parameters
+    ----------
+    row
+        The round, as it was seen when it had drawn.
+    step
+        Updates so far.
+    best, best_step, best_state
+        Lowest held-out KL in nats, when it was seen, and the policy then; of replay.
+    bad
+        Looks since then.
+    cooled
+        Whether the learning rate has been lowered.
+    """
+
+    row: Row
+    step: int = 0
+    best: float = math.inf
+    best_step: int = 0
+    bad: int = 0
+    cooled: bool = False
+    best_state: Tensors = field(default_factory=dict)
+
+
+@dataclass
+class State:
+    """A training between two steps; the policy's numbers and the optimiser's are kept with it.
+
+    Parameters
+    ----------
+    buffer
+        Satisfying samples so far; not of dpg.
+    laws
+        What the buffer's samples were drawn from: ``"base"``, the template of a prompt, or ``"policy N"``, the policy
+        at the beginning of round N.
+    policies
+        Its numbers then.
+    pivots
+        Tokens that attempts of the model branch at, once they are known.
+    done
+        Rounds that are over.
+    samples, tokens, seconds
+        Spent.
+    asked, plan
+        Samples that the training was told to draw, and the rounds that they were divided among.
+    partition
+        Of dpg: sum of P/π over all its draws, for each prompt.
+    counted
+        Of dpg: draws in each of those sums.
+    dpg_steps
+        Of dpg: steps taken.
+    curve
+        A row for each round that is over.
+    fit
+        The learning of the round under way, once it has drawn.
+    """
+
+    buffer: Buffer
+    laws: list[str] = field(default_factory=list)
+    policies: dict[str, Tensors] = field(default_factory=dict)
+    pivots: list[int] = field(default_factory=list)
+    done: int = 0
+    samples: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    asked: int = 0
+    plan: list[Round] = field(default_factory=list)
+    partition: list[float] = field(default_factory=list)
+    counted: int = 0
+    dpg_steps: int = 0
+    curve: list[Row] = field(default_factory=list)
+    fit: Fit | None = None
+
+
+_PLAIN = ("laws", "pivots", "done", "samples", "tokens", "seconds", "asked", "partition", "counted", "dpg_steps")
+
+
+def spelled(state: State) -> tuple[Tensors, dict[str, Any]]:
+    """Return a state as tensors and plain JSON."""
+    buffer = state.buffer
+    lengths = [len(sample.token_ids) for sample in buffer.samples]
+    tensors: Tensors = {
+        "buffer.prompt": torch.tensor([sample.prompt for sample in buffer.samples], dtype=torch.int32),
+        "buffer.places": torch.tensor(buffer.places, dtype=torch.int64),
+        "buffer.origin": torch.tensor(buffer.origin, dtype=torch.int32),
+        "buffer.decided": torch.tensor([sample.decided for sample in buffer.samples], dtype=torch.int32),
+        "buffer.length": torch.tensor(lengths, dtype=torch.int32),
+        "buffer.tokens": torch.tensor([i for s in buffer.samples for i in s.token_ids], dtype=torch.int32),
+        "buffer.log_base": torch.tensor(buffer.log_base, dtype=torch.float64),
+        "buffer.log_laws": torch.tensor(buffer.log_laws, dtype=torch.float64),
+    }
+    for name, numbers in state.policies.items():
+        tensors |= placed_under(name, numbers)
+    data = {name: getattr(state, name) for name in _PLAIN}
+    data["plan"] = [[part.draws, part.learn] for part in state.plan]
+    data |= {"drawn": buffer.drawn, "prompts": buffer.prompts, "curve": [row.to_dict() for row in state.curve]}
+    if state.fit is not None:
+        fit = state.fit
+        tensors |= placed_under("best", fit.best_state)
+        best = None if fit.best == math.inf else fit.best
+        data["fit"] = {"step": fit.step, "best": best, "best_step": fit.best_step, "bad": fit.bad, "cooled": fit.cooled}
+        data["row"] = fit.row.to_dict()
+    return tensors, data
+
+
+def read_state(tensors: Mapping[str, torch.Tensor], data: Mapping[str, Any]) -> State:
+    """Read what ``spelled`` returned."""
+    names = ("prompt", "origin", "places", "decided", "length", "tokens", "log_base")
+    get = {name: tensors[f"buffer.{name}"].tolist() for name in names}
+    ends = [0]
+    for length in get["length"]:
+        ends.append(ends[-1] + length)
+    samples = [
+        Sample(prompt, tuple(get["tokens"][begin:end]), decided)
+        for prompt, decided, begin, end in zip(get["prompt"], get["decided"], ends[:-1], ends[1:], strict=True)
+    ]
+    log_laws = tensors["buffer.log_laws"].tolist()
+    buffer = Buffer(data["prompts"], samples, get["log_base"], get["origin"], get["places"], log_laws, data["drawn"])
+    state = State(buffer, **{name: data[name] for name in _PLAIN})
+    state.policies = {name: under(name, tensors) for name in state.laws if name.startswith("policy ")}
+    state.plan = [Round(tuple((law, count) for law, count in draws), learn) for draws, learn in data["plan"]]
+    state.curve = [Row.from_dict(row) for row in data["curve"]]
+    if "fit" in data:
+        fit = dict(data["fit"])
+        fit["best"] = math.inf if fit["best"] is None else fit["best"]
+        state.fit = Fit(Row.from_dict(data["row"]), **fit, best_state=under("best", tensors))
+    return state
+
+
+def placed_under(name: str, tensors: Mapping[str, torch.Tensor]) -> Tensors:
+    """Spell tensors under a name."""
+    return {f"{name}/{key}": tensor for key, tensor in tensors.items()}
+
+
+def under(name: str, tensors: Mapping[str, torch.Tensor]) -> Tensors:
+    """Return the tensors that were spelled under a name."""
+    return {key.removeprefix(f"{name}/"): t for key, t in tensors.items() if key.startswith(f"{name}/")}

@@ -1,0 +1,238 @@
+"""``guardwrap check``: examples, texts, exit codes."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from guardwrap.constraints.files.coerce import catalogue_names
+from guardwrap.environment.package_data import adapters
+from tests.cli.fixtures_commands import HAS_A, TWO_PARTS, assert_one_line, python, run
+
+pytestmark = pytest.mark.usefixtures("command_line")
+
+
+def test_check_runs_the_examples(tmp_path):
+    (tmp_path / "two.yaml").write_text(TWO_PARTS)
+    result = run("check", "two.yaml")
+    assert result.exit_code == 0, result.output
+    assert "two.yaml: valid, 2 parts" in result.stdout
+    assert "4 of 4 examples as expected" in result.stdout
+
+
+def test_check_names_all_failing_parts(tmp_path):
+    (tmp_path / "two.yaml").write_text(TWO_PARTS)
+    result = run("check", "two.yaml", "zzzzzzzzz", "abc", "xyz")
+    assert result.exit_code == 1
+    first, second, third = result.stdout.splitlines()[-3:]
+    assert first == "text 1 rejected by 'has an a', 'short' (has 9 characters, not at most 5): 'zzzzzzzzz'"
+    assert second == "text 2 accepted: 'abc'"
+    assert third == "text 3 rejected by 'has an a': 'xyz'"
+    (tmp_path / "texts.txt").write_text("abc\n\n")
+    result = run("check", "two.yaml", "--file", "texts.txt")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1] == "text 2 rejected by 'has an a': ''"
+    assert run("check", "two.yaml", "abc", "--file", "-", stdin="ba\n").exit_code == 0
+
+
+def test_check_lists_examples_that_are_wrong(tmp_path):
+    wrong = TWO_PARTS.replace("[abc, a]", "[abc, zzzzzzz]").replace("[xyz, ", "[xyz, ab, ")
+    (tmp_path / "two.yaml").write_text(wrong)
+    result = run("check", "two.yaml")
+    assert result.exit_code == 1
+    assert "3 of 5 examples as expected" in result.stdout
+    assert (
+        "listed under accepts, but rejected by 'has an a', 'short' (has 7 characters, not at most 5): 'zzzzzzz'"
+        in result.stdout
+    )
+    assert "listed under rejects, but is accepted by every part: 'ab'" in result.stdout
+
+
+def test_check_says_what_in_a_json_text_is_wrong(tmp_path):
+    schema = {"required": ["a"], "properties": {"a": {"items": {"type": "string"}}}}
+    part = {"kind": "json_schema", "name": "list", "schema": schema}
+    (tmp_path / "json.yaml").write_text(json.dumps({"guardwrap": 1, "constraint": [part, part]}))
+    result = run("check", "json.yaml", '{"a": ["b", 1]}', '{"a"', '{"a": []}')
+    first, second, third = result.stdout.splitlines()[-3:]
+    reason = "'list' ($.a[1]: 1 is not of type 'string')"
+    assert first == f"text 1 rejected by {reason}, {reason}: " + """'{"a": ["b", 1]}'"""
+    assert "(is not JSON: Expecting ':' delimiter: line 1 column 5), " in second
+    assert third == """text 3 accepted: '{"a": []}'"""
+
+
+NOTED = """\
+guardwrap: 1
+constraint:
+- kind: json_schema
+  name: drink
+  schema:
+    propertys: {a: {type: string}}
+    properties: {b: {minlength: 3, example: x, x-own: 1}}
+- {kind: json_schema, name: older, schema: {$schema: "http://json-schema.org/draft-07/schema#", prefixItems: [{}]}}
+- {kind: not, of: {kind: keyword, words: "tea, coffee"}}
+- {kind: length, name: brief, max: 5, unit: tokens}
+- {kind: length, name: short, max: 8}
+examples:
+  accepts: ["{}"]
+  rejects: ["{\\"b\\": 12345}"]
+"""
+
+
+def test_check_notes_what_is_valid_and_perhaps_not_meant(tmp_path):
+    """A misspelt keyword of a schema says nothing, and an attempt's tokens are not known of a text: both are told."""
+    (tmp_path / "noted.yaml").write_text(NOTED)
+    result = run("check", "noted.yaml", "{}", "123456789")
+    assert result.exit_code == 1, result.output
+    told = [line.removeprefix("note: ") for line in result.stdout.splitlines() if line.startswith("note: ")]
+    assert told == [
+        "'brief' counts tokens, which texts have only when they are drawn; it judges none here",
+        "'minlength' in 'drink' is no keyword of JSON Schema and says nothing (did you mean 'minLength'?)",
+        "'propertys' in 'drink' is no keyword of JSON Schema and says nothing (did you mean 'properties'?)",
+        "'prefixItems' in 'older' says nothing: it is no keyword of draft 7, which $schema declares, "
+        "but of draft 2020-12 and later",
+        "'tea, coffee' is one phrase; for several words write a list: [tea, coffee]",
+    ]
+    assert "2 of 2 examples as expected" in result.stdout
+    assert result.stdout.endswith(
+        "text 1 accepted: '{}'\ntext 2 rejected by 'short' (has 9 characters, not at most 8): '123456789'\n"
+    )
+    assert json.loads(run("check", "noted.yaml", "--json").stdout)["notes"] == told
+
+
+@pytest.mark.parametrize("name", catalogue_names())
+def test_the_catalogue_gets_no_notes(name):
+    assert "note: " not in run("check", f"catalogue:{name}").stdout
+
+
+def test_check_as_json(tmp_path):
+    (tmp_path / "two.yaml").write_text(TWO_PARTS)
+    result = run("check", "two.yaml", "--json", "zzzzzzzzz")
+    assert result.exit_code == 1
+    data = json.loads(result.stdout)
+    assert data["ok"] is False
+    assert data["parts"] == ["has an a", "short"]
+    assert data["examples"][2] == {
+        "text": "xyz",
+        "expected": False,
+        "failed": ["has an a"],
+        "reasons": [""],
+        "accepted": False,
+    }
+    assert data["texts"] == [
+        {
+            "text": "zzzzzzzzz",
+            "accepted": False,
+            "failed": ["has an a", "short"],
+            "reasons": ["", "has 9 characters, not at most 5"],
+        }
+    ]
+    assert run("check", "two.yaml", "--digest").stdout == data["digest"] + "\n"
+
+
+def test_check_bad_files(tmp_path):
+    (tmp_path / "bad.yaml").write_text("guardwrap: 1\nconstraint: {kind: regx, pattern: a}\n")
+    assert_one_line(run("check", "bad.yaml"), "bad.yaml:2", "did you mean 'regex'")
+    assert_one_line(run("check", "missing.yaml"), "missing.yaml")
+    assert_one_line(run("check", "catalogue:no-url"), "did you mean 'no-urls'")
+    assert_one_line(run("check", "bad.yaml", "--json"), "bad.yaml:2")
+
+
+def test_check_reads_the_sampler_too(tmp_path):
+    (tmp_path / "c.yaml").write_text(HAS_A + "sampler: {qrs: {pilot: 5}}\n")
+    assert run("check", "c.yaml", "a").exit_code == 0
+    (tmp_path / "c.yaml").write_text(HAS_A + "sampler: {qrs: {pilt: 5}}\n")
+    assert_one_line(run("check", "c.yaml", "a"), "c.yaml:", "sampler.qrs.pilt: unknown field", "did you mean 'pilot'")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("sampler: qsr", "sampler: unknown sampler 'qsr' (did you mean 'qrs'?)"),
+        ("sampler: {imh: {stps: 3}}", "sampler.imh.stps: unknown field 'stps' (did you mean 'steps'?)"),
+        ("sampler: {qrs: {target_tvd: 2}}", "sampler.qrs"),
+        ("sampler: {rejection: {steps: 3}}", "sampler.rejection"),
+        ("proposal: maskd", "proposal: 'maskd' is not one of masked (did you mean 'masked'?)"),
+        ("proposal: {masked: {unsee: 0.1}}", "proposal.masked.unsee: unknown field 'unsee' (did you mean 'unseen'?)"),
+        ("proposal: {prompt: no place}", "proposal.prompt: Prompt('no place') needs {prompt}"),
+        ("adapter: catalogue:dragn", "adapter: unknown adapter 'dragn' (did you mean 'dragon'?)"),
+        ("adapter: ./nowhere", "adapter: there is no folder 'nowhere'"),
+        ("constraint: catalogue:no-url", "unknown catalogue entry 'no-url' (did you mean 'no-urls'?)"),
+        (
+            "constraint: {kind: not, of: {file: tw.yaml}}",
+            "constraint.of: there is no file 'tw.yaml' (did you mean 'two.y",
+        ),
+        ("constraint: {kind: json_schema, file: nowhere.json}", "cannot read 'nowhere.json'"),
+        ("constraint: {kind: grammar, file: nowhere.lark}", "cannot read 'nowhere.lark'"),
+    ],
+)
+def test_check_finds_what_would_be_found_at_first_use(tmp_path, line, says):
+    (tmp_path / "two.yaml").write_text(TWO_PARTS)
+    head = "guardwrap: 1\nname: x\n"
+    head += "constraint: {kind: regex, pattern: a}\n" if not line.startswith("constraint") else "description: y\n"
+    (tmp_path / "c.yaml").write_text(head + line + "\n")
+    assert_one_line(run("check", "c.yaml"), "c.yaml:4: ", says)
+
+
+def test_check_says_when_a_checker_crashes_without_quoting_the_text(tmp_path):
+    (tmp_path / "cli_crash.py").write_text("def bad(text):\n    raise ValueError(text)\n")
+    (tmp_path / "code.yaml").write_text("guardwrap: 1\nconstraint: {kind: python, function: 'cli_crash:bad'}\n")
+    result = run("check", "code.yaml", "--allow-code", "secret")
+    assert_one_line(result, "cli_crash:bad", "ValueError")
+    assert "secret" not in result.output
+
+
+DRAGON = "guardwrap: 1\nconstraint: {kind: keyword, words: [dragon]}\nadapter: "
+OTHER = DRAGON.replace("[dragon]", "[drgon]")
+
+
+@pytest.mark.parametrize("adapter", ["catalogue:dragon", "./mine", "{source: ./mine, allow_mismatch: false}"])
+def test_check_says_when_the_adapter_was_trained_for_another_constraint(tmp_path, adapter):
+    shutil.copytree(adapters()["dragon"], tmp_path / "mine")
+    (tmp_path / "c.yaml").write_text(DRAGON + adapter)
+    assert run("check", "c.yaml").exit_code == 0, "it is for this one"
+    (tmp_path / "c.yaml").write_text(OTHER + adapter)
+    says = (
+        "c.yaml:3: adapter: the adapter '",
+        """trained for another constraint, "Keyword(words=['dragon'])", than Keyword(words=['drgon'])""",
+        "allow_mismatch",
+    )
+    assert_one_line(run("check", "c.yaml"), *says)
+    stricter = "[{kind: keyword, words: [dragon]}, {kind: length, max: 50}]"
+    (tmp_path / "c.yaml").write_text(DRAGON.replace("{kind: keyword, words: [dragon]}", stricter) + adapter)
+    assert run("check", "c.yaml").exit_code == 0, "it demands that too"
+    (tmp_path / "c.yaml").write_text(OTHER + adapter)
+    assert run("check", "c.yaml", "--digest").exit_code == 0, "a digest is of the constraint alone"
+
+
+def test_check_takes_an_adapter_for_another_constraint_that_is_allowed_or_not_known_to_be_one(tmp_path):
+    folder = tmp_path / "mine"
+    shutil.copytree(adapters()["dragon"], folder)
+    (tmp_path / "c.yaml").write_text(OTHER + "{source: ./mine, allow_mismatch: true}")
+    assert run("check", "c.yaml").exit_code == 0
+    (tmp_path / "c.yaml").write_text(OTHER + "./mine")
+    assert run("check", "c.yaml").exit_code == 2
+    (folder / "card.yaml").rename(folder / "card.txt")  # an adapter of peft's
+    assert run("check", "c.yaml").exit_code == 0
+    (tmp_path / "c.yaml").write_text(OTHER + "somebody/on-the-hub")  # nothing is downloaded
+    assert run("check", "c.yaml").exit_code == 0
+
+
+def test_check_names_the_line_of_a_card_that_says_nothing(tmp_path):
+    shutil.copytree(adapters()["dragon"], tmp_path / "mine")
+    (tmp_path / "mine" / "card.yaml").write_text("guardwrap_adapter: 1\n")
+    (tmp_path / "c.yaml").write_text(DRAGON + "./mine")
+    assert_one_line(run("check", "c.yaml"), "card.yaml:1", "constraint_digest")
+
+
+def test_a_card_is_read_without_torch(tmp_path):
+    (tmp_path / "c.yaml").write_text(OTHER + "catalogue:dragon")
+    code = (
+        "import sys\nfrom guardwrap.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n    assert end.code == 2, end.code\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)\n"
+    )
+    process = python(code, "check", tmp_path / "c.yaml", stderr=subprocess.PIPE)
+    assert "another constraint" in process.communicate()[1]
+    assert process.returncode == 0

@@ -1,0 +1,106 @@
+"""``guardwrap doctor``."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from packaging.requirements import Requirement
+from transformers import AutoModelForCausalLM
+
+from guardwrap.cli import doctor_command as module
+from guardwrap.cli.doctor_command import EXTRAS, NEWEST, OLDEST
+from tests.cli.fixtures_commands import ROOT, run
+
+pytestmark = pytest.mark.usefixtures("command_line")
+
+
+def project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture(autouse=True)
+def _as_locked(monkeypatch):
+    """With the versions of the lock, whatever this environment has."""
+    installed = module._installed
+    monkeypatch.setattr(module, "_installed", lambda name: NEWEST if name == "transformers" else installed(name))
+    monkeypatch.setattr(module, "TOKENS", 4)
+
+
+def test_a_model_that_is_drawn_in_the_fastest_way(model):
+    result = run("doctor", model)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^torch +\d+\.", result.stdout, re.M)
+    assert re.search(r"^model +LlamaForCausalLM, .* parameters, float32$", result.stdout, re.M)
+    assert re.search(r"^device +cpu, \d+ of \d+ threads$", result.stdout, re.M)
+    assert "mode          'refill', the fastest for this model\n" in result.stdout
+    assert re.search(
+        r"^speed +\d+ tokens/s; the model's generate: \d+ tokens/s \(\d+\.\d\d times\)$", result.stdout, re.M
+    )
+    assert result.stdout.endswith("\nnothing to do\n")
+
+
+def test_a_model_that_is_drawn_in_a_slower_mode(model, tmp_path):
+    slow = AutoModelForCausalLM.from_pretrained(model)
+    slow.config.rope_parameters = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    slow.save_pretrained(tmp_path / "slow")
+    for file in Path(model).glob("token*"):
+        (tmp_path / "slow" / file.name).write_bytes(file.read_bytes())
+    result = run("doctor", tmp_path / "slow")
+    assert result.exit_code == 1
+    assert re.search(r"^mode +drawn in the slower mode 'plain': with dynamic rotary embeddings", result.stdout, re.M)
+    assert re.search(r"^to do: the mode 'plain' takes 10 times as long as 'refill' or more", result.stdout, re.M)
+
+
+def test_a_model_that_cannot_be_loaded(tmp_path):
+    result = run("doctor", tmp_path)
+    assert result.exit_code == 1
+    assert "\nmodel         cannot be used\n" in result.stdout
+    assert "to do: cannot load the model" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("installed", "advice"),
+    [
+        ("5.14.1", f"transformers 5.14.1 is not supported: pip install 'transformers>={OLDEST},<6'"),
+        ("5.99.0", "transformers 5.99.0 is newer than what this guardwrap was tested with"),
+        (OLDEST, ""),
+        (NEWEST, ""),
+    ],
+)
+def test_releases_that_are_not_tested(installed, advice):
+    words, said = module._of_transformers(installed)
+    assert words.startswith(installed)
+    assert said.startswith(advice)
+    assert bool(said) == bool(advice)
+
+
+def test_what_is_missing(model, monkeypatch):
+    installed = {"transformers": NEWEST, "fastapi": "1.0", "uvicorn": "1.0"}
+    monkeypatch.setattr(module, "_installed", installed.get)
+    result = run("doctor", model)
+    assert result.exit_code == 1
+    assert "[serve]       missing prometheus-client: pip install 'guardwrap[serve]'\n" in result.stdout
+    assert "to do: install torch: pip install torch\n" in result.stdout
+
+
+def test_it_says_what_the_project_declares():
+    declared = {name: each for name, each in project()["optional-dependencies"].items() if name in EXTRAS}
+    assert {name: tuple(Requirement(one).name for one in each) for name, each in declared.items()} == dict(EXTRAS)
+    assert set(project()["optional-dependencies"]) - set(EXTRAS) == {"docs", "paper", "test", "dev"}
+    assert f"transformers>={OLDEST},<6" in project()["dependencies"]
+    assert f"transformers=={NEWEST}" in (ROOT / "requirements.lock").read_text().splitlines()
+
+
+def test_texts_are_counted_up_to_their_end():
+    assert module._length([5, 6, 0, 0], [0]) == 3
+    assert module._length([5, 6], [0]) == 2
+
+
+def test_the_global_generator_is_left_alone(model):
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+    run("doctor", model)
+    assert torch.equal(torch.rand(1), expected)

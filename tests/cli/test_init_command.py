@@ -1,0 +1,249 @@
+"""``guardwrap init``: its file, and the schema by which editors complete and check it."""
+
+import dataclasses
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft7Validator, Draft202012Validator
+
+from guardwrap import imh, qrs
+from guardwrap.budget import Budget
+from guardwrap.cli.init_command import FILE, SCHEMA, editor_schema
+from guardwrap.constraints import Classifier, Keyword, Regex, load, parse
+from guardwrap.constraints.files.coerce import catalogue_names, catalogue_path
+from guardwrap.constraints.files.kind_registry import kinds
+from guardwrap.documents.validation import read_document
+from guardwrap.proposals import Masked
+from tests.cli.fixtures_commands import TWO_PARTS, assert_one_line, run
+
+pytestmark = pytest.mark.usefixtures("command_line")
+
+SCHEMAS = (Draft7Validator(editor_schema()), Draft202012Validator(editor_schema()))
+
+
+def read(text: str) -> Any:
+    """Read YAML as files are read: `on` is a word in them, as in editors, and true to PyYAML."""
+    return read_document(text, "a test", "a mapping").data
+
+
+def fits(text: str) -> bool:
+    data = read(text)
+    one, other = (schema.is_valid(data) for schema in SCHEMAS)
+    assert one is other
+    return one
+
+
+# -------------------------------------------------------------------------------------------------------------- init
+
+
+def test_init_writes_a_file_that_holds(tmp_path):
+    result = run("init")
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == [SCHEMA, "rules.yaml"]
+    checked = run("check", "rules.yaml", "I drink a cup of tea.")
+    assert checked.exit_code == 0, checked.output
+    assert "4 of 4 examples as expected" in checked.stdout
+    assert "guardwrap check rules.yaml" in Path("rules.yaml").read_text()
+
+
+def test_the_line_for_editors_leads_to_the_schema_without_a_network(tmp_path):
+    (tmp_path / "rules").mkdir()
+    assert run("init", "rules/mine.yaml").exit_code == 0
+    first = Path("rules/mine.yaml").read_text().splitlines()[0]
+    found = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", first)
+    assert found
+    schema = json.loads((tmp_path / "rules" / found[1]).read_text())
+    assert schema == editor_schema() == json.loads(run("catalogue", "--schema").stdout)
+
+
+def test_init_overwrites_nothing_unasked(tmp_path):
+    (tmp_path / "rules.yaml").write_text("mine")
+    assert_one_line(run("init"), "'rules.yaml' exists; give another name, or --overwrite")
+    assert (tmp_path / "rules.yaml").read_text() == "mine"
+    assert run("init", "--overwrite").exit_code == 0
+    assert run("init", "other.yaml").exit_code == 0  # the schema is its own, and written anew
+    for other in ("{}", "[]", "no JSON"):
+        (tmp_path / SCHEMA).write_text(other)
+        assert_one_line(run("init", "third.yaml"), f"'{SCHEMA}' is something else")
+        assert (tmp_path / SCHEMA).read_text() == other
+    assert_one_line(run("init", "nowhere/rules.yaml"), "no such folder")
+
+
+# ----------------------------------------------------------------------------------------------- comments and defaults
+
+
+def uncommented(text: str) -> str:
+    """The file with its defaults written out."""
+    return re.sub(r"^(\s*)# (\w+: .*)$", r"\1\2", text, flags=re.MULTILINE)
+
+
+def mappings(value):
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from mappings(inner)
+
+
+def defaults_of(kind):
+    return {f.name: f.default for f in dataclasses.fields(kind)}
+
+
+def wrong_defaults(text: str) -> list[str]:
+    """Commented-out defaults that are others than those of the classes."""
+    commented = {line.strip()[2:].split(":")[0] for line in text.splitlines() if re.match(r"\s*# \w+: ", line)}
+    assert {"match", "case_sensitive", "timeout", "max_tokens", "sampler", "proposal", "adapter"} <= commented
+    data = read(uncommented(text))
+    before = read(text)
+    found = []
+    for new, old in zip(mappings(data["constraint"]), mappings(before["constraint"]), strict=True):
+        default = defaults_of(kinds()[new["kind"]])
+        for name in new.keys() - old.keys():
+            same = new[name] == default[name] or (new[name], default[name]) == ([], ())
+            found += [] if same else [f"{new['kind']}.{name}"]
+    found += [name for name, value in data["budget"].items() if value != getattr(Budget(), name)]
+    assert data["budget"].keys() == defaults_of(Budget).keys()
+    found += [] if (data["sampler"], data["proposal"], data["adapter"]) == ("rejection", None, None) else ["drawing"]
+    for name, function in (("imh", imh), ("qrs", qrs)):
+        (said,) = re.findall(rf"\{{{name}: (\{{[^}}]*\}})\}}", text)
+        known = {p.name: p.default for p in inspect.signature(function).parameters.values() if p.default is not None}
+        found += [] if read(said) == known else [name]
+    (unseen,) = re.findall(r"unseen: ([\d.]+)", text)
+    return found + ([] if float(unseen) == Masked().unseen else ["unseen"])
+
+
+def test_what_is_commented_out_is_the_default():
+    assert wrong_defaults(FILE) == []
+    plain, written_out = parse(FILE), parse(uncommented(FILE))
+    assert plain.constraint.digest == written_out.constraint.digest
+    assert plain.budget == written_out.budget == Budget()
+    assert (written_out.proposal, written_out.adapter, written_out.sampler) == (None, None, "rejection")
+
+
+@pytest.mark.parametrize(
+    ("said", "other", "found"),
+    [
+        ("    # match: any", "    # match: all", "keyword.match"),
+        ("# min_count: null", "# min_count: 2", "keyword.min_count"),
+        ("# timeout: 1.0", "# timeout: 2.0", "regex.timeout"),
+        ("# flags: []", "# flags: [dotall]", "regex.flags"),
+        ("# max_tokens: null", "# max_tokens: 9", "max_tokens"),
+        ("max_attempts: 1000", "max_attempts: 100", "max_attempts"),
+        ("steps: 10", "steps: 11", "imh"),
+        ("pilot: 100", "pilot: 99", "qrs"),
+        ("unseen: 0.001", "unseen: 0.01", "unseen"),
+        ("# sampler: rejection", "# sampler: imh", "drawing"),
+    ],
+)
+def test_negative_control_another_default_is_found(said, other, found):
+    assert FILE.count(said) == 1
+    assert wrong_defaults(FILE.replace(said, other)) == [found]
+
+
+# ---------------------------------------------------------------------------------------------------------- the schema
+
+
+def fields(schema, path=()):
+    """Every property in a schema, with where it is and the description of what it is a property of."""
+    if isinstance(schema, dict):
+        if isinstance(schema.get("properties"), dict):
+            for name, field in schema["properties"].items():
+                yield (*path, name), field, schema.get("description")
+        for key, value in schema.items():
+            yield from fields(value, (*path, key))
+    elif isinstance(schema, list):
+        for i, value in enumerate(schema):
+            yield from fields(value, (*path, i))
+
+
+def test_every_field_is_described():
+    found = list(fields(editor_schema()))
+    assert len(found) > 80
+    for path, field, about in found:
+        said = field.get("description")
+        assert isinstance(said, str), path
+        assert said.strip(), path
+        assert said != path[-1], path
+        if path[-1] != "kind":  # which is what it is in
+            assert said != about, path
+        assert not re.search(r"----|``|\n", said), path
+
+
+def test_what_is_valid_fits():
+    assert fits(FILE)
+    assert fits(uncommented(FILE))
+    assert fits(TWO_PARTS)
+    for name in catalogue_names():
+        assert fits(catalogue_path(name).read_text(encoding="utf-8")), name
+
+
+HEAD = "guardwrap: 1\nconstraint: {kind: regex, pattern: a}\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEAD + "sampler: qrs",
+        HEAD + "sampler: {qrs: {target_tvd: 0.05, pilot: 30}}",
+        HEAD + "sampler: {rejection: {}}",
+        HEAD + "sampler: {imh: }",
+        HEAD + "proposal: masked",
+        HEAD + "proposal: {masked: {unseen: 0.5, proposal: {prompt: 'a {prompt}'}}}",
+        HEAD + "proposal: {prompt: 'a {prompt}'}",
+        HEAD + "adapter: owner/name",
+        HEAD + "adapter: {source: owner/name, revision: v1, allow_mismatch: true}",
+        "guardwrap: 1\nconstraint: catalogue:no-urls",
+        "guardwrap: 1\nconstraint: [catalogue:no-urls, {kind: not, of: {kind: any, of: [catalogue:no-markdown]}}]",
+    ],
+)
+def test_what_can_be_written_fits(text):
+    parse(text)
+    assert fits(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEAD.replace("constraint", "constrain"),
+        HEAD.replace("pattern", "patern"),
+        HEAD.replace("kind", "knd"),
+        HEAD.replace("kind: regex, ", ""),
+        HEAD.replace("regex", "regx"),
+        HEAD.replace("guardwrap: 1", "guardwrap: 2"),
+        HEAD.replace("guardwrap: 1\n", ""),
+        HEAD + "sampler: qsr",
+        HEAD + "sampler: {qrs: {target_tv: 0.05}}",
+        HEAD + "sampler: {qrs: {pilot: many}}",
+        HEAD + "sampler: {qrs: {}, imh: {}}",
+        HEAD + "proposal: maskd",
+        HEAD + "proposal: {masked: {unsen: 0.5}}",
+        HEAD + "proposal: {promt: 'a {prompt}'}",
+        HEAD + "adapter: {sorce: owner/name}",
+        HEAD + "budget: {max_atempts: 3}",
+        HEAD + "examples: {accept: [a]}",
+        "guardwrap: 1\nconstraint: catalogue:no-url",
+        "guardwrap: 1\nconstraint: [{fil: a.yaml}]",
+        "guardwrap: 1\nconstraint: []",
+    ],
+)
+def test_what_is_misspelt_does_not_fit(text):
+    assert not fits(text)
+
+
+def test_a_file_that_is_named_fits(tmp_path):
+    (tmp_path / "tea.yaml").write_text(HEAD)
+    (tmp_path / "rules.yaml").write_text("guardwrap: 1\nconstraint: {kind: all, of: [{file: tea.yaml}]}\n")
+    assert load(tmp_path / "rules.yaml").constraint.accepts("a")
+    assert fits((tmp_path / "rules.yaml").read_text())
+
+
+def test_kinds_say_what_they_are():
+    definitions = editor_schema()["$defs"]
+    for kind in (Regex, Keyword, Classifier):
+        assert (
+            definitions[kind.__name__]["properties"]["kind"]["description"] == definitions[kind.__name__]["description"]
+        )
+        assert "kind" in definitions[kind.__name__]["required"]

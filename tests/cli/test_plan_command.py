@@ -1,0 +1,205 @@
+"""``guardwrap plan``."""
+
+import inspect
+import json
+import re
+
+import pytest
+
+from guardwrap import GuardedGenerator
+from guardwrap.cli.flags import as_said, by_places, in_flags
+from guardwrap.cli.plan_command import plan as command
+from tests.cli.fixtures_commands import NEVER, assert_one_line, run
+
+pytestmark = pytest.mark.usefixtures("command_line")
+
+
+def test_plan(model, has_a, tmp_path):
+    args = [
+        "plan",
+        "ab",
+        "cd",
+        "-c",
+        has_a,
+        "--model",
+        model,
+        "--max-new-tokens",
+        8,
+        "--pilot",
+        40,
+        "-n",
+        3,
+        "--seed",
+        1,
+    ]
+    result = run(*args)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("recommended: ") == 1
+    assert "--sampler " in result.stdout
+    assert "sampler=" not in result.stdout
+    assert "inf" not in result.stdout
+    assert "not tried" not in result.stdout
+    (tmp_path / "prompts").write_text("ab\n" * 12)
+    some = run("plan", "--file", tmp_path / "prompts", *args[3:])
+    assert some.stdout.count("3 texts for 'ab'") == 8
+    assert "4 other prompts were not tried; if they are like these, all take " in some.stdout.splitlines()[-1]
+    (tmp_path / "never.yaml").write_text(NEVER)
+    never = run(*args[:4], tmp_path / "never.yaml", *args[5:])
+    assert "inf" not in never.stdout, "bounds where nothing was accepted"
+    assert "at least" in never.stdout
+    plan = json.loads(run(*args, "--json", "--proposal", "a{prompt}", "--top-k", 0).stdout)
+    assert [forecast["prompt"] for forecast in plan["forecasts"]] == ["ab", "cd"]
+    assert all(forecast["texts"] == 3 and forecast["pilot"] == 40 for forecast in plan["forecasts"])
+    assert plan["sampler"] in ("qrs", "rejection")
+    assert_one_line(run("plan", "ab", "-c", has_a, "--model", model, "--proposal", "a"), "{prompt}")
+
+
+def test_lines_have_rules_and_budgets_of_their_own(model, has_a, tmp_path):
+    never = {"prompt": "cd", "constraint": {"kind": "regex", "pattern": "[0-9]"}}
+    few = {"prompt": "ab", "budget": {"max_attempts": 1}, "sampler": "imh", "id": 7}
+    lines = tmp_path / "in.jsonl"
+    lines.write_text("".join(json.dumps(line) + "\n" for line in [{"prompt": "ab"}, never, few]))
+    args = ["-c", has_a, "--model", model, "--max-new-tokens", 8, "--pilot", 40, "--seed", 1]
+    told = run("plan", "--jsonl", lines, *args)
+    assert told.exit_code == 0, told.output
+    assert told.stdout.count("  acceptance   below ") == 1
+    assert (
+        f"recommended: --pilot 256 first, to see more: {lines}:2 had no text in 40 attempts, so at most " in told.stdout
+    )
+    assert "(this plan itself took " in told.stdout
+    easy, hard, short = json.loads(run("plan", "--jsonl", lines, *args, "--json").stdout)["forecasts"]
+    assert easy["acceptance"]["value"] > hard["acceptance"]["value"] == 0
+    assert easy["suffices"] > 0.99 > short["suffices"]
+    lines.write_text('{"prompt": "ab", "constrains": []}\n')
+    assert_one_line(run("plan", "--jsonl", lines, *args), "unknown option 'constrains': did you mean \"constraints\"?")
+
+
+def test_of_many_lines_each_rule_and_budget_is_tried(model, has_a, tmp_path):
+    """Not the first lines alone: one that has no text would not be seen among them."""
+    easy = {"prompt": "ab"}
+    never = {"prompt": "cd", "constraint": {"kind": "regex", "pattern": "[0-9]"}}
+    few = {"prompt": "ef", "budget": {"max_attempts": 1}}
+    lines = tmp_path / "in.jsonl"
+    lines.write_text("".join(json.dumps(line) + "\n" for line in [*[easy] * 20, never, *[few] * 3, easy, never]))
+    args = ["plan", "--jsonl", lines, "-c", has_a, "--model", model, "--max-new-tokens", 8, "--pilot", 20, "--seed", 1]
+    told = run(*args).stdout
+    prompts = [line.split(" for ")[1] for line in told.splitlines() if line.startswith("1 text for ")]
+    assert prompts == [*["'ab'"] * 6, "'cd'", "'ef'"]
+    assert f"first, to see more: {lines}:21 had no text in 20 attempts" in told
+    assert told.splitlines()[-1] == "18 other prompts were not tried", "of one kind no text is known"
+    # What they take is taken from those of their kind.
+    lines.write_text("".join(json.dumps(line) + "\n" for line in [*[easy] * 10, *[few] * 2]))
+    told = run(*args).stdout
+    forecasts = json.loads(run(*args, "--json").stdout)["forecasts"]
+    simple, hard = (sum(each["attempts"]["value"] for each in some) for some in (forecasts[:7], forecasts[7:]))
+    assert told.splitlines()[-1] == (
+        "4 other prompts were not tried; if prompts of one rule and budget are alike, all take "
+        f"{simple / 7 * 10 + hard * 2:,.0f} attempts"
+    )
+    # Those of more kinds than are tried are told apart.
+    kinds = [{"prompt": "ab", "budget": {"max_attempts": 10 + i}} for i in range(10)]
+    lines.write_text("".join(json.dumps(line) + "\n" for line in [*kinds, kinds[0]]))
+    told = run(*args).stdout.splitlines()[-1]
+    assert told.startswith(
+        "3 other prompts were not tried, 2 of them with a rule, sampler or budget that none of these has; if prompts "
+        "of one rule and budget are alike, the rest of them and these take "
+    )
+
+
+@pytest.mark.parametrize(
+    ("advice", "said"),
+    [
+        ("pilot first: prompt 2 had no text in 4 attempts", "pilot first: in:9 had no text in 4 attempts"),
+        ("2 of 2 prompts (the first is number 1) had no text", "2 of 2 prompts (the first is in:3) had no text"),
+        ("enough with probability 0.99 for prompt 2, which needs most", "enough with probability 0.99 for in:9, which"),
+        ("draw from the prompt 'As prompt 77 and number 8: {prompt}'", "the prompt 'As prompt 77 and number 8: {"),
+    ],
+)
+def test_advice_on_lines_of_a_file_names_them(advice, said):
+    """And leaves the words of a proposal, which it may quote, as they are."""
+    assert said in by_places(advice, ["in:3", "in:9"])
+
+
+def test_a_sampler_is_planned_for_by_its_name(model, has_a):
+    args = ["plan", "ab", "-c", has_a, "--model", model, "--max-new-tokens", 8, "--pilot", 40, "--seed", 1]
+    args += ["--proposal", "a{prompt}", "--top-k", 0]
+    for name in ("rejection", "qrs"):
+        assert json.loads(run(*args, "--sampler", name, "--json").stdout)["sampler"] == name
+    assert_one_line(run(*args, "--sampler", "qsr"), "unknown sampler 'qsr' (did you mean 'qrs'?)")
+    assert_one_line(run(*args, "--sampler", "imh"), "a plan knows what rejection and qrs cost, and not imh")
+
+
+def test_options_of_the_run(model, has_a):
+    """What a run is drawn with and limited by is planned with and for."""
+    args = ["plan", "ab", "-c", has_a, "--model", model, "--max-new-tokens", 8, "--pilot", 40, "--seed", 1]
+    usual = json.loads(run(*args, "--json").stdout)
+    assert [way["source"] for way in usual["ways"]] == ["the model itself", "the model itself, masked"]
+    masked = json.loads(run(*args, "--masked", "--top-k", 0, "--json").stdout)
+    assert masked["ways"][0]["source"] == "the model itself, masked"
+    narrow = json.loads(run(*args, "--top-p", 0.01, "--json").stdout)
+    assert narrow["forecasts"][0]["acceptance"] != usual["forecasts"][0]["acceptance"]
+    assert run(*args, "--batch-size", 1).exit_code == 0
+    for name, unit in (("attempts", "attempts"), ("tokens", "tokens"), ("computed-tokens", "computed tokens")):
+        told = run(*args, f"--max-{name}", 1).stdout
+        limit = f"1 {unit}" if name == "attempts" else f"1000 attempts and 1 {unit}"
+        assert f"a budget of {limit} is enough with probability " in told.replace(",", "")
+    assert "and 0.5 seconds is enough with probability above 0.99" in run(*args, "--max-seconds", 0.5).stdout
+    assert_one_line(run(*args, "--proposal", "a{prompt}", "--sampler", "qrs"), "--top-k 0, or --sampler rejection")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--masked"], "draw from the model itself without --masked, with --sampler rejection, which takes 9 times"),
+        (["--adapter", "--masked"], "the model itself without --adapter and --masked, with --sampler rejection, which"),
+        ([], "draw from the model itself with --no-proposal --sampler rejection, which takes 9 times"),
+    ],
+)
+def test_advice_can_be_followed_with_the_options_that_are_given(given, said):
+    advice = in_flags("draw from the model itself with sampler='rejection', which takes 9 times fewer tokens")
+    assert said in as_said(advice, given)
+    masked = in_flags("draw from the model itself, masked with sampler='qrs', approximately g")
+    without = " without --adapter," if "--adapter" in given else ""
+    assert as_said(masked, given).startswith(
+        f"draw from the model itself, masked,{without} with --masked --sampler qrs,"
+    )
+
+
+def test_a_sampler_that_the_run_would_not_take_is_said_to_be_named(model, has_a):
+    args = ["plan", "ab", "-c", has_a, "--model", model, "--max-new-tokens", 8, "--pilot", 40, "--seed", 1]
+    args += ["--masked", "--top-k", 0]
+    told = run(*args).stdout
+    assert told.startswith("(planned for --sampler qrs: name it in the run, which else gives other texts than g)\n")
+    assert "recommended: draw from the model itself without --masked, with --sampler rejection" in told
+    for named in (["--sampler", "qrs"], ["--sampler", "rejection"]):
+        assert "planned for" not in run(*args, *named).stdout
+    both = run("generate", "ab", "-c", has_a, "--model", model, "--masked", "--no-proposal")
+    assert_one_line(both, "--no-proposal draws from the model itself, and not by --masked; leave it, or --masked, out")
+
+
+@pytest.mark.parametrize(
+    ("advice", "said"),
+    [
+        ("sampler='rejection' and the budget as it is", "--sampler rejection and the budget as it is"),
+        ("sampler='qrs' and Budget(max_attempts=80) without max_tokens", "--sampler qrs and --max-attempts 80 without"),
+        ("sampler='qrs' and Budget(max_attempts=80), enough", "--sampler qrs and --max-attempts 80, enough"),
+        ("few attempts gave a text, pilot=256 would tell more", "few attempts gave a text, --pilot 256 would tell"),
+        ("top_k keeps the proposal from texts; pass top_k=0, or sampler='rejection'", "--top-k 0, or --sampler rej"),
+        ("let the model say more: top_k=0, a larger max_new_tokens", "--top-k 0, a larger --max-new-tokens"),
+        ("hint at it (proposal=Prompt(...)), train", "hint at it (--proposal '... {prompt}'), train"),
+        ("draw from the model itself with sampler='rejection'", "the model itself with --no-proposal --sampler rej"),
+        (
+            "draw from the model itself, masked with sampler='qrs', with Budget(max_attempts=9, max_computed_tokens=7)",
+            "masked, with --masked --sampler qrs, with --max-attempts 9 --max-computed-tokens 7",
+        ),
+    ],
+)
+def test_advice_names_options_of_the_command(advice, said):
+    told = in_flags(advice)
+    assert said in told
+    assert not re.search(r"\w=|Budget|Prompt\(", told)
+
+
+def test_its_pilot_is_that_of_python():
+    assert inspect.signature(command).parameters["pilot"].default == 64
+    assert inspect.signature(GuardedGenerator.plan).parameters["pilot"].default == 64

@@ -1,0 +1,215 @@
+"""``guardwrap generate --resume --retry-failed``, and what is said on the way."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from guardwrap.cli import results
+from tests.cli.fixtures_commands import assert_one_line, generate, records
+
+pytestmark = pytest.mark.usefixtures("command_line")
+
+RARE = "guardwrap: 1\nconstraint: {kind: regex, name: begins with a, pattern: '^a'}\nbudget: {max_attempts: 25}\n"
+PROMPTS = ("ab", "cd", "ef", "gh", "ij", "kl", "mn", "op")
+OPTIONS = (*PROMPTS, "-c", "rare.yaml", "-o", "out.jsonl")
+
+
+@pytest.fixture
+def some_failed(model):
+    """A finished run that some prompts got no text in; returns its lines."""
+    Path("rare.yaml").write_text(RARE)
+    result = generate(model, *OPTIONS, "--seed", 1)
+    assert result.exit_code == 3
+    assert "--resume --retry-failed draws for them again, with another --seed or none" in result.stderr
+    found = Path("out.jsonl").read_text().splitlines(keepends=True)
+    failed = [number for number, line in enumerate(found) if not json.loads(line)["ok"]]
+    assert 2 <= len(failed) <= len(found) - 2
+    return found, failed
+
+
+def test_what_failed_is_drawn_again_and_nothing_else(model, some_failed, monkeypatch):
+    before, failed = some_failed
+    mode = Path("out.jsonl").stat().st_mode
+    result = generate(model, *OPTIONS, "--resume", "--retry-failed", "--max-attempts", 2000)
+    assert result.exit_code == 0, result.output
+    after = Path("out.jsonl").read_text().splitlines(keepends=True)
+    for number, (old, new) in enumerate(zip(before, after, strict=True)):
+        assert (old == new) is (number not in failed)
+        record = json.loads(new)
+        assert record["prompt"] == PROMPTS[number]
+        assert record["ok"]
+        if number in failed:
+            assert record["report"]["settings"]["drawn_again"] == 1
+            assert record["report"]["seed"] != 1
+    assert Path("out.jsonl").stat().st_mode == mode
+    assert os.listdir() == sorted(os.listdir()) or "out.jsonl.new" not in os.listdir()
+    # Nothing is left to draw for, and no model is loaded.
+    (ready,) = {Path("out.jsonl").read_text()}
+    assert (
+        generate("no-model", *OPTIONS, "--resume", "--retry-failed", "--max-attempts", 2000).exit_code == 2
+    )  # settings
+    assert generate(model, *OPTIONS, "--resume", "--retry-failed").exit_code == 0
+    assert Path("out.jsonl").read_text() == ready
+
+
+def test_a_line_is_not_given_up_for_one_with_fewer_texts(model):
+    """With a smaller budget most new lines have fewer texts; the better one of each stays."""
+    Path("rare.yaml").write_text(RARE)
+    many = (*OPTIONS, "-n", 20)
+    assert generate(model, *many, "--seed", 1, "--max-attempts", 60).exit_code == 3
+    before = records(Path("out.jsonl").read_text())
+    for seed in (2, 3):
+        result = generate(model, *many, "--resume", "--retry-failed", "--max-attempts", 30, "--seed", seed)
+        assert result.exit_code == 3, result.output
+        after = records(Path("out.jsonl").read_text())
+        assert all(len(new["texts"]) >= len(old["texts"]) for old, new in zip(before, after, strict=True))
+        assert any(old == new for old, new in zip(before, after, strict=True))
+        before = after
+
+
+def test_what_is_short_still_is_told_by_its_line_and_its_reason(model, some_failed):
+    """After a retry as after the first run; a resumed run that draws nothing knows no reason."""
+    told = generate(model, *OPTIONS, "--resume", "--retry-failed", "--max-attempts", 1, "--seed", 2).stderr
+    _, failed = some_failed
+    assert f"did not get all their texts; the first, argument {failed[0] + 1}: ended by max_attempts; " in told
+    assert told.count("raise the budget") == 1
+    before, _ = some_failed
+    Path("out.jsonl").write_text("".join(before[: failed[0] + 1]))
+    told = generate(model, *OPTIONS, "--resume").stderr
+    assert f"; the first of this run, argument {failed[1] + 1}: ended by max_attempts; " in told
+    told = generate(model, *OPTIONS, "--resume").stderr
+    assert "did not get all their texts; raise the budget; --resume --retry-failed draws for them again" in told
+
+
+def test_a_budget_that_is_named_replaces_that_of_lines(model):
+    Path("rare.yaml").write_text(RARE)
+    lines = [{"prompt": prompt, "budget": {"max_attempts": 15}} for prompt in PROMPTS]
+    Path("p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options = ("--jsonl", "p.jsonl", "-c", "rare.yaml", "-o", "out.jsonl")
+    assert generate(model, *options, "--seed", 1).exit_code == 3
+    again = ("--resume", "--retry-failed")
+    kept = Path("out.jsonl").read_text()
+    assert generate(model, *options, *again, "--seed", 2).exit_code == 3, "a line's own stays where none is named"
+    assert generate(model, *options, *again, "--seed", 3, "--max-attempts", 2000).exit_code == 0
+    made = records(Path("out.jsonl").read_text())
+    assert {record["report"]["budget"]["max_attempts"] for record in made} == {15, 2000}
+    assert [record["budget"] for record in made] == [line["budget"] for line in lines]
+    # Or the lines themselves say another one.
+    Path("out.jsonl").write_text(kept)
+    Path("p.jsonl").write_text("".join(json.dumps({**line, "budget": {"max_attempts": 2000}}) + "\n" for line in lines))
+    assert_one_line(generate(model, *options, "--resume"), "was made with another budget than p.jsonl:")
+    assert generate(model, *options, *again, "--seed", 3).exit_code == 0
+    assert generate(model, *options, "--resume").exit_code == 2, "lines that were not drawn for again have the old one"
+
+
+def test_the_texts_are_those_of_the_seed_that_is_given(model, some_failed):
+    _, failed = some_failed
+    more = ("--resume", "--retry-failed", "--max-attempts", 2000, "--seed", 9)
+    assert generate(model, *OPTIONS, *more).exit_code == 0
+    again = records(Path("out.jsonl").read_text())
+    whole = records(generate(model, *OPTIONS[:-2], "--seed", 9, "--max-attempts", 2000).stdout)
+    for number in failed:
+        assert again[number]["texts"] == whole[number]["texts"]
+        assert again[number]["report"]["seed"] == 9
+    # Negative control: of the others they are not.
+    assert any(again[i]["texts"] != whole[i]["texts"] for i in range(len(PROMPTS)) if i not in failed)
+
+
+def test_what_fails_again_is_counted(model, some_failed):
+    _, failed = some_failed
+    for times in (1, 2):
+        Path("rare.yaml").write_text(RARE)
+        result = generate(model, *OPTIONS, "--resume", "--retry-failed", "--max-attempts", 1, "--seed", 1000 + times)
+        now = records(Path("out.jsonl").read_text())
+        short = [number for number, record in enumerate(now) if not record["ok"]]
+        assert set(short) <= set(failed)
+        if not short:
+            pytest.fail("this seed has luck; take another one")
+        assert result.exit_code == 3
+        assert f"{len(short)} of {len(PROMPTS)} prompts did not get all their texts" in result.stderr
+        assert {now[number]["report"]["settings"]["drawn_again"] for number in short} == {times}
+    # What was drawn again does not keep a plain --resume from going on.
+    assert generate(model, *OPTIONS, "--resume").exit_code == 3
+
+
+def test_then_the_run_goes_on(model, some_failed):
+    before, failed = some_failed
+    cut = failed[1] + 1
+    Path("out.jsonl").write_text("".join(before[:cut]) + before[cut][:20])
+    result = generate(model, *OPTIONS, "--resume", "--retry-failed")
+    now = Path("out.jsonl").read_text().splitlines(keepends=True)
+    assert result.exit_code in (0, 3), result.output
+    for number, (old, new) in enumerate(zip(before, now, strict=True)):
+        if number < cut:
+            assert (old == new) is (number not in failed)
+        else:  # the rest has the run's own seed
+            assert json.loads(new)["texts"] == json.loads(old)["texts"]
+            assert json.loads(new)["report"]["seed"] == 1
+
+
+def test_lines_of_their_own_are_drawn_again_with_theirs(model, tmp_path):
+    Path("rare.yaml").write_text(RARE)
+    lines = [{"prompt": p, "constraint": {"kind": "regex", "pattern": "b"}, "seed": i} for i, p in enumerate(PROMPTS)]
+    Path("p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options = ("--jsonl", "p.jsonl", "-c", "rare.yaml", "-o", "out.jsonl")
+    assert generate(model, *options).exit_code == 3
+    result = generate(model, *options, "--resume", "--retry-failed", "--max-attempts", 5000)
+    assert result.exit_code == 0, result.output
+    for record in records(Path("out.jsonl").read_text()):
+        assert all(text.startswith("a") and "b" in text for text in record["texts"])
+
+
+def test_bad_calls(model, some_failed, has_a):
+    before, _ = some_failed
+    Path("out.jsonl").write_text("".join(before))
+    assert_one_line(generate(model, *OPTIONS, "--retry-failed"), "give --resume")
+    again = (*OPTIONS, "--resume", "--retry-failed")
+    assert_one_line(generate(model, *again, "--seed", 1), "which draws the same again; give another one")
+    assert_one_line(generate(model, *again, "--temperature", 2.0), "was made without --temperature")
+    assert_one_line(generate(model, *again, "-n", 2), "was made with -n 1")
+    assert_one_line(generate(model, *PROMPTS, "-c", has_a, "-o", "out.jsonl", *again[-2:]), "other constraints")
+    assert_one_line(generate(model, "zz", *OPTIONS[1:], *again[-2:]), "is not about the prompt")
+    assert_one_line(generate(model, *OPTIONS, "--resume", "--max-attempts", 99), "was made with max_attempts 25")
+    assert Path("out.jsonl").read_text() == "".join(before)
+
+
+def test_lines_are_replaced_all_at_once(tmp_path, monkeypatch):
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(b"a\nb\nc\nhalf")
+    (tmp_path / "link.jsonl").symlink_to(path)
+    assert results.replace_lines(tmp_path / "link.jsonl", {1: b"BBB\n"}) == 8
+    assert path.read_bytes() == b"a\nBBB\nc\n"
+    assert (tmp_path / "link.jsonl").is_symlink()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="cannot write the results: No space left"):
+        results.replace_lines(path, {0: b"X\n"})
+    assert path.read_bytes() == b"a\nBBB\nc\n"
+    assert sorted(os.listdir(tmp_path)) == ["link.jsonl", "out.jsonl"]
+
+
+def test_ctrl_c_keeps_what_was_drawn_again(model, some_failed, monkeypatch):
+    before, failed = some_failed
+
+    def second_is_interrupted(item, outcome, settings):
+        if item.fields["prompt"] == PROMPTS[failed[1]]:
+            raise KeyboardInterrupt
+        return results.to_line(item, outcome, settings)
+
+    monkeypatch.setattr("guardwrap.cli.retry.to_line", second_is_interrupted)
+    result = generate(model, *OPTIONS, "--resume", "--retry-failed", "--max-attempts", 2000)
+    assert result.exit_code == 130
+    # All that had ended by then and could be written, also those behind the second.
+    (said,) = re.findall(rf"(\d) of {len(failed)} prompts were drawn for again and are in out.jsonl", result.stderr)
+    now = Path("out.jsonl").read_text().splitlines(keepends=True)
+    changed = [number for number, (old, new) in enumerate(zip(before, now, strict=True)) if old != new]
+    assert len(changed) == int(said)
+    assert failed[0] in changed
+    assert failed[1] not in changed
+    assert set(changed) <= set(failed)

@@ -1,0 +1,131 @@
+"""The command itself: its options, what it imports, and errors of one line."""
+
+import os
+import platform
+import subprocess
+from typing import Any
+
+import pytest
+
+from guardwrap import __version__
+from guardwrap.cli import app
+from tests.cli.fixtures_commands import assert_one_line, generate, python, run
+
+pytestmark = pytest.mark.usefixtures("command_line")
+
+COMMANDS = ["demo", "generate", "plan", "evaluate", "train", "report", "check", "catalogue"]
+
+
+def test_version_and_help():
+    assert run("--version").stdout == f"guardwrap {__version__}\n"
+    for args in ([], ["--help"], ["-h"]):
+        result = run(*args)
+        assert result.exit_code == 0
+        assert all(command in result.stdout for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_documented(command):
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    undocumented = [p.name for p in _command(command).params if p.name != "help" and not getattr(p, "help", None)]
+    assert not undocumented
+
+
+def _command(name):
+    from typer.main import get_command
+
+    commands: Any = get_command(app)
+    return commands.commands[name]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--help"],
+        ["generate", "--help"],
+        ["plan", "--help"],
+        ["evaluate", "--help"],
+        ["train", "--help"],
+        ["report", "--help"],
+        ["check", "catalogue:no-urls", "text"],
+        ["catalogue"],
+        ["catalogue", "--schema"],
+    ],
+)
+def test_starts_without_torch(args):
+    code = (
+        "import sys\nfrom guardwrap.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n    assert not end.code, end.code\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)\n"
+    )
+    process = python(code, *args, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.communicate()[1] == ""
+    assert process.returncode == 0
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")
+def test_memory_that_is_freed_is_kept():
+    def faults(call):
+        code = (
+            "import resource\nfrom guardwrap.environment.process import keep_freed_memory\n"
+            f"{call}\n"
+            "for _ in range(20):\n    del bytearray(b'1' * 2**26)[:]\n"
+            "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)\n"
+        )
+        return int(python(code, stdout=subprocess.PIPE).communicate()[0])
+
+    pages = 20 * 2**26 // os.sysconf("SC_PAGESIZE")
+    assert faults("pass") - faults("keep_freed_memory()") > pages / 2
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (["genrate"], "Did you mean 'generate'?"),
+        (["generate", "hi"], "--constraints"),
+        (["generate", "hi", "-c", "catalogue:no-urls", "--nope"], "--nope"),
+        (["generate", "hi", "-c", "catalogue:no-urls", "-n", "many"], "integer"),
+        (["check"], "FILE_OR_NAME"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(args, part):
+    assert_one_line(run(*args), part)
+
+
+def test_an_unexpected_error_is_one_line_without_its_message(model, has_a, monkeypatch):
+    def crash(*args, **options):
+        raise RuntimeError("an unchecked text")
+
+    monkeypatch.setattr("guardwrap.generator.GuardedGenerator.stream", crash)
+    result = generate(model, "hi", "-c", has_a)
+    assert_one_line(result, "RuntimeError", "-vv", code=1)
+    assert "unchecked" not in result.stderr
+    assert "Traceback" in generate(model, "hi", "-c", has_a, "-vv").stderr
+
+
+def test_ctrl_c_is_one_line_in_every_command(has_a, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("guardwrap.constraints.kinds.text.Regex.check", interrupted)
+    result = run("check", has_a, "ab")
+    assert (result.exit_code, result.stderr.strip()) == (130, "guardwrap: interrupted")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("--max-attempt", " (did you mean --max-attempts?)"),
+        ("--retry", " (did you mean --retry-failed?)"),
+        ("--top_k", " (did you mean --top-k?)"),
+        ("--top", " (did you mean --top-p or --top-k?)"),
+        ("--tempature", " (did you mean --temperature?)"),
+        ("--report", ""),  # not --endpoint, which has the same dashes
+        ("-z", ""),
+    ],
+)
+def test_unknown_options(given, meant):
+    result = run("generate", "a", "-c", "catalogue:no-digits", given)
+    assert_one_line(result, f"guardwrap: No such option: {given}{meant} (see ")

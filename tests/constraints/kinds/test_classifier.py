@@ -1,0 +1,258 @@
+"""The classifier, on a random network of 16 dimensions that is built on the spot."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E402
+
+from guardwrap.constraints import All, Classifier, Keyword, Verdict, dump, parse  # noqa: E402
+from guardwrap.constraints.checking import run_check  # noqa: E402
+from guardwrap.constraints.views import VIEWS, view  # noqa: E402
+from guardwrap.errors import CheckFailed, ConstraintError, ModelError  # noqa: E402
+from guardwrap.outcomes import Draw  # noqa: E402
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcde", "good", "bad", ".", "!", "the", "film", "is"]
+TEXTS = [
+    "the film is good .",
+    "bad",
+    "",
+    "a b c d e a b c",
+    "good ! bad . the film\nis good",
+    "unknown words",
+    "the film is bad . the film is good !",
+]
+
+
+def build(seed=0, max_length=32, labels=("negative", "positive")):
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    )
+    config = transformers.BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=max_length,
+        num_labels=len(labels),
+        id2label=dict(enumerate(labels)),
+        label2id={label: i for i, label in enumerate(labels)},
+        initializer_range=1.0,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = transformers.BertForSequenceClassification(config).eval()
+    with torch.no_grad():  # so that the scores lie on both sides of one half
+        logits = model(**fast(TEXTS, padding=True, return_tensors="pt")).logits
+        model.classifier.bias -= logits.mean(0)
+    return transformers.pipeline("text-classification", model=model, tokenizer=fast, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def pipe():
+    return build()
+
+
+def draws(texts, prompt=""):
+    return [Draw(prompt=prompt, token_ids=(), text=text) for text in texts]
+
+
+def test_the_network_tells_texts_apart(pipe):
+    scores = Classifier(pipe, "positive", 0.5).probabilities(TEXTS)
+    assert max(scores) - min(scores) > 0.1
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 32])
+def test_batched_equals_one_by_one(pipe, batch_size):
+    together = Classifier(pipe, "positive", 0.5, batch_size=batch_size).probabilities(TEXTS)
+    alone = [Classifier(pipe, "positive", 0.5).probabilities([text])[0] for text in TEXTS]
+    assert together == pytest.approx(alone, abs=1e-5)
+
+
+def test_probabilities_are_those_of_the_label(pipe):
+    positive = Classifier(pipe, "positive", 0.5).probabilities(TEXTS)
+    negative = Classifier(pipe, "negative", 0.5).probabilities(TEXTS)
+    assert [p + n for p, n in zip(positive, negative, strict=True)] == pytest.approx([1.0] * len(TEXTS), abs=1e-5)
+    with torch.no_grad():
+        inputs = pipe.tokenizer(TEXTS[0], return_tensors="pt")
+        logits = pipe.model(**inputs).logits[0]
+    assert positive[0] == pytest.approx(logits.softmax(-1)[1].item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("on", VIEWS)
+@pytest.mark.parametrize("side", ["above", "below"])
+def test_sides_and_views(pipe, on, side):
+    drawn = draws(TEXTS, prompt="bad ! ")
+    scores = {
+        text: score
+        for draw in drawn
+        for text in view(draw, on)
+        for score in Classifier(pipe, "positive", 0.5).probabilities([text])
+    }
+    # Halfway between the two scores in the middle, so that rounding cannot tip it.
+    middle = sorted(set(scores.values()))
+    threshold = (middle[len(middle) // 2] + middle[len(middle) // 2 - 1]) / 2
+    expected = [
+        all((scores[text] > threshold) if side == "above" else (scores[text] < threshold) for text in view(draw, on))
+        for draw in drawn
+    ]
+    found = run_check(Classifier(pipe, "positive", threshold, side=side, on=on), drawn)
+    assert found == expected
+    assert set(found) == {True, False}
+
+
+def test_no_draws(pipe):
+    assert Classifier(pipe, "positive", 0.5).check([]) == []
+
+
+def test_thresholds_are_strict(pipe):
+    assert not Classifier(pipe, "positive", 1).accepts("good")
+    assert not Classifier(pipe, "positive", 0, side="below").accepts("good")
+    assert Classifier(pipe, "positive", 0).accepts("good")
+
+
+def test_prefixes_are_undecided(pipe):
+    assert Classifier(pipe, "positive", 0.5).verdict("the film") is Verdict.UNDECIDED
+
+
+def test_it_is_asked_last(pipe):
+    class Spy:
+        tokenizer, model = pipe.tokenizer, pipe.model
+
+        def __init__(self):
+            self.seen = []
+
+        def __call__(self, texts, **settings):
+            self.seen += texts
+            return pipe(texts, **settings)
+
+    spy = Spy()
+    All([Classifier(spy, "positive", 0.5), Keyword("good")]).check(draws(["good", "bad", "a good film"]))
+    assert spy.seen == ["good", "a good film"]
+    spy.seen.clear()
+    Classifier(spy, "positive", 0.5, on="lines").check(draws(["good\nbad", "bad"]))
+    assert spy.seen == ["good", "bad"], "the same text is judged once"
+
+
+def test_too_long(pipe):
+    long = "good " * 31
+    fits = "good " * 30
+    strict = Classifier(pipe, "positive", 0.5)
+    assert isinstance(strict.accepts(fits), bool)
+    with pytest.raises(CheckFailed, match="33 tokens and takes 32") as caught:
+        strict.accepts(long)
+    assert "good good" not in str(caught.value)
+    assert isinstance(Classifier(pipe, "positive", 0.5, on="first_sentence").accepts("bad.\n" + long), bool)
+    cut = Classifier(pipe, "positive", 0.5, too_long="truncate")
+    assert cut.probabilities([long]) == pytest.approx(strict.probabilities([fits]), abs=1e-5)
+
+
+def test_a_tokenizer_without_a_limit(pipe):
+    limitless = build()
+    limitless.model.config.max_position_embeddings = 10**30
+    made = Classifier(limitless, "positive", 0.5)
+    assert made.max_tokens <= 10**9
+    assert made.probabilities(["good"]) == pytest.approx(Classifier(pipe, "positive", 0.5).probabilities(["good"]))
+
+
+def test_unknown_label(pipe):
+    with pytest.raises(ConstraintError, match=r"did you mean 'positive'.*it has negative, positive"):
+        Classifier(pipe, "positve", 0.5)
+    with pytest.raises(ConstraintError, match="it has negative, positive"):
+        Classifier(pipe, "POSITIVE", 0.5)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model": ""},
+        {"model": None},
+        {"model": 5},
+        {"label": ""},
+        {"label": 1},
+        {"threshold": 1.1},
+        {"threshold": -0.1},
+        {"threshold": float("nan")},
+        {"threshold": "0.5"},
+        {"threshold": True},
+        {"threshold": 10**400},
+        {"side": "over"},
+        {"too_long": "cut"},
+        {"batch_size": 0},
+        {"batch_size": 1.5},
+        {"on": "sentence"},
+    ],
+    ids=repr,
+)
+def test_bad_fields(fields):
+    with pytest.raises(ConstraintError):
+        Classifier(**{"model": "some/model", "label": "positive", "threshold": 0.5, **fields})
+
+
+def test_digest(pipe):
+    made = Classifier(pipe, "positive", 0.5)
+    assert made == Classifier(build(), "positive", 0.5)
+    assert made == Classifier(pipe, "positive", 0.5, name="nice")
+    assert made != Classifier(build(seed=1), "positive", 0.5)
+    assert made != Classifier(build(labels=("positive", "negative")), "positive", 0.5)
+    assert made != Classifier(pipe, "negative", 0.5)
+    assert made != Classifier(pipe, "positive", 0.6)
+    assert made != Classifier(pipe, "positive", 0.5, side="below")
+    assert Classifier("m", "positive", 1) == Classifier("m", "positive", 1.0)
+
+
+def test_yaml():
+    made = Classifier("some/model", "positive", 0.98, on="last_sentence", too_long="truncate")
+    again = parse(dump(made)).constraint
+    assert again == made
+    assert repr(again) == repr(made)
+
+
+def test_yaml_has_no_name_for_a_loaded_pipeline(pipe):
+    for made in (Classifier(pipe, "positive", 0.5), ~Classifier(pipe, "positive", 0.5) | Keyword("a")):
+        with pytest.raises(ConstraintError, match="object in memory"):
+            dump(made)
+
+
+def test_from_a_folder(pipe, tmp_path):
+    pipe.save_pretrained(tmp_path)
+    made = Classifier(str(tmp_path), "positive", 0.5)
+    assert made.probabilities(TEXTS) == pytest.approx(Classifier(pipe, "positive", 0.5).probabilities(TEXTS), abs=1e-5)
+    with pytest.raises(ConstraintError, match="it has negative, positive"):
+        Classifier(str(tmp_path), "neutral", 0.5).accepts("good")
+
+
+def test_a_model_that_is_not_there(tmp_path):
+    missing = tmp_path / "missing"
+    missing.mkdir()
+    with pytest.raises(ModelError, match="cannot load the classifier"):
+        Classifier(str(missing), "positive", 0.5).accepts("good")
+
+
+@pytest.mark.parametrize("side", ["above", "below"])
+def test_what_is_no_number_is_on_neither_side(side):
+    """NaN is not above a threshold, and so ``~`` would let it pass."""
+    pipe = build()
+    with torch.no_grad():
+        pipe.model.classifier.bias += float("nan")
+    sure = Classifier(pipe, "positive", 0.5, side=side, name="sure")
+    for constraint in (sure, ~sure, sure | ~sure, ~(sure & Keyword("good"))):
+        with pytest.raises(CheckFailed, match="'sure' gave NaN instead of a probability; load") as caught:
+            constraint.accepts("the film is good .")
+        assert "film" not in str(caught.value)
+
+
+def test_an_infinite_score_is_no_probability(pipe, monkeypatch):
+    sure = Classifier(pipe, "positive", 0.5)
+    monkeypatch.setattr(type(pipe), "__call__", lambda self, texts, **_: [[{"label": "positive", "score": 1e999}]])
+    with pytest.raises(CheckFailed, match="gave an infinite number"):
+        sure.accepts("good")

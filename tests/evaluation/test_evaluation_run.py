@@ -1,0 +1,105 @@
+"""Adapters and other models as proposals, through the engine: figures against those of enumerated worlds."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from guardwrap import GuardedGenerator
+from guardwrap.adapters import save_adapter
+from guardwrap.errors import AdapterError, AdapterMismatch
+from guardwrap.evaluation.evaluation_run import evaluate
+from guardwrap.evaluation.evaluation_settings import Settings
+from guardwrap.session.local_session import Session
+from guardwrap.testing import World
+from tests.evaluation.fixtures_recordings import undrawn
+from tests.fixtures_adapters import CONSTRAINT, card_of, trained, world_of
+
+ATTEMPTS = 2000
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    undrawn(monkeypatch)
+    for place in ("figures", "tradeoff"):  # how alike texts are is no matter here
+        monkeypatch.setattr(f"guardwrap.evaluation.{place}.diversity", lambda texts: {})
+
+
+def evaluated(folder: Path, world: World, proposals: dict[str, Any], attempts: int = ATTEMPTS) -> Any:
+    settings = Settings(
+        constraint="x",
+        prompts=[world.prompt],
+        proposals=proposals,
+        generation=world.settings,
+        attempts=attempts,
+        steps=[1],
+        texts=50,
+        seed=2,
+    )
+    source = Session(world.pipeline(), CONSTRAINT, batch_size=64)
+    return evaluate(source, settings, CONSTRAINT, folder).prompts[0].proposals
+
+
+def misses(figures: Any, world: World, other: World) -> list[str]:
+    """Names of figures whose interval is not around what the two laws say."""
+    gold, law = world.gold(CONSTRAINT), other.law()
+    accepted = sum(law[ids] for ids in gold)
+    kl = sum(p * math.log(p * accepted / law[ids]) for ids, p in gold.items())
+    truth = {
+        "acceptance_rate": accepted,
+        "partition": sum(world.law()[ids] for ids in gold),
+        "kl_gold_guarded": kl,
+        "kl_gold_proposal": kl - math.log(accepted),
+    }
+    return [name for name, value in truth.items() if not figures[name].low <= value <= figures[name].high]
+
+
+@pytest.fixture
+def worlds(tmp_path: Path) -> dict[str, World]:
+    """A model, and those of two proposals, which are in folders of the same names."""
+    world, other = world_of(), world_of()
+    adapted = trained(world.model, strength=0.12)
+    with torch.no_grad():
+        other.model.lm_head.weight.mul_(0.8)
+    save_adapter(tmp_path / "adapter", adapted, card_of(world))
+    for part in (other.model, other.tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    return {"world": world, "adapter": dataclasses.replace(world, model=adapted.get_base_model()), "model": other}
+
+
+def test_figures_cover_the_truth(tmp_path: Path, worlds: dict[str, World]) -> None:
+    kinds = ("adapter", "model")
+    found = evaluated(tmp_path / "out", worlds["world"], {kind: {kind: str(tmp_path / kind)} for kind in kinds})
+    for kind in kinds:
+        assert misses(found[kind].figures, worlds["world"], worlds[kind]) == []
+        assert misses(found[kind].figures, worlds["world"], worlds["world"]) != [], "the laws are too much alike"
+
+
+def test_negative_control_attempts_of_the_model_itself(
+    tmp_path: Path, worlds: dict[str, World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("guardwrap.evaluation.evaluation_run._drawn_from", lambda given, load: {})
+    found = evaluated(tmp_path / "out", worlds["world"], {"adapter": {"adapter": str(tmp_path / "adapter")}})
+    assert misses(found["adapter"].figures, worlds["world"], worlds["adapter"]) != []
+
+
+def test_what_cannot_be_drawn_from(tmp_path: Path, worlds: dict[str, World]) -> None:
+    with pytest.raises(AdapterError, match="there is no folder"):
+        evaluated(tmp_path / "out", worlds["world"], {"x": {"adapter": str(tmp_path / "nowhere")}}, 10)
+    with pytest.raises(AdapterMismatch, match="was trained on"):
+        evaluated(tmp_path / "out", worlds["model"], {"x": {"adapter": str(tmp_path / "adapter")}}, 10)
+
+
+def test_a_session_draws_what_the_wrapper_draws(worlds: dict[str, World]) -> None:
+    world = worlds["world"]
+    drawn = [
+        kind(world.pipeline(), CONSTRAINT).attempts([world.prompt], 40, seed=seed, **world.settings)
+        for kind, seed in ((Session, 3), (GuardedGenerator, 3), (Session, 4))
+    ]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2]
+    assert [len(attempts) for attempts in drawn[0]] == [40]
+    assert {attempt.satisfied for attempt in drawn[0][0]} == {True, False}

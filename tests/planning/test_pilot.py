@@ -1,0 +1,249 @@
+"""Plans: which limits of a budget they count, how long a prompt waits, and hints whose attempts have no weights."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Regex
+from guardwrap.constraints.files.coerce import Own
+from guardwrap.errors import UsageError
+from guardwrap.formatting import digits
+from guardwrap.planning.alternatives import Way, cheapest
+from guardwrap.samplers import rejection
+from guardwrap.testing import World, llama_world
+
+RULE = Keyword("a", whole_words=False) & ~Regex("^b")
+
+
+@pytest.fixture(scope="module")
+def small() -> World:
+    return llama_world(letters="abcdef")
+
+
+def guarded_of(world: World, **options: object) -> GuardedGenerator:
+    return GuardedGenerator(world.pipeline(), RULE, seed=1, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limit", ["max_tokens", "max_computed_tokens"])
+def test_each_limit_of_a_budget_counts(small: World, limit: str) -> None:
+    """With half of the tokens that one text takes in the mean most calls end without it, and a plan says so."""
+    guarded = guarded_of(small, batch_size=1)
+    pilot = guarded.plan(small.prompt, pilot=200, seed=0, **small.settings)
+    (forecast,) = pilot.forecasts
+    drawn = forecast.tokens.value if limit == "max_tokens" else pilot.ways[0].tokens
+    few = Budget(max_attempts=None, **{limit: max(1, int(drawn / 2))})
+    plan = guarded.plan(small.prompt, pilot=200, seed=0, budget=few, num_return_sequences=4, **small.settings)
+    assert plan.forecasts[0].suffices < 0.2
+    assert f"without {limit}" in plan.advice
+    assert plan.budget is not None
+    assert getattr(plan.budget, limit) is None
+    served = guarded.run([small.prompt] * 40, seed=1, budget=few, num_return_sequences=4, **small.settings)
+    assert sum(outcome.ok for outcome in served) < 12
+    plenty = Budget(max_attempts=None, **{limit: int(40 * drawn)})
+    plan = guarded.plan(small.prompt, pilot=200, seed=0, budget=plenty, num_return_sequences=4, **small.settings)
+    assert plan.forecasts[0].suffices > 0.99
+    assert "as it is, which suffices" in plan.advice
+
+
+def test_a_prompt_that_is_alone_waits_for_whole_attempts(small: World) -> None:
+    guarded = guarded_of(small, batch_size=32)
+    alone = guarded.plan(small.prompt, pilot=100, seed=0, **small.settings).forecasts[0]
+    assert alone.attempts.high < 32
+    many = guarded.plan(small.prompt, pilot=100, seed=0, num_return_sequences=500, **small.settings).forecasts[0]
+    assert many.seconds.low < many.seconds.value < many.seconds.high
+    for forecast, rounds in ((alone, lambda attempts: math.log2(1 + attempts)), (many, lambda attempts: attempts)):
+        told = forecast.seconds.high / forecast.seconds.value
+        assert told == pytest.approx(rounds(forecast.attempts.high) / rounds(forecast.attempts.value))
+    each = guarded.plan([small.prompt] * 64, pilot=10, seed=0, **small.settings).forecasts
+    assert all(one.seconds.low < one.seconds.high for one in each if one.acceptance.value), "others use the time"
+
+
+def test_a_hint_without_weights_is_planned_for_as_it_is(small: World) -> None:
+    """A truncation keeps QRS from it; rejection takes it, and draws from g'."""
+    guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
+    settings = {**small.settings, "top_k": 5}
+    plan = guarded.plan(small.prompt, pilot=100, seed=0, **settings)
+    assert plan.sampler == "rejection"
+    assert "not g" in plan.advice
+    assert plan.ways[0].sampler == "rejection"
+    (outcome,) = guarded.run(small.prompt, seed=0, sampler="rejection", **settings)
+    assert outcome.ok
+    assert outcome.report.drawn_from.endswith("not g")
+    for sampler in ("rejection", {"rejection": None}, rejection):
+        named = guarded.plan(small.prompt, pilot=100, seed=0, sampler=sampler, **small.settings)
+        assert named.ways[0].sampler == "rejection"
+    assert guarded.plan(small.prompt, pilot=100, seed=0, **small.settings).chosen
+    its_own = guarded_of(small, proposal=Prompt("{prompt}"), sampler="qrs")
+    own = its_own.plan(small.prompt, pilot=100, seed=0, **small.settings)
+    assert (own.sampler, own.chosen) == ("qrs", False)
+    same = guarded_of(small, proposal=Prompt("{prompt}"))
+    for asked, planned_for in ((None, "rejection"), ("qrs", "qrs")):
+        plan = same.plan(small.prompt, pilot=100, seed=0, sampler=asked, **small.settings)
+        assert plan.sampler == plan.ways[0].sampler == planned_for
+    with pytest.raises(UsageError, match=r"a plan knows what rejection and qrs cost, and not imh; leave sampler out"):
+        guarded.plan(small.prompt, pilot=10, sampler="imh", **small.settings)
+    with pytest.raises(
+        UsageError, match=r"top_k, here 5, keeps the proposal from texts.*pass top_k=0, or sampler='rejection'"
+    ):
+        guarded.plan(small.prompt, pilot=10, sampler="qrs", **settings)
+    with pytest.raises(UsageError, match="temperature"):
+        guarded.plan(small.prompt, pilot=10, **{**settings, "temperature": -1.0})
+
+
+def test_prompts_may_come_from_an_iterator(small: World) -> None:
+    guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
+    told = [
+        guarded.plan(prompts, pilot=50, seed=0, **small.settings)
+        for prompts in ([small.prompt] * 2, iter([small.prompt] * 2))
+    ]
+    assert [len(plan.forecasts) for plan in told] == [2, 2]
+    assert told[0].ways == told[1].ways
+
+
+def test_a_plan_says_when_its_pilot_saw_little(small: World) -> None:
+    guarded = guarded_of(small, budget=Budget(max_attempts=1))
+    assert "pilot=48 would tell more" in guarded.plan(small.prompt, pilot=12, seed=0, **small.settings).advice
+    assert "tell more" not in guarded.plan(small.prompt, pilot=400, seed=0, **small.settings).advice
+
+
+def test_a_chat_is_told_by_its_last_message(small: World) -> None:
+    small.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    chat = [{"role": "system", "content": "b"}, {"role": "user", "content": "ab"}]
+    told = str(guarded_of(small).plan([chat], pilot=50, seed=0, **small.settings))
+    assert told.startswith("1 text for 'ab'\n")
+
+
+def test_the_cheaper_way_is_allowed_what_it_takes() -> None:
+    never = math.inf
+    itself = Way("the model itself", "rejection", 0.0, never, never, never, without=1, least=100.0, pilot=64)
+    masked = Way("the model itself, masked", "rejection", 0.5, 40.0, 10.0, 200.0)
+    assert "Budget" not in (cheapest([itself, masked], [Budget(max_computed_tokens=400)]) or "")
+    advice = cheapest([itself, masked], [Budget(max_attempts=None, max_computed_tokens=100)])
+    assert (advice or "").endswith("with Budget(max_computed_tokens=400), twice what it is expected to take")
+
+
+def test_a_prompt_without_a_text_is_not_averaged_away(small: World) -> None:
+    """What a text costs on average is unknown then, however many the other prompts had."""
+    never = Regex("zz")
+    guarded = guarded_of(small)
+    plan = guarded.plan(
+        [small.prompt] * 2, pilot=60, seed=0, constraint_each=[None, never], num_return_sequences=2, **small.settings
+    )
+    itself = plan.ways[0]
+    assert (itself.without, itself.tokens, itself.attempts) == (1, math.inf, math.inf)
+    assert itself.acceptance > 0
+    told = (
+        f"the model itself, rejection: at least {digits(itself.least)} computed tokens a text (none in 60 attempts for "
+        f"1 prompt, {digits(itself.others)} for the others)"
+    )
+    assert f"\n  {told}\n" in str(plan)
+    assert 0 < itself.others < itself.least
+    both = guarded.plan([small.prompt] * 2, pilot=60, seed=0, num_return_sequences=2, **small.settings)
+    attempts = [forecast.attempts.value for forecast in both.forecasts]
+    assert both.ways[0].attempts == max(attempts)
+    assert both.ways[0].without == 0
+
+
+def test_a_pilot_of_a_few_attempts_advises_a_larger_one_first(small: World) -> None:
+    guarded = GuardedGenerator(small.pipeline(), Regex("zz"), seed=1)
+    few = guarded.plan(small.prompt, pilot=5, **small.settings).advice
+    why = "the prompt had no text in 5 attempts, so at most 52.2 % of them give one (95 %)"
+    assert few == f"pilot=256 first, to see more: {why}"
+    assert guarded.plan(small.prompt, pilot=100, **small.settings).advice.startswith("pilot=400 first")
+    assert "train an adapter" in guarded.plan(small.prompt, pilot=200, **small.settings).advice
+
+
+def test_what_qrs_draws_first_is_told_apart(small: World) -> None:
+    guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
+    plan = guarded.plan(small.prompt, pilot=200, seed=0, **small.settings)
+    (forecast,) = plan.forecasts
+    assert plan.sampler == "qrs"
+    assert 0 < forecast.before < forecast.attempts.value
+    assert forecast.before == plan.ways[0].before == 100 * 200 / (200 - sum(forecast.rejections.values()))
+    told = " ".join(str(plan).split())
+    assert " for QRS, from 200 attempts of the pilot" in told
+    assert f"the first {forecast.before:,.0f} for QRS's pilot tokens " in told
+    assert f"computed tokens a text; its pilot, {forecast.before:,.0f} attempts for a prompt, gives none; then " in told
+
+
+def test_a_handful_of_weights_tells_no_budget_of_qrs(small: World) -> None:
+    """With more attempts larger weights are found, and QRS accepts fewer: what few say of a budget is far too good."""
+    guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
+    asked = {"seed": 0, "sampler": "qrs", **small.settings}
+    plan = guarded.plan(small.prompt, pilot=6, **asked)
+    (few,) = plan.forecasts
+    assert math.isnan(few.suffices)
+    assert plan.to_dict()["forecasts"][0]["suffices"] is None
+    assert few.budget is None
+    assert plan.budget is None
+    assert few.more >= 4 * 6
+    why = (
+        "the pilot's 6 attempts are worth less than 10 of your model's own texts, and QRS accepts fewer where more are "
+        "known"
+    )
+    assert f"  suffices     cannot be told: {why}\n" in str(plan)
+    assert plan.advice.startswith("draw from ") or plan.advice == f"pilot={few.more} first, to see more: {why}"
+    (enough,) = guarded.plan(small.prompt, pilot=200, **asked).forecasts
+    assert enough.more == 0
+    assert 0 <= enough.suffices <= 1
+    (plain,) = guarded_of(small).plan(small.prompt, pilot=6, **small.settings).forecasts
+    assert plain.more == 0, "rejection weighs nothing"
+
+
+def test_a_budget_of_qrs_has_to_do_for_its_pilot_and_its_texts(small: World) -> None:
+    """Both lengths are left to chance: drawn here from their laws, given the pilot."""
+    guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
+    asked = {"pilot": 200, "seed": 0, "sampler": "qrs", "num_return_sequences": 60, **small.settings}
+    (forecast,) = guarded.plan(small.prompt, **asked).forecasts
+    chance = np.random.default_rng(0)
+
+    def attempts(successes: int, seen: float) -> Any:
+        rate = chance.beta(seen + 0.5, forecast.pilot - seen + 0.5, 40_000)
+        return successes + chance.negative_binomial(successes, rate)
+
+    satisfied = forecast.pilot - sum(forecast.rejections.values())
+    both = attempts(100, satisfied) + attempts(60, forecast.acceptance.value * forecast.pilot)
+    for share in (0.1, 0.5, 0.9):
+        enough = Budget(max_attempts=int(np.quantile(both, share)))
+        (planned,) = guarded.plan(small.prompt, budget=enough, **asked).forecasts
+        assert planned.suffices == pytest.approx(share, abs=0.04)
+        assert planned.allowed == enough
+    assert forecast.budget == pytest.approx(np.quantile(both, 0.99), rel=0.03)
+
+
+def test_a_plan_says_which_part_is_hard_of_what_is_left(small: World) -> None:
+    plan = guarded_of(small).plan(small.prompt, pilot=200, seed=0, **small.settings)
+    (first, most), (second, few) = sorted(plan.forecasts[0].rejections.items(), key=lambda part: -part[1])
+    told = str(plan)
+    assert f"  rejected by  {first}: {most} of 200\n" in told
+    assert f"  rejected by  {second}: {few} of the other {200 - most}\n" in told
+    assert "suffices     a budget of 1,000 attempts is enough with probability above 0.99\n" in told
+    free = guarded_of(small, budget=Budget(max_attempts=None))
+    assert "for sure: the budget has no limit" in str(free.plan(small.prompt, pilot=20, seed=0, **small.settings))
+
+
+def test_a_plan_says_what_it_took_itself(small: World) -> None:
+    guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
+    plan = guarded.plan([small.prompt] * 3, pilot=20, seed=0, **small.settings)
+    assert len(plan.ways) == 3
+    attempts, seconds = plan.spent
+    assert attempts == 3 * 3 * 20
+    assert seconds > 0
+    assert f"(this plan itself took 180 attempts and {seconds:.1f} s)" in str(plan)
+    assert plan.to_dict()["spent"] == [attempts, seconds]
+
+
+def test_each_prompt_has_its_own_rule_and_budget(small: World) -> None:
+    """One that rejects most needs most, and is named; a sampler of its own does not keep a pilot from its attempts."""
+    rare, few = Regex("^[ac]{3}"), Budget(max_attempts=1)
+    each = [None, Own(rare, sampler="imh", budget=few), Own(budget=Budget(max_attempts=10_000))]
+    for given in (each, iter(each)):
+        plan = guarded_of(small).plan([small.prompt] * 3, pilot=100, seed=0, constraint_each=given, **small.settings)
+        easy, hard, allowed = plan.forecasts
+        assert [forecast.pilot for forecast in plan.forecasts] == [100] * 3
+        assert hard.attempts.value > 2 * easy.attempts.value
+        assert hard.suffices < 0.5 < 0.99 < min(easy.suffices, allowed.suffices)
+        assert plan.advice.startswith("sampler='rejection' and Budget(max_attempts=")
+        assert "enough with probability 0.99 for prompt 2, which needs most" in plan.advice

@@ -1,0 +1,108 @@
+"""What is remembered of a text is its judgement, and whatever else judging depends on is in the key."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from peft import LoraConfig
+from tokenizers import normalizers
+
+from guardwrap import Budget, GuardedGenerator, Length, Masked, Regex, qrs
+from guardwrap.adapters import attach
+from guardwrap.backends import prefix_cache
+from guardwrap.constraints import ConstraintFile
+from guardwrap.outcomes import Outcome
+from guardwrap.scheduling import judge_attempts
+from guardwrap.scheduling.backend import Memo
+from guardwrap.testing import World, goodness_of_fit, table_world
+from tests.fixtures_adapters import CONSTRAINT, guarded_of, trained, world_of
+
+FITS, FAILS = 1e-3, 1e-9
+DRAWS = 1_000
+
+
+def beside_rejection(sampler: Any) -> tuple[World, list[Outcome]]:
+    """Two equal prompts of one call with an adapter: the first one rejects, the other one weighs.
+
+    No text weighs more than 1.8, and without weights the texts are .23 away from g (total variation distance).
+    """
+    world = world_of()
+    each = [ConstraintFile(CONSTRAINT, sampler="rejection"), ConstraintFile(CONSTRAINT, sampler=sampler)]
+    guarded = guarded_of(world, trained(world.model))
+    options = {"num_return_sequences": DRAWS, "constraint_each": each, **world.settings}
+    return world, guarded.run([world.prompt] * 2, **options)
+
+
+@pytest.mark.parametrize("sampler", [{"qrs": {"beta": 1.8}}, {"imh": {"steps": 8}}])
+def test_weights_are_a_requests_own(sampler: Any) -> None:
+    world, (_, weighed) = beside_rejection(sampler)
+    assert goodness_of_fit([draw.token_ids for draw in weighed.draws], world.gold(CONSTRAINT)) > FITS
+
+
+def test_negative_control_a_weight_of_whoever_was_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Shared(dict[Any, Any]):
+        """Keeps for all requests what was found out for the first one."""
+
+        def get(self, request: Any, default: Any = None) -> Any:
+            return super().get(None, default)
+
+        def __setitem__(self, request: Any, found: Any) -> None:
+            super().setdefault(None, found)
+
+    monkeypatch.setattr(prefix_cache, "Memo", lambda: Memo(by_request=Shared()))  # type: ignore[arg-type]
+    world, (_, weighed) = beside_rejection({"qrs": {"beta": 1.8}})
+    assert goodness_of_fit([draw.token_ids for draw in weighed.draws], world.gold(CONSTRAINT)) < FAILS
+
+
+def folded(world: World) -> World:
+    """The world with a tokenizer that reads capitals as small letters, so that texts share their tokens."""
+    world.tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    return world
+
+
+CAPITAL = Regex("^A(a|b)*$|^a$", on="full")
+"""Satisfied by hardly any text after "a" and by all after "A"."""
+
+
+@pytest.mark.parametrize("proposal", [None, Masked(unseen=0.0)])
+def test_prompts_with_equal_tokens_have_verdicts_of_their_own(proposal: Any) -> None:
+    world = folded(table_world(letters="ab", max_new_tokens=3))
+    guarded = GuardedGenerator(world.pipeline(), CAPITAL, proposal=proposal, seed=2, budget=Budget(max_attempts=500))
+    for prompts in (["A", "a"], ["a", "A"]):
+        for prompt, outcome in zip(
+            prompts, guarded.run(prompts, num_return_sequences=60, **world.settings), strict=True
+        ):
+            assert {draw.prompt for draw in outcome.draws} <= {prompt}
+            assert all(CAPITAL.check([draw])[0] for draw in outcome.draws)
+            assert outcome.draws
+
+
+def test_negative_control_what_is_known_of_another_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_cache, "_text_of", lambda launch: "")
+    monkeypatch.setattr(judge_attempts, "_read_of", lambda draw: draw.text)
+    with pytest.raises(AssertionError):
+        test_prompts_with_equal_tokens_have_verdicts_of_their_own(None)
+
+
+def test_a_text_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And weighed once by each request: of a handful of texts there are few."""
+    judged: list[int] = []
+    parts: Callable[..., Any] = vars(judge_attempts)["judge_parts"]
+
+    def counted(constraints: Any, draws: Any) -> Any:
+        judged.append(len(draws))
+        return parts(constraints, draws)
+
+    monkeypatch.setattr(judge_attempts, "judge_parts", counted)
+    world = world_of()
+    guarded = GuardedGenerator(
+        world.pipeline(),
+        Length(min=0),
+        adapter=attach(world.model, LoraConfig(r=2, target_modules="all-linear")),
+        sampler=qrs(1.0),
+        seed=1,
+        batch_size=8,
+    )
+    (outcome,) = guarded.run(world.prompt, num_return_sequences=1_000, **world.settings)
+    assert len(outcome.texts) == 1_000
+    assert sum(judged) < 100

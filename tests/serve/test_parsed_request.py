@@ -1,0 +1,357 @@
+"""Requests as wishes: every field is heeded, or refused by name."""
+
+import json
+from typing import Any
+
+import pytest
+
+from guardwrap import Budget, Masked, Prompt, Regex
+from guardwrap.constraints.files.constraint_file import ConstraintFile, parse
+from guardwrap.proposals import Adapter
+from guardwrap.serve.error_responses import Refused
+from guardwrap.serve.fields import known_fields, parsed
+from guardwrap.serve.parsed_request import ANYTHING, read_wish
+from guardwrap.serve.request_policy import Menu
+from guardwrap.serve.server_settings import Limits
+
+CODE = "guardwrap: 1\nconstraint: {kind: python, function: 'os.path:isabs'}\n"
+MENU = Menu(
+    models=("tiny", "gpt-tiny"),
+    named={
+        "polite": ConstraintFile(Regex("please"), budget=Budget(max_attempts=7), sampler="imh"),
+        "code": parse(CODE, allow_code=True),
+        "trained": ConstraintFile(Regex("t"), adapter=Adapter("/secret/folder")),
+    },
+    adapters={"dragon": Adapter("/secret/folder")},
+    proposals={"careful": Prompt("Be careful. {prompt}")},
+    classifiers=("mood",),
+    limits=Limits(n=4, max_new_tokens=300, attempts=500, seconds=20, constraint_characters=900, pattern_characters=90),
+)
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+TEXT = {"model": "tiny", "prompt": "hi"}
+
+
+def wish(chat: bool = True, **fields: Any) -> Any:
+    return read_wish({**(CHAT if chat else TEXT), **fields}, MENU, chat=chat)
+
+
+def constraint_of(**fields: Any) -> Any:
+    return wish(**fields).options["constraints"].constraint
+
+
+def refused(chat: bool = True, **fields: Any) -> Refused:
+    with pytest.raises(Refused) as caught:
+        wish(chat, **fields)
+    assert "\n" not in caught.value.message
+    return caught.value
+
+
+def test_what_is_left_out_is_the_models_own():
+    options = wish().options
+    assert options.pop("constraints").constraint == ANYTHING
+    nothing = dict.fromkeys(("sampler", "proposal", "adapter"))
+    assert options == {
+        "num_return_sequences": 1,
+        "max_new_tokens": 256,
+        "budget": Budget(max_attempts=500, max_seconds=20),
+        **nothing,
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [
+        ({"n": 3}, {"num_return_sequences": 3}),
+        ({"seed": 5}, {"seed": 5}),
+        ({"temperature": 0.5}, {"temperature": 0.5, "do_sample": True}),
+        ({"temperature": 0, "top_p": 0.5, "top_k": 3}, {"do_sample": False, "top_p": None, "top_k": None}),
+        ({"top_p": 0.9}, {"top_p": 0.9}),
+        ({"top_k": 20}, {"top_k": 20}),
+        ({"top_k": -1}, {"top_k": 0}),
+        ({"max_tokens": 12}, {"max_new_tokens": 12}),
+        ({"max_completion_tokens": 12}, {"max_new_tokens": 12}),
+        ({"max_completion_tokens": 12, "max_tokens": 12}, {"max_new_tokens": 12}),
+        ({"stop": "x"}, {"stop_strings": ["x"]}),
+        ({"stop": ["x", "y", "x"]}, {"stop_strings": ["x", "y"]}),
+        ({"stop": []}, {"stop_strings": None}),
+        ({"guardwrap": {"proposal": "masked"}}, {"proposal": Masked()}),
+        ({"guardwrap": {"proposal": {"prompt": "a {prompt}"}}}, {"proposal": Prompt("a {prompt}"), "adapter": False}),
+        ({"guardwrap": {"proposal": "careful"}}, {"proposal": Prompt("Be careful. {prompt}"), "adapter": False}),
+        ({"guardwrap": {"proposal": False}}, {"proposal": False}),
+        ({"guardwrap": {"adapter": "dragon"}}, {"adapter": Adapter("/secret/folder")}),
+        ({"guardwrap": {"adapter": False}}, {"adapter": False}),
+        ({"guardwrap": {"budget": {"max_attempts": 3}}}, {"budget": Budget(max_attempts=3, max_seconds=20)}),
+        ({"guardwrap": {"budget": {"max_attempts": 10**9}}}, {"budget": Budget(max_attempts=500, max_seconds=20)}),
+        ({"guardwrap": {"budget": {"max_attempts": None}}}, {"budget": Budget(max_attempts=500, max_seconds=20)}),
+        ({"guardwrap": {"budget": {"max_seconds": 1e9}}}, {"budget": Budget(max_attempts=500, max_seconds=20)}),
+        ({"guardwrap": {"constraint": "polite"}}, {"budget": Budget(max_attempts=7, max_seconds=20)}),
+        ({"guardwrap": {"constraint": "trained"}}, {"adapter": Adapter("/secret/folder")}),
+    ],
+    ids=str,
+)
+def test_fields_that_are_heeded(fields, options):
+    found = wish(**fields).options
+    assert {name: found.get(name) for name in options} == options
+
+
+def test_samplers():
+    assert wish(guardwrap={"sampler": "qrs"}).options["sampler"].name == "qrs"
+    assert wish(guardwrap={"sampler": {"imh": {"steps": 3}}}).options["sampler"].name == "imh"
+    assert wish(guardwrap={"constraint": "polite"}).options["constraints"].sampler == "imh"
+
+
+SCHEMA = {"type": "object", "properties": {"file": {"type": "string"}, "kind": {"const": "python"}}}
+FULL = {"kind": "python", "file": "x"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "accepts", "rejects"),
+    [
+        ({"response_format": {"type": "text"}}, "any", None),
+        ({"response_format": {"type": "json_object"}}, '{"a": 1}', "[]"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}, "{}", "[]"),
+        ({"structured_outputs": {"json": SCHEMA}}, json.dumps(FULL), '{"file": 1}'),
+        ({"structured_outputs": {"json": json.dumps(SCHEMA)}}, "{}", "[]"),
+        ({"structured_outputs": {"json": {}, "disable_any_whitespace": True}}, "[1, 2]", "[1,\n2]"),
+        ({"structured_outputs": {"regex": "a|b+"}}, "bb", "bba"),
+        ({"structured_outputs": {"choice": ["a.c", "d"]}}, "a.c", "abc"),
+        ({"structured_outputs": {"choice": ["a", "ab"]}}, "ab", "b"),
+        ({"structured_outputs": {"grammar": 'start: "a"+'}}, "aa", "ab"),
+        ({"structured_outputs": {"json_object": True, "regex": None}}, "{}", "1"),
+        ({"guided_json": {"type": "integer"}}, "1", "1.5"),
+        ({"guided_regex": "a"}, "a", "aa"),
+        ({"guided_choice": ["yes", "no"]}, "no", "nope"),
+        ({"guided_grammar": 'start: "a" | "b"'}, "b", "ab"),
+        ({"guardwrap": {"constraint": {"kind": "regex", "pattern": "a"}}}, "bab", "b"),
+        ({"guardwrap": {"constraint": "catalogue:no-urls"}}, "a", "https://example.com"),
+        ({"guardwrap": {"constraint": {"kind": "not", "of": "catalogue:no-urls"}}}, "https://example.com", "a"),
+        ({"guardwrap": {"constraint": "polite"}}, "please", "a"),
+        ({"guardwrap": {"constraints": ["polite", {"kind": "length", "max": 9}]}}, "please", "please, please"),
+        ({"guardwrap": {"constraint": {"kind": "json_schema", "schema": SCHEMA}}}, json.dumps(FULL), "1"),
+        ({"guided_regex": "a.", "guardwrap": {"constraint": {"kind": "regex", "pattern": "b"}}}, "ab", "ac"),
+        ({"stop": "b", "guided_regex": "a"}, "ab", "b"),
+    ],
+    ids=str,
+)
+def test_constraints(fields, accepts, rejects):
+    found = constraint_of(**fields)
+    assert found.accepts(accepts)
+    assert rejects is None or not found.accepts(rejects)
+
+
+def test_what_must_always_hold_is_joined_to_every_request():
+    always = Menu(models=("tiny",), always=(ConstraintFile(~Regex("b")),))
+    for fields in ({}, {"guided_regex": "a|b"}, {"stop": "x"}):
+        found = read_wish({**CHAT, **fields}, always, chat=True).options["constraints"].constraint
+        assert found.accepts("a")
+        assert not found.accepts("b")
+
+
+UNSUPPORTED = {
+    "frequency_penalty": 0.5, "presence_penalty": -1, "repetition_penalty": 1.1, "length_penalty": 2,
+    "logit_bias": {"50": 10}, "min_p": 0.1, "min_tokens": 3, "bad_words": ["a"], "allowed_token_ids": [1],
+    "stop_token_ids": [1], "ignore_eos": True, "include_stop_str_in_output": True, "use_beam_search": True,
+    "best_of": 2, "logprobs": True, "top_logprobs": 3, "prompt_logprobs": 1, "tools": [{"type": "function"}],
+    "tool_choice": "required", "parallel_tool_calls": 1, "functions": [{}], "function_call": {"name": "f"},
+    "modalities": ["audio"], "audio": {}, "prediction": {}, "web_search_options": {}, "reasoning_effort": "high",
+    "verbosity": "low", "service_tier": "flex", "priority": 1, "store": True, "echo": True, "suffix": "x",
+    "add_generation_prompt": False, "continue_final_message": True, "chat_template": "x",
+    "chat_template_kwargs": {"a": 1}, "documents": [{}], "skip_special_tokens": False,
+    "spaces_between_special_tokens": False, "truncate_prompt_tokens": 3, "return_token_ids": True,
+    "return_tokens_as_token_ids": True, "guided_json_object": True, "guided_decoding_backend": "outlines",
+    "guided_whitespace_pattern": " ", "structural_tag": "x",
+}  # fmt: skip
+HEEDED = {
+    "model", "messages", "prompt", "n", "seed", "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens",
+    "stop", "stream", "stream_options", "response_format", "structured_outputs", "guided_json", "guided_regex",
+    "guided_choice", "guided_grammar", "guardwrap",
+}  # fmt: skip
+LABELS = {"user": "me", "metadata": {"a": "b"}, "safety_identifier": "x", "prompt_cache_key": "x", "request_id": "x"}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_what_cannot_be_heeded_is_refused_by_name(name):
+    for chat in (True, False):
+        found = refused(chat, **{name: UNSUPPORTED[name]})
+        assert (found.status, found.param, found.code) == (400, name, "unsupported_field")
+        assert found.message.startswith(f"{name}: is not supported: ")
+        assert wish(chat, **{name: None})
+
+
+def test_every_known_field_is_heeded_or_refused_or_a_label():
+    known = {*known_fields(chat=True), *known_fields(chat=False)}
+    assert known == {*HEEDED, *UNSUPPORTED, *LABELS}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"frequency_penalty": 0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "logprobs": False},
+        {"logit_bias": {}},
+        {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "function_call": "none", "top_logprobs": 0},
+        {"modalities": ["text"], "store": False, "service_tier": "auto", "best_of": 1, "echo": False},
+        LABELS,
+    ],
+)  # fmt: skip
+def test_neutral_values_and_labels_change_nothing(fields):
+    assert wish(**fields) == wish()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "part"),
+    [
+        ({"temprature": 1}, "temprature", "did you mean 'temperature'"),
+        ({"x\ny": 1}, "x\ny", "unknown field"),
+        ({"prompt": "x"}, "prompt", "/v1/completions"),
+        ({"temperature": -1}, "temperature", "0, or a number"),
+        ({"temperature": 1e-300}, "temperature", "0, or a number"),
+        ({"temperature": True}, "temperature", "number"),
+        ({"temperature": "1"}, "temperature", "number"),
+        ({"top_p": 0}, "top_p", "number"),
+        ({"top_p": 2}, "top_p", "number"),
+        ({"top_k": -2}, "top_k", "whole number"),
+        ({"seed": -1}, "seed", "whole number"),
+        ({"seed": 2**64}, "seed", "at most"),
+        ({"seed": 1.5}, "seed", "whole number"),
+        ({"n": 0}, "n", "at least 1"),
+        ({"n": 5}, "n", "at most 4"),
+        ({"max_tokens": 0}, "max_tokens", "at least 1"),
+        ({"max_tokens": 301}, "max_tokens", "at most 300"),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens", "give one of them"),
+        ({"stop": ""}, "stop", "not empty"),
+        ({"stop": [1]}, "stop", "string"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop", "at most 4"),
+        ({"stop": "x" * 65}, "stop", "64 characters"),
+        ({"stream": 1}, "stream", "true or false"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "stream: true"),
+        ({"stream": True, "stream_options": {"usage": True}}, "stream_options", "unknown field 'usage'"),
+        ({"response_format": "json"}, "response_format.type", "json_object"),
+        ({"response_format": {"type": "json"}}, "response_format.type", "is not one of text, json_object"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "schema"),
+        ({"response_format": {"type": "structural_tag"}}, "response_format.type", "is not one of"),
+        ({"structured_outputs": {}}, "structured_outputs", "give one of"),
+        ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs", "give one of"),
+        ({"structured_outputs": {"jsn": {}}}, "structured_outputs", "did you mean 'json'"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "list of strings"),
+        ({"structured_outputs": {"json": {"type": "objekt"}}}, "structured_outputs.json", "objekt"),
+        ({"structured_outputs": {"grammar": "root ::= \"a\""}}, "structured_outputs.grammar", "GBNF"),
+        ({"guided_regex": "("}, "guided_regex", "missing )"),
+        ({"guided_regex": "a" * 91}, "guided_regex", "at most 90"),
+        ({"guided_choice": ["a" * 91]}, "guided_choice", "at most 90"),
+        ({"guided_json": {"description": "x" * 900}}, "guided_json", "at most 900"),
+        ({"guided_json": {"$ref": "file:///etc/passwd"}}, "guided_json", "file:///etc/passwd"),
+        ({"guardwrap": []}, "guardwrap", "give an object"),
+        ({"guardwrap": {"constrain": {}}}, "guardwrap", "did you mean 'constraint'"),
+        ({"guardwrap": {"constraint": "polit"}}, "guardwrap.constraint", "did you mean 'polite'"),
+        ({"guardwrap": {"constraint": "no-urls"}}, "guardwrap.constraint", "catalogue:no-urls"),
+        ({"guardwrap": {"constraint": "rules/polite.yaml"}}, "guardwrap.constraint", "is no constraint here"),
+        ({"guardwrap": {"constraint": "/etc/passwd"}}, "guardwrap.constraint", "is no constraint here"),
+        ({"guardwrap": {"constraint": "catalogue:../../x"}}, "guardwrap.constraint", "is no constraint here"),
+        ({"guardwrap": {"constraint": {"file": "/etc/passwd"}}}, "guardwrap.constraint.file", "no files"),
+        ({"guardwrap": {"constraint": {"kind": "json_schema", "file": "x"}}}, "guardwrap.constraint.file", "no files"),
+        ({"guardwrap": {"constraint": {"kind": "grammar", "file": "x"}}}, "guardwrap.constraint.file", "no files"),
+        ({"guardwrap": {"constraint": {"kind": "not", "of": {"file": "x"}}}}, "guardwrap.constraint.of.file", "no fil"),
+        ({"guardwrap": {"constraint": {"kind": "not", "of": "polite"}}}, "guardwrap.constraint.of", "not within"),
+        (
+            {"guardwrap": {"constraint": {"kind": "all", "of": [{"kind": "any", "of": [{"file": "x"}]}]}}},
+            "guardwrap.constraint.of.0.of.0.file",
+            "no files",
+        ),
+        ({"guardwrap": {"constraint": {"kind": "python", "function": "os:system"}}}, "guardwrap.constraint", "no code"),
+        (
+            {"guardwrap": {"constraint": {"kind": "not", "of": {"kind": "python", "function": "os:system"}}}},
+            "guardwrap.constraint.of",
+            "no code",
+        ),
+        ({"guardwrap": {"constraint": {"kind": "regx"}}}, "guardwrap.constraint.kind", "did you mean 'regex'"),
+        ({"guardwrap": {"constraint": {"kind": "regex"}}}, "guardwrap.constraint", "pattern"),
+        ({"guardwrap": {"constraint": {"kind": "regex", "pattern": "a", "flag": 1}}}, "guardwrap.constraint.flag", ""),
+        (
+            {"guardwrap": {"constraint": {"kind": "classifier", "model": "/etc", "label": "x", "threshold": 0.5}}},
+            "guardwrap.constraint.model",
+            "known: mood",
+        ),
+        ({"guardwrap": {"constraint": "catalogue:positive-ending"}}, "guardwrap.constraint.model", "no classifier"),
+        ({"guardwrap": {"constraints": []}}, "guardwrap.constraints", "at least one"),
+        ({"guardwrap": {"constraint": {}, "constraints": []}}, "guardwrap.constraints", "not both"),
+        ({"guardwrap": {"constraint": 5}}, "guardwrap.constraint", "mapping"),
+        ({"guardwrap": {"sampler": "qrss"}}, "guardwrap.sampler", "did you mean 'qrs'"),
+        ({"guardwrap": {"sampler": {"imh": {"step": 1}}}}, "guardwrap.sampler.imh.step", "steps"),
+        ({"guardwrap": {"sampler": {"imh": {"chains": 10**9}}}}, "guardwrap.sampler", "up to 10000"),
+        ({"guardwrap": {"proposal": "/models/other"}}, "guardwrap.proposal", "no proposal"),
+        ({"guardwrap": {"proposal": {"prompt": "no place"}}}, "guardwrap.proposal.prompt", "{prompt}"),
+        ({"guardwrap": {"proposal": {"model": "gpt2"}}}, "guardwrap.proposal.model", "unknown field"),
+        ({"guardwrap": {"adapter": "/etc"}}, "guardwrap.adapter", "known: dragon"),
+        ({"guardwrap": {"adapter": {"source": "/etc"}}}, "guardwrap.adapter", "no adapter"),
+        ({"guardwrap": {"adapter": "dragon", "proposal": "careful"}}, "guardwrap", "not both"),
+        ({"guardwrap": {"budget": {"max_attempt": 1}}}, "guardwrap.budget.max_attempt", "max_attempts"),
+        ({"guardwrap": {"budget": {"max_attempts": 0}}}, "guardwrap.budget.max_attempts", "at least 1"),
+        (
+            {"guided_regex": "a", "guardwrap": {"constraint": {"kind": "length", "min": 3, "max": 2}}},
+            "guardwrap.constraint",
+            "exceeds",
+        ),
+        ({"messages": []}, "messages", "list of messages"),
+        ({"messages": "hi"}, "messages", "list of messages"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role", "is not one of"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content", "give a string"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0", "type text"),
+        ({"messages": [{"role": "user", "content": "x", "name": "me"}]}, "messages.0.name", "not supported"),
+        ({"messages": [{"role": "user", "contents": "x"}]}, "messages.0", "did you mean 'content'"),
+    ],
+    ids=lambda value: str(value)[:60],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_place(fields, param, part):
+    found = refused(**fields)
+    assert (found.status, found.param) == (400, param)
+    assert part in found.message
+    error = found.body()["error"]
+    assert {"message", "type", "param", "code"} == set(error)
+    assert error["type"] == "invalid_request_error"
+
+
+def test_an_unknown_model():
+    found = refused(model="gpt-5")
+    assert (found.status, found.code, found.param) == (404, "model_not_found", "model")
+    assert wish(model="gpt-tiny").model == "gpt-tiny"
+
+
+def test_prompts():
+    assert wish(chat=False).prompts == ["hi"]
+    assert wish(chat=False, prompt=["a", "b"], n=2).prompts == ["a", "b"]
+    assert refused(chat=False, prompt=["a", "b"], n=3).code == "above_the_limit"
+    for wrong in ("", [], [1, 2], [[1]], ["a", ""], 5):
+        assert refused(chat=False, prompt=wrong).param == "prompt"
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    several = [{"role": "developer", "content": "x"}, {"role": "user", "content": parts}]
+    expected = [{"role": "system", "content": "x"}, {"role": "user", "content": "a\nb"}]
+    assert wish(messages=several).prompts == [expected]
+
+
+@pytest.mark.parametrize(
+    ("raw", "part"),
+    [
+        (b"", "no JSON"),
+        (b"[1]", "no JSON object"),
+        (b'{"a": NaN}', "no JSON"),
+        (b"\xff{}", "no JSON"),
+        (b'{"a": "\\ud800"}', "surrogate"),
+        (b"1" * 5000, "no JSON"),
+        (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "too deep"),
+        (b'{"a": ' + b"[" * 200 + b"]" * 200 + b"}", "too deep"),
+    ],
+)
+def test_bodies_that_cannot_be_read(raw, part):
+    with pytest.raises(Refused, match=part) as caught:
+        parsed(raw)
+    assert caught.value.status == 400
+
+
+def test_negative_control_without_the_look_at_it_a_request_would_read_the_disk(monkeypatch, tmp_path):
+    """What is refused is what would work: the reader of constraint files does read the file."""
+    (tmp_path / "secret.yaml").write_text("guardwrap: 1\nconstraint: {kind: regex, pattern: secret}\n")
+    monkeypatch.chdir(tmp_path)
+    asked: dict[str, Any] = {"guardwrap": {"constraint": {"kind": "not", "of": {"file": "secret.yaml"}}}}
+    assert refused(**asked).param == "guardwrap.constraint.of.file"
+    monkeypatch.setattr("guardwrap.serve.request_policy._require_own", lambda *_: None)
+    assert not constraint_of(**asked).accepts("secret")

@@ -1,0 +1,168 @@
+"""One request in the batch, without a network: who goes is missed at once, by being watched for."""
+
+import asyncio
+import json
+import threading
+
+import pytest
+from transformers.pipelines import TextGenerationPipeline
+
+from guardwrap import GuardedGenerator
+from guardwrap.backends.refill.decode import RefillBackend
+from guardwrap.errors import PromptError
+from guardwrap.serve.admission import Gate
+from guardwrap.serve.error_responses import Refused
+from guardwrap.serve.parsed_request import ANYTHING
+from guardwrap.serve.routes import create_app
+from guardwrap.serve.server_settings import Limits, Settings
+from tests.serve.fixtures_server import world
+
+NEVER = {
+    "model": "local",
+    "prompt": "ab",
+    "max_tokens": 12,
+    "guided_regex": "[^a-z]{300}",
+    "temperature": 5,
+    "top_k": -1,
+}
+SCOPE = {
+    "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "POST",
+    "path": "/v1/completions", "raw_path": b"/v1/completions", "query_string": b"", "root_path": "", "scheme": "http",
+    "headers": [(b"content-type", b"application/json")], "client": None, "server": None,
+}  # fmt: skip
+
+
+@pytest.fixture
+def app():
+    limits = Limits(attempts=10**9, seconds=20)
+    return create_app(GuardedGenerator(world().pipeline(), ANYTHING), Settings(limits=limits))
+
+
+async def go_away(app, *, stream):
+    """Send a request, go when it is in the batch, and wait until the server has done with it."""
+    gate = app.state.service.gate
+    body = json.dumps({**NEVER, "stream": stream, "guardwrap": {"budget": {"max_attempts": None}}}).encode()
+    given = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def receive():
+        message = next(given, None)
+        while message is None and not gate.running:
+            await asyncio.sleep(0.01)
+        return message or {"type": "http.disconnect"}
+
+    async def send(message):
+        pass
+
+    await asyncio.wait_for(app(dict(SCOPE), receive, send), 3)
+    return gate.inside, gate.running
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_goes_is_missed_at_once(app, stream):
+    assert asyncio.run(go_away(app, stream=stream)) == (0, 0)
+
+
+def test_who_goes_in_the_middle_of_a_step_is_counted_until_its_end(app, monkeypatch):
+    """Else clients that come and go would have any number of threads compute for them."""
+    inside, released, advance = threading.Event(), threading.Event(), RefillBackend.advance
+
+    def slowly(self):
+        inside.set()
+        released.wait(20)
+        return advance(self)
+
+    monkeypatch.setattr(RefillBackend, "advance", slowly)
+    gate = app.state.service.gate
+
+    async def run():
+        body = json.dumps({**NEVER, "guardwrap": {"budget": {"max_attempts": None}}}).encode()
+        given = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive():
+            message = next(given, None)
+            if message is None:
+                await asyncio.to_thread(inside.wait)
+            return message or {"type": "http.disconnect"}
+
+        async def send(message):
+            pass
+
+        request = asyncio.create_task(app(dict(SCOPE), receive, send))
+        await asyncio.to_thread(inside.wait)
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+            assert (gate.inside, gate.running, request.done()) == (1, 1, False)
+        released.set()
+        await request
+        assert (gate.inside, gate.running) == (0, 0)
+
+    asyncio.run(run())
+
+
+def test_long_requests_are_read_where_no_other_one_waits(app, monkeypatch):
+    """While 24 of them are tokenized, a short one is read; the long ones' tokenizer is their own."""
+    service, held, asked = app.state.service, threading.Event(), []
+    tokenizer, preprocess = service.session.tokenizer, TextGenerationPipeline.preprocess
+
+    def slowly(self, prompt, **options):
+        asked.append(self.tokenizer is tokenizer)
+        if self.tokenizer is not tokenizer:
+            held.wait(20)
+        return preprocess(self, prompt, **options)
+
+    monkeypatch.setattr(TextGenerationPipeline, "preprocess", slowly)
+    # Nothing is known of the length of what this tokenizer is given, so that it is asked.
+    long = json.dumps({"model": "local", "prompt": "a" * 100_000}).encode()
+    short = json.dumps({"model": "local", "prompt": "ab", "max_tokens": 2}).encode()
+
+    async def run():
+        waiting = [asyncio.create_task(service.read(long, chat=False)) for _ in range(24)]
+        await asyncio.sleep(0)  # they come first
+        wish, _ = await service.read(short, chat=False)
+        assert wish.prompts == ["ab"]
+        assert not any(task.done() for task in waiting)
+        held.set()
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert all(isinstance(error, PromptError) for error in asyncio.run(run()))
+    assert asked.count(True) == 1
+
+
+def test_negative_control_who_is_not_watched_for_is_served_on(app, monkeypatch):
+    async def never(request):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("guardwrap.serve.request_handling.gone", never)
+    with pytest.raises(TimeoutError):
+        asyncio.run(go_away(app, stream=False))
+
+
+def test_a_gate_has_so_many_places_and_so_many_slots():
+    async def enter(gate, entered, leave):
+        with gate.place():
+            async with gate.slot():
+                entered.append(gate.running)
+                await leave.wait()
+
+    async def run():
+        gate, leave = Gate(running=2, queue=1), asyncio.Event()
+        entered: list[int] = []
+        tasks = [asyncio.create_task(enter(gate, entered, leave)) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert (gate.inside, gate.running, gate.queued) == (3, 2, 1)
+        with pytest.raises(Refused) as caught, gate.place():
+            pass
+        assert caught.value.status == 429
+        tasks[2].cancel()  # it waits
+        await asyncio.sleep(0)
+        assert (gate.inside, gate.running) == (2, 2)
+        gate.draining = True
+        with pytest.raises(Refused) as caught, gate.place():
+            pass
+        assert (caught.value.status, caught.value.headers["Connection"]) == (503, "close")
+        leave.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert (gate.inside, gate.running) == (0, 0)
+        assert entered == [1, 2]
+
+    asyncio.run(run())

@@ -1,0 +1,230 @@
+"""A server in a process of its own, driven by the official client."""
+
+import asyncio
+import contextlib
+import json
+import re
+from typing import Any
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from guardwrap import JSONSchema, Masked, Regex
+from tests.serve.fixtures_server import ASKED, HAS_A, LETTERS, MASKED, MESSAGES
+
+
+def test_a_chat_is_what_the_wrapper_gives_in_process(client, guarded):
+    reply = client.chat.completions.create(**ASKED, n=2, extra_body=HAS_A)
+    law = {"num_return_sequences": 2, "max_new_tokens": 12, "seed": 1}
+    (expected,) = guarded.run([MESSAGES], constraints=Regex("a"), **law)
+    assert [choice.message.content for choice in reply.choices] == list(expected.texts)
+    assert [choice.index for choice in reply.choices] == [0, 1]
+    ended = ["stop" if draw.finished else "length" for draw in expected.draws]
+    assert [choice.finish_reason for choice in reply.choices] == ended
+    assert reply.usage.prompt_tokens == 2
+    assert reply.usage.completion_tokens == sum(len(draw.token_ids) for draw in expected.draws)
+    assert reply.guardwrap["usage"]["attempts"] == expected.report.usage.attempts
+    assert reply.guardwrap["drawn_from"] == "exactly g"
+    assert (reply.object, reply.model) == ("chat.completion", "tiny")
+
+
+def test_plain_completions_of_several_prompts(client, guarded):
+    reply = client.completions.create(
+        model="gpt-tiny", prompt=["ab", "cd"], n=2, seed=3, max_tokens=6, temperature=1.5, top_p=0.9, extra_body=HAS_A
+    )
+    law = {"num_return_sequences": 2, "max_new_tokens": 6, "temperature": 1.5, "top_p": 0.9, "seed": 3}
+    expected = guarded.run(["ab", "cd"], constraints=Regex("a"), **law)
+    assert [choice.text for choice in reply.choices] == [text for outcome in expected for text in outcome.texts]
+    assert [choice.index for choice in reply.choices] == [0, 1, 2, 3]
+    assert [report["accepted"] for report in reply.guardwrap] == [2, 2]
+
+
+def test_greedy_search(client, guarded):
+    reply = client.completions.create(model="tiny", prompt="ab", max_tokens=6, temperature=0, top_p=0.5)
+    (expected,) = guarded.run(["ab"], max_new_tokens=6, do_sample=False)
+    assert reply.choices[0].text == expected.texts[0]
+
+
+def test_calls_side_by_side_get_the_texts_that_they_get_alone(server, client):
+    def alone(seed):
+        return client.chat.completions.create(**{**ASKED, "seed": seed}, extra_body=HAS_A).choices[0].message.content
+
+    async def together():
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=5) as made:
+            calls = (made.chat.completions.create(**{**ASKED, "seed": seed}, extra_body=HAS_A) for seed in range(3))
+            return [reply.choices[0].message.content for reply in await asyncio.gather(*calls)]
+
+    assert asyncio.run(together()) == [alone(seed) for seed in range(3)]
+
+
+def test_a_stream_has_the_text_of_the_reply_in_one_piece(client):
+    whole = client.chat.completions.create(**ASKED, n=2, extra_body=HAS_A)
+    chunks = list(
+        client.chat.completions.create(
+            **ASKED, n=2, extra_body=HAS_A, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    for choice in whole.choices:
+        its = [chunk.choices[0] for chunk in chunks if chunk.choices and chunk.choices[0].index == choice.index]
+        assert [each.delta.role for each in its] == ["assistant", None, None]
+        assert "".join(each.delta.content or "" for each in its) == choice.message.content
+        assert [each.finish_reason for each in its] == [None, None, choice.finish_reason]
+    assert chunks[-1].usage == whole.usage
+    assert chunks[-1].choices == []
+    assert {chunk.id for chunk in chunks} == {chunks[0].id}
+    assert [chunk.guardwrap["accepted"] for chunk in chunks if hasattr(chunk, "guardwrap")] == [2, 2]
+    texts = list(client.completions.create(model="tiny", prompt="ab", seed=1, max_tokens=6, stream=True))
+    plain = client.completions.create(model="tiny", prompt="ab", seed=1, max_tokens=6)
+    assert "".join(chunk.choices[0].text for chunk in texts) == plain.choices[0].text
+
+
+def test_a_stream_as_it_goes_over_the_wire(http):
+    body = {**ASKED, "stream": True, **HAS_A}
+    with http.stream("POST", "/v1/chat/completions", json=body) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        lines = [line for line in response.iter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+    assert len([line for line in lines if line.startswith("data: {")]) == 3
+
+
+def test_a_stream_that_waits_says_so_and_one_that_fails_ends_with_an_error(http):
+    budget = {"guardwrap": {"constraint": "endless", "budget": {"max_seconds": 4}}}
+    with http.stream("POST", "/v1/chat/completions", json={**ASKED, **budget, "stream": True}) as response:
+        assert response.status_code == 200
+        first, *others = [line for line in response.iter_lines() if line]
+    assert first == ": waiting"
+    error = json.loads(others[-1].removeprefix("data: "))["error"]
+    assert error["code"] == "max_seconds"
+    assert error["guardwrap"]["accepted"] == 0
+    assert not [line for line in others if "choices" in line or "DONE" in line]
+
+
+def test_a_text_is_sent_when_it_is_accepted_and_not_when_all_are_there(http):
+    """One text is accepted, and no second one ever."""
+    asked = {**ASKED, "n": 2, "guardwrap": {"constraint": "once", "budget": {"max_seconds": 1}}, "stream": True}
+    with http.stream("POST", "/v1/chat/completions", json=asked) as response:
+        assert response.status_code == 200
+        *texts, error = [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")]
+    assert [chunk["choices"][0]["index"] for chunk in texts] == [0, 0]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in texts] == [None, None]  # no end was promised
+    assert (error["error"]["code"], error["error"]["guardwrap"]["accepted"]) == ("max_seconds", 1)
+
+
+def test_a_stream_that_fails_at_once_has_its_status(client):
+    never = {"guardwrap": {"constraint": "never", "budget": {"max_attempts": 5}}}
+    with pytest.raises(openai.UnprocessableEntityError):
+        client.chat.completions.create(**ASKED, stream=True, extra_body=never)
+
+
+class Letter(BaseModel):
+    a: int
+
+
+def test_parse_with_a_pydantic_model(client):
+    reply = client.chat.completions.parse(**ASKED, response_format=Letter, extra_body=MASKED)
+    assert isinstance(reply.choices[0].message.parsed, Letter)
+    assert reply.guardwrap["proposal"].endswith("masked")
+
+
+@pytest.mark.parametrize(
+    ("fields", "constraint"),
+    [
+        ({"structured_outputs": {"choice": ["ab", "c"]}}, Regex("ab|c", match="fullmatch")),
+        ({"structured_outputs": {"regex": "[ab]{1,3}"}}, Regex("[ab]{1,3}", match="fullmatch")),
+        ({"structured_outputs": {"grammar": 'start: "a"+ | "b"'}}, Regex("a+|b", match="fullmatch")),
+        ({"structured_outputs": {"json": {"type": "integer"}}}, JSONSchema({"type": "integer"})),
+        ({"guided_choice": ["ab", "c"]}, Regex("ab|c", match="fullmatch")),
+        ({"guided_regex": "[ab]{1,3}"}, Regex("[ab]{1,3}", match="fullmatch")),
+        ({"guided_grammar": 'start: "a"+ | "b"'}, Regex("a+|b", match="fullmatch")),
+        ({"guided_json": {"type": "integer"}}, JSONSchema({"type": "integer"})),
+        ({"response_format": {"type": "json_object"}}, JSONSchema({"type": "object"})),
+    ],
+    ids=str,
+)
+def test_structured_output(client, guarded, fields, constraint):
+    reply = client.chat.completions.create(**ASKED, extra_body={**MASKED, **fields})
+    text = reply.choices[0].message.content
+    assert constraint.accepts(text)
+    (expected,) = guarded.run([MESSAGES], constraints=constraint, proposal=Masked(), max_new_tokens=12, seed=1)
+    assert text == expected.texts[0]
+
+
+def test_a_text_ends_before_its_stop_string(client, guarded):
+    own = {"guardwrap": {"constraint": {"kind": "regex", "pattern": "^[^b]{2,4}$"}}}
+    reply = client.chat.completions.create(**ASKED, n=3, stop=["b"], extra_body=own)
+    for choice in reply.choices:
+        assert re.fullmatch("[^b]{2,4}", choice.message.content)
+    assert "stop" in {choice.finish_reason for choice in reply.choices}
+    # Drawn as the pipeline draws with stop strings, and judged without them.
+    (expected,) = guarded.run([MESSAGES], constraints=Regex("^[^b]{2,4}b?$"), stop_strings=["b"], max_new_tokens=12,
+                              num_return_sequences=3, seed=1)  # fmt: skip
+    assert [c.message.content for c in reply.choices] == [text.removesuffix("b") for text in expected.texts]
+
+
+def test_a_spent_budget_is_an_error_with_the_report(client):
+    never = {"guardwrap": {"constraint": "never", "budget": {"max_attempts": 5}}}
+    with pytest.raises(openai.UnprocessableEntityError) as caught:
+        client.chat.completions.create(**ASKED, extra_body=never)
+    body: Any = caught.value.body
+    assert (body["code"], body["guardwrap"]["usage"]["attempts"]) == ("max_attempts", 5)
+    assert "has a z" in body["message"]
+    with pytest.raises(openai.UnprocessableEntityError) as caught:
+        client.chat.completions.create(**ASKED, temperature=0, extra_body={"guided_regex": "z"})
+    assert caught.value.body["code"] == "deterministic"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("field", [{"tools": [{}]}, {"logprobs": True}, {"temprature": 1}, {"guided_regex": "("}])
+def test_what_is_refused(client, field):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**ASKED, extra_body=field)
+    assert caught.value.param == next(iter(field))
+
+
+def test_what_is_served(client, http):
+    assert [model.id for model in client.models.list()] == ["tiny", "gpt-tiny"]
+    assert client.models.retrieve("tiny").owned_by == "guardwrap"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-5")
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(**{**ASKED, "model": "gpt-5"})
+    client.chat.completions.create(**ASKED)
+    about = http.get("/v1/guardwrap/about").json()
+    assert {"name": "has-a", "description": "It has an a."} in about["constraints"]
+    assert "catalogue:no-urls" in {each["name"] for each in about["catalogue"]}
+    assert about["limits"]["queue"] == 1
+    assert about["figures"]["accepted"] > 0
+    assert http.get("/health").json() == {"status": "ok"}
+    assert http.get("/").headers["content-type"].startswith("text/html")
+    for path in ("/docs", "/openapi.json", "/v1/embeddings"):
+        reply = http.get(path)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (404, "no_route")
+
+
+def test_a_page_of_another_site_cannot_ask(http):
+    """A browser sends text/plain unasked; for JSON it asks first, and is told no."""
+    reply = http.post("/v1/chat/completions", content=json.dumps(ASKED), headers={"content-type": "text/plain"})
+    assert reply.status_code == 415
+    asked = {"origin": "https://example.com", "access-control-request-method": "POST"}
+    assert http.options("/v1/chat/completions", headers=asked).status_code == 405
+    assert "access-control-allow-origin" not in http.get("/health", headers=asked).headers
+
+
+def test_the_log_has_no_text_and_no_prompt(server, http):
+    secret = "acbdfeacbdfe"
+    reply = http.post(
+        "/v1/completions",
+        json={"model": "tiny", "prompt": secret, "max_tokens": 12, "seed": 2, "user": "someone"},
+        headers={"authorization": "Bearer hidden"},
+    )
+    text = reply.json()["choices"][0]["text"]
+    http.get("/v1/" + secret)
+    log = server.log.read_text()
+    assert "POST /v1/completions 200" in log
+    assert all(hidden not in log for hidden in (secret, text, "hidden", "someone"))
+    assert "Traceback" not in log
+    assert len(text) > 5
+    assert set(text) <= set(LETTERS)
+    with contextlib.suppress(StopIteration):
+        line = next(line for line in log.splitlines() if "completions 200" in line)
+        assert re.search(r" POST /v1/\S+ 200 \d+\.\d\d s \d+ attempts$", line)

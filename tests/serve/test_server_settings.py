@@ -1,0 +1,118 @@
+"""The settings of a server: read as other files are, and replaced by options."""
+
+import pytest
+
+from guardwrap import Keyword, Masked, Prompt
+from guardwrap.errors import ConstraintError, SpecError, UsageError
+from guardwrap.serve.routes import menu_of
+from guardwrap.serve.server_settings import Limits, Settings, read_keys, read_named, read_settings
+
+RULE = "guardwrap: 1\nconstraint: {kind: keyword, words: tea}\n"
+CODE = "guardwrap: 1\nconstraint: {kind: python, function: 'os.path:%s'}\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def put(text, name="serve.yaml"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return put
+
+
+def test_the_defaults():
+    assert read_settings() == Settings()
+    assert (Settings().host, Settings().port, Settings().keys) == ("127.0.0.1", 8000, None)
+    assert Settings().served_name == "local"
+
+
+def test_a_file_and_the_options_that_replace_it(write):
+    path = write("model: gpt2\nname: small\naliases: [tiny]\nport: 1\nlimits: {running: 3}\nproposals: {m: masked}\n")
+    found = read_settings(path)
+    assert (found.model, found.served_name, found.aliases, found.port) == ("gpt2", "small", ("tiny",), 1)
+    assert found.limits == Limits(running=3)
+    assert found.proposals == {"m": Masked()}
+    changed = read_settings(path, changes={"port": 2, "model": "other"})
+    assert (changed.port, changed.model, changed.limits) == (2, "other", Limits(running=3))
+
+
+def test_what_it_names_stands_beside_it(write, monkeypatch, tmp_path):
+    path = write("constraints: rules\nkeys: {file: keys.txt}\nproposals: {p: {prompt: 'Tea. {prompt}'}}\n")
+    write(RULE, "rules/tea.yaml")
+    write("one\n\n two \n", "keys.txt")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    found = read_settings(path)
+    assert read_keys(found) == ("one", "two")
+    assert {name: file.constraint for name, file in read_named(found).items()} == {"tea": Keyword("tea")}
+    assert found.proposals == {"p": Prompt("Tea. {prompt}")}
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("modle: x", ["serve.yaml:1: modle", "did you mean 'model'"]),
+        ("model: x\nlimits: {runing: 3}", ["serve.yaml:2: limits.runing", "did you mean 'running'"]),
+        ("limits: {running: 0}", ["limits.running", "must be at least 1, not 0"]),
+        ("port: 70000", ["port", "65535"]),
+        ("port: '1'", ["port"]),
+        ("keys: secret", ["keys"]),
+        ("keys: {}", ["give one of file and environment"]),
+        ("keys: [secret]", ["keys"]),
+        ("dtype: float8", ["float8", "float16"]),
+        ("proposals: {p: {prompt: no place}}", ["{prompt}"]),
+        ("- a", ["mapping with the fields"]),
+    ],
+)
+def test_what_is_wrong_is_one_line(write, text, parts):
+    with pytest.raises(SpecError) as caught:
+        read_settings(write(text))
+    assert "\n" not in str(caught.value)
+    assert all(part in str(caught.value) for part in parts), caught.value
+
+
+def test_options_are_held_to_the_same_rules():
+    with pytest.raises(UsageError, match="dtype"):
+        read_settings(changes={"dtype": "float8"})
+
+
+def test_constraint_files(write, tmp_path):
+    folder = write(RULE, "rules/tea.yaml").parent
+    found = read_named(Settings(constraints=str(folder)))
+    assert list(found) == ["tea"]
+    assert list(read_named(Settings(constraints=str(folder / "tea.yaml")))) == ["tea"]
+    assert menu_of(Settings(constraints=str(folder), always=("tea", "catalogue:no-urls"))).always[0] == found["tea"]
+    with pytest.raises(SpecError, match="did you mean 'tea'"):
+        menu_of(Settings(constraints=str(folder), always=("te",)))
+    with pytest.raises(UsageError, match="no folder"):
+        read_named(Settings(constraints=str(tmp_path / "missing")))
+    write(RULE, "rules/tea.yml")
+    with pytest.raises(UsageError, match=r"two files .* 'tea'"):
+        read_named(Settings(constraints=str(folder)))
+
+
+def test_code_only_where_it_is_allowed_and_there(write):
+    folder = str(write(CODE % "isabs", "rules/code.yaml").parent)
+    with pytest.raises(SpecError, match="--allow-code or allow_code: true"):
+        read_named(Settings(constraints=folder))
+    assert list(read_named(Settings(constraints=folder, allow_code=True))) == ["code"]
+    write(CODE % "isabsent", "rules/code.yaml")
+    with pytest.raises(ConstraintError, match="isabsent"):
+        read_named(Settings(constraints=folder, allow_code=True))
+
+
+def test_keys(write, monkeypatch):
+    read = read_settings(write("keys: {environment: SERVE_KEYS}\n"))
+    with pytest.raises(UsageError, match="SERVE_KEYS has no API key"):
+        read_keys(read)
+    monkeypatch.setenv("SERVE_KEYS", "one, two")
+    assert read_keys(read) == ("one", "two")
+    assert read_keys(Settings()) == ()
+    empty = read_settings(write("keys: {file: keys.txt}\n"))
+    with pytest.raises(SpecError, match="No such file"):
+        read_keys(empty)
+    write("\n", "keys.txt")
+    with pytest.raises(UsageError, match="has no API key"):
+        read_keys(read_settings(write("keys: {file: keys.txt}\n")))

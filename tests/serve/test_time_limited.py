@@ -1,0 +1,70 @@
+"""The server's own functions within a time limit."""
+
+import threading
+import time
+
+import pytest
+
+from guardwrap import CheckFailed, Regex, Verdict, constraint
+from guardwrap.constraints.kinds.function import runs_code
+from guardwrap.serve.time_limited import LEFT_BEHIND, Timed
+
+
+@constraint
+def has_a(text: str) -> bool:
+    return "a" in text
+
+
+@constraint
+def hangs(text: str) -> bool:
+    time.sleep(5)
+    return True
+
+
+@constraint
+def crashes(text: str) -> bool:
+    raise KeyError("a text that nobody may see")
+
+
+def test_it_judges_as_the_constraint_does():
+    timed = Timed(has_a, 5)
+    assert [timed.accepts(text) for text in ("a", "b")] == [True, False]
+    assert (timed.title, timed.digest, timed.cost) == (has_a.title, has_a.digest, has_a.cost)
+    assert timed.verdict("a") is Verdict.UNDECIDED
+
+
+def test_a_function_that_hangs_is_left_behind():
+    with pytest.raises(CheckFailed, match=r"took more than 0\.05 s"):
+        Timed(hangs, 0.05).accepts("a")
+
+
+def test_a_function_that_hangs_gets_so_many_threads_and_no_more():
+    released, calls = threading.Event(), []
+
+    @constraint
+    def waits(text: str) -> bool:
+        calls.append(text)
+        return released.wait(30)
+
+    timed = [Timed(waits, 0.001) for _ in range(LEFT_BEHIND + 3)]  # each request has its own
+    for each in timed:
+        with pytest.raises(CheckFailed, match=r"took more than 0\.001 s"):
+            each.accepts("a")
+    assert len(calls) == LEFT_BEHIND
+    released.set()
+    while any(thread.name == "guardwrap-checker" for thread in threading.enumerate()):
+        time.sleep(0.001)
+    assert Timed(waits, 5).accepts("a")
+
+
+def test_a_function_that_raises_says_nothing_of_the_text():
+    with pytest.raises(CheckFailed) as caught:
+        Timed(crashes, 5).accepts("a")
+    assert "KeyError" in str(caught.value)
+    assert "nobody" not in str(caught.value)
+
+
+def test_what_runs_code():
+    assert runs_code(has_a)
+    assert runs_code(~(Regex("a") & has_a))
+    assert not runs_code(~(Regex("a") & Regex("b")))

@@ -1,0 +1,63 @@
+"""What becomes of prompts that have ended: each outcome is told at once, and handed out in its turn."""
+
+from typing import Any
+
+import pytest
+
+from guardwrap import Budget, Fallback, GuardedGenerator, Regex
+from guardwrap.constraints.files.coerce import Own
+from guardwrap.errors import ModelError
+from guardwrap.outcomes import Outcome
+from guardwrap.testing import llama_world
+
+WORLD = llama_world(max_new_tokens=3)
+SETTINGS: dict[str, Any] = {**WORLD.settings, "seed": 3}
+SLOW = Own(constraints=Regex("[0-9]"), budget=Budget(max_attempts=300))
+EACH = [SLOW, None, None, None]
+PROMPTS = ["a", "b", "c", "a"]
+
+
+def told(**options: Any) -> tuple[list[int], dict[int, Outcome], list[Outcome]]:
+    """Return in which order prompts were told of, what was told of each, and what came out."""
+    order: list[int] = []
+    outcomes: dict[int, Outcome] = {}
+
+    def on_outcome(number: int, outcome: Outcome) -> None:
+        order.append(number)
+        outcomes[number] = outcome
+
+    guarded = GuardedGenerator(WORLD.pipeline(), Regex("[ab]"), **options)
+    made = list(guarded.stream(PROMPTS, on_outcome=on_outcome, constraint_each=EACH, **SETTINGS))
+    return order, outcomes, made
+
+
+def test_outcomes_are_told_when_they_end_and_come_in_order() -> None:
+    order, outcomes, made = told(on_exhausted="none")
+    assert sorted(order) == [0, 1, 2, 3], "each once"
+    assert order[-1] == 0, "the slow one is the last that ends"
+    assert [outcome.prompt for outcome in made] == PROMPTS
+    assert all(outcomes[number] is outcome for number, outcome in enumerate(made))
+    guarded = GuardedGenerator(WORLD.pipeline(), Regex("[ab]"), on_exhausted="none")
+    untold = list(guarded.stream(PROMPTS, constraint_each=EACH, **SETTINGS))
+    assert [outcome.texts for outcome in untold] == [outcome.texts for outcome in made]
+
+
+def test_a_fallback_is_asked_once() -> None:
+    asked: list[str] = []
+
+    def instead(prompt: str) -> str:
+        asked.append(prompt)
+        return "a 1"
+
+    _, outcomes, made = told(on_exhausted=Fallback(instead))
+    assert asked == ["a"]
+    assert made[0].texts == outcomes[0].texts == ("a 1",)
+
+
+def test_whoever_is_told_may_end_it() -> None:
+    def on_outcome(number: int, outcome: Outcome) -> None:
+        raise ModelError("enough")
+
+    guarded = GuardedGenerator(WORLD.pipeline(), Regex("[ab]"))
+    with pytest.raises(ModelError, match="enough"):
+        list(guarded.stream(PROMPTS, on_outcome=on_outcome, **SETTINGS))

@@ -1,0 +1,341 @@
+"""Checkpoints that are damaged, that find no place, or that belong to another training."""
+
+import builtins
+import errno
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from guardwrap import Regex
+from guardwrap.errors import UsageError
+from guardwrap.testing import llama_world
+from guardwrap.training import train
+from guardwrap.training.checkpoint import newest, write
+from guardwrap.training.trainer import Trainer
+from tests.training.fixtures_training import guarded_of, settings_of, trainer_of
+
+
+class Killed(BaseException):
+    """Ends a training in the way of a kill: nothing is caught, nothing is cleaned up."""
+
+
+def numbers(trainer):
+    return {name: tensor.clone() for name, tensor in trainer.policy.parameters.items()}
+
+
+def same(left, right):
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def folders(place):
+    return sorted(place.glob("*-*.safetensors"))
+
+
+@pytest.fixture(scope="module")
+def killed_once(tmp_path_factory):
+    """The folder of a training that was killed in its second round, when it had four checkpoints."""
+    folder = tmp_path_factory.mktemp("killed") / "run"
+    count = 0
+
+    def counted(*args):
+        nonlocal count
+        count += 1
+        if count == 5:
+            raise Killed
+        return write(*args)
+
+    trainer = trainer_of(folder, updates=10)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("guardwrap.training.trainer.write", counted)
+        with pytest.raises(Killed):
+            trainer.run()
+    return folder
+
+
+@pytest.fixture
+def killed(tmp_path, killed_once):
+    """A copy of that folder."""
+    return shutil.copytree(killed_once, tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The policy of a training that nothing interrupted."""
+    trainer = trainer_of(tmp_path_factory.mktemp("whole"), updates=10)
+    trainer.run()
+    return numbers(trainer)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [cut, flip, empty])
+def test_a_damaged_checkpoint_is_left_out_and_the_one_before_is_used(killed, whole, caplog, damage):
+    old, new = folders(killed / "checkpoints")
+    damage(new)
+    trainer = trainer_of(killed, updates=10)
+    assert f"checkpoint {new} cannot be used (it is damaged): going on from the one before it" in caplog.text
+    assert folders(killed / "checkpoints") == [old]  # so that it is not kept as the one before the next
+    trainer.run()
+    assert same(numbers(trainer), whole)
+
+
+def test_without_a_whole_checkpoint_it_begins_anew_and_says_so(killed, whole, caplog):
+    for path in folders(killed / "checkpoints"):
+        cut(path)
+    trainer = trainer_of(killed, updates=10)
+    assert "can be used: the training begins anew" in caplog.text
+    assert trainer.state.done == 0
+    trainer.run()
+    assert same(numbers(trainer), whole)
+
+
+LEFT = ".00000001-0123456789abcdef.safetensors.0123456789abcdef.tmp"
+"""What a process that was killed leaves."""
+
+
+def test_what_else_lies_in_the_folder_is_left_alone(killed, whole):
+    place = killed / "checkpoints"
+    foreign = {"zebra.safetensors": b"stripes", "99999999-cafe.safetensors": b"no", LEFT: b"half", "notes": b"n"}
+    for name, content in foreign.items():
+        (place / name).write_bytes(content)
+    (place / "99999999-folder").mkdir()
+    trainer = trainer_of(killed, updates=10)
+    assert trainer.state.fit is not None  # it did go on
+    trainer.run()
+    assert same(numbers(trainer), whole)
+    assert len([path for path in folders(place) if path.name not in foreign]) == 2
+    assert {name for name in foreign if (place / name).exists()} == foreign.keys() - {LEFT}
+
+
+def found(folder):
+    """The newest checkpoint, which there is."""
+    checkpoint = newest(folder)
+    assert checkpoint is not None
+    return checkpoint
+
+
+@pytest.mark.usefixtures("watchdog")
+def test_named_pipes_are_no_checkpoints_and_in_nobodys_way(tmp_path):
+    os.mkfifo(tmp_path / ("00000009-" + "a" * 16 + ".safetensors"))
+    os.mkfifo(tmp_path / LEFT)
+    assert newest(tmp_path) is None
+    assert write(tmp_path, {"x": torch.zeros(2)}, {})
+    assert found(tmp_path)[1] == {}
+
+
+def test_the_two_newest_are_kept(tmp_path):
+    for number in range(4):
+        assert write(tmp_path, {"a": torch.tensor(number)}, {"number": number})
+    assert [path.name[:8] for path in folders(tmp_path)] == ["00000003", "00000004"]
+    tensors, state = found(tmp_path)
+    assert (tensors, state) == ({"a": torch.tensor(3)}, {"number": 3})
+    assert newest(tmp_path / "nowhere") is None
+
+
+def full_disk(monkeypatch):
+    """Let every write end half-way, as on a full disk."""
+    real = builtins.open
+
+    class Full:
+        def __init__(self, file):
+            self._file = file
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self._file.close()
+
+        def write(self, content):
+            self._file.write(content[: len(content) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        def writelines(self, content):
+            self.write(b"".join(content))
+
+    def opened(path, mode="r", *args, **options):
+        file = real(path, mode, *args, **options)
+        return Full(file) if "w" in mode else file
+
+    def write_text(self, text, **_):
+        with opened(self, "w") as file:
+            file.write(text)
+
+    monkeypatch.setattr(builtins, "open", opened)
+    monkeypatch.setattr(Path, "write_text", write_text)
+
+
+def test_on_a_full_disk_the_training_goes_on_and_nothing_is_lost(tmp_path, whole, monkeypatch, caplog):
+    with monkeypatch.context() as patched:
+        full_disk(patched)
+        trainer = trainer_of(tmp_path, updates=10)
+        trainer.run()
+    assert same(numbers(trainer), whole)
+    assert "no checkpoint written in" in caplog.text
+    assert "No space left on device" in caplog.text
+    assert "the learning curve is not written" in caplog.text
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_attempts_are_kept_until_a_checkpoint_has_them(killed, whole, monkeypatch):
+    old = folders(killed / "checkpoints")
+    with monkeypatch.context() as patched:
+        patched.setattr("guardwrap.training.trainer.write", lambda *_: False)
+        trainer_of(killed, updates=10).run()
+    assert folders(killed / "checkpoints") == old
+    drawn = []
+    trainer = trainer_of(killed, updates=10)
+    monkeypatch.setattr(trainer.task, "draw", lambda *args: drawn.append(args))
+    trainer.run()
+    assert not drawn
+    assert same(numbers(trainer), whole)
+    assert not list((killed / "draws").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("what", "others", "constraint"),
+    [
+        ("seed", {"seed": 1}, None),
+        ("prompts", {"prompts": ["b"]}, None),
+        ("constraint", {}, Regex("ab")),
+        ("method", {"method": "sft"}, None),
+        ("rank", {"rank": 3}, None),
+        ("generation", {"generation": {"do_sample": True, "max_new_tokens": 3, "top_k": 0}}, None),
+    ],
+)
+def test_the_folder_of_another_training_is_refused_by_name(killed, what, others, constraint):
+    options = {} if constraint is None else {"constraint": constraint}
+    with pytest.raises(UsageError, match=f"holds another training, with another {what}; give another folder"):
+        trainer_of(killed, **{"updates": 10, **others}, **options)
+
+
+def test_a_training_of_another_model_is_refused(killed):
+    with pytest.raises(UsageError, match="with another model"):
+        trainer_of(killed, llama_world(seed=1), updates=10)
+
+
+def killed_before_its_first_checkpoint(folder, monkeypatch):
+    """Leave a training's attempts, and nothing else."""
+
+    def absorb(*_):
+        raise Killed
+
+    trainer = trainer_of(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_absorb", absorb)
+        with pytest.raises(Killed):
+            trainer.run()
+    assert list((folder / "draws").rglob("*.json"))
+
+
+def drawn_by(folder, **others):
+    trainer = trainer_of(folder, updates=1, warm_samples=100, samples=100, **others)  # the other's first round
+    trainer.run()
+    return trainer.state.buffer.samples
+
+
+@pytest.mark.parametrize("others", [{"prompts": ["b"]}, {"seed": 1}])
+def test_attempts_of_another_training_are_not_taken(tmp_path, others, monkeypatch):
+    killed_before_its_first_checkpoint(tmp_path / "shared", monkeypatch)
+    assert drawn_by(tmp_path / "shared", **others) == drawn_by(tmp_path / "fresh", **others)
+
+
+def test_negative_control_attempts_that_do_not_say_whose_they_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(Trainer, "digest", lambda self, law: law)
+    killed_before_its_first_checkpoint(tmp_path / "shared", monkeypatch)
+    assert drawn_by(tmp_path / "shared", prompts=["b"]) != drawn_by(tmp_path / "fresh", prompts=["b"])
+
+
+def test_draws_of_g_serve_any_training_of_the_same_law(tmp_path, monkeypatch):
+    first = trainer_of(tmp_path / "first", gold_attempts=50)
+    first.find_gold()
+    shutil.copytree(tmp_path / "first" / "gold", tmp_path / "second" / "gold")
+    second = trainer_of(tmp_path / "second", gold_attempts=50, method="sft", rank=3, samples=100)
+    with monkeypatch.context() as patched:
+        patched.setattr(second.task, "draw", None)
+        second.find_gold()
+    assert second.gold == first.gold
+    shutil.copytree(tmp_path / "first" / "gold", tmp_path / "third" / "gold")
+    third = trainer_of(tmp_path / "third", gold_attempts=50, constraint=Regex("ab"))
+    third.find_gold()
+    assert third.gold != first.gold
+
+
+def test_budgets_may_be_raised(tmp_path):
+    first = trainer_of(tmp_path, tokens=100)
+    first.run()
+    assert first.state.tokens >= 100
+    assert 0 < first.state.samples < 400
+    again = trainer_of(tmp_path, tokens=10_000, seconds=10_000.0, gold_attempts=50, final_attempts=50)
+    assert again.state.samples == first.state.samples
+    again.run()
+    assert again.state.done == len(again.state.plan) == 4
+    assert 390 < again.state.samples <= 400  # the first round had not drawn its part from the model itself
+
+
+def test_more_samples_are_divided_among_more_rounds(tmp_path):
+    first = trainer_of(tmp_path)
+    first.run()
+    more = trainer_of(tmp_path, samples=1000)
+    assert more.state.plan[:4] == first.state.plan
+    assert len(more.state.plan) == 7
+    more.run()
+    assert (more.state.samples, more.state.done) == (1000, 7)
+    assert [row.samples for row in more.state.curve[:4]] == [row.samples for row in first.state.curve]
+    less = trainer_of(tmp_path, samples=500)  # they are spent already
+    less.run()
+    assert less.state.samples == 1000
+    assert same(numbers(less), numbers(more))
+
+
+def test_more_samples_for_dpg_are_more_steps(tmp_path):
+    trainer_of(tmp_path, method="dpg", hints=["b{prompt}"], warm_samples=100).run()
+    more = trainer_of(tmp_path, method="dpg", hints=["b{prompt}"], warm_samples=100, samples=800)
+    more.run()
+    assert (more.state.samples, more.state.dpg_steps) == (800, 3 + 4)
+
+
+def test_more_samples_in_the_midst_of_a_round(killed, tmp_path):
+    shutil.copytree(killed, tmp_path / "copy")
+    trainer = trainer_of(killed, updates=10, samples=800)
+    trainer.run()
+    assert trainer.state.samples == 800
+    # Killed again: the second run is told the same, and comes to the same.
+    again = trainer_of(tmp_path / "copy", updates=10, samples=800)
+    again.run()
+    assert same(numbers(again), numbers(trainer))
+
+
+def test_a_training_that_is_over_is_only_measured_again(tmp_path):
+    world = llama_world()
+    first = train(guarded_of(world), settings_of(world), tmp_path)
+    (tmp_path / "curve.jsonl").unlink()  # as if it was killed before it wrote that
+    again = train(guarded_of(world), settings_of(world), tmp_path)
+    assert again.figures == first.figures
+    assert again.samples == first.samples
+    assert (tmp_path / "adapter" / "curve.jsonl").read_text().count("\n") == 4
+
+
+def test_the_checkpoint_module_reads_what_it_wrote_in_part(tmp_path, monkeypatch, caplog):
+    write(tmp_path, {"a": torch.tensor(1)}, {"number": 1})
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "I/O error")))
+    assert not write(tmp_path, {"a": torch.tensor(2)}, {"number": 2})
+    assert "no checkpoint written" in caplog.text
+    assert found(tmp_path)[1] == {"number": 1}
