@@ -22,7 +22,7 @@ import numpy as np
 
 from guardwrap import load_local
 from guardwrap.constraints import JSONSchema, Verdict
-from guardwrap.constraints.base import Monitor
+from guardwrap.constraints.verdicts import Monitor
 from guardwrap.errors import ConstraintError, first_line
 
 FORMAT = "' is not a '"  # in what the data says of an instance that breaks one

@@ -11,8 +11,8 @@ import typer
 import yaml
 
 from guardwrap.cli.init_command import editor_schema
+from guardwrap.constraints.files.catalogue import catalogue_names, catalogue_path
 from guardwrap.constraints.files.coerce import catalogue as entry
-from guardwrap.constraints.files.coerce import catalogue_names, catalogue_path
 from guardwrap.constraints.views import sentences
 from guardwrap.environment.package_data import CARD, PREFIX, adapters
 from guardwrap.errors import UsageError

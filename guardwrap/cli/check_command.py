@@ -20,7 +20,7 @@ from guardwrap.constraints.json.schema_notes import misspelt, unheeded
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Length, TextConstraint
-from guardwrap.documents.limits import judging
+from guardwrap.documents.time_limits import judging
 from guardwrap.environment.process import quieten_transformers
 from guardwrap.errors import quoted
 from guardwrap.outcomes import Draw

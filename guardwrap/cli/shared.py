@@ -14,7 +14,8 @@ import typer
 
 from guardwrap.cli.flags import in_flags
 from guardwrap.cli.signals import ends_at_once
-from guardwrap.constraints.files.coerce import as_constraint_file, catalogue_names
+from guardwrap.constraints.files.catalogue import catalogue_names
+from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.environment.process import keep_freed_memory, quieten_transformers

@@ -1,15 +1,17 @@
 """How a text is judged: constraints, their algebra, and constraint files."""
 
-from guardwrap.constraints.base import Constraint, Verdict
+from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All, AnyOf, Not
 from guardwrap.constraints.files.coerce import catalogue
 from guardwrap.constraints.files.constraint_file import ConstraintFile, dump, json_schema, load, parse
+from guardwrap.constraints.files.named import any_constraint as _any_constraint  # noqa: F401  # pydantic reads constraints by it
 from guardwrap.constraints.grammar.grammar import Grammar, csv
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.function import Python, constraint
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length, Regex, TextConstraint
+from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View
 
 __all__ = [

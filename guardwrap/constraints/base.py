@@ -8,96 +8,28 @@ import json
 import math
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
-from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from guardwrap.constraints.utf8 import REPLACEMENT, characters
-from guardwrap.documents.limits import look
+from guardwrap.constraints.checking import run_check
+from guardwrap.constraints.monitors import Rereading
+from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.errors import ConstraintError, quoted, require_arguments
 from guardwrap.outcomes import Draw
 
 if TYPE_CHECKING:
     from guardwrap.constraints.combinators import All, AnyOf
 
-__all__ = ["Constraint", "Monitor", "Verdict", "walk"]
+__all__ = ["COMBINATORS", "PYDANTIC_SCHEMA", "Constraint", "walk"]
 
+COMBINATORS: dict[str, Any] = {}
+"""The classes that operators make, by name. ``combinators`` puts them here: they derive from ``Constraint``."""
 
-class Verdict(IntEnum):
-    """What a prefix already says about every text that begins with it (LTL3, Bauer et al. 2011)."""
-
-    VIOLATED = -1
-    """No continuation can satisfy the constraint."""
-    UNDECIDED = 0
-    """Not known: the sound default."""
-    SATISFIED = 1
-    """Every continuation satisfies it."""
-
-
-_FEW = 64
-"""Characters that are tried one by one to find out whether one of them may come next."""
-
-
-class Monitor(ABC):
-    """A constraint that reads a text piece by piece (the monitor of runtime verification). It never changes.
-
-    For any way of cutting a text into pieces the verdict is sound or UNDECIDED, as ``Constraint.verdict`` is for the
-    whole prefix. VIOLATED and SATISFIED are final: whatever is read next, they stay.
-    """
-
-    @property
-    @abstractmethod
-    def verdict(self) -> Verdict:
-        """Of what was read so far."""
-
-    @abstractmethod
-    def read(self, text: str, /) -> Monitor:
-        """Return the monitor that has read this too; this one stays as it is.
-
-        Parameters
-        ----------
-        text
-            What comes next: any number of characters.
-        """
-
-    def verdicts(self, texts: Sequence[str], /) -> list[Verdict]:
-        """Return for each text the verdict if it came next: for many candidates of one next token.
-
-        Parameters
-        ----------
-        texts
-            The candidates.
-        """
-        found = []
-        for text in texts:
-            look()  # there may be a thousand of them
-            found.append(self.read(text).verdict)
-        return found
-
-    @property
-    def key(self) -> Hashable | None:
-        """Equal only for monitors of one constraint that judge alike whatever comes next; None if that is unknown."""
-        return None
-
-    def may_begin(self, partial: bytes, /) -> bool:
-        """Return whether a character whose UTF-8 begins with these bytes may come next; True if that is unknown.
-
-        Bytes that remain incomplete are decoded to U+FFFD, so False means that U+FFFD is VIOLATED as well.
-        """
-        if self.read(REPLACEMENT).verdict is not Verdict.VIOLATED:
-            return True
-        possible = characters(partial)
-        return len(possible) > _FEW or self.may_read_one_of(possible)
-
-    def may_read_one_of(self, possible: Sequence[str], /) -> bool:
-        """Return whether one of these texts may come next."""
-        for start in range(0, len(possible), _FEW):
-            if any(verdict is not Verdict.VIOLATED for verdict in self.verdicts(possible[start : start + _FEW])):
-                return True
-        return False
+PYDANTIC_SCHEMA: list[Callable[[Any], Any]] = []
+"""What pydantic reads a constraint of any kind by. ``files.named`` puts it here, as it has to know all kinds."""
 
 
 class Constraint(ABC):
@@ -161,8 +93,6 @@ class Constraint(ABC):
         A constraint that gives one whose verdicts cost what is new, and not what is old, makes early abort cheap for
         long texts.
         """
-        from guardwrap.constraints.monitors import Rereading
-
         return Rereading(self)
 
     def accepts(self, text: str, /) -> bool:
@@ -173,8 +103,6 @@ class Constraint(ABC):
         CheckFailed
             If the checker crashes, or needs tokens and there are none.
         """
-        from guardwrap.constraints.checking import run_check
-
         return run_check(self, [Draw(prompt="", token_ids=(), text=text)])[0]
 
     def spec(self) -> dict[str, Any]:
@@ -184,9 +112,7 @@ class Constraint(ABC):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         """Let pydantic read a field of this type, ours or another package's, as a constraint of any kind."""
-        from guardwrap.constraints.files.kind_registry import any_kind
-
-        return any_kind(handler) if cls is Constraint else handler(source)
+        return PYDANTIC_SCHEMA[0](handler) if cls is Constraint else handler(source)
 
     @cached_property
     def digest(self) -> str:
@@ -223,17 +149,13 @@ class Constraint(ABC):
         """The conjuncts that a report counts separately: the constraint itself, unless it is an ``All``."""
         return (self,)
 
-    # What operators make is built on this class, so it is imported when one is used.
-
     def __and__(self, other: Constraint) -> All:
-        from guardwrap.constraints.combinators import All
-
-        return All((self, _operand(other, "&")))
+        combined: All = COMBINATORS["All"]((self, _operand(other, "&")))
+        return combined
 
     def __or__(self, other: Constraint) -> AnyOf:
-        from guardwrap.constraints.combinators import AnyOf
-
-        return AnyOf((self, _operand(other, "|")))
+        combined: AnyOf = COMBINATORS["AnyOf"]((self, _operand(other, "|")))
+        return combined
 
     def __rand__(self, other: object) -> All:
         raise _no_operand(other, "&")
@@ -242,9 +164,8 @@ class Constraint(ABC):
         raise _no_operand(other, "|")
 
     def __invert__(self) -> Constraint:
-        from guardwrap.constraints.combinators import Not
-
-        return Not(self)
+        negated: Constraint = COMBINATORS["Not"](self)
+        return negated
 
     def __bool__(self) -> bool:
         raise TypeError("a constraint has no truth value: combine with &, | and ~ instead of and, or, not")

@@ -6,13 +6,17 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from guardwrap.constraints.base import Constraint, Verdict
-from guardwrap.documents.limits import VERDICT_SECONDS, StepOver, TimeLimit, apart, judging, time_limit
+from guardwrap.constraints.verdicts import Verdict
+from guardwrap.documents.time_limits import VERDICT_SECONDS, StepOver, TimeLimit, apart, judging, time_limit
 from guardwrap.errors import CheckFailed, GuardwrapError
 from guardwrap.outcomes import Draw
+
+if TYPE_CHECKING:
+    from guardwrap.constraints.base import Constraint
 
 __all__ = ["Judgement", "judge", "run_check", "run_verdict"]
 

@@ -9,10 +9,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from guardwrap.constraints.base import Constraint, Monitor, Verdict
+from guardwrap.constraints.base import COMBINATORS, Constraint
 from guardwrap.constraints.checking import judge_parts, run_check, run_verdict
 from guardwrap.constraints.monitors import Combined, Negated
-from guardwrap.documents.limits import MAX_COMPARED, look
+from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.documents.limits import MAX_COMPARED
+from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError, Unsatisfiable
 from guardwrap.outcomes import Draw
 
@@ -84,7 +86,7 @@ class All(Constraint):
         """Kleene conjunction."""
         lowest = Verdict.SATISFIED
         for part in self.of:
-            look()
+            check_deadline()
             lowest = min(lowest, run_verdict(part, prefix))
             if lowest is Verdict.VIOLATED:
                 break
@@ -135,7 +137,7 @@ class AnyOf(Constraint):
         """Kleene disjunction."""
         highest = Verdict.VIOLATED
         for part in self.of:
-            look()
+            check_deadline()
             highest = max(highest, run_verdict(part, prefix))
             if highest is Verdict.SATISFIED:
                 break
@@ -202,3 +204,6 @@ def conflicts(parts: Sequence[Constraint]) -> Iterator[tuple[Constraint, Constra
             for one, two in ((other, part), (part, other)):
                 if reason := one.excludes(two):
                     yield other, part, reason
+
+
+COMBINATORS.update(All=All, AnyOf=AnyOf, Not=Not)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from guardwrap.constraints.base import Constraint, Monitor, Verdict
 from guardwrap.constraints.checking import run_verdict
 from guardwrap.constraints.utf8 import REPLACEMENT
-from guardwrap.documents.limits import look
+from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.documents.time_limits import check_deadline
+
+if TYPE_CHECKING:
+    from guardwrap.constraints.base import Constraint
 
 __all__ = ["Combined", "Negated", "Rereading"]
 
@@ -87,7 +91,7 @@ class Combined(Monitor):
             return self
         read = []
         for part in self.parts:
-            look()
+            check_deadline()
             read.append(part.read(text))
         return Combined(self.choose, tuple(read))
 

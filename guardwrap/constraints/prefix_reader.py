@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from guardwrap.constraints.base import Constraint, Monitor, Verdict
+from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.checking import guarded_call
 from guardwrap.constraints.monitors import Combined
-from guardwrap.documents.limits import VERDICT_SECONDS, TimeLimit, apart, now, step_is_over, time_limit
+from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, apart, now, step_is_over, time_limit
 from guardwrap.errors import CheckFailed
 
 __all__ = ["Reader", "Reading"]

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import regex
 
-from guardwrap.documents.limits import within
+from guardwrap.documents.time_limits import within
 from guardwrap.outcomes import Draw
 
 __all__ = ["View", "sentences", "settled", "view"]

@@ -17,17 +17,8 @@ from typing import Any
 import yaml
 
 from guardwrap.documents.inputs import irregular
-from guardwrap.documents.limits import (
-    MAX_BYTES,
-    MAX_DEPTH,
-    MAX_DIRECTIVES,
-    MAX_FILES,
-    MAX_NUMBER,
-    MAX_VALUES,
-    TimeLimit,
-    loading,
-    look,
-)
+from guardwrap.documents.limits import MAX_BYTES, MAX_DEPTH, MAX_DIRECTIVES, MAX_FILES, MAX_NUMBER, MAX_VALUES, loading
+from guardwrap.documents.time_limits import TimeLimit, check_deadline
 from guardwrap.errors import SpecError
 
 __all__ = ["Reader", "beside", "compose", "one_line", "read_text", "reading", "reading_too", "short", "to_yaml"]
@@ -131,7 +122,7 @@ class _Loader(yaml.SafeLoader):
         return event
 
     def fetch_more_tokens(self) -> None:
-        look()
+        check_deadline()
         super().fetch_more_tokens()
 
     def fetch_directive(self) -> None:

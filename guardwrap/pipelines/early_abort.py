@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from guardwrap.constraints.base import Monitor
 from guardwrap.constraints.prefix_reader import Reader, Reading
+from guardwrap.constraints.verdicts import Monitor
 from guardwrap.pipelines.vocabulary import BYTE, Decode, Vocabulary
 
 __all__ = ["PrefixWatch", "StablePrefix"]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from guardwrap.constraints.base import Monitor, Verdict
 from guardwrap.constraints.utf8 import REPLACEMENT, split
+from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.pipelines.vocabulary import Trie, run_text
 
 if TYPE_CHECKING:

@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from guardwrap.backends.generation_law import GenerationLaw
-from guardwrap.constraints.base import Constraint, Monitor
+from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.checking import guarded_call, judge_parts
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.constraints.utf8 import REPLACEMENT
-from guardwrap.documents.limits import StepOver, apart, now, time_limit
+from guardwrap.constraints.verdicts import Monitor
+from guardwrap.documents.time_limits import StepOver, apart, now, time_limit
 from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Draw
 from guardwrap.pipelines.early_abort import PrefixWatch

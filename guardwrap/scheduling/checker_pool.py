@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from guardwrap.constraints.base import Constraint
-from guardwrap.documents.limits import CHECK_SECONDS, giving_way
+from guardwrap.documents.time_limits import CHECK_SECONDS, giving_way
 from guardwrap.errors import own_error
 from guardwrap.scheduling.backend import Decoded, grouped
 from guardwrap.scheduling.judge_attempts import Failures, judged

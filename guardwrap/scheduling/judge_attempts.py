@@ -11,7 +11,7 @@ from typing import Any
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.checking import Judgement, judge_parts
-from guardwrap.documents.limits import judging
+from guardwrap.documents.time_limits import judging
 from guardwrap.errors import own_error
 from guardwrap.outcomes import Draw
 from guardwrap.scheduling.backend import Decoded, grouped

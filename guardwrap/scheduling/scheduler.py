@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import Any
 
-from guardwrap.documents.limits import StepOver
+from guardwrap.documents.time_limits import StepOver
 from guardwrap.errors import own_error
 from guardwrap.outcomes import Outcome
 from guardwrap.scheduling.backend import Backend, Decoded, Launch

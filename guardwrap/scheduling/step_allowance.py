@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from guardwrap.documents.limits import StepOver, step_limit
+from guardwrap.documents.time_limits import StepOver, step_limit
 from guardwrap.scheduling.backend import Mask, Watch
 
 _Answer = TypeVar("_Answer")

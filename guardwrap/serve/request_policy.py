@@ -17,7 +17,8 @@ from pydantic import TypeAdapter
 
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import walk
-from guardwrap.constraints.files.coerce import as_constraint_file, catalogue_names
+from guardwrap.constraints.files.catalogue import catalogue_names
+from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile, read_constraint
 from guardwrap.constraints.files.proposal_fields import AProposal
 from guardwrap.constraints.kinds.classifier import Classifier

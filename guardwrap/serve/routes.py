@@ -21,7 +21,8 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from guardwrap.constraints.files.coerce import catalogue, catalogue_names
+from guardwrap.constraints.files.catalogue import catalogue_names
+from guardwrap.constraints.files.coerce import catalogue
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import GuardwrapError, SpecError, UsageError, nearest
 from guardwrap.outcomes import Outcome

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from guardwrap.constraints.base import Constraint, Monitor, Verdict
+from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.checking import run_check
-from guardwrap.documents.limits import look
+from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.documents.time_limits import check_deadline
 from guardwrap.outcomes import Draw
 
 __all__ = ["Until", "cut"]
@@ -51,7 +52,7 @@ class _Reading(Monitor):
 
     def read(self, text: str, /) -> Monitor:
         """Read on, up to the first stop string."""
-        look()
+        check_deadline()
         if self.over:
             return self
         text = self.held + text

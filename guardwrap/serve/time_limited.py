@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeVar
 
-from guardwrap.constraints.base import Constraint, Verdict, walk
+from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.kinds.function import Python
+from guardwrap.constraints.verdicts import Verdict
 from guardwrap.environment.threads import in_thread
 from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Draw

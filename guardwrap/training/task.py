@@ -12,8 +12,8 @@ import torch
 from guardwrap.adapters.lora import require_plain
 from guardwrap.backends.generation_law import GenerationLaw
 from guardwrap.backends.sequence_scores import Continuation, log_probabilities
-from guardwrap.constraints.base import Verdict
 from guardwrap.constraints.checking import judge, run_verdict
+from guardwrap.constraints.verdicts import Verdict
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
 from guardwrap.pipelines.prepare import PreparedPrompt

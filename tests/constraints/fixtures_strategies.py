@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from guardwrap.constraints import All, AnyOf, Constraint, Finished, JSONSchema, Keyword, Length, Not, Python, Regex
-from guardwrap.constraints.base import Verdict
 from guardwrap.constraints.checking import run_check, run_verdict
+from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import VIEWS
 from guardwrap.errors import CheckFailed, ConstraintError, Unsatisfiable
 from guardwrap.outcomes import Draw

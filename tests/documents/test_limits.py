@@ -27,7 +27,7 @@ from guardwrap.constraints.json.json_schema import fenced
 from guardwrap.constraints.json.references import References
 from guardwrap.constraints.kinds.text import TextConstraint
 from guardwrap.constraints.prefix_reader import PATIENCE, Reader
-from guardwrap.documents import limits
+from guardwrap.documents import time_limits
 from guardwrap.errors import CheckFailed, ConstraintError, SpecError, Unsatisfiable
 from guardwrap.outcomes import Draw
 from guardwrap.testing import llama_world
@@ -62,7 +62,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(limits, "now", made)
+    monkeypatch.setattr(time_limits, "now", made)
     monkeypatch.setattr(prefix_reader, "now", made)
     return made
 
@@ -84,7 +84,7 @@ class Busy(TextConstraint):
     def holds(self, text: str) -> bool:
         self.calls.append(text)
         self.clock.seconds += self.seconds
-        limits.look()
+        time_limits.check_deadline()
         return True
 
     def prefix_verdict(self, prefix: str) -> Verdict:
@@ -142,24 +142,24 @@ def test_a_limit_is_that_of_its_thread(clock):
     def other() -> None:
         seen.append(Regex("a").accepts("a"))
 
-    with limits.time_limit(1):
+    with time_limits.time_limit(1):
         clock.seconds = 5
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
-        with pytest.raises(limits.TimeLimit):
-            limits.look()
+        with pytest.raises(time_limits.TimeLimit):
+            time_limits.check_deadline()
     assert seen == [True]
-    limits.look()
+    time_limits.check_deadline()
 
 
 def test_of_limits_in_each_other_the_earliest_holds(clock):
-    with limits.time_limit(1), limits.time_limit(5):
-        assert limits.seconds_left() == 1
-        assert limits.seconds_left(0.25) == 0.25
-    with limits.time_limit(5), limits.time_limit(1):
-        assert limits.seconds_left() == 1
-    assert limits.seconds_left() is None
+    with time_limits.time_limit(1), time_limits.time_limit(5):
+        assert time_limits.seconds_left() == 1
+        assert time_limits.seconds_left(0.25) == 0.25
+    with time_limits.time_limit(5), time_limits.time_limit(1):
+        assert time_limits.seconds_left() == 1
+    assert time_limits.seconds_left() is None
 
 
 # --------------------------------------------------------------------------------------------------------- verdicts
@@ -182,15 +182,15 @@ def test_a_verdict_in_a_view_has_the_time_of_a_verdict(on):
     constraint.__dict__["compiled"] = spy
     assert constraint.verdict("A b.\nC d.\n") is Verdict.UNDECIDED
     assert len(spy.seconds) == 1
-    assert max(spy.seconds) <= limits.VERDICT_SECONDS
+    assert max(spy.seconds) <= time_limits.VERDICT_SECONDS
 
 
 def test_a_clock_that_was_ahead_gives_no_more_than_the_limit():
-    limits.now()
-    limits._running.cpu += 0.9 * limits._STALE  # as where another thread had the processor meanwhile
-    with limits.time_limit(0.05):
-        limits._running.wall = float("-inf")
-        assert 0 < (limits.seconds_left() or 0) <= 0.05
+    time_limits.now()
+    time_limits._running.cpu += 0.9 * time_limits._STALE  # as where another thread had the processor meanwhile
+    with time_limits.time_limit(0.05):
+        time_limits._running.wall = float("-inf")
+        assert 0 < (time_limits.seconds_left() or 0) <= 0.05
 
 
 def test_a_verdict_out_of_time_is_undecided(clock):
@@ -276,7 +276,7 @@ class Hesitant(TextConstraint):
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         type(self).asked += 1
-        raise limits.TimeLimit(0.05, shared=True)
+        raise time_limits.TimeLimit(0.05, shared=True)
 
 
 def test_a_call_gives_up_a_slow_part():
@@ -311,7 +311,7 @@ def test_a_schema_with_many_anchors_is_crawled_once(monkeypatch):
 
 
 def test_references_that_double_end(monkeypatch):
-    monkeypatch.setattr(limits, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(time_limits, "CHECK_SECONDS", 0.1)
     parts: dict[str, Any] = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(40)}
     made = JSONSchema({"$defs": {**parts, "d40": {}}, "$ref": "#/$defs/d0"})
     with watched(), pytest.raises(CheckFailed, match="were over"):
@@ -360,7 +360,7 @@ def test_a_schema_nested_too_deep_is_refused():
 
 def test_branches_keep_no_errors(monkeypatch):
     """Each error spells the value out: many branches by a long text were more memory than there is."""
-    monkeypatch.setattr(limits, "CHECK_SECONDS", 1.0)
+    monkeypatch.setattr(time_limits, "CHECK_SECONDS", 1.0)
     text = json.dumps(["a" * 100_000])
     branches = [{"type": "string", "minLength": i} for i in range(400)]
     for schema in ({"anyOf": branches}, {"oneOf": branches}, {"items": {"anyOf": [{"maxLength": 1}] * 400}}):
@@ -381,7 +381,7 @@ def test_many_items_without_a_keyword_to_judge_them_by_end(monkeypatch, keyword,
         looks += 1
         return 0.0
 
-    monkeypatch.setattr(limits, "now", counting)
+    monkeypatch.setattr(time_limits, "now", counting)
     assert JSONSchema({keyword: inner}).accepts(json.dumps([1] * 1_000))
     assert looks >= 1_000 or (inner is True and keyword != "contains")  # the library has True done in no time
 
@@ -408,7 +408,7 @@ def test_numbers_beyond_a_double_are_not_json(text):
 
 
 def test_a_nested_schema_keyword_does_not_change_the_judge(monkeypatch):
-    monkeypatch.setattr(limits, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(time_limits, "CHECK_SECONDS", 0.1)
     inner = {"$schema": "http://json-schema.org/draft-07/schema#", "pattern": r"^(?:\w|\w\w)+$"}
     with watched(), pytest.raises(CheckFailed, match="were over"):
         JSONSchema({"allOf": [inner]}).accepts(json.dumps("a" * 60 + "!"))
@@ -493,13 +493,13 @@ def test_many_open_fences():
 
 
 def test_loading_has_a_limit(clock, monkeypatch, tmp_path):
-    compose = limits.look
+    compose = time_limits.check_deadline
 
     def slower() -> None:
         clock.seconds += 0.1
         compose()
 
-    monkeypatch.setattr("guardwrap.documents.yaml_nodes.look", slower)
+    monkeypatch.setattr("guardwrap.documents.yaml_nodes.check_deadline", slower)
     text = "guardwrap: 1\nconstraint: {kind: keyword, words: [" + "a," * 30 + "]}"
     with pytest.raises(SpecError, match=r"^f\.yaml: takes more than 1\.7 s to read; make it smaller$"):
         parse(text, path="f.yaml")
@@ -533,8 +533,11 @@ JUDGED = {"unique items": "True", "fences": "False", "a number beyond a double":
 
 SCRIPT = """
 import json, hostile
-from guardwrap.constraints import base, limits, reading, text
-limits.CHECK_SECONDS, base.VERDICT_SECONDS, text.VERDICT_SECONDS = 0.05, 0.005, 0.005
+from guardwrap.constraints import checking
+from guardwrap.constraints.kinds import text
+from guardwrap.documents import time_limits
+time_limits.CHECK_SECONDS = 0.05
+checking.VERDICT_SECONDS = text.VERDICT_SECONDS = 0.005
 found = {}
 for name, (file, text) in hostile.cases(0.01).items():
     print(name, flush=True)
@@ -571,9 +574,13 @@ def test_the_benchmark_prints_a_line_for_each_case(capsys, tmp_path):
 
 
 def test_a_firm_limit_holds_for_those_that_begin_anew() -> None:
-    with limits.time_limit(0.0), limits.time_limit(10.0, anew=True):
-        limits.look()
-    with limits.time_limit(0.0, firm=True), limits.time_limit(5.0), limits.time_limit(10.0, anew=True) as clock:
+    with time_limits.time_limit(0.0), time_limits.time_limit(10.0, anew=True):
+        time_limits.check_deadline()
+    with (
+        time_limits.time_limit(0.0, firm=True),
+        time_limits.time_limit(5.0),
+        time_limits.time_limit(10.0, anew=True) as clock,
+    ):
         assert clock.seconds == 0.0
-        with pytest.raises(limits.TimeLimit):
-            limits.look()
+        with pytest.raises(time_limits.TimeLimit):
+            time_limits.check_deadline()

@@ -106,7 +106,7 @@ def unlisted(found: Iterator[str]) -> list[str]:
 
 
 def modules() -> list[Path]:
-    return [path for path in PACKAGE.rglob("*.py") if path.name not in ("private.py", "internals.py")]
+    return [path for path in PACKAGE.rglob("*.py") if not path.stem.endswith("_internals")]
 
 
 @cache

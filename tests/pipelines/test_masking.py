@@ -30,7 +30,7 @@ from guardwrap.backends import token_sampling
 from guardwrap.constraints.checking import run_verdict
 from guardwrap.constraints.monitors import Rereading
 from guardwrap.constraints.prefix_reader import Reader
-from guardwrap.documents.limits import seconds_left
+from guardwrap.documents.time_limits import seconds_left
 from guardwrap.errors import UsageError
 from guardwrap.pipelines import mask_search, masking
 from guardwrap.pipelines.early_abort import PrefixWatch, StablePrefix

@@ -14,8 +14,8 @@ from guardwrap import Budget, CheckFailed, JSONSchema, Regex, Verdict, constrain
 from guardwrap.constraints.checking import judge, run_check
 from guardwrap.constraints.kinds.text import TextConstraint
 from guardwrap.constraints.prefix_reader import Reader
-from guardwrap.documents import limits
-from guardwrap.documents.limits import CHECK_SECONDS, StepOver, look, step_limit
+from guardwrap.documents import time_limits
+from guardwrap.documents.time_limits import CHECK_SECONDS, StepOver, check_deadline, step_limit
 from guardwrap.outcomes import Draw
 from guardwrap.scheduling import skip_rounds
 from guardwrap.scheduling.batch import Batches
@@ -41,7 +41,7 @@ class Cpu(threading.local):
 @pytest.fixture
 def cpu(monkeypatch: pytest.MonkeyPatch) -> Cpu:
     made = Cpu()
-    monkeypatch.setattr(limits, "now", made)
+    monkeypatch.setattr(time_limits, "now", made)
     return made
 
 
@@ -62,7 +62,7 @@ class Slow(TextConstraint):
         self.threads.append(threading.current_thread().name)
         for _ in range(100):
             self.cpu.now += self.seconds / 100
-            look()
+            check_deadline()
         return True
 
 
@@ -134,7 +134,7 @@ def test_a_watch_is_undecided_where_nothing_is_left(cpu: Cpu) -> None:
     def watch(grown: Any) -> str:
         asked.append(grown)
         cpu.now += 1.0
-        look()
+        check_deadline()
         return "violated"
 
     allowance = Allowance()
@@ -260,7 +260,7 @@ def test_a_match_that_regex_ends_early_begins_again(monkeypatch: pytest.MonkeyPa
             raise TimeoutError
         return "matched"
 
-    assert limits.within(match, "a", most=1.0) == "matched"
+    assert time_limits.within(match, "a", most=1.0) == "matched"
     assert timeouts == [1.0, 2.0, 4.0]
 
 
@@ -269,6 +269,6 @@ def test_a_match_that_takes_too_long_itself_does_not(cpu: Cpu) -> None:
         cpu.now += 1.0
         raise TimeoutError
 
-    with pytest.raises(limits.TimeLimit):
-        limits.within(match, "a", most=1.0)
+    with pytest.raises(time_limits.TimeLimit):
+        time_limits.within(match, "a", most=1.0)
     assert cpu.now == 1.0

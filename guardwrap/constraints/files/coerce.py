@@ -1,4 +1,4 @@
-"""Constraints from whatever a user gives; the ready-made files, found in a wheel and in a checkout."""
+"""Constraints from whatever a user gives: objects, files, names of ready-made ones, lists of these."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint, instead, shown
 from guardwrap.constraints.combinators import All
+from guardwrap.constraints.files.catalogue import catalogue_path
 from guardwrap.constraints.files.constraint_file import ConstraintFile, load
-from guardwrap.environment.package_data import PREFIX, content
-from guardwrap.errors import ConstraintError, SpecError, UnknownName
+from guardwrap.environment.package_data import PREFIX
+from guardwrap.errors import ConstraintError, SpecError
 from guardwrap.proposals import require_one
 
-__all__ = ["Own", "as_constraint_file", "catalogue", "catalogue_names"]
+__all__ = ["Own", "as_constraint_file", "catalogue"]
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,6 @@ class Own:
     number: int | None = None
 
 
-def catalogue_names() -> list[str]:
-    """Return the names of the ready-made constraint files."""
-    return sorted(path.stem for path in content("constraints").glob("*.yaml"))
-
-
 def catalogue(name: str) -> ConstraintFile:
     """Return a ready-made constraint file.
 
@@ -60,13 +56,6 @@ def catalogue(name: str) -> ConstraintFile:
         If there is none; names the nearest one.
     """
     return load(catalogue_path(name))
-
-
-def catalogue_path(name: str) -> Path:
-    """Return the path of a ready-made constraint file, or raise UnknownName."""
-    if name not in catalogue_names():
-        raise UnknownName("catalogue entry", name, catalogue_names())
-    return content("constraints") / f"{name}.yaml"
 
 
 def as_constraint_file(given: object, *, allow_code: bool = False) -> ConstraintFile:

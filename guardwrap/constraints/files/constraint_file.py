@@ -31,7 +31,8 @@ from guardwrap.constraints.combinators import All
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.files.proposal_fields import AnAdapter, AProposal, adapter_spelt, proposal_spelt
 from guardwrap.documents.editor_schema import describe, parameters, share, summary
-from guardwrap.documents.limits import MAX_BYTES, MAX_DEPTH, look
+from guardwrap.documents.limits import MAX_BYTES, MAX_DEPTH
+from guardwrap.documents.time_limits import check_deadline
 from guardwrap.documents.validation import Document, Invalid, read_document, validated
 from guardwrap.documents.yaml_nodes import read_text, reading, to_yaml
 from guardwrap.errors import ConstraintError, SpecError, UsageError, nearest
@@ -265,7 +266,7 @@ def _parsed(text: str, path: str, allow_code: bool) -> ConstraintFile:
 def _is_too_deep(constraint: Constraint) -> bool:
     level = [constraint]
     for _ in range(MAX_DEPTH):
-        look()
+        check_deadline()
         level = [inner for part in level for value in held(part).values() for inner in constraints_in(value)]
         if not level:
             return False

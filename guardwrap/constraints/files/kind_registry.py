@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Any
-
-from pydantic.errors import PydanticUserError
-from pydantic_core import core_schema
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All, AnyOf, Not
@@ -17,10 +13,9 @@ from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.function import Python
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length, Regex
-from guardwrap.documents.yaml_nodes import one_line
 from guardwrap.errors import ConstraintError
 
-__all__ = ["any_kind", "kinds"]
+__all__ = ["kinds"]
 
 _OURS: dict[str, type[Constraint]] = {
     "all": All,
@@ -59,29 +54,3 @@ def kinds() -> dict[str, type[Constraint]]:
             raise ConstraintError(f"plug-in {entry.value!r} is not a frozen dataclass that derives from Constraint")
         found[entry.name] = kind
     return found
-
-
-def any_kind(handler: Any) -> Any:
-    """Return what pydantic reads a constraint by: its ``kind`` says which class it is, or it is only named.
-
-    Parameters
-    ----------
-    handler
-        Pydantic's, which makes the schema of each class.
-
-    Raises
-    ------
-    ConstraintError
-        If a plug-in has a field of a type that cannot be read.
-    """
-    schemas = {}
-    for name, kind in kinds().items():
-        try:
-            schemas[name] = handler.generate_schema(kind)
-        except (NameError, PydanticUserError) as error:  # a type that is nowhere, or one that pydantic does not know
-            raise ConstraintError(
-                f"the kind {name!r} of {kind.__module__!r} has a field that YAML cannot give: {one_line(error)}"
-            ) from None
-    from guardwrap.constraints.files.named import or_named  # it reads files, whose reader needs the kinds
-
-    return or_named(core_schema.tagged_union_schema(schemas, "kind"), handler)

@@ -7,18 +7,20 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema
+from pydantic.errors import PydanticUserError
 from pydantic_core import CoreSchema, core_schema
 
-from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.files.coerce import catalogue_names, catalogue_path
+from guardwrap.constraints.base import PYDANTIC_SCHEMA, Constraint
+from guardwrap.constraints.files.catalogue import catalogue_names, catalogue_path
 from guardwrap.constraints.files.constraint_file import load_part
-from guardwrap.documents.limits import look
+from guardwrap.constraints.files.kind_registry import kinds
+from guardwrap.documents.time_limits import check_deadline
 from guardwrap.documents.validation import Elsewhere
-from guardwrap.documents.yaml_nodes import beside, reading_too, short
+from guardwrap.documents.yaml_nodes import beside, one_line, reading_too, short
 from guardwrap.environment.package_data import PREFIX
-from guardwrap.errors import SpecError, nearest
+from guardwrap.errors import ConstraintError, SpecError, nearest
 
-__all__ = ["or_named"]
+__all__ = ["any_constraint"]
 
 
 class _InAFile(BaseModel):
@@ -63,13 +65,13 @@ _SPELT, _NAMED, _FILED = "a constraint", "a ready-made constraint", "a constrain
 
 
 def _which(given: Any) -> str:
-    look()  # pydantic makes the value anew for each level that it is nested
+    check_deadline()  # pydantic makes the value anew for each level that it is nested
     if isinstance(given, str):
         return _NAMED
     return _FILED if isinstance(given, dict) and "file" in given and "kind" not in given else _SPELT
 
 
-def or_named(spelt: CoreSchema, handler: Any) -> CoreSchema:
+def _or_named(spelt: CoreSchema, handler: Any) -> CoreSchema:
     """Return what pydantic reads a constraint by, be it spelt out or named.
 
     Parameters
@@ -93,3 +95,30 @@ def or_named(spelt: CoreSchema, handler: Any) -> CoreSchema:
         _NAMED: handler.generate_schema(named),
     }
     return core_schema.tagged_union_schema(choices, _which)
+
+
+def any_constraint(handler: Any) -> Any:
+    """Return what pydantic reads a constraint by: its ``kind`` says which class it is, or it is only named.
+
+    Parameters
+    ----------
+    handler
+        Pydantic's, which makes the schema of each class.
+
+    Raises
+    ------
+    ConstraintError
+        If a plug-in has a field of a type that cannot be read.
+    """
+    schemas = {}
+    for name, kind in kinds().items():
+        try:
+            schemas[name] = handler.generate_schema(kind)
+        except (NameError, PydanticUserError) as error:  # a type that is nowhere, or one that pydantic does not know
+            raise ConstraintError(
+                f"the kind {name!r} of {kind.__module__!r} has a field that YAML cannot give: {one_line(error)}"
+            ) from None
+    return _or_named(core_schema.tagged_union_schema(schemas, "kind"), handler)
+
+
+PYDANTIC_SCHEMA.append(any_constraint)

@@ -8,12 +8,13 @@ from typing import Any, Literal, TypeVar
 
 from llguidance import LLMatcher
 
-from guardwrap.constraints.base import Monitor, Verdict, about, is_count, require
+from guardwrap.constraints.base import about, is_count, require
 from guardwrap.constraints.grammar.llguidance_matcher import Exhausted, Recogniser
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.utf8 import REPLACEMENT
+from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import VIEWS, View
-from guardwrap.documents.limits import VERDICT_SECONDS, TimeLimit, time_limit
+from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, time_limit
 from guardwrap.documents.yaml_nodes import beside, read_text
 from guardwrap.errors import CheckFailed
 

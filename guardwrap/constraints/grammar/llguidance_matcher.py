@@ -12,7 +12,7 @@ from functools import cache
 import regex
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from guardwrap.documents.limits import look
+from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError, Unsatisfiable, nearest
 
 __all__ = ["Exhausted", "Recogniser"]
@@ -84,7 +84,7 @@ class Recogniser:
         """
         after, read = matcher.deep_copy(), _encoded(text)
         for i in range(0, len(read), _STEP):
-            look()
+            check_deadline()
             step = read[i : i + _STEP]
             if after.try_consume_tokens(step) < len(step):
                 self._require(after)
@@ -107,7 +107,7 @@ class Recogniser:
         """Say the same of texts as bytes of UTF-8, which may end within a character."""
         possible = []
         for text in texts:
-            look()
+            check_deadline()
             read = list(text)
             possible.append(matcher.validate_tokens(read) == len(read))
         if not all(possible):

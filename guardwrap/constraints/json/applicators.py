@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from guardwrap.constraints.base import Verdict
 from guardwrap.constraints.json.scalars import Limits, Pattern, Words
 from guardwrap.constraints.json.subschemas import Arrays, InPlace, Kind, Objects, Strings, Subschema
-from guardwrap.documents.limits import look
+from guardwrap.constraints.verdicts import Verdict
+from guardwrap.documents.time_limits import check_deadline
 
 __all__ = ["LITERALS", "SATISFIED", "UNDECIDED", "VIOLATED", "Children", "Plan"]
 
@@ -137,7 +137,7 @@ class Plan:
         total = [UNDECIDED] * (len(local) + 1)  # the last stands for what is never known
         for i, (verdict, logic) in enumerate(zip(local, self._logic, strict=True)):
             if logic and verdict != VIOLATED:
-                look()
+                check_deadline()
                 verdict = min(verdict, _applied(logic, total, seen, finished=finished))
             total[i] = verdict
         return tuple(total[:-1])
@@ -154,7 +154,7 @@ class Plan:
     def _of_key(self, key: str) -> Children:
         asked: list[tuple[Subschema | None, int]] = []
         for i, rules in self.objects:
-            look()
+            check_deadline()
             found: list[Subschema | None] = [inner for pattern, inner in rules.patterns if pattern.found_in(key)]
             found += [rules.properties[key]] if key in rules.properties else []
             asked += [(inner, i) for inner in found or [rules.additional]]
@@ -205,7 +205,7 @@ def _closure(
     todo: list[tuple[Subschema, InPlace | None, Iterator[Subschema]]] = []
 
     def enter(node: Subschema) -> None:
-        look()
+        check_deadline()
         entered.add(node)
         inner = _in_place(node.loaded(), kind)
         todo.append((node, inner, iter(_members(inner))))

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import regex
 
-from guardwrap.documents.limits import look
+from guardwrap.documents.time_limits import check_deadline
 
 __all__ = [
     "ANY",
@@ -237,7 +237,7 @@ def _parts(spelling: str, i: int) -> Iterator[tuple[int | str, int]]:
     """Yield the characters of a set, and its classes as text, each with where it ends; the bracket comes last."""
     start = i - 1
     while (char := spelling[i : i + 1]) != "]":
-        look()
+        check_deadline()
         if not char:
             raise Refused(f"the set at position {start} is not closed; to look for a bracket, write \\[")
         if char == "\\":

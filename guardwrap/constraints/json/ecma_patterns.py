@@ -26,7 +26,7 @@ from guardwrap.constraints.json.ecma_character_sets import (
     read_set,
 )
 from guardwrap.constraints.kinds.regex_analysis import compile_pattern
-from guardwrap.documents.limits import look
+from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError, quoted
 
 __all__ = ["Expression", "compile_expression", "is_expression", "translate"]
@@ -142,7 +142,7 @@ _NO_GROUPS = range(0)
 def _translated(spelling: str) -> str:
     state, i = _State(), 0
     while i < len(spelling):
-        look()
+        check_deadline()
         token = TOKEN.match(spelling, i)
         assert token is not None  # any character is one
         i = token.end()
@@ -190,7 +190,7 @@ def _union(ranges: list[range]) -> set[int]:
     found: set[int] = set()
     end = 0
     for each in sorted(ranges, key=lambda each: each.start):
-        look()
+        check_deadline()
         found.update(range(max(each.start, end), each.stop))
         end = max(end, each.stop)
     return found

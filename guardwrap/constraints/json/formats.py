@@ -17,7 +17,7 @@ import idna
 import regex
 
 from guardwrap.constraints.json.ecma_patterns import is_expression
-from guardwrap.documents.limits import look, within
+from guardwrap.documents.time_limits import check_deadline, within
 
 __all__ = ["FORMATS", "names_format"]
 
@@ -199,7 +199,7 @@ def names_format(schema: Any) -> bool:
     """Whether a schema names one of these formats anywhere, or seems to."""
     todo = [schema]
     while todo:
-        look()
+        check_deadline()
         part = todo.pop()
         if isinstance(part, dict):
             name = part.get("format")

@@ -13,7 +13,7 @@ from rpds import HashTrieSet
 from guardwrap.constraints.json.applicators import SATISFIED, UNDECIDED, VIOLATED, Children, Plan, Verdicts
 from guardwrap.constraints.json.keywords import canonical
 from guardwrap.constraints.json.subschemas import Objects, Subschema
-from guardwrap.documents.limits import look
+from guardwrap.documents.time_limits import check_deadline
 
 __all__ = ["Dead", "Frame", "closed", "ended", "named", "naming", "promised", "raised"]
 
@@ -123,7 +123,7 @@ def decided(frame: Frame, changes: dict[int, int], *, again: bool = False) -> Fr
     """
     path: list[tuple[Frame, Verdicts, Verdicts]] = []
     while True:
-        look()
+        check_deadline()
         local = tuple(
             changes.get(i, verdict) if verdict == UNDECIDED else verdict for i, verdict in enumerate(frame.local)
         )
@@ -277,7 +277,7 @@ def closed(frame: Frame) -> Frame | None:
 def _value(frame: Frame) -> Any:
     items, found = frame.items, []
     while items is not None:
-        look()
+        check_deadline()
         items, last = items
         found.append(last)
     found.reverse()
@@ -286,7 +286,7 @@ def _value(frame: Frame) -> Any:
 
 def _at_end(frame: Frame, i: int, node: Subschema, value: Any) -> int:
     """Return the local verdict on an object or array that is finished."""
-    look()
+    check_deadline()
     if frame.is_object:
         if node.objects is not None and not _complete(frame, node.objects):
             return VIOLATED

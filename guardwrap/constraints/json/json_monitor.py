@@ -7,13 +7,13 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import IntEnum, auto
 from typing import Any, Self
 
-from guardwrap.constraints.base import Monitor, Verdict
 from guardwrap.constraints.json import frames, lexical
 from guardwrap.constraints.json.applicators import LITERALS, SATISFIED, UNDECIDED, VIOLATED, Children, Plan, Verdicts
 from guardwrap.constraints.json.frames import Dead, Frame
 from guardwrap.constraints.json.subschemas import Kind, Schema, Subschema
 from guardwrap.constraints.utf8 import REPLACEMENT
-from guardwrap.documents.limits import VERDICT_SECONDS, TimeLimit, look, time_limit
+from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, check_deadline, time_limit
 
 __all__ = ["Plans", "Reading"]
 
@@ -165,7 +165,7 @@ class Reading(Monitor):
         try:
             i = 0
             while i < len(text):
-                look()
+                check_deadline()
                 step = _STEPS.get(made._want)
                 i = made._structure(text[i], i) if step is None else step(made, text, i)
         except Dead:
@@ -350,7 +350,7 @@ class Reading(Monitor):
         local = list(self._local)
         for i, node in self._plan.pending:
             if local[i] == UNDECIDED:
-                look()
+                check_deadline()
                 answers = [holds(node), *(node.asks(keyword, value) for keyword in node.asked)]
                 undecided = None in answers or node.opaque
                 local[i] = VIOLATED if False in answers else UNDECIDED if undecided else SATISFIED

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import GetPydanticSchema, TypeAdapter, ValidationError
 from pydantic_core import core_schema
 
-from guardwrap.constraints.base import Monitor, Verdict, about, require, shown
+from guardwrap.constraints.base import about, require, shown
 from guardwrap.constraints.json import lexical
 from guardwrap.constraints.json.formats import names_format
 from guardwrap.constraints.json.json_monitor import Plans, Reading
@@ -22,8 +22,9 @@ from guardwrap.constraints.json.schema_validation import misfit, read_schema
 from guardwrap.constraints.json.subschemas import Schema
 from guardwrap.constraints.kinds.function import importable, qualified
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import VIEWS, View
-from guardwrap.documents.limits import look, uncounted
+from guardwrap.documents.time_limits import check_deadline, uncounted
 from guardwrap.documents.yaml_nodes import one_line
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError, first_line
 from guardwrap.formatting import counted
@@ -223,7 +224,7 @@ class JSONSchema(TextConstraint):
             if len(blocks) != 1:
                 return False
             text = blocks[0]
-        look()
+        check_deadline()
         try:
             value = lexical.load_exact(text)
         except (

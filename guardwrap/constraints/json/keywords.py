@@ -16,7 +16,7 @@ from referencing.jsonschema import DRAFT202012
 from guardwrap.constraints.json import lexical
 from guardwrap.constraints.json.drafts import UNSEEN, WHOLE
 from guardwrap.constraints.json.ecma_patterns import Expression
-from guardwrap.documents.limits import look, within
+from guardwrap.documents.time_limits import check_deadline, within
 
 __all__ = ["VALIDATOR", "canonical", "fits"]
 
@@ -31,7 +31,7 @@ def _search(expression: Expression, text: str) -> bool:
 
 def fits(validator: Any, value: Any, schema: Any) -> bool:
     """Whether a value satisfies a subschema of the validator's."""
-    look()
+    check_deadline()
     return next(validator.descend(value, schema), None) is None
 
 
@@ -109,7 +109,7 @@ def _one_of(validator: Any, branches: list[Any], value: Any, schema: Any) -> _Er
 def _unique_items(validator: Any, unique: bool, value: Any, schema: Any) -> _Errors:
     seen = set()
     for item in value if unique and isinstance(value, list) else ():
-        look()  # whole numbers can be chosen such that their hashes are all the same
+        check_deadline()  # whole numbers can be chosen such that their hashes are all the same
         own = canonical(item)
         if own in seen:
             yield jsonschema.ValidationError("has items that are not unique")
@@ -123,10 +123,10 @@ _TRUE, _FALSE = object(), object()
 def canonical(value: Any) -> Any:
     """Return something hashable, equal for two values where JSON Schema has them equal: 1 is 1.0, and no true."""
     if isinstance(value, list):
-        look()
+        check_deadline()
         return tuple([canonical(item) for item in value])
     if isinstance(value, dict):
-        look()
+        check_deadline()
         return frozenset([(key, canonical(item)) for key, item in value.items()])
     if isinstance(value, bool):
         return _TRUE if value else _FALSE
@@ -159,7 +159,7 @@ def _evaluate(validator: Any, schema: Any, value: Any, seen: set[Any], *, top: b
 
     At the top, all its keywords count but the one that asks.
     """
-    look()
+    check_deadline()
     if isinstance(schema, bool):
         return
     if isinstance(value, list):
@@ -200,7 +200,7 @@ def _in_place(validator: Any, schema: Any, value: Any) -> Iterator[tuple[Any, An
 
 def _looking(judge: Callable[..., Any]) -> Callable[..., Any]:
     def judge_in_time(validator: Any, argument: Any, value: Any, schema: Any) -> Any:
-        look()
+        check_deadline()
         return judge(validator, argument, value, schema)
 
     return judge_in_time
@@ -208,7 +208,7 @@ def _looking(judge: Callable[..., Any]) -> Callable[..., Any]:
 
 def _evolve(self: Any, **changes: Any) -> Any:
     """Make a validator of a subschema. It is of this class, whatever the subschema's ``$schema`` says."""
-    look()
+    check_deadline()
     schema = changes.setdefault("schema", self.schema)
     changes.setdefault("format_checker", self.format_checker)
     if "_resolver" not in changes:  # the library forgets it in not and if, whose schemas may have an $id, too

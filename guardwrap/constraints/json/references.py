@@ -17,7 +17,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 import jsonschema_specifications
 
 from guardwrap.constraints.json.drafts import DRAFT_2019, DRAFTS, UNDECLARED, Draft, draft_of, names_of, subschemas
-from guardwrap.documents.limits import look
+from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError
 
 __all__ = ["Known", "Place", "References", "Scope", "meta_schemas"]
@@ -184,7 +184,7 @@ class References:
         """
         todo, unexpected, refers = [top], set[str](), False
         while todo:
-            look()
+            check_deadline()
             schema, base, draft = todo.pop()
             if isinstance(schema, bool) or id(schema) in self.known:
                 continue
@@ -269,7 +269,7 @@ class References:
         if id(schema) in self.known:
             draft = self.known[id(schema)].draft
         for step in fragment[1:].split("/"):
-            look()
+            check_deadline()
             key = step.replace("~1", "/").replace("~0", "~")
             try:
                 schema = _item(schema, key) if isinstance(schema, list) else schema[key]

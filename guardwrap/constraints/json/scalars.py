@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from guardwrap.constraints.json.drafts import WHOLE
 from guardwrap.constraints.json.lexical import Exact, is_whole
-from guardwrap.documents.limits import look, within
+from guardwrap.documents.time_limits import check_deadline, within
 
 __all__ = ["Limits", "Pattern", "Words", "limits_of"]
 
@@ -36,7 +36,7 @@ class Words:
     def may_become(self, prefix: str, but: Collection[str] = ()) -> bool:
         """Whether one of them begins with the prefix, and is none of those that are left out."""
         for i in range(bisect_left(self._sorted, prefix), len(self._sorted)):
-            look()
+            check_deadline()
             if not self._sorted[i].startswith(prefix):
                 return False
             if self._sorted[i] not in but:
@@ -47,7 +47,7 @@ class Words:
         """Return the characters that follow the prefix in those that begin with it."""
         found: set[str] = set()
         for i in range(bisect_left(self._sorted, prefix), len(self._sorted)):
-            look()
+            check_deadline()
             if not self._sorted[i].startswith(prefix):
                 break
             found.update(self._sorted[i][len(prefix) : len(prefix) + 1])
@@ -195,7 +195,7 @@ def _begins(choice: int | Exact, digits: str) -> bool:
 
     Zeros before and after the figures of a number, and an exponent, only move its point.
     """
-    look()
+    check_deadline()
     typed = digits.replace("E", "e").partition("e")[0].lstrip("-").replace(".", "").lstrip("0")
     if choice == 0:
         return not typed

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from guardwrap.documents.limits import MAX_DEPTH, MAX_VALUES, look
+from guardwrap.documents.limits import MAX_DEPTH, MAX_VALUES
+from guardwrap.documents.time_limits import check_deadline
 from guardwrap.documents.yaml_nodes import Reader, beside, compose, one_line, read_text, short
 from guardwrap.errors import SpecError
 
@@ -54,7 +55,7 @@ def _require_small(found: Any, path: str) -> None:
     """Hold JSON to the limits of YAML."""
     level, values = [found], 0
     for _ in range(MAX_DEPTH + 1):
-        look()
+        check_deadline()
         values += len(level)
         if values > MAX_VALUES:
             raise SpecError(f"{path}: more than {MAX_VALUES} values")

@@ -17,7 +17,7 @@ from guardwrap.constraints.json.ecma_patterns import compile_expression
 from guardwrap.constraints.json.formats import FORMATS
 from guardwrap.constraints.json.keywords import VALIDATOR
 from guardwrap.constraints.json.references import References, meta_schemas
-from guardwrap.documents.limits import look
+from guardwrap.documents.time_limits import check_deadline
 from guardwrap.documents.yaml_nodes import one_line, short
 from guardwrap.errors import ConstraintError, nearest
 
@@ -60,7 +60,7 @@ def _validator_of(schema: Any, references: References, *, formats: bool = False)
     """Find what the references of a schema and of all that it refers to are to, and rewrite all of it."""
     scope = references.add_document(schema)
     while references.unread:
-        look()
+        check_deadline()
         inner, base, draft, _ = references.unread.pop()
         for keyword in sorted(_FOLLOWED & draft.keywords & inner.keys()):
             place = references.follow(inner[keyword], base)
@@ -129,7 +129,7 @@ def _require_well_formed(schema: Any, around: Draft = UNDECLARED, place: tuple[s
         others: list[tuple[Any, Any, Any, tuple[str | int, ...]]] = []
         same = [(inner, path)]
         while same:
-            look()
+            check_deadline()
             each, way = same.pop()
             for steps, container, key in subschemas(each, draft) if isinstance(each, dict) else ():
                 child, there = container[key], (*way, *steps)

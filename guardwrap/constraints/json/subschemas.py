@@ -15,7 +15,7 @@ from guardwrap.constraints.json.ecma_patterns import Expression
 from guardwrap.constraints.json.lexical import Exact
 from guardwrap.constraints.json.scalars import Limits, Pattern, Words, limits_of
 from guardwrap.constraints.kinds.regex_analysis import extent
-from guardwrap.documents.limits import look
+from guardwrap.documents.time_limits import check_deadline
 
 __all__ = ["Arrays", "InPlace", "Objects", "Schema", "Strings", "Subschema"]
 
@@ -127,7 +127,7 @@ class Subschema:
     def loaded(self) -> Subschema:
         """Return it with all its attributes."""
         if not self._loaded:
-            look()
+            check_deadline()
             self._load()
             self._loaded = True
         return self
@@ -259,7 +259,7 @@ class _ByKind(NamedTuple):
 def _by_kind(values: list[Any]) -> _ByKind:
     found = _ByKind([], [], set(), [])
     for value in values:
-        look()
+        check_deadline()
         if isinstance(value, str):
             found.strings.append(value)
         elif value is None or isinstance(value, bool):
@@ -303,7 +303,7 @@ class Schema:
         """Return the one of this JSON, the same each time."""
         key = (id(schema), resolver._base_uri)
         if key not in self._made:
-            look()
+            check_deadline()
             self._made[key] = Subschema(self, schema, resolver)  # which keeps the JSON, and so its id
         return self._made[key]
 
@@ -318,6 +318,6 @@ class Schema:
     def pattern(self, expression: Expression) -> Pattern:
         """Return an expression of the schema."""
         if expression not in self._patterns:
-            look()
+            check_deadline()
             self._patterns[expression] = Pattern(expression.compiled, extent(expression.translated, ()).dies)
         return self._patterns[expression]

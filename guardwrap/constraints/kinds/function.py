@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal, overload
 import numpy as np
 from pydantic import AfterValidator, ValidationInfo, WithJsonSchema
 
-from guardwrap.constraints.base import Constraint, Verdict, require
+from guardwrap.constraints.base import Constraint, require
 from guardwrap.constraints.kinds.text import require_choice
+from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import VIEWS, View, view
-from guardwrap.documents.limits import uncounted
+from guardwrap.documents.time_limits import uncounted
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import CheckFailed, ConstraintError
 from guardwrap.outcomes import Draw

@@ -9,10 +9,12 @@ from typing import Literal
 
 import regex
 
-from guardwrap.constraints.base import Constraint, Verdict, is_count, require, shown
+from guardwrap.constraints.base import Constraint, is_count, require, shown
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import VIEWS, View
-from guardwrap.documents.limits import ITEMS_OF_ANY, MAX_FIXED, MAX_WORD_PAIRS, count_items, matches
+from guardwrap.documents.limits import ITEMS_OF_ANY, MAX_FIXED, MAX_WORD_PAIRS, count_items
+from guardwrap.documents.time_limits import matches
 from guardwrap.errors import Unsatisfiable
 
 __all__ = ["Keyword"]

@@ -20,7 +20,8 @@ from typing import Any, Literal, NamedTuple
 import regex
 
 from guardwrap.constraints.utf8 import characters
-from guardwrap.documents.limits import MAX_FIXED, MAX_ITEMS, MAX_SETS, count_items, look, within
+from guardwrap.documents.limits import MAX_FIXED, MAX_ITEMS, MAX_SETS, count_items
+from guardwrap.documents.time_limits import check_deadline, within
 from guardwrap.errors import ConstraintError, quoted
 
 __all__ = ["Extent", "compile_pattern", "extent", "filtered_warnings", "kinds"]
@@ -271,7 +272,7 @@ def kinds(pattern: str, flags: tuple[str, ...], partial: bytes) -> str | None:
     text = characters(partial)
     groups: list[Iterable[str]] = [text]
     for each in sets:
-        look()
+        check_deadline()
         if len(text) > _MOST_CHARACTERS:
             if within(each.search, text):
                 return None

@@ -10,10 +10,11 @@ from typing import Any, ClassVar, Literal, get_args
 
 import regex
 
-from guardwrap.constraints.base import Constraint, Verdict, about, is_count, is_number, require, shown
+from guardwrap.constraints.base import Constraint, about, is_count, is_number, require, shown
 from guardwrap.constraints.kinds import regex_analysis
+from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import VIEWS, View, sentences, settled, view
-from guardwrap.documents.limits import (
+from guardwrap.documents.time_limits import (
     CHECK_SECONDS,
     VERDICT_SECONDS,
     StepOver,

@@ -24,6 +24,7 @@ from guardwrap.constraints import All, base, catalogue, csv, dump, load, parse
 from guardwrap.constraints.checking import run_verdict
 from guardwrap.constraints.grammar import grammar as grammar_module
 from guardwrap.constraints.grammar import llguidance_matcher
+from guardwrap.constraints.verdicts import Monitor
 from guardwrap.errors import CheckFailed, ConstraintError, SpecError, Unsatisfiable
 from guardwrap.testing import World, check_constraint, goodness_of_fit, llama_world, table_world
 from tests.constraints.fixtures_strategies import assert_sound, profile
@@ -140,7 +141,7 @@ class Impatient(Grammar):
 class Forgetful(Grammar):
     """What is read next begins a terminal of its own."""
 
-    def monitor(self) -> base.Monitor:
+    def monitor(self) -> Monitor:
         class Reading(grammar_module._Reading):
             def read(self, text: str) -> grammar_module._Reading:
                 matcher = self.recogniser.follow(self.matcher, " " + text) if self.matcher else None

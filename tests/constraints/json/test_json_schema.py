@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from guardwrap.constraints import JSONSchema, Verdict
 from guardwrap.constraints.checking import run_check, run_verdict
 from guardwrap.constraints.json import json_monitor
-from guardwrap.documents import limits
+from guardwrap.documents import time_limits
 from guardwrap.errors import CheckFailed, ConstraintError
 from guardwrap.outcomes import Draw
 from tests.constraints.fixtures_strategies import json_texts, mutated, profile
@@ -227,7 +227,7 @@ def test_not_fenced(text):
 
 
 def test_catastrophic_patterns_end(monkeypatch):
-    monkeypatch.setattr(limits, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(time_limits, "CHECK_SECONDS", 0.05)
     bad, key = r"^(?:\w|\w\w)+$", "a" * 5000 + "!"
     cases: list[tuple[dict[str, Any], Any]] = [
         ({"pattern": bad}, key),

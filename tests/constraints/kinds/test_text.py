@@ -21,7 +21,7 @@ from guardwrap.errors import CheckFailed, ConstraintError, Unsatisfiable
 from guardwrap.outcomes import Draw
 from tests.constraints.fixtures_strategies import AWKWARD_PATTERNS, PIECES, patterns, profile
 
-MODULES = [module.name for module in pkgutil.iter_modules(guardwrap.constraints.__path__, "guardwrap.constraints.")]
+MODULES = [module.name for module in pkgutil.walk_packages(guardwrap.constraints.__path__, "guardwrap.constraints.")]
 
 
 @pytest.mark.parametrize("name", MODULES)

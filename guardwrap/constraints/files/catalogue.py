@@ -1,0 +1,22 @@
+"""The ready-made constraint files, found in a wheel and in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from guardwrap.environment.package_data import content
+from guardwrap.errors import UnknownName
+
+__all__ = ["catalogue_names", "catalogue_path"]
+
+
+def catalogue_names() -> list[str]:
+    """Return the names of the ready-made constraint files."""
+    return sorted(path.stem for path in content("constraints").glob("*.yaml"))
+
+
+def catalogue_path(name: str) -> Path:
+    """Return the path of a ready-made constraint file, or raise UnknownName."""
+    if name not in catalogue_names():
+        raise UnknownName("catalogue entry", name, catalogue_names())
+    return content("constraints") / f"{name}.yaml"
