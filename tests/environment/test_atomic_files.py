@@ -72,6 +72,6 @@ def test_names_as_long_as_a_file_system_takes(tmp_path: Path) -> None:
 def test_no_module_opens_a_file_beside_another_by_itself() -> None:
     """All that replace files do so here; a second way would have the same faults again."""
     package = Path(guardwrap.__file__).parent
-    marks = ("os.replace(", '.partial"', "mkstemp", "NamedTemporaryFile")
+    marks = (".replace(path)", "os.replace(", "mkstemp", "NamedTemporaryFile")
     found = [path.name for path in package.rglob("*.py") if any(mark in path.read_text() for mark in marks)]
     assert found == ["atomic_files.py"]
