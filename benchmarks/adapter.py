@@ -31,7 +31,7 @@ from peft import LoraConfig
 from guardwrap import GuardedGenerator
 from guardwrap.adapters import attach, save_adapter
 from guardwrap.backends.sequence_scores import log_probabilities
-from guardwrap.pipelines.loading import as_pipeline
+from guardwrap.pipelines.loading import pipeline_of
 from guardwrap.pipelines.task_calls import call_of
 
 TARGET = 1.05
@@ -127,7 +127,7 @@ def rounding(
 ) -> dict[str, float]:
     """How far apart log-probabilities of 64 texts of the adapter are, in nats."""
     (attempts,) = wrapper.attempts(prompt, 64, weigh=False, seed=0, **settings)
-    pipe = as_pipeline(wrapper.model, wrapper.tokenizer)
+    pipe = pipeline_of(wrapper.model, wrapper.tokenizer)
     (read,) = call_of(pipe, settings).prompts([(0, prompt)], 1)
     texts = [(read.law, attempt.draw.token_ids) for attempt in attempts]
     seen = {name: log_probabilities(model, texts) for name, model in models.items()}

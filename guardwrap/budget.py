@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from guardwrap.errors import UsageError, spelled
+from guardwrap.errors import UsageError, strict_arguments
 
 __all__ = ["Budget", "budget_or_none"]
 
 
-@spelled
+@strict_arguments
 @dataclass(frozen=True, slots=True)
 class Budget:
     """What may be spent on one prompt. None (in YAML: null) is no limit.

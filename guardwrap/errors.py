@@ -57,7 +57,7 @@ __all__ = [
     "nearest",
     "own_error",
     "require_arguments",
-    "spelled",
+    "strict_arguments",
 ]
 
 
@@ -245,7 +245,7 @@ def nearest(name: object, known: Iterable[str]) -> str:
 Made = TypeVar("Made", bound=Callable[..., Any])
 
 
-def spelled(made: Made) -> Made:
+def strict_arguments(made: Made) -> Made:
     """Let a function or class refuse arguments that it does not take with a UsageError that names what it does.
 
     Python's own TypeError names no nearest option before 3.13, and never the options that need their names.

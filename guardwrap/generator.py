@@ -13,7 +13,7 @@ import torch
 from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
-from guardwrap.errors import UsageError, spelled
+from guardwrap.errors import UsageError, strict_arguments
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.tensor_prompts import returned_rows
 from guardwrap.planning.pilot import plan_of
@@ -22,10 +22,10 @@ from guardwrap.samplers import Attempt, Sampler
 from guardwrap.scheduling.batch import OnBusy
 from guardwrap.scheduling.request import OnOutcome, OnText
 from guardwrap.session.base_session import require_whole
-from guardwrap.session.delivery import Finishing
+from guardwrap.session.delivery import Delivery
 from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.fallback import Fallback, raise_if_short, require_on_exhausted
-from guardwrap.session.local_session import Session
+from guardwrap.session.local_session import LocalSession
 from guardwrap.session.pipeline_api import PipelineLike, streaming
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class GuardedGenerator(PipelineLike):
         guarded("Write me a haiku.")  # the pipeline's own format
     """
 
-    @spelled
+    @strict_arguments
     def __init__(
         self,
         generator: Any,
@@ -113,7 +113,7 @@ class GuardedGenerator(PipelineLike):
         allow_code: bool = False,
     ) -> None:
         allowed = require_on_exhausted(on_exhausted)
-        kind = EndpointSession if isinstance(generator, Endpoint) else Session
+        kind = EndpointSession if isinstance(generator, Endpoint) else LocalSession
         self._session = kind(
             generator,
             constraints,
@@ -126,10 +126,10 @@ class GuardedGenerator(PipelineLike):
             seed=seed,
             allow_code=allow_code,
         )
-        self._finishing = Finishing(allowed, self._session)
+        self._finishing = Delivery(allowed, self._session)
 
     @property
-    def session(self) -> Session | EndpointSession:
+    def session(self) -> LocalSession | EndpointSession:
         """Where the options of calls are put together, for code that draws in ways of its own."""
         return self._session
 

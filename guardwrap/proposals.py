@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from guardwrap.errors import UsageError, spelled
+from guardwrap.errors import UsageError, strict_arguments
 
-__all__ = ["Adapter", "Masked", "Prompt", "merged", "only_masks", "require_one"]
+__all__ = ["Adapter", "Masked", "Prompt", "merge_proposals", "only_masks", "require_one"]
 
 OR_REJECTION = ", or sampler='rejection', whose texts are the proposal's"
 """The other way out where attempts cannot be weighed, for calls that choose a sampler."""
@@ -26,7 +26,7 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _PLACE = "{prompt}"
 
 
-@spelled
+@strict_arguments
 @dataclass(frozen=True)
 class Prompt:
     """A constraint-aware prompt (CAP): a'(y) = a(y | CAP), the same model told what the constraint asks for.
@@ -82,7 +82,7 @@ class Prompt:
         return "the prompt " + (repr(self.template) if isinstance(self.template, str) else "of a function")
 
 
-@spelled
+@strict_arguments
 @dataclass(frozen=True)
 class Adapter:
     """A trained adapter: a' is the model with a small change, trained to meet the constraint more often.
@@ -119,7 +119,7 @@ class Adapter:
             raise UsageError(f"an adapter is given by its folder or Hub id, not by {type(self.source).__name__}")
 
 
-@spelled
+@strict_arguments
 @dataclass(frozen=True)
 class Masked:
     """A proposal that never draws a token after which the constraint could not be satisfied any more.
@@ -182,7 +182,7 @@ def _elsewhere(given: Any) -> bool:
     return given is not None and given is not False and not only_masks(given)
 
 
-def merged(near: tuple[Any, Any], far: tuple[Any, Any]) -> tuple[Any, Any]:
+def merge_proposals(near: tuple[Any, Any], far: tuple[Any, Any]) -> tuple[Any, Any]:
     """Return what attempts are drawn from by what two places say, such as a call and a constraint file.
 
     Parameters

@@ -33,7 +33,7 @@ from guardwrap.constraints import Constraint, Verdict, dump, parse
 from guardwrap.constraints.checking import run_check, run_verdict
 from guardwrap.constraints.verdicts import Monitor
 from guardwrap.outcomes import Draw
-from guardwrap.scheduling.backend import Backend, Decoded, Launch
+from guardwrap.scheduling.backend import AttemptState, Backend, Launch
 
 __all__ = [
     "TableModel",
@@ -364,13 +364,13 @@ def check_backend(make: Callable[[int], Backend], launches: Sequence[Launch]) ->
         assert aborted or all(attempt.length < 2 for attempt in few), "a watch was not asked"
 
 
-def _outcome(attempt: Decoded) -> tuple[str, tuple[int, ...], str]:
+def _outcome(attempt: AttemptState) -> tuple[str, tuple[int, ...], str]:
     return attempt.status, tuple(attempt.token_ids), "" if attempt.streamed is None else attempt.streamed.text
 
 
-def _all_ended(backend: Backend, launches: Sequence[Launch]) -> list[Decoded]:
+def _all_ended(backend: Backend, launches: Sequence[Launch]) -> list[AttemptState]:
     """Draw attempts to their end, and assert that each is counted until then; return them in the order of launches."""
-    ended: list[Decoded] = []
+    ended: list[AttemptState] = []
     rest = list(launches)
     while rest or backend.running:
         room = backend.room

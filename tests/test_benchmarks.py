@@ -20,7 +20,7 @@ import torch
 import yaml
 from transformers.utils import logging
 
-from guardwrap.constraints.json.scalars import Limits
+from guardwrap.constraints.json.scalars import NumberRange
 from guardwrap.testing import llama_world
 from tests.test_paper import classifier
 
@@ -224,7 +224,7 @@ def test_the_official_suite_is_counted(
     assert "c.json: a group: 1: wrong: the whole text\n" in capsys.readouterr().out
     (folder / "c.json").unlink()
     with monkeypatch.context() as patch:  # negative control: a verdict on a prefix that its text does not have
-        patch.setattr(Limits, "may_hold", lambda limits, digits: False)
+        patch.setattr(NumberRange, "may_hold", lambda limits, digits: False)
         assert schema_suite.main(both) == 1
     assert "a.json: a group: 1: wrong: VIOLATED after 1 characters\n" in capsys.readouterr().out
     with pytest.raises(SystemExit):

@@ -50,7 +50,7 @@ def command_lines(page: str) -> list[str]:
 def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A tiny model with its tokenizer, which is "local" as well, and kept in a folder ``model``."""
     model, tokenizer = storyteller()
-    for place in ("engine.local", "pipelines.local", "pipelines.loading"):
+    for place in ("pipelines.embedded_model", "pipelines.loading"):
         monkeypatch.setattr(f"guardwrap.{place}.load_local", lambda: (model, tokenizer))
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
@@ -302,7 +302,8 @@ def test_it_builds_and_the_reference_has_every_public_name(tmp_path: Path) -> No
         assert {f"{module.__name__}.{name}" for name in module.__all__} <= documented
     page = (tmp_path / "reference" / "cli.html").read_text()
     assert all(
-        f'id="guardwrap-{getattr(command.callback, "__name__", None)}"' in page for command in app.registered_commands
+        f'id="guardwrap-{command.name or getattr(command.callback, "__name__", None)}"' in page
+        for command in app.registered_commands
     )
     assert "https://" not in "".join(re.findall(r"<(?:link|script|img)[^>]*>", (tmp_path / "index.html").read_text()))
 

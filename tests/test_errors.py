@@ -111,11 +111,11 @@ def test_a_pool_of_processes_gives_errors_back() -> None:
 
 
 def test_only_arguments_that_have_no_place_are_refused() -> None:
-    @errors.spelled
+    @errors.strict_arguments
     def exact(a: int, /, b: int = 2, *, c: int = 3) -> tuple[int, ...]:
         return a, b, c
 
-    @errors.spelled
+    @errors.strict_arguments
     def any_number(*given: int, **options: int) -> tuple[int, ...]:
         return (*given, *options.values())
 
@@ -133,4 +133,4 @@ def test_only_arguments_that_have_no_place_are_refused() -> None:
     with pytest.raises(errors.UsageError, match=r"exact takes 2 .* not 3; write .*exact\(a, b, c=...\)$"):
         exact(*given)
     with pytest.raises(errors.UsageError, match=r"takes no argument without a name, not 3; leave them out$"):
-        errors.spelled(lambda: None)(*given)
+        errors.strict_arguments(lambda: None)(*given)

@@ -161,7 +161,7 @@ def test_rows_that_are_mixed_up_are_biased(kind: type[Rows], monkeypatch: pytest
 
     monkeypatch.setattr(kind, "keep", mixed_up)
     # Rows that take the place of longer ones would not fit into the tree of prefixes.
-    monkeypatch.setattr(prefix_cache.Tree, "root", lambda self, launch: None)
+    monkeypatch.setattr(prefix_cache.PrefixTree, "root", lambda self, launch: None)
     monkeypatch.setattr(job, "select_rows", lambda model: kind)
     assert mixed_fit(llama_world(letters="ab ", temperature=0.8), 64, GROSS // 2, MODES[kind]) < FAILS
 
@@ -195,15 +195,15 @@ def test_a_deadline_is_biased_and_says_so(clock: Clock) -> None:
 
 def test_a_token_limit_that_drops_long_texts_is_biased(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     """Rule 2: looking at the limit after an attempt instead of before it."""
-    book = request_state.Account._book
+    book = request_state.RequestState._book
 
-    def late(self: request_state.Account, judged: request_state.Judged) -> None:
+    def late(self: request_state.RequestState, judged: request_state.JudgedAttempt) -> None:
         if self.tokens + len(judged.draw.token_ids) > 4:
             self.ended = "max_tokens"
         else:
             book(self, judged)
 
-    monkeypatch.setattr(request_state.Account, "_book", late)
+    monkeypatch.setattr(request_state.RequestState, "_book", late)
     world = table_world(letters="ab ", temperature=0.8)
     budget = Budget(max_attempts=20, max_tokens=4)
     assert fit(world, CONSTRAINT, outcomes(world, CONSTRAINT, budget=budget, batch_size=64, draws=FEW)) < FAILS

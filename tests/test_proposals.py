@@ -16,7 +16,7 @@ from guardwrap.backends import sequence_scores
 from guardwrap.constraints import ConstraintFile
 from guardwrap.errors import ModelError, UsageError
 from guardwrap.outcomes import Estimate
-from guardwrap.planning.alternatives import Way, cheapest
+from guardwrap.planning.alternatives import Alternative, cheapest
 from guardwrap.samplers import Sampler
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from tests.fixtures_laws import Law, by_text, imh_law, normal, qrs_law
@@ -349,15 +349,17 @@ def test_a_plan_says_what_other_ways_would_cost() -> None:
 
 
 def test_a_plan_names_the_cheaper_way() -> None:
-    itself = Way("the model itself", "rejection", 0.01, 400.0, 100.0, 400.0)
-    masked = Way("the model itself, masked", "qrs", 0.5, 40.0, 104.0, 40.0)
+    itself = Alternative("the model itself", "rejection", 0.01, 400.0, 100.0, 400.0)
+    masked = Alternative("the model itself, masked", "qrs", 0.5, 40.0, 104.0, 40.0)
     advice = "draw from the model itself, masked with sampler='qrs', approximately g, which takes 10 times fewer tokens"
     assert cheapest([itself, masked], [Budget()]) == advice
     assert cheapest([itself, masked], [Budget(max_attempts=200)]) == (
         f"{advice}, with Budget(max_attempts=210), twice what it is expected to take"
     )
     assert cheapest([masked, itself], [Budget()]) is None
-    never = Way("the model itself", "rejection", 0.0, math.inf, math.inf, math.inf, without=1, least=45.0, pilot=64)
+    never = Alternative(
+        "the model itself", "rejection", 0.0, math.inf, math.inf, math.inf, without=1, least=45.0, pilot=64
+    )
     assert cheapest([never, never], [Budget()]) is None
     assert cheapest([never, masked], [Budget()]) is None, "it may be as cheap: a larger pilot tells"
     larger = dataclasses.replace(never, pilot=256)

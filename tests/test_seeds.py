@@ -107,7 +107,7 @@ def overhead(world: World, monkeypatch: pytest.MonkeyPatch, *, shared: bool = Fa
 
     monkeypatch.setattr(decode.RefillBackend, "__init__", kept)
     if not shared:
-        monkeypatch.setattr(prefix_cache.Tree, "root", lambda self, launch: None)
+        monkeypatch.setattr(prefix_cache.PrefixTree, "root", lambda self, launch: None)
     guarded = GuardedGenerator(world.pipeline(), ~Regex("c"), batch_size=32, budget=Budget(max_attempts=None))
     tokens, texts = 0, []
     for seed in range(6):

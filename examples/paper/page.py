@@ -24,7 +24,7 @@ from guardwrap.report.blocks import (
     Note,
     Page,
     Points,
-    Sample,
+    SampleText,
     Section,
     Spot,
     Table,
@@ -255,5 +255,5 @@ def _reached(reach: Mapping[str, Any]) -> Estimate | None:
 
 
 def _texts(name: str, texts: Sequence[Mapping[str, Any]]) -> Texts:
-    samples = tuple(Sample(text["text"], tuple(map(tuple, text["spans"]))) for text in texts)
+    samples = tuple(SampleText(text["text"], tuple(map(tuple, text["spans"]))) for text in texts)
     return Texts("Texts of g" if name == "g" else f"Texts of g' by {name}", samples)

@@ -6,7 +6,7 @@ What training needs is here: ``attach`` a new adapter, ``describe`` it in a Card
 from guardwrap.adapters.adapter_folder import read_adapter, save_adapter
 from guardwrap.adapters.card import Card, Figure, Figures, describe
 from guardwrap.adapters.fingerprints import Fingerprint, fingerprint
-from guardwrap.adapters.loaded import load
+from guardwrap.adapters.loaded import load_adapter
 from guardwrap.adapters.lora import attach, merged, tensors_of
 
 __all__ = [
@@ -17,7 +17,7 @@ __all__ = [
     "attach",
     "describe",
     "fingerprint",
-    "load",
+    "load_adapter",
     "merged",
     "read_adapter",
     "save_adapter",

@@ -22,7 +22,7 @@ from guardwrap.documents.yaml_nodes import to_yaml
 from guardwrap.errors import AdapterError, SpecError
 from guardwrap.outcomes import Estimate
 
-__all__ = ["Base", "Card", "Figure", "Figures", "Prompts", "describe", "readme"]
+__all__ = ["Base", "Card", "CardPrompts", "Figure", "Figures", "describe", "readme"]
 
 SHOWN = 3
 """Prompts that a card spells out, at most …"""
@@ -82,7 +82,7 @@ class Figures(_Frozen):
     kl_gold_guarded: Figure | None = None
 
 
-class Prompts(_Frozen):
+class CardPrompts(_Frozen):
     """The prompts of the training.
 
     Parameters
@@ -100,7 +100,7 @@ class Prompts(_Frozen):
     first: list[str | list[dict[str, Any]]] = []
 
     @classmethod
-    def of(cls, prompts: Sequence[Any]) -> Prompts:
+    def of(cls, prompts: Sequence[Any]) -> CardPrompts:
         """Return prompts, strings or lists of messages, as a card spells them."""
         spelt = [json.dumps(prompt, ensure_ascii=False, sort_keys=True) for prompt in prompts]
         digest = hashlib.sha256(json.dumps(spelt).encode()).hexdigest()
@@ -167,7 +167,7 @@ class Card(_Frozen):
     constraint: dict[str, Any] | None = None
     constraint_digest: str
     constraint_description: str = ""
-    prompts: Prompts
+    prompts: CardPrompts
     settings: dict[str, Any] = {}
     method: str
     hyperparameters: dict[str, Any] = {}
@@ -235,7 +235,7 @@ def describe(
         constraint=None if in_memory else constraint.spec(),
         constraint_digest=constraint.digest,
         constraint_description=given.pop("constraint_description", constraint.title),
-        prompts=Prompts.of(prompts),
+        prompts=CardPrompts.of(prompts),
         versions={package.__name__: str(package.__version__) for package in packages},
         **given,
     )

@@ -21,7 +21,7 @@ from guardwrap.environment.transformers_internals import writes_of
 from guardwrap.errors import AdapterError, AdapterMismatch, UsageError, first_line
 from guardwrap.proposals import ELSEWHERE, Adapter
 
-__all__ = ["Checkpoint", "Loaded", "in_training", "in_words", "load"]
+__all__ = ["Checkpoint", "Loaded", "describe_adapter", "in_training", "load_adapter"]
 
 
 class Loaded:
@@ -206,7 +206,7 @@ def _checkpoint_in_words(name: str) -> str:
     return f"the checkpoint {name!r} (KL(g‖g') is not known: it has no card)"
 
 
-def in_words(adapter: Adapter, constraint: Constraint) -> str:
+def describe_adapter(adapter: Adapter, constraint: Constraint) -> str:
     """Say what reports call an adapter on the model that it is for, without loading it.
 
     Of a prompt or settings that are not its card's they add one of ``words.ELSEWHERE``.
@@ -223,7 +223,7 @@ def in_words(adapter: Adapter, constraint: Constraint) -> str:
     return _adapter_in_words(name, card, constraint, other_base=False)
 
 
-def load(model: Any, tokenizer: Any, adapter: Adapter) -> Loaded | Checkpoint:
+def load_adapter(model: Any, tokenizer: Any, adapter: Adapter) -> Loaded | Checkpoint:
     """Load an adapter for a model.
 
     Parameters

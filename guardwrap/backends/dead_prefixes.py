@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from guardwrap.backends.prefix_cache import TokenLaw
-from guardwrap.scheduling.backend import Ids, Mask
+from guardwrap.scheduling.backend import Ids, TokenMask
 
-__all__ = ["Branch", "Candidates", "Narrowed", "narrowed"]
+__all__ = ["Branch", "Candidates", "WithoutDeadPrefixes", "without_dead_prefixes"]
 
 NEW = 32
 """Prefixes that are added at a time: each takes the model one token."""
@@ -78,7 +78,7 @@ class Branch:
     log_live: float = 0.0
     law: TokenLaw | None = None
 
-    def judge(self, mask: Mask) -> None:
+    def judge(self, mask: TokenMask) -> None:
         """Judge the first candidates, or 8 times as many as before."""
         more = 7 * self.quota if self.quota else JUDGED
         some = self.tokens[self.judged : self.judged + more].tolist()
@@ -128,7 +128,7 @@ class Branch:
 
 
 @dataclass(frozen=True, eq=False)
-class Narrowed:
+class WithoutDeadPrefixes:
     """The law of a request's attempts without those that are known to be rejected.
 
     Parameters
@@ -146,11 +146,11 @@ class Narrowed:
     computed: int
 
 
-def narrowed(
+def without_dead_prefixes(
     before: Branch | None,
     ended: Sequence[tuple[Ids, bool]],
     law_after: Callable[[Ids], Candidates],
-    mask: Mask,
+    mask: TokenMask,
 ) -> Branch:
     """Leave out more of what is known to be rejected, and return where attempts begin.
 

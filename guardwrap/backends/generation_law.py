@@ -11,7 +11,7 @@ import torch
 import transformers
 from transformers import LogitsProcessorList, StoppingCriteriaList
 
-__all__ = ["GenerationLaw", "ended_by"]
+__all__ = ["GenerationLaw", "ended_rows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class GenerationLaw:
         Texts asked for: ``num_return_sequences``.
     max_time
         Seconds after which an attempt is cut, or None.
-    found
+    beam_results
         The new tokens of each text that a beam search has found, best first, and whether it ended by itself; None in
         the other modes.
     generate
@@ -63,7 +63,7 @@ class GenerationLaw:
     return_dict: bool
     count: int
     max_time: float | None
-    found: Sequence[tuple[Sequence[int], bool]] | None
+    beam_results: Sequence[tuple[Sequence[int], bool]] | None
     generate: Callable[..., Any]
     outputs: Any = None
 
@@ -79,7 +79,7 @@ class GenerationLaw:
         return tuple(dict.fromkeys(each.__name__ for each in functions if each not in _FUNCTIONS_OF_THE_TEXT))
 
     @cached_property
-    def repeats(self) -> bool:
+    def is_stateless(self) -> bool:
         """Whether equal prefixes have equal laws, and end alike: functions of the user's own may keep a state."""
         return self.mode == "sample" and self.max_time is None and not self.own_functions
 
@@ -132,7 +132,7 @@ _FUNCTIONS_OF_THE_TEXT = frozenset(
 may do anything."""
 
 
-def ended_by(criterion: Callable[..., Any], ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+def ended_rows(criterion: Callable[..., Any], ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
     """Return which rows a stopping criterion ends, ``[rows]``.
 
     transformers asks for an answer for each row. Many that go around have one for all, which they read off the first

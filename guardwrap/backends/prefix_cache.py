@@ -19,9 +19,9 @@ import torch
 
 from guardwrap.backends.generation_law import GenerationLaw
 from guardwrap.backends.tokens import BLOCK
-from guardwrap.scheduling.backend import Decoded, Launch, Memo
+from guardwrap.scheduling.backend import AttemptState, JudgementCache, Launch
 
-__all__ = ["Place", "TokenLaw", "Tree", "learn", "next_token", "step", "token_laws"]
+__all__ = ["Node", "PrefixTree", "TokenLaw", "learn", "next_token", "step", "token_laws"]
 
 LIKELY = 128
 """Prefixes of at least this probability, 1 in 128, are kept from a request's second attempt on; after more attempts
@@ -88,7 +88,7 @@ class TokenLaw:
         return place // 2 if place % 2 else None
 
 
-class Place:
+class Node:
     """A prefix of a prompt's texts.
 
     Attributes
@@ -111,11 +111,11 @@ class Place:
         self.used = used
         self.end = end
         self.law: TokenLaw | None = None
-        self.children: dict[int, Place] = {}
-        self.memo = None if end is None else Memo()
+        self.children: dict[int, Node] = {}
+        self.memo = None if end is None else JudgementCache()
 
 
-class Tree:
+class PrefixTree:
     """The places of all prompts of a backend; those that were used last are kept.
 
     Parameters
@@ -125,18 +125,18 @@ class Tree:
     """
 
     def __init__(self, most: int = PLACES) -> None:
-        self._roots: WeakKeyDictionary[GenerationLaw, dict[Any, Place]] = WeakKeyDictionary()
+        self._roots: WeakKeyDictionary[GenerationLaw, dict[Any, Node]] = WeakKeyDictionary()
         self._most = most
         self._begun = 0
 
-    def root(self, launch: Launch) -> Place | None:
+    def root(self, launch: Launch) -> Node | None:
         """Return where an attempt begins; None where nothing is to be known of it.
 
         The first attempt of a request that wants one text is mostly the last one too. What the user's own processors
         and stopping criteria do may be another thing each time, and so may a limit of the clock.
         """
         law: GenerationLaw = launch.law
-        if (launch.attempt == 0 and law.count == 1) or not law.repeats:
+        if (launch.attempt == 0 and law.count == 1) or not law.is_stateless:
             return None
         self._begun += 1
         if self._begun % OFTEN == 0:
@@ -147,7 +147,7 @@ class Tree:
         # A mask may have given up for one request alone.
         masked = None if launch.mask is None else ref(launch.request)
         rule = constraint, _text_of(launch), launch.watch is None, masked
-        root = self._roots.setdefault(law, {}).setdefault(rule, Place())
+        root = self._roots.setdefault(law, {}).setdefault(rule, Node())
         root.used = self._begun
         return root
 
@@ -168,9 +168,9 @@ def _text_of(launch: Launch) -> str | None:
     return getattr(getattr(launch.request, "prompt", None), "text", None)
 
 
-def step(attempt: Decoded) -> bool:
+def step(attempt: AttemptState) -> bool:
     """Go to the place of the newest token; say whether what becomes of the attempt there is known, and note it."""
-    place: Place | None = attempt.place
+    place: Node | None = attempt.place
     child = None if place is None else place.children.get(attempt.token_ids[-1])
     if place is None or child is None:
         return False
@@ -182,9 +182,9 @@ def step(attempt: Decoded) -> bool:
     return True
 
 
-def learn(attempt: Decoded) -> None:
+def learn(attempt: AttemptState) -> None:
     """Keep what became of an attempt with its newest token, where others are likely to come here."""
-    place: Place | None = attempt.place
+    place: Node | None = attempt.place
     attempt.place = None
     if place is None or attempt.status not in ("running", "finished", "cut", "aborted"):
         return
@@ -193,13 +193,13 @@ def learn(attempt: Decoded) -> None:
         attempt.place = place
         step(attempt)
     elif attempt.status != "running":
-        child = place.children[token] = Place(place.used, (attempt.status, attempt.blame))
+        child = place.children[token] = Node(place.used, (attempt.status, attempt.blame))
         attempt.memo = child.memo
     elif attempt.log_probability >= -math.log(max(LIKELY, attempt.launch.attempt + 1)):
-        attempt.place = place.children[token] = Place(place.used)
+        attempt.place = place.children[token] = Node(place.used)
 
 
-def next_token(attempt: Decoded) -> bool:
+def next_token(attempt: AttemptState) -> bool:
     """Draw the next token where its law is known; say whether it was."""
     branch = attempt.branch
     law: TokenLaw | None = (

@@ -10,23 +10,23 @@ from functools import partial
 import torch
 
 from guardwrap.backends.dead_prefixes import Candidates
-from guardwrap.backends.generation_law import GenerationLaw, ended_by
+from guardwrap.backends.generation_law import GenerationLaw, ended_rows
 from guardwrap.backends.prefix_cache import learn, next_token, step, token_laws
 from guardwrap.backends.tokens import argmax, inverse_cdf, require_drawable, warped
 from guardwrap.errors import own_error
-from guardwrap.scheduling.backend import DEAD_END, Decoded, Launch, grouped
+from guardwrap.scheduling.backend import DEAD_END, AttemptState, Launch, grouped
 from guardwrap.scheduling.randomness import uniforms
 
-__all__ = ["begun", "candidates_of", "choose_tokens", "draw", "note", "walk"]
+__all__ = ["begun", "candidates_of", "choose_tokens", "draw_tokens", "note", "walk_known"]
 
 
-def begun(launch: Launch) -> Decoded:
+def begun(launch: Launch) -> AttemptState:
     """Return an attempt before its first token."""
     branch = None if launch.narrowed is None else launch.narrowed.root
-    return Decoded(launch, stream=uniforms(launch.seed, launch.prompt, launch.attempt), branch=branch)
+    return AttemptState(launch, stream=uniforms(launch.seed, launch.prompt, launch.attempt), branch=branch)
 
 
-def draw(logits: torch.Tensor, attempts: Sequence[Decoded]) -> torch.Tensor:
+def draw_tokens(logits: torch.Tensor, attempts: Sequence[AttemptState]) -> torch.Tensor:
     """Draw a token for each attempt, note it, and set the status of those that end with it.
 
     Parameters
@@ -50,14 +50,14 @@ def draw(logits: torch.Tensor, attempts: Sequence[Decoded]) -> torch.Tensor:
     return tokens
 
 
-def walk(attempt: Decoded) -> None:
+def walk_known(attempt: AttemptState) -> None:
     """Draw an attempt's next tokens as far as their laws are known. It may be over then."""
     while attempt.status == "running" and next_token(attempt):
         if not step(attempt):
             _settle([attempt])
 
 
-def candidates_of(logits: torch.Tensor, attempt: Decoded) -> Candidates:
+def candidates_of(logits: torch.Tensor, attempt: AttemptState) -> Candidates:
     """Return what an attempt's next token is drawn from, of its logits ``[1, vocabulary]``."""
     scores, candidates = warped(_process(logits, [attempt]), _law(attempt).warpers)
     require_drawable(scores)
@@ -68,7 +68,7 @@ def candidates_of(logits: torch.Tensor, attempt: Decoded) -> Candidates:
 
 
 def _masked(
-    scores: torch.Tensor, candidates: torch.Tensor | None, attempts: Sequence[Decoded]
+    scores: torch.Tensor, candidates: torch.Tensor | None, attempts: Sequence[AttemptState]
 ) -> tuple[torch.Tensor, list[float]]:
     """Exclude the tokens that attempts' masks leave out.
 
@@ -97,7 +97,7 @@ def _masked(
     return masked, logs
 
 
-def _end(attempt: Decoded) -> None:
+def _end(attempt: AttemptState) -> None:
     """End an attempt all of whose next tokens are left out, and those that come here after it."""
     attempt.status, attempt.blame = "aborted", DEAD_END
     attempt.launch.mask.close(attempt.token_ids)  # type: ignore[union-attr]  # it has left them out
@@ -109,7 +109,7 @@ def _end(attempt: Decoded) -> None:
 def _keep_laws(
     scores: torch.Tensor,
     candidates: torch.Tensor | None,
-    attempts: Sequence[Decoded],
+    attempts: Sequence[AttemptState],
     left: Sequence[float] | None,
 ) -> None:
     """Keep the laws of next tokens at places that others are likely to come by."""
@@ -122,7 +122,7 @@ def _keep_laws(
             attempts[row].place.law = law
 
 
-def _drawn(logits: torch.Tensor, attempts: Sequence[Decoded], chance: Sequence[float]) -> torch.Tensor:
+def _drawn(logits: torch.Tensor, attempts: Sequence[AttemptState], chance: Sequence[float]) -> torch.Tensor:
     """Draw for attempts of one mode and equal warpers; where that raises, request by request."""
     try:
         scores, candidates = warped(_process(logits, attempts), _law(attempts[0]).warpers)
@@ -157,7 +157,7 @@ def _drawn(logits: torch.Tensor, attempts: Sequence[Decoded], chance: Sequence[f
 def _chosen(
     scores: torch.Tensor,
     candidates: torch.Tensor | None,
-    attempts: Sequence[Decoded],
+    attempts: Sequence[AttemptState],
     chance: Sequence[float],
     left: Sequence[float] | None,
 ) -> torch.Tensor:
@@ -168,7 +168,7 @@ def _chosen(
 
 
 def _drawn_apart(
-    groups: Sequence[Sequence[int]], logits: torch.Tensor, attempts: Sequence[Decoded], chance: Sequence[float]
+    groups: Sequence[Sequence[int]], logits: torch.Tensor, attempts: Sequence[AttemptState], chance: Sequence[float]
 ) -> torch.Tensor:
     """Draw for groups of rows one after the other."""
     tokens = torch.zeros(len(attempts), dtype=torch.long, device=logits.device)
@@ -179,7 +179,7 @@ def _drawn_apart(
 
 def choose_tokens(
     scores: torch.Tensor,
-    attempts: Sequence[Decoded],
+    attempts: Sequence[AttemptState],
     chance: Sequence[float],
     candidates: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -212,7 +212,7 @@ def choose_tokens(
     return tokens
 
 
-def note(attempt: Decoded, finished: bool, cut: bool, now: float) -> None:
+def note(attempt: AttemptState, finished: bool, cut: bool, now: float) -> None:
     """Set the status of an attempt that ends with its newest token."""
     launch = attempt.launch
     if finished:
@@ -231,12 +231,12 @@ def note(attempt: Decoded, finished: bool, cut: bool, now: float) -> None:
             attempt.status = "abandoned"
 
 
-def _law(attempt: Decoded) -> GenerationLaw:
+def _law(attempt: AttemptState) -> GenerationLaw:
     law: GenerationLaw = attempt.launch.law
     return law
 
 
-def _texts(attempts: Sequence[Decoded]) -> Iterator[tuple[GenerationLaw, list[int], torch.Tensor]]:
+def _texts(attempts: Sequence[AttemptState]) -> Iterator[tuple[GenerationLaw, list[int], torch.Tensor]]:
     """For attempts of one prompt and length: law, rows, and token ids, prompt included and without padding."""
     for rows in grouped(range(len(attempts)), lambda row: (id(_law(attempts[row])), len(attempts[row].token_ids))):
         law = _law(attempts[rows[0]])
@@ -245,7 +245,7 @@ def _texts(attempts: Sequence[Decoded]) -> Iterator[tuple[GenerationLaw, list[in
         yield law, rows, torch.cat([prompt, new.to(prompt.device)], dim=1)
 
 
-def _process(logits: torch.Tensor, attempts: Sequence[Decoded]) -> torch.Tensor:
+def _process(logits: torch.Tensor, attempts: Sequence[AttemptState]) -> torch.Tensor:
     """Apply the logits processors, to each prompt's rows as if they were alone."""
     if not any(_law(attempt).processors for attempt in attempts):
         return logits
@@ -260,7 +260,7 @@ def _process(logits: torch.Tensor, attempts: Sequence[Decoded]) -> torch.Tensor:
     return scores
 
 
-def _settle(attempts: Sequence[Decoded]) -> None:
+def _settle(attempts: Sequence[AttemptState]) -> None:
     """Set the status of the attempts that end with their newest token."""
     now = time.monotonic()
     stopped: set[int] = set()
@@ -276,10 +276,10 @@ def _settle(attempts: Sequence[Decoded]) -> None:
         learn(attempt)
 
 
-def _stopped(law: GenerationLaw, attempts: Sequence[Decoded], ids: torch.Tensor) -> set[int]:
+def _stopped(law: GenerationLaw, attempts: Sequence[AttemptState], ids: torch.Tensor) -> set[int]:
     """Which attempts of one prompt a stopping criterion ends."""
     try:
-        done = torch.stack([ended_by(each, ids, None) for each in law.criteria]).any(0).tolist()
+        done = torch.stack([ended_rows(each, ids, None) for each in law.criteria]).any(0).tolist()
     except BaseException as error:  # of the user's own criterion
         own = own_error(error)
         for attempt in attempts:
@@ -288,7 +288,7 @@ def _stopped(law: GenerationLaw, attempts: Sequence[Decoded], ids: torch.Tensor)
     return {id(attempt) for attempt, stop in zip(attempts, done, strict=True) if stop}
 
 
-def _at_limit(attempt: Decoded, now: float) -> bool:
+def _at_limit(attempt: AttemptState, now: float) -> bool:
     law = _law(attempt)
     late = law.max_time is not None and now - attempt.began >= law.max_time
     return late or len(law.prompt_ids) + len(attempt.token_ids) >= law.max_length

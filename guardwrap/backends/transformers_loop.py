@@ -15,12 +15,12 @@ import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import MaxLengthCriteria, MaxTimeCriteria
 
-from guardwrap.backends.generation_law import ended_by
+from guardwrap.backends.generation_law import ended_rows
 from guardwrap.backends.memory import halved
 from guardwrap.backends.token_sampling import begun, choose_tokens, note
 from guardwrap.environment.transformers_internals import sampling_loop, stand_in
 from guardwrap.errors import UsageError, own_error
-from guardwrap.scheduling.backend import Capabilities, Decoded, Ids, Launch, Mask
+from guardwrap.scheduling.backend import AttemptState, Capabilities, Ids, Launch, TokenMask
 
 __all__ = ["GenerateBackend"]
 
@@ -59,12 +59,12 @@ class GenerateBackend:
             found.setdefault(launch.request, []).append(0)
         return found
 
-    def launch(self, launches: Sequence[Launch]) -> list[Decoded]:
+    def launch(self, launches: Sequence[Launch]) -> list[AttemptState]:
         """Queue new attempts, at most ``room`` of them; return those that ended at once: there are none."""
         self._queue += launches
         return []
 
-    def advance(self) -> list[Decoded]:
+    def advance(self) -> list[AttemptState]:
         """Draw the attempts of the prompt whose turn it is, and return them."""
         law = self._queue[0].law
         turn = [i for i, launch in enumerate(self._queue) if launch.law is law][: self._size]
@@ -81,16 +81,16 @@ class GenerateBackend:
         self._queue = [launch for i, launch in enumerate(self._queue) if i not in turn]
         return attempts
 
-    def cancel(self, unneeded: Callable[[Launch], bool]) -> list[Decoded]:
+    def cancel(self, unneeded: Callable[[Launch], bool]) -> list[AttemptState]:
         """Forget the attempts that are not needed any more; return those that had begun: there are none."""
         self._queue = [launch for launch in self._queue if not unneeded(launch)]
         return []
 
-    def narrow(self, launch: Launch, lookahead: Mask, ended: Sequence[tuple[Ids, bool]]) -> None:
+    def narrow(self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]) -> None:
         """See Backend: texts are drawn whole, so nothing is left out."""
 
 
-def _draw(attempts: Sequence[Decoded]) -> None:
+def _draw(attempts: Sequence[AttemptState]) -> None:
     """Draw attempts of one prompt with one call of the model's ``generate``, to their end.
 
     Raises
@@ -130,7 +130,7 @@ def _draw(attempts: Sequence[Decoded]) -> None:
     law.generate(custom_generate=sample, **more)
 
 
-def _running(attempts: Sequence[Decoded]) -> list[int]:
+def _running(attempts: Sequence[AttemptState]) -> list[int]:
     """Rows whose attempts have not ended: ``generate`` goes on with the others' padding until the last one ends."""
     return [row for row, attempt in enumerate(attempts) if attempt.status == "running"]
 
@@ -138,7 +138,7 @@ def _running(attempts: Sequence[Decoded]) -> list[int]:
 class _Choice(LogitsProcessor):
     """The last logits processor: draws a token for each running attempt, notes it, and leaves only that."""
 
-    def __init__(self, attempts: Sequence[Decoded]) -> None:
+    def __init__(self, attempts: Sequence[AttemptState]) -> None:
         self._attempts = attempts
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -155,14 +155,14 @@ class _Choice(LogitsProcessor):
 class _Settled(StoppingCriteriaList):
     """Stopping criteria that note how each attempt ended, each by its own."""
 
-    def __init__(self, criteria: StoppingCriteriaList, attempts: Sequence[Decoded]) -> None:
+    def __init__(self, criteria: StoppingCriteriaList, attempts: Sequence[AttemptState]) -> None:
         super().__init__(criteria)
         self._attempts = attempts
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         finished = cut = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
         for criterion in self:
-            stops = ended_by(criterion, input_ids, scores, **kwargs)
+            stops = ended_rows(criterion, input_ids, scores, **kwargs)
             if type(criterion) in (MaxLengthCriteria, MaxTimeCriteria):
                 cut = cut | stops
             else:

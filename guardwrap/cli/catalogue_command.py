@@ -11,16 +11,16 @@ import typer
 import yaml
 
 from guardwrap.cli.init_command import editor_schema
-from guardwrap.constraints.files.catalogue import catalogue_names, catalogue_path
+from guardwrap.constraints.files.catalogue_files import catalogue_names, catalogue_path
 from guardwrap.constraints.files.coerce import catalogue as entry
 from guardwrap.constraints.views import sentences
 from guardwrap.environment.package_data import CARD, PREFIX, adapters
 from guardwrap.errors import UsageError
 
-__all__ = ["catalogue"]
+__all__ = ["show_catalogue"]
 
 
-def catalogue(
+def show_catalogue(
     name: Annotated[str | None, typer.Argument(show_default=False, help="Print this file instead of the list.")] = None,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of constraint files, for editors.")

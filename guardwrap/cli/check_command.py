@@ -14,7 +14,7 @@ from guardwrap.cli.signals import ends_at_once
 from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.files.constraint_file import ConstraintFile
-from guardwrap.constraints.files.proposal_fields import misfit
+from guardwrap.constraints.files.proposal_fields import adapter_misfit
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.schema_notes import misspelt, unheeded
 from guardwrap.constraints.kinds.classifier import Classifier
@@ -30,7 +30,7 @@ __all__ = ["check"]
 
 
 @dataclass(frozen=True)
-class Judged:
+class CheckedText:
     """One text with what became of it.
 
     Parameters
@@ -84,15 +84,19 @@ def check(
     if digest:
         typer.echo(read.constraint.digest)
         return
-    if read.adapter is not None and read.source is not None and (other := misfit(read.adapter, read.constraint)):
+    if (
+        read.adapter is not None
+        and read.source is not None
+        and (other := adapter_misfit(read.adapter, read.constraint))
+    ):
         way_out = "use the one it is for, or, if you mean it, {source: ..., allow_mismatch: true}"
         raise read.source.error(("adapter",), f"{other}; {way_out}")
     given = [*(texts or []), *(line for _, line in (lines(from_file) if from_file else ()))]
     if any(isinstance(part, Classifier) for part in walk(read.constraint)):
         quieten_transformers()
     expected = [True] * len(read.accepts) + [False] * len(read.rejects)
-    examples = judged(read.constraint, [*read.accepts, *read.rejects], expected)
-    results = judged(read.constraint, given, [True] * len(given))
+    examples = check_texts(read.constraint, [*read.accepts, *read.rejects], expected)
+    results = check_texts(read.constraint, given, [True] * len(given))
     ok = all(item.right for item in (*examples, *results))
     if as_json:
         typer.echo(json.dumps(_as_dict(file, read, examples, results, ok), ensure_ascii=False, indent=2))
@@ -101,7 +105,7 @@ def check(
     raise typer.Exit(0 if ok else 1)
 
 
-def judged(constraint: Constraint, texts: Sequence[str], expected: Sequence[bool]) -> list[Judged]:
+def check_texts(constraint: Constraint, texts: Sequence[str], expected: Sequence[bool]) -> list[CheckedText]:
     """Judge texts by every part of a constraint, not only up to the first that rejects.
 
     Parameters
@@ -114,7 +118,7 @@ def judged(constraint: Constraint, texts: Sequence[str], expected: Sequence[bool
         For each, whether it should be accepted.
     """
     draws = [Draw(prompt="", token_ids=(), text=text) for text in texts]
-    items = [Judged(text, want, (), ()) for text, want in zip(texts, expected, strict=True)]
+    items = [CheckedText(text, want, (), ()) for text, want in zip(texts, expected, strict=True)]
     with judging():
         for part in constraint.parts:
             if _counts_tokens(part):
@@ -150,7 +154,7 @@ def _notes(constraint: Constraint) -> list[str]:
     return notes
 
 
-def _print(file: str, read: ConstraintFile, examples: Sequence[Judged], results: Sequence[Judged]) -> None:
+def _print(file: str, read: ConstraintFile, examples: Sequence[CheckedText], results: Sequence[CheckedText]) -> None:
     parts = len(read.constraint.parts)
     typer.echo(f"{file}: valid, {parts} part{'s' * (parts != 1)}")
     for note in _notes(read.constraint):
@@ -168,14 +172,14 @@ def _print(file: str, read: ConstraintFile, examples: Sequence[Judged], results:
         typer.secho(f"text {number} {_verdict(item)}: {in_one_line(item.text)}", fg=colour)
 
 
-def _verdict(item: Judged) -> str:
+def _verdict(item: CheckedText) -> str:
     parts = zip(map(quoted, item.failed), item.reasons, strict=True)
     named = (f"{title} ({reason})" if reason else title for title, reason in parts)
     return f"rejected by {', '.join(named)}" if item.failed else "accepted"
 
 
 def _as_dict(
-    file: str, read: ConstraintFile, examples: Sequence[Judged], results: Sequence[Judged], ok: bool
+    file: str, read: ConstraintFile, examples: Sequence[CheckedText], results: Sequence[CheckedText], ok: bool
 ) -> dict[str, Any]:
     return {
         "file": file,

@@ -20,24 +20,24 @@ from guardwrap.cli.shared import (
     fail,
     known,
     load_session,
-    printable,
+    printable_text,
     progress_bar,
     require_folder,
 )
-from guardwrap.cli.signals import ended_by, ends_at_once, terminated_in_order
+from guardwrap.cli.signals import ends_at_once, exit_of, terminated_in_order
 from guardwrap.documents.validation import read_option
-from guardwrap.evaluation.evaluation_settings import EvaluationSettings, read_settings
+from guardwrap.evaluation.evaluation_settings import EvaluationSettings, read_evaluation_settings
 from guardwrap.report.figure_export import require_matplotlib
 
 if TYPE_CHECKING:
     from guardwrap.evaluation.recording import Tick
 
-__all__ = ["evaluate"]
+__all__ = ["run_evaluation"]
 
 _SHOWN = ("acceptance_rate", "kl_gold_base", "kl_gold_guarded")
 
 
-def evaluate(
+def run_evaluation(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", show_default=False, help="What to compare: a YAML file.")],
     out: Out,
     attempts: Annotated[
@@ -85,7 +85,7 @@ def evaluate(
     named = None if sampler is None else read_option(sampler, "--sampler")
     given = {"attempts": attempts, "model": model, "sampler": named, "seed": seed, "batch_size": batch_size}
     changes = known(given)
-    settings, constraint = read_settings(config, changes=changes, allow_code=allow_code)
+    settings, constraint = read_evaluation_settings(config, changes=changes, allow_code=allow_code)
     with ends_at_once():
         from guardwrap.evaluation.evaluation_claims import next_step
         from guardwrap.evaluation.evaluation_run import evaluate as run
@@ -101,13 +101,13 @@ def evaluate(
         with terminated_in_order(), _progress(settings) as tick:
             found = run(source, settings, constraint, out, tick, load)
     except KeyboardInterrupt as interruption:
-        word, code = ended_by(interruption)
+        word, code = exit_of(interruption)
         kept = f"attempts are in {out}, but for the last ones, at most {CHUNK:,} a prompt"
         raise typer.Exit(fail(f"{word}: {kept}; continue with the same command", code)) from None
     for name, figures in mean_over_prompts(found.prompts).items():
         shown = ", ".join(f"{LABELS[key]} {figures[key]}" for key in _SHOWN if key in figures)
-        typer.echo(f"{printable(name)}: {shown}")
-    typer.echo(f"recommended: {printable(next_step(found))}")
+        typer.echo(f"{printable_text(name)}: {shown}")
+    typer.echo(f"recommended: {printable_text(next_step(found))}")
     typer.echo(str(out / "report.html"))
 
 

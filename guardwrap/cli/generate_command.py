@@ -15,9 +15,9 @@ from guardwrap.budget import Budget
 from guardwrap.cli.flags import in_flags
 from guardwrap.cli.generate_run import Run, missing_texts, require_another_seed
 from guardwrap.cli.out_of_order_cache import read_ahead
-from guardwrap.cli.proposal_options import in_words, proposed_by
-from guardwrap.cli.results import Finished, check_output, is_of_run, read_finished
-from guardwrap.cli.retry import Again
+from guardwrap.cli.proposal_options import describe_proposal, proposed_by
+from guardwrap.cli.results import WrittenLines, check_output, is_of_run, read_finished
+from guardwrap.cli.retry import RetryRun
 from guardwrap.cli.shared import (
     Adapter,
     AllowCode,
@@ -35,14 +35,14 @@ from guardwrap.cli.shared import (
     load_generator,
     read_constraints,
 )
-from guardwrap.cli.signals import ended_by, ends_at_once, terminated_in_order
-from guardwrap.cli.signals import in_words as why
+from guardwrap.cli.signals import describe_os_error as why
+from guardwrap.cli.signals import ends_at_once, exit_of, terminated_in_order
 from guardwrap.constraints.combinators import All
 from guardwrap.documents.validation import read_option
 from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.outcomes import plain
 from guardwrap.prompt_files.overrides import own_of
-from guardwrap.prompt_files.prompts import Item, source_of
+from guardwrap.prompt_files.prompts import Item, prompt_source_of
 
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
@@ -198,7 +198,7 @@ def generate(
         given, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal, served=served
     )
     generator = generator_of(model, endpoint)
-    source = source_of(prompts or [], file, jsonl, parquet)
+    source = prompt_source_of(prompts or [], file, jsonl, parquet)
     if source.path is not None:
         over = known(limits) if retry_failed else None
         source = dataclasses.replace(source, read_own=own_of(source.path, given.constraint, budget, over))
@@ -231,7 +231,7 @@ def generate(
             {
                 "constraint": given.constraint.digest,
                 "sampler": chosen.name,
-                "proposal": in_words(proposed, drawing, given.constraint),
+                "proposal": describe_proposal(proposed, drawing, given.constraint),
                 "number of texts": count,
                 "budget": plain(budget),
                 "settings": settings,
@@ -253,11 +253,11 @@ def generate(
         check_output(output, source, resume=resume, overwrite=overwrite)
     total = source.count()
     items = source.items()
-    done = Finished()
+    done = WrittenLines()
     kept, seed_kept = ({}, None) if output is None else read_ahead(output)
     ahead: dict[str, Any] = {}
     if output and resume:
-        words = partial(in_words, proposed, drawing, served=served)
+        words = partial(describe_proposal, proposed, drawing, served=served)
         drawn_from = words(given.constraint)
 
         def report_of(item: Item) -> dict[str, Any]:
@@ -291,7 +291,7 @@ def generate(
 
     again = None
     if output and retry_failed and done.failed:
-        again = Again(done, fresh, settings, output=output, quiet=quiet)
+        again = RetryRun(done, fresh, settings, output=output, quiet=quiet)
         _go(again, guarded, {**options, "seed": fresh})
         done = dataclasses.replace(done, size=again.size, short=again.short)
     run_seed = fresh if done.seed is None else done.seed
@@ -311,7 +311,7 @@ def _go(run: Run, guarded: Callable[[], GuardedGenerator], options: dict[str, An
         with terminated_in_order():
             run.go(wrapper, options)
     except KeyboardInterrupt as interruption:
-        word, code = ended_by(interruption)
+        word, code = exit_of(interruption)
         raise typer.Exit(fail(f"{word}: {run.state()}", code)) from None
     except OSError as error:
         raise typer.Exit(fail(f"{why(error)}; {run.state()}", 1)) from None

@@ -17,9 +17,9 @@ import typer
 from guardwrap.cli.flags import in_flags
 from guardwrap.cli.out_of_order_cache import keep_ahead, path_of
 from guardwrap.cli.progress_log import Far, telling
-from guardwrap.cli.results import Finished, line_file, to_line
+from guardwrap.cli.results import WrittenLines, line_file, to_line
 from guardwrap.cli.shared import fail, in_one_line, show
-from guardwrap.constraints.files.coerce import Own
+from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.documents.inputs import irregular
 from guardwrap.errors import PromptError, UsageError
 from guardwrap.outcomes import Outcome
@@ -75,7 +75,7 @@ class Run:
         self,
         items: Iterator[Item],
         total: int | None,
-        done: Finished,
+        done: WrittenLines,
         settings: Mapping[str, Any],
         *,
         output: Path | None,
@@ -97,7 +97,7 @@ class Run:
         self._ended: dict[int, Outcome] = {}  # of these, what waits for one before it
         self._waiting: dict[int, bytes] = {}  # lines of an earlier run whose turn has not come
         self._reused = 0
-        self._own: deque[Own] = deque()
+        self._own: deque[PerPromptOptions] = deque()
         self._current: Item | None = None
         self._begun = False
         self._told = False
@@ -207,7 +207,7 @@ class Run:
             call += 1
         self._begun = True
 
-    def _own_of_each(self) -> Iterator[Own]:
+    def _own_of_each(self) -> Iterator[PerPromptOptions]:
         """Yield what the prompts ask for on their own: one for each that was taken, right after it."""
         while self._own:
             yield self._own.popleft()

@@ -33,14 +33,14 @@ from guardwrap.cli.shared import (
     generator_of,
     known,
     load_generator,
-    printable,
+    printable_text,
     read_constraints,
 )
 from guardwrap.documents.validation import read_option
 from guardwrap.errors import UsageError
 from guardwrap.formatting import counted
 from guardwrap.prompt_files.overrides import OPTIONS, own_of
-from guardwrap.prompt_files.prompts import Item, source_of
+from guardwrap.prompt_files.prompts import Item, prompt_source_of
 
 __all__ = ["plan"]
 
@@ -113,7 +113,7 @@ def plan(
         "max_seconds": max_seconds,
     }
     budget = dataclasses.replace(given.budget or Budget(), **known(limits))
-    source = source_of(prompts or [], file, jsonl)
+    source = prompt_source_of(prompts or [], file, jsonl)
     if source.path is not None:
         source = dataclasses.replace(source, read_own=own_of(source.path, given.constraint, budget))
     first, others = _tried(islice(source.items(), _SHOWN) if source.streams else source.items())
@@ -160,7 +160,7 @@ def plan(
     if source.path is not None:  # by their lines, as not only the first are tried
         advice = by_places(advice, [item.where for item in first])
     made = dataclasses.replace(made, advice=advice)
-    typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable(in_flags(str(made))))
+    typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable_text(in_flags(str(made))))
     if others and not as_json:
         typer.echo(_of_others(first, others, [each.attempts.value for each in made.forecasts]))
 

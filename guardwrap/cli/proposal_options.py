@@ -8,9 +8,9 @@ from guardwrap.cli.signals import ends_at_once
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.errors import UsageError
-from guardwrap.proposals import Adapter, Masked, Prompt, merged
+from guardwrap.proposals import Adapter, Masked, Prompt, merge_proposals
 
-__all__ = ["in_words", "proposed_by"]
+__all__ = ["describe_proposal", "proposed_by"]
 
 
 def proposed_by(
@@ -47,13 +47,13 @@ def proposed_by(
     told = None if proposal is None else Prompt(proposal)
     near = (told, adapter if adapter is None or served else Adapter(adapter))
     try:
-        found, drawing = merged(near, (file.proposal, file.adapter))
+        found, drawing = merge_proposals(near, (file.proposal, file.adapter))
     except UsageError:
         raise UsageError("attempts come from --proposal or from --adapter, not both; leave one of them out") from None
     return Masked(found) if masked and not isinstance(found, Masked) else found, drawing
 
 
-def in_words(proposal: Any, adapter: Any, constraint: Constraint, *, served: bool = False) -> str | None:
+def describe_proposal(proposal: Any, adapter: Any, constraint: Constraint, *, served: bool = False) -> str | None:
     """Say what reports will call what attempts are drawn from, without loading it.
 
     Parameters
@@ -72,9 +72,9 @@ def in_words(proposal: Any, adapter: Any, constraint: Constraint, *, served: boo
     """
     if served:
         with ends_at_once():
-            from guardwrap.session.endpoint_session import source_of
+            from guardwrap.session.endpoint_session import endpoint_proposal_of
 
-        source = source_of(proposal, adapter)
+        source = endpoint_proposal_of(proposal, adapter)
         return None if source is None else source.in_words(constraint)
     masked = isinstance(proposal, Masked)
     inner = proposal.proposal if masked else proposal
@@ -83,5 +83,5 @@ def in_words(proposal: Any, adapter: Any, constraint: Constraint, *, served: boo
         with ends_at_once():
             from guardwrap.adapters import loaded  # torch comes with it
 
-        words = loaded.in_words(adapter, constraint)
+        words = loaded.describe_adapter(adapter, constraint)
     return f"{words or 'the model itself'}, masked" if masked else words

@@ -16,12 +16,12 @@ from guardwrap.cli.generate_run import missing_texts, require_another_seed
 from guardwrap.cli.progress_log import Far, telling
 from guardwrap.cli.shared import fail
 from guardwrap.cli.signals import INTERRUPTED
-from guardwrap.cli.signals import in_words as why
+from guardwrap.cli.signals import describe_os_error as why
 from guardwrap.errors import GuardwrapError, UsageError
-from guardwrap.prompt_files.prompts import Item, Source
+from guardwrap.prompt_files.prompts import Item, PromptSource
 from guardwrap.ray.dataset_rows import numbered
 from guardwrap.ray.parquet import parquet_items
-from guardwrap.ray.ray_job import order_of, require_same, run
+from guardwrap.ray.ray_job import order_of, require_same, run_job
 from guardwrap.ray.ray_library import connected, library
 from guardwrap.ray.result_folder import Folder
 from guardwrap.ray.worker import Recipe
@@ -30,7 +30,7 @@ __all__ = ["on_ray"]
 
 
 def on_ray(
-    source: Source,
+    source: PromptSource,
     output: Path | None,
     recipe: Recipe,
     made_with: Mapping[str, Any],
@@ -99,7 +99,7 @@ def on_ray(
             ):
                 if begun is None:
                     folder.begin({**made_with, "seed": of_run})
-                run(items, order, folder, recipe, ray, workers=workers, gpus=gpus, retry_seed=retry)
+                run_job(items, order, folder, recipe, ray, workers=workers, gpus=gpus, retry_seed=retry)
         except KeyboardInterrupt:
             raise typer.Exit(fail(f"interrupted: {_state(folder, order)}", INTERRUPTED)) from None
         except OSError as error:
@@ -112,7 +112,7 @@ def on_ray(
             raise missing_texts(short, len(order), "rows", advice, kept=True, seed=seed)
 
 
-def _items_of(source: Source) -> Callable[[], Iterator[Item]]:
+def _items_of(source: PromptSource) -> Callable[[], Iterator[Item]]:
     if source.parquet:
         return lambda: parquet_items(str(source.path), source.read_own)
     return source.items

@@ -16,11 +16,11 @@ from guardwrap.environment.atomic_files import write_whole
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import Outcome
 from guardwrap.prompt_files.overrides import OPTIONS
-from guardwrap.prompt_files.prompts import Item, Source
+from guardwrap.prompt_files.prompts import Item, PromptSource
 from guardwrap.prompt_files.records import AGAIN, record_of, to_bytes
 from guardwrap.proposals import ELSEWHERE
 
-__all__ = ["Finished", "check_output", "line_file", "read_finished", "replace_lines", "to_line"]
+__all__ = ["WrittenLines", "check_output", "line_file", "read_finished", "replace_lines", "to_line"]
 
 
 def to_line(item: Item, outcome: Outcome, settings: Mapping[str, Any]) -> bytes:
@@ -29,7 +29,7 @@ def to_line(item: Item, outcome: Outcome, settings: Mapping[str, Any]) -> bytes:
 
 
 @dataclass(frozen=True)
-class Finished:
+class WrittenLines:
     """What an interrupted run has left.
 
     Parameters
@@ -54,7 +54,7 @@ class Finished:
     failed: tuple[tuple[int, Item, int, int], ...] = ()
 
 
-def check_output(path: Path, source: Source, *, resume: bool, overwrite: bool) -> None:
+def check_output(path: Path, source: PromptSource, *, resume: bool, overwrite: bool) -> None:
     """Raise UsageError where writing to the path would lose something or cannot work."""
     if resume and overwrite:
         raise UsageError("--resume keeps what --overwrite throws away; give one of them")
@@ -87,7 +87,7 @@ def read_finished(
     settings: Mapping[str, Any],
     *,
     other_budget: bool = False,
-) -> Finished:
+) -> WrittenLines:
     """Go through what an interrupted run has left, and skip the prompts that it is about.
 
     Parameters
@@ -109,7 +109,7 @@ def read_finished(
     UsageError
         If the file is not what this run with these prompts would have left.
     """
-    done = Finished()
+    done = WrittenLines()
     if not path.exists():
         return done
     failed: list[tuple[int, Item, int, int]] = []
@@ -123,7 +123,7 @@ def read_finished(
                 raise UsageError(f"{where}: there are fewer prompts than lines; resume with the same prompts")
             data, again, seed = _same_run(where, raw, item, run_of, settings, done.seed, other_budget=other_budget)
             failed += [] if data["ok"] else [(number, item, again, len(data.get("texts") or ()))]
-            done = Finished(number + 1, done.size + len(raw), len(failed), seed)
+            done = WrittenLines(number + 1, done.size + len(raw), len(failed), seed)
     return replace(done, failed=tuple(failed))
 
 

@@ -10,18 +10,18 @@ from time import monotonic
 from typing import Any
 
 from guardwrap.cli.generate_run import Run, Write
-from guardwrap.cli.results import Finished, replace_lines, to_line
+from guardwrap.cli.results import WrittenLines, replace_lines, to_line
 from guardwrap.outcomes import Outcome
 from guardwrap.prompt_files.prompts import Item
 from guardwrap.prompt_files.records import AGAIN
 
-__all__ = ["Again"]
+__all__ = ["RetryRun"]
 
 EVERY = 60.0
 """Seconds after which the file is written anew: what is killed loses no more than these."""
 
 
-class Again(Run):
+class RetryRun(Run):
     """Prompts that are drawn for again. Their new lines stand in the place of old ones with no more texts; others stay.
 
     Parameters
@@ -42,13 +42,13 @@ class Again(Run):
     timed = False  # what passes at once is done first, and the rest takes the longer
 
     def __init__(
-        self, done: Finished, seed: int, settings: Mapping[str, Any], *, output: Path, quiet: bool = False
+        self, done: WrittenLines, seed: int, settings: Mapping[str, Any], *, output: Path, quiet: bool = False
     ) -> None:
         items = (
             dataclasses.replace(item, own=dataclasses.replace(item.own, seed=seed, number=number))
             for number, item, _, _ in done.failed
         )
-        super().__init__(items, len(done.failed), Finished(), settings, output=output, quiet=quiet)
+        super().__init__(items, len(done.failed), WrittenLines(), settings, output=output, quiet=quiet)
         self.size = done.size
         self._path = output
         self._failed = done.failed

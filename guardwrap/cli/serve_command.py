@@ -58,10 +58,10 @@ def serve(
     if missing:
         raise UsageError(f"guardwrap serve needs {missing[0]}, which is not installed: pip install 'guardwrap[serve]'")
     with ends_at_once():
-        from guardwrap.serve.lifecycle import listen, log_to_stderr, run, url_of
+        from guardwrap.serve.lifecycle import listen, log_to_stderr, run_server, url_of
         from guardwrap.serve.parsed_request import ANYTHING
         from guardwrap.serve.routes import create_app, menu_of
-        from guardwrap.serve.server_settings import read_settings
+        from guardwrap.serve.server_settings import read_server_settings
     changes = known(
         {
             "model": model,
@@ -76,7 +76,7 @@ def serve(
             "allow_code": allow_code or None,
         }
     )
-    settings = read_settings(config, changes=changes)
+    settings = read_server_settings(config, changes=changes)
     if settings.allow_code and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     menu = menu_of(settings)  # what is wrong with it is said before a model is loaded
@@ -94,7 +94,7 @@ def serve(
     url = url_of(listening)
     if settings.keys is None and not _is_loopback(listening.getsockname()[0]):
         typer.echo("guardwrap: without keys, whoever reaches this server may use it (see keys: in docs)", err=True)
-    run(app, listening, lambda: typer.echo(f"guardwrap serves {settings.served_name} on {url}"))
+    run_server(app, listening, lambda: typer.echo(f"guardwrap serves {settings.served_name} on {url}"))
 
 
 def _is_loopback(address: str) -> bool:

@@ -14,7 +14,7 @@ import typer
 
 from guardwrap.cli.flags import in_flags
 from guardwrap.cli.signals import ends_at_once
-from guardwrap.constraints.files.catalogue import catalogue_names
+from guardwrap.constraints.files.catalogue_files import catalogue_names
 from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.environment.package_data import PREFIX
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from guardwrap.generator import GuardedGenerator
     from guardwrap.outcomes import Outcome
-    from guardwrap.session.local_session import Session
+    from guardwrap.session.local_session import LocalSession
 
 __all__ = [
     "Adapter",
@@ -48,7 +48,7 @@ __all__ = [
     "known",
     "load_generator",
     "load_session",
-    "printable",
+    "printable_text",
     "progress_bar",
     "read_constraints",
     "require_folder",
@@ -233,15 +233,15 @@ def load_generator(model: Any, constraints: Any, *, dtype: str | None = None, **
     return _loaded(lambda: GuardedGenerator(model, constraints, **options), dtype)
 
 
-def load_session(model: str, constraints: Any, *, dtype: str | None = None, **options: Any) -> Session:
-    """Make a ``Session``, for what draws attempts and returns no texts; parameters as of ``load_generator``."""
+def load_session(model: str, constraints: Any, *, dtype: str | None = None, **options: Any) -> LocalSession:
+    """Make a ``LocalSession``, for what draws attempts and returns no texts; parameters as of ``load_generator``."""
     with ends_at_once():
-        from guardwrap.session.local_session import Session
+        from guardwrap.session.local_session import LocalSession
 
-    return _loaded(lambda: Session(model, constraints, **options), dtype)
+    return _loaded(lambda: LocalSession(model, constraints, **options), dtype)
 
 
-_Loaded = TypeVar("_Loaded", "GuardedGenerator", "Session")
+_Loaded = TypeVar("_Loaded", "GuardedGenerator", "LocalSession")
 
 
 def _loaded(make: Callable[[], _Loaded], dtype: str | None) -> _Loaded:
@@ -256,7 +256,7 @@ def _loaded(make: Callable[[], _Loaded], dtype: str | None) -> _Loaded:
     return made
 
 
-def printable(text: str) -> str:
+def printable_text(text: str) -> str:
     """Replace what a terminal would obey instead of show, such as escape sequences."""
     return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
 
@@ -274,7 +274,7 @@ def show(console: Console, outcome: Outcome) -> None:
 
     texts = Table.grid(padding=(0, 2, 0, 0))
     for number, text in enumerate(outcome.texts, start=1):
-        texts.add_row(f"{number:3}.", Text(printable(text).strip(), style="green"))
+        texts.add_row(f"{number:3}.", Text(printable_text(text).strip(), style="green"))
     if outcome.texts:
         console.print(texts)
     if not outcome.ok:

@@ -14,13 +14,13 @@ __all__ = [
     "INTERRUPTED",
     "TERMINATED",
     "Terminated",
-    "complete",
+    "describe_os_error",
     "end_at_once",
     "end_from_now_on",
-    "ended_by",
     "ends_at_once",
-    "in_words",
+    "exit_of",
     "let_go",
+    "open_closed_streams",
     "terminated_in_order",
 ]
 
@@ -35,7 +35,7 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM has come."""
 
 
-def ended_by(interruption: KeyboardInterrupt) -> tuple[str, int]:
+def exit_of(interruption: KeyboardInterrupt) -> tuple[str, int]:
     """Return a word for what ended a command, Ctrl-C or SIGTERM, and the exit code."""
     return ("terminated", TERMINATED) if isinstance(interruption, Terminated) else ("interrupted", INTERRUPTED)
 
@@ -96,7 +96,7 @@ def terminated_in_order() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def complete() -> None:
+def open_closed_streams() -> None:
     """Open what the caller has closed, so that no file of ours takes its number.
 
     Reading finds the end at once; writing to stdout fails, and what is said on stderr is lost.
@@ -111,7 +111,7 @@ def complete() -> None:
             setattr(sys, name, stream)
 
 
-def in_words(error: OSError) -> str:
+def describe_os_error(error: OSError) -> str:
     """Say in one line what the system refused; what names no file is about a stream, in most cases."""
     if error.filename:
         return f"{error.strerror or type(error).__name__}: {error.filename}"

@@ -24,15 +24,15 @@ from guardwrap.cli.shared import (
     progress_bar,
     require_folder,
 )
-from guardwrap.cli.signals import ended_by, ends_at_once, terminated_in_order
+from guardwrap.cli.signals import ends_at_once, exit_of, terminated_in_order
 
 if TYPE_CHECKING:
     from guardwrap.training import Row, Stage
 
-__all__ = ["train"]
+__all__ = ["run_training"]
 
 
-def train(
+def run_training(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", show_default=False, help="What to train: a YAML file.")],
     out: Out,
     model: OtherModel = None,
@@ -75,7 +75,7 @@ def train(
         with terminated_in_order(), _progress() as (tick, follow):
             trained = run(guarded, settings, out, tick=tick, follow=follow)
     except KeyboardInterrupt as interruption:
-        word, code = ended_by(interruption)
+        word, code = exit_of(interruption)
         raise typer.Exit(fail(f"{word}; continue with the same command, {out} has it all", code)) from None
     if not shards.is_main():
         return

@@ -13,19 +13,26 @@ import typer
 from typer.core import TyperGroup
 
 from guardwrap import __version__
-from guardwrap.cli.catalogue_command import catalogue
+from guardwrap.cli.catalogue_command import show_catalogue
 from guardwrap.cli.check_command import check
 from guardwrap.cli.demo_command import demo
 from guardwrap.cli.doctor_command import doctor
-from guardwrap.cli.evaluate_command import evaluate
+from guardwrap.cli.evaluate_command import run_evaluation
 from guardwrap.cli.generate_command import generate
 from guardwrap.cli.init_command import init
 from guardwrap.cli.plan_command import plan
 from guardwrap.cli.report_command import report
 from guardwrap.cli.serve_command import serve
 from guardwrap.cli.shared import Verbose, fail
-from guardwrap.cli.signals import INTERRUPTED, complete, end_at_once, end_from_now_on, in_words, let_go
-from guardwrap.cli.train_command import train
+from guardwrap.cli.signals import (
+    INTERRUPTED,
+    describe_os_error,
+    end_at_once,
+    end_from_now_on,
+    let_go,
+    open_closed_streams,
+)
+from guardwrap.cli.train_command import run_training
 from guardwrap.errors import GuardwrapError
 
 __all__ = ["app", "main"]
@@ -69,10 +76,10 @@ class OneLineErrors(TyperGroup):
         except (KeyboardInterrupt, typer.Abort):
             code = fail("interrupted", INTERRUPTED)
         except OSError as error:  # also where whoever read stdout has had enough, as in `guardwrap catalogue | head -1`
-            code = fail(in_words(error), 1)
+            code = fail(describe_os_error(error), 1)
         except SystemExit as error:  # as rich ends a program
             broken = error.__context__
-            code = fail(in_words(broken), 1) if isinstance(broken, BrokenPipeError) else error.code
+            code = fail(describe_os_error(broken), 1) if isinstance(broken, BrokenPipeError) else error.code
         except Exception as error:
             code = self._unexpected(error)
         let_go()
@@ -141,18 +148,18 @@ app.command()(demo)
 app.command()(init)
 app.command()(generate)
 app.command()(plan)
-app.command()(evaluate)
-app.command()(train)
+app.command("evaluate")(run_evaluation)
+app.command("train")(run_training)
 app.command()(report)
 app.command()(serve)
 app.command()(check)
-app.command()(catalogue)
+app.command("catalogue")(show_catalogue)
 app.command()(doctor)
 
 
 def main() -> None:
     """Run the command line."""
-    complete()
+    open_closed_streams()
     try:
         app()
     except KeyboardInterrupt:  # a second one, while the first was seen to

@@ -23,10 +23,13 @@ from guardwrap.outcomes import Draw
 if TYPE_CHECKING:
     from guardwrap.constraints.combinators import All, AnyOf
 
-__all__ = ["COMBINATORS", "PYDANTIC_SCHEMA", "Constraint", "walk"]
+__all__ = ["COMBINATORS", "EXPENSIVE", "PYDANTIC_SCHEMA", "Constraint", "walk"]
 
 COMBINATORS: dict[str, Any] = {}
 """The classes that operators make, by name. ``combinators`` puts them here: they derive from ``Constraint``."""
+
+EXPENSIVE = 2
+"""``Constraint.cost`` of classifiers: these judge many texts together, and not the candidates of a token."""
 
 PYDANTIC_SCHEMA: list[Callable[[Any], Any]] = []
 """What pydantic reads a constraint of any kind by. ``files.named`` puts it here, as it has to know all kinds."""
@@ -107,7 +110,7 @@ class Constraint(ABC):
 
     def spec(self) -> dict[str, Any]:
         """Return the canonical spelling as plain JSON types: what a constraint file says, defaults left out."""
-        return spelled(self, lambda part: part.spec())
+        return to_spec(self, lambda part: part.spec())
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
@@ -225,7 +228,7 @@ def instead(given: object) -> str:
     return ": write constraint(function)" if callable(given) else ""
 
 
-def spelled(constraint: Constraint, spell: Callable[[Constraint], dict[str, Any]]) -> dict[str, Any]:
+def to_spec(constraint: Constraint, spell: Callable[[Constraint], dict[str, Any]]) -> dict[str, Any]:
     """Spell a dataclass by its fields, and the constraints that it holds by a function.
 
     Raises
@@ -241,28 +244,28 @@ def spelled(constraint: Constraint, spell: Callable[[Constraint], dict[str, Any]
     for f in fields(constraint):  # type: ignore[arg-type]  # checked above
         value = getattr(constraint, f.name)
         if f.name != "kind" and value != f.default:
-            spec[f.name] = plain(value, spell)
+            spec[f.name] = plain_field(value, spell)
     return spec
 
 
-def plain(value: Any, spell: Callable[[Constraint], dict[str, Any]]) -> Any:
+def plain_field(value: Any, spell: Callable[[Constraint], dict[str, Any]]) -> Any:
     """Turn a field's value into JSON types."""
     if isinstance(value, Constraint):
         return spell(value)
     if isinstance(value, tuple | list):
-        return [plain(item, spell) for item in value]
+        return [plain_field(item, spell) for item in value]
     if isinstance(value, dict):
-        return {str(key): plain(item, spell) for key, item in value.items()}
+        return {str(key): plain_field(item, spell) for key, item in value.items()}
     return value
 
 
 def without_names(constraint: Constraint) -> dict[str, Any]:
     """Spell a constraint without the names that people give to it and its parts: they change no verdict."""
     if type(constraint).spec is Constraint.spec:
-        spec = spelled(constraint, without_names)
+        spec = to_spec(constraint, without_names)
     else:
         spec = constraint.spec()
-        spec |= {name: plain(value, without_names) for name, value in held(constraint).items() if name in spec}
+        spec |= {name: plain_field(value, without_names) for name, value in held(constraint).items() if name in spec}
     return {key: value for key, value in spec.items() if key != "name"}
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from guardwrap.constraints.verdicts import Verdict
-from guardwrap.documents.time_limits import VERDICT_SECONDS, StepOver, TimeLimit, apart, judging, time_limit
+from guardwrap.documents.time_limits import VERDICT_SECONDS, StepOver, TimeLimit, call_apart, judging, time_limit
 from guardwrap.errors import CheckFailed, GuardwrapError
 from guardwrap.outcomes import Draw
 
@@ -64,7 +64,7 @@ def run_check(constraint: Constraint, draws: Sequence[Draw]) -> list[bool]:
         return []
     with guarded_call(constraint), judging():
         check = partial(constraint.check, draws)
-        results = list(check() if constraint.interruptible else apart(check, constraint))
+        results = list(check() if constraint.interruptible else call_apart(check, constraint))
     if len(results) != len(draws):
         raise CheckFailed(constraint.title, f"returned {len(results)} results for {len(draws)} texts")
     for result in results:

@@ -10,10 +10,10 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.checking import guarded_call
 from guardwrap.constraints.monitors import Combined
 from guardwrap.constraints.verdicts import Monitor, Verdict
-from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, apart, now, step_is_over, time_limit
+from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, call_apart, now, step_is_over, time_limit
 from guardwrap.errors import CheckFailed
 
-__all__ = ["Reader", "Reading"]
+__all__ = ["PrefixReader", "ReadPrefix"]
 
 PATIENCE = 2
 RARELY = 50
@@ -22,7 +22,7 @@ MASK_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadPrefix:
     """How far a text has been read.
 
     Parameters
@@ -40,7 +40,7 @@ class Reading:
     blame: str | None = None
 
 
-class Reader:
+class PrefixReader:
     """Reads texts for a constraint.
 
     Parameters
@@ -62,9 +62,9 @@ class Reader:
         self._late: Counter[int] = Counter()
         self._masks_late: Counter[int] = Counter()
         self._parts = constraint.parts
-        self.start = Reading("", tuple((part.monitor(), 0) for part in constraint.parts))
+        self.start = ReadPrefix("", tuple((part.monitor(), 0) for part in constraint.parts))
 
-    def read(self, before: Reading, text: str) -> Reading:
+    def read(self, before: ReadPrefix, text: str) -> ReadPrefix:
         """Read on.
 
         Parameters
@@ -98,9 +98,9 @@ class Reader:
             self._late[slowest] += 1
             if self._late[slowest] > PATIENCE and self._late[slowest] * RARELY > self._asked:
                 self.slow.add(slowest)
-        return Reading(text, tuple(monitors), blame)
+        return ReadPrefix(text, tuple(monitors), blame)
 
-    def monitor(self, before: Reading) -> Monitor:
+    def monitor(self, before: ReadPrefix) -> Monitor:
         """Return a monitor of all parts that are still asked, after a text that has been read.
 
         Parameters
@@ -112,7 +112,7 @@ class Reader:
         parts = [monitor.read(behind) if (behind := before.text[done:]) else monitor for monitor, done in asked]
         return parts[0] if len(parts) == 1 else Combined(min, tuple(parts))
 
-    def violated(self, before: Reading, texts: Sequence[str]) -> list[bool]:
+    def violated(self, before: ReadPrefix, texts: Sequence[str]) -> list[bool]:
         """Say which texts, if one came next, no continuation could satisfy the constraint after.
 
         Parameters
@@ -155,7 +155,7 @@ def _read(part: Constraint, monitor: Monitor, text: str) -> tuple[Monitor | None
 
     with guarded_call(part):
         try:
-            read, verdict = ask() if part.interruptible else apart(ask, part)
+            read, verdict = ask() if part.interruptible else call_apart(ask, part)
         except TimeLimit:
             return None, Verdict.UNDECIDED
     if not isinstance(verdict, Verdict):
@@ -168,6 +168,6 @@ def _verdicts(part: Constraint, monitor: Monitor, texts: Sequence[str]) -> list[
         try:
             if part.interruptible:
                 return monitor.verdicts(texts)
-            return apart(lambda: monitor.verdicts(texts), part)
+            return call_apart(lambda: monitor.verdicts(texts), part)
         except TimeLimit:
             return [Verdict.UNDECIDED] * len(texts)

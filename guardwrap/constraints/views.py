@@ -9,7 +9,7 @@ import regex
 from guardwrap.documents.time_limits import within
 from guardwrap.outcomes import Draw
 
-__all__ = ["View", "sentences", "settled", "view"]
+__all__ = ["View", "sentences", "settled_parts", "view"]
 
 View = Literal["completion", "full", "first_sentence", "last_sentence", "sentences", "lines"]
 """``completion`` (the new text), ``full`` (prompt and new text), one sentence, or every sentence or line."""
@@ -49,7 +49,7 @@ def view(draw: Draw, on: str) -> list[str]:
     return parts[:1] if on == "first_sentence" else parts[-1:] if on == "last_sentence" else parts
 
 
-def settled(prefix: str, on: str) -> list[str]:
+def settled_parts(prefix: str, on: str) -> list[str]:
     """Return the parts of this view that no continuation of the prefix can change any more."""
     if on == "lines":
         # \r may still become \r\n, which changes no line's text.

@@ -6,7 +6,7 @@ import inspect
 import json
 from typing import Any
 
-__all__ = ["describe", "parameters", "share", "summary"]
+__all__ = ["add_descriptions", "parameters", "share", "summary"]
 
 
 def summary(documented: Any) -> str:
@@ -37,7 +37,7 @@ def parameters(documented: Any) -> dict[str, str]:
     return {name: _plain(said) for name, said in found.items()}
 
 
-def describe(schema: dict[str, Any], documented: Any) -> None:
+def add_descriptions(schema: dict[str, Any], documented: Any) -> None:
     """Put into the schema of a mapping what a docstring says of it and its fields.
 
     Parameters

@@ -19,7 +19,7 @@ from guardwrap.environment.threads import in_thread
 __all__ = [
     "StepOver",
     "TimeLimit",
-    "apart",
+    "call_apart",
     "charged",
     "check_deadline",
     "giving_way",
@@ -177,7 +177,7 @@ def step_is_over() -> bool:
 _left_behind: dict[int, threading.Thread] = {}
 
 
-def apart(call: Callable[[], _Answer], owner: object) -> _Answer:
+def call_apart(call: Callable[[], _Answer], owner: object) -> _Answer:
     """Call what nothing can interrupt. While others wait it gets a thread of its own, and they wait for a moment only.
 
     Parameters

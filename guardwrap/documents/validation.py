@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
-from guardwrap.documents.yaml_nodes import Reader, compose, one_line, read_text, reading, short
+from guardwrap.documents.yaml_nodes import NodeReader, compose, one_line, read_text, reading, short
 from guardwrap.errors import SpecError, nearest
 from guardwrap.formatting import counted
 
@@ -130,7 +130,7 @@ def read_document(text: str, path: str, form: str) -> Document:
         If it is no YAML, no mapping, or too large.
     """
     root = compose(text, path, form)
-    data = Reader(path).read(root)
+    data = NodeReader(path).read(root)
     if not isinstance(data, dict):
         raise SpecError(f"{path}:1: {form}")
     return Document(path, data, root)
@@ -171,7 +171,7 @@ def read_option(text: str, option: str) -> Any:
     if ":" not in text:
         return text
     with reading(option):
-        return Reader(option).read(compose(text, option, "give a value"))
+        return NodeReader(option).read(compose(text, option, "give a value"))
 
 
 def validated(data: Any, kind: TypeAdapter[_T], **context: Any) -> _T:

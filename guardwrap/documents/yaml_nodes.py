@@ -21,7 +21,17 @@ from guardwrap.documents.limits import MAX_BYTES, MAX_DEPTH, MAX_DIRECTIVES, MAX
 from guardwrap.documents.time_limits import TimeLimit, check_deadline
 from guardwrap.errors import SpecError
 
-__all__ = ["Reader", "beside", "compose", "one_line", "read_text", "reading", "reading_too", "short", "to_yaml"]
+__all__ = [
+    "NodeReader",
+    "compose",
+    "one_line",
+    "path_beside",
+    "read_text",
+    "reading",
+    "reading_too",
+    "short",
+    "to_yaml",
+]
 
 
 _being_read: ContextVar[tuple[str, ...]] = ContextVar("_being_read", default=())
@@ -69,7 +79,7 @@ def _is_same(path: Path, other: str) -> bool:
         return False
 
 
-def beside(name: str) -> Path:
+def path_beside(name: str) -> Path:
     """Return the path of a file that stands beside the one that is being read; where none is, that of the name."""
     files = _being_read.get()
     return Path(files[-1]).parent / name if files else Path(name)
@@ -226,7 +236,7 @@ def _mark(found: yaml.Node | yaml.Event) -> int:
     return found.start_mark.line + 1 if found.start_mark else 1
 
 
-class Reader:
+class NodeReader:
     """Turns nodes into JSON types and writes aliases out.
 
     Refuses alias bombs, cycles, duplicate keys, merge keys, keys that are not strings, and what YAML has and JSON

@@ -17,7 +17,7 @@ from guardwrap.report.claims import Answer, Claim, above, below, cheaper, worst
 from guardwrap.report.plain_words import in_words
 from guardwrap.samplers.qrs import NEAR
 
-__all__ = ["claims_of", "next_step"]
+__all__ = ["claims_of_evaluation", "next_step"]
 
 _MORE = 4
 """Times as many attempts halve an interval."""
@@ -74,7 +74,7 @@ class _Way:
         return below(distance, self.limit)
 
 
-def claims_of(evaluation: Evaluation) -> list[Claim]:
+def claims_of_evaluation(evaluation: Evaluation) -> list[Claim]:
     """Return what is claimed of each way to get texts: that it is near to g, and that it costs less than the model.
 
     Parameters

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from guardwrap.errors import UsageError
-from guardwrap.evaluation.evaluation_claims import claims_of, next_step
+from guardwrap.evaluation.evaluation_claims import claims_of_evaluation, next_step
 from guardwrap.evaluation.evaluation_settings import BASE
 from guardwrap.evaluation.figures import PromptFigures, ProposalFigures
 from guardwrap.evaluation.summary import LABELS, Evaluation, mean_over_prompts
@@ -24,7 +24,7 @@ from guardwrap.report.blocks import (
     Curves,
     Note,
     Page,
-    Sample,
+    SampleText,
     Section,
     Spot,
     Table,
@@ -34,9 +34,9 @@ from guardwrap.report.blocks import (
 from guardwrap.report.claims import table_of
 from guardwrap.report.diagonal import cost_against_distance, minus_log
 from guardwrap.report.plain_words import UNKNOWN, in_words
-from guardwrap.report.result_files import loads, read_as, text_of
+from guardwrap.report.result_files import loads, text_of, validated_as
 
-__all__ = ["charts_of", "page_of", "read_evaluation"]
+__all__ = ["evaluation_charts", "page_of", "read_evaluation"]
 
 _MODEL = "the model itself"
 _UNTOLD = "cannot be told"
@@ -54,7 +54,7 @@ def read_evaluation(path: str | Path) -> Evaluation:
     data = loads(text_of(path), str(path))
     if isinstance(data, dict):
         data.pop("mean", None)  # follows from the prompts
-    found = read_as(data, Evaluation, str(path), "an evaluation of this version")
+    found = validated_as(data, Evaluation, str(path), "an evaluation of this version")
     if not found.prompts:
         raise UsageError(f"{str(path)!r} is not an evaluation of this version: it has no prompt")
     return found
@@ -62,7 +62,7 @@ def read_evaluation(path: str | Path) -> Evaluation:
 
 def page_of(evaluation: Evaluation) -> Page:
     """Return everything that an evaluation found as a page. Texts on it satisfy the constraint."""
-    found: list[Block] = [Text(next_step(evaluation), "What to do next"), table_of(claims_of(evaluation))]
+    found: list[Block] = [Text(next_step(evaluation), "What to do next"), table_of(claims_of_evaluation(evaluation))]
     sections = [Section("What was found", (*found, *_overview(evaluation.prompts)))]
     several = len(evaluation.prompts) > 1
     if several:
@@ -74,7 +74,7 @@ def page_of(evaluation: Evaluation) -> Page:
     return Page(f"Proposals and samplers for {evaluation.constraint}", tuple(sections))
 
 
-def charts_of(prompt: PromptFigures) -> dict[str, Chart]:
+def evaluation_charts(prompt: PromptFigures) -> dict[str, Chart]:
     """Return what there is to draw of one prompt.
 
     Parameters
@@ -126,11 +126,11 @@ def _prompt(prompt: PromptFigures) -> list[Block]:
     counts += [f"{name} {found.accepted} of {found.attempts}" for name, found in prompt.proposals.items()]
     blocks.append(_figures_table(figures, f"Attempts that satisfy the constraint: {', '.join(counts)}."))
     blocks += [Note(f"{name}: {note}.") for name, found in prompt.proposals.items() for note in found.notes]
-    blocks += [chart for name, chart in charts_of(prompt).items() if name != "cost"]
+    blocks += [chart for name, chart in evaluation_charts(prompt).items() if name != "cost"]
     for name, found in prompt.proposals.items():
         blocks += _samplers(name, found)
     spans = prompt.base.spans or [()] * len(prompt.base.samples)
-    samples = [Sample(text, tuple(found)) for text, found in zip(prompt.base.samples, spans, strict=True)]
+    samples = [SampleText(text, tuple(found)) for text, found in zip(prompt.base.samples, spans, strict=True)]
     none = None if samples else "No attempt of the model gave one."
     blocks.append(Texts("Texts of g", tuple(samples), none))
     if prompt.base.self_bleu:

@@ -15,10 +15,10 @@ from guardwrap import __version__
 from guardwrap.constraints.base import Constraint
 from guardwrap.environment.package_data import PREFIX, adapters
 from guardwrap.errors import UsageError
-from guardwrap.evaluation.evaluation_report import charts_of, page_of
-from guardwrap.evaluation.evaluation_settings import BASE, EvaluationSettings, marks_of, place_of
+from guardwrap.evaluation.evaluation_report import evaluation_charts, page_of
+from guardwrap.evaluation.evaluation_settings import BASE, EvaluationSettings, marks_of, position_to_compare
 from guardwrap.evaluation.figures import PromptFigures, figures_of
-from guardwrap.evaluation.recording import Source, Tick, record
+from guardwrap.evaluation.recording import AttemptSource, Tick, record
 from guardwrap.evaluation.summary import Evaluation
 from guardwrap.proposals import Prompt
 from guardwrap.report.charts import methods_of, png_of
@@ -29,7 +29,7 @@ __all__ = ["evaluate"]
 
 
 def evaluate(
-    source: Source,
+    source: AttemptSource,
     settings: EvaluationSettings,
     constraint: Constraint,
     folder: Path,
@@ -76,7 +76,7 @@ def evaluate(
         own = {**law, "name": name, **_law_of(given)}
         drawn_from = cache(lambda given=given: _drawn_from(given, load))
         recorded[name], begun[name] = record(source, own, drawn_from, folder / "attempts", count, used, tick)
-    place = place_of(settings, constraint)
+    place = position_to_compare(settings, constraint)
     prompts = [
         figures_of(
             prompt,
@@ -102,7 +102,7 @@ def evaluate(
     (folder / "evaluation.json").write_text(data + "\n", encoding="utf-8")
     several = len(prompts) > 1
     for i, prompt in enumerate(prompts, start=1):
-        charts = charts_of(prompt)
+        charts = evaluation_charts(prompt)
         for name, chart in charts.items():
             (folder / f"{name}{f'-{i}' if several else ''}.png").write_bytes(png_of(chart, methods_of(charts.values())))
     (folder / "report.html").write_text(html_report([page_of(evaluation)]), encoding="utf-8")

@@ -15,7 +15,16 @@ from guardwrap.constraints.kinds.text import Regex
 from guardwrap.proposals import Prompt
 from guardwrap.task_settings import TaskSettings, beside, read_task_settings
 
-__all__ = ["BASE", "KINDS", "STEPS", "EvaluationSettings", "Settings", "marks_of", "place_of", "read_settings"]
+__all__ = [
+    "BASE",
+    "KINDS",
+    "STEPS",
+    "EvaluationSettings",
+    "Settings",
+    "marks_of",
+    "position_to_compare",
+    "read_evaluation_settings",
+]
 
 BASE = "base"
 """What figures call the model itself."""
@@ -135,7 +144,7 @@ Settings = EvaluationSettings
 """Its name up to version 0.1."""
 
 
-def read_settings(
+def read_evaluation_settings(
     path: str | Path, *, changes: Mapping[str, Any] | None = None, allow_code: bool = False
 ) -> tuple[EvaluationSettings, Constraint]:
     """Read an evaluation's file.
@@ -161,7 +170,7 @@ def read_settings(
     return read_task_settings(path, EvaluationSettings, changes=changes, allow_code=allow_code)
 
 
-def place_of(settings: EvaluationSettings, constraint: Constraint) -> Keyword | Regex | None:
+def position_to_compare(settings: EvaluationSettings, constraint: Constraint) -> Keyword | Regex | None:
     """Return what to look for in texts, whose place in them is compared, or None if nothing can be looked for."""
     if settings.position is not None:
         return Keyword(settings.position)

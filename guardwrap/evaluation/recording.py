@@ -18,7 +18,7 @@ from guardwrap.errors import UsageError
 from guardwrap.proposals import OR_REJECTION
 from guardwrap.samplers import Attempt, from_row, to_row
 
-__all__ = ["CHUNK", "Attempts", "Source", "Tick", "record", "recording_path"]
+__all__ = ["CHUNK", "AttemptSource", "Attempts", "Tick", "record", "recording_path"]
 
 CHUNK = 1000
 """Attempts of each prompt in one line of a recording, at most; those of a line that was begun are lost."""
@@ -27,7 +27,7 @@ Attempts = list[list[Attempt]]
 """For each prompt its attempts, in launch order."""
 
 
-class Source(Protocol):
+class AttemptSource(Protocol):
     """What draws attempts: a ``Session``, or a ``GuardedGenerator``."""
 
     def attempts(
@@ -52,7 +52,7 @@ class Tick(Protocol):
 
 
 def record(
-    source: Source,
+    source: AttemptSource,
     law: Mapping[str, Any],
     proposal: Callable[[], Mapping[str, Any]],
     folder: Path,

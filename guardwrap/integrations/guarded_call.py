@@ -12,7 +12,7 @@ from guardwrap.generator import GuardedGenerator
 from guardwrap.outcomes import Outcome
 from guardwrap.session.fallback import raise_if_short
 
-__all__ = ["as_guarded", "complete", "drawn", "one", "schema_constraint", "text_of"]
+__all__ = ["as_guarded", "complete_outcome", "content_of", "one", "run_prompts", "schema_constraint"]
 
 
 def as_guarded(generator: Any, constraints: Any) -> GuardedGenerator:
@@ -32,7 +32,7 @@ def as_guarded(generator: Any, constraints: Any) -> GuardedGenerator:
     return GuardedGenerator(generator, constraints)
 
 
-def drawn(
+def run_prompts(
     guarded: GuardedGenerator,
     prompts: Sequence[Any],
     options: Mapping[str, Any],
@@ -72,7 +72,7 @@ def drawn(
     return guarded.run(list(prompts), progress=False, **options)
 
 
-def complete(guarded: GuardedGenerator, outcome: Outcome) -> Outcome:
+def complete_outcome(guarded: GuardedGenerator, outcome: Outcome) -> Outcome:
     """Return an outcome that has all of its texts; there is no place for None in a reply.
 
     Raises
@@ -85,9 +85,9 @@ def complete(guarded: GuardedGenerator, outcome: Outcome) -> Outcome:
 
 
 def one(guarded: GuardedGenerator, prompt: Any, options: Mapping[str, Any], **more: Any) -> Outcome:
-    """Draw for one prompt; see ``drawn`` and ``complete``."""
-    (outcome,) = drawn(guarded, [prompt], options, **more)
-    return complete(guarded, outcome)
+    """Draw for one prompt; see ``run_prompts`` and ``complete_outcome``."""
+    (outcome,) = run_prompts(guarded, [prompt], options, **more)
+    return complete_outcome(guarded, outcome)
 
 
 def schema_constraint(schema: Any) -> JSONSchema:
@@ -105,7 +105,7 @@ def schema_constraint(schema: Any) -> JSONSchema:
     return JSONSchema(schema)
 
 
-def text_of(content: Any) -> str:
+def content_of(content: Any) -> str:
     """Return the content of a message.
 
     Raises

@@ -16,7 +16,7 @@ from guardwrap.constraints import dump, parse
 from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
-from guardwrap.integrations.guarded_call import as_guarded, one, text_of
+from guardwrap.integrations.guarded_call import as_guarded, content_of, one
 from guardwrap.outcomes import Outcome
 
 __all__ = ["GuardedChatGenerator", "GuardedTextGenerator"]
@@ -122,7 +122,7 @@ class GuardedChatGenerator(_Guarded):
     def run(self, messages: list[ChatMessage] | str, generation_kwargs: dict[str, Any] | None = None) -> dict[str, Any]:
         """Generate ``num_return_sequences`` replies; the report is in their ``meta["guardwrap"]``."""
         chat = [ChatMessage.from_user(messages)] if isinstance(messages, str) else messages
-        turns = [{"role": message.role.value, "content": text_of(message.text)} for message in chat]
+        turns = [{"role": message.role.value, "content": content_of(message.text)} for message in chat]
         outcome, meta = self._one(turns, generation_kwargs)
         return {"replies": [ChatMessage.from_assistant(text, meta=dict(meta)) for text in outcome.texts]}
 

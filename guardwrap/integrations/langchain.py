@@ -16,7 +16,7 @@ from langchain_core.runnables.config import get_config_list, run_in_executor
 from pydantic import BaseModel, Field, PrivateAttr
 
 from guardwrap.errors import GuardwrapError, UsageError
-from guardwrap.integrations.guarded_call import as_guarded, complete, drawn, schema_constraint, text_of
+from guardwrap.integrations.guarded_call import as_guarded, complete_outcome, content_of, run_prompts, schema_constraint
 from guardwrap.outcomes import Outcome
 
 __all__ = ["GuardedChatModel", "GuardedLLM"]
@@ -45,7 +45,7 @@ class _Guarded(BaseModel):
 
     def _drawn(self, prompts: Any, stop: Any, options: Mapping[str, Any]) -> list[Outcome]:
         options = {**self.options, **options}
-        return drawn(self.guarded, prompts, options, stop=stop, schema=options.pop("response_schema", None))
+        return run_prompts(self.guarded, prompts, options, stop=stop, schema=options.pop("response_schema", None))
 
     def with_structured_output(self, schema: Any, *, include_raw: bool = False, **kwargs: Any) -> Runnable[Any, Any]:
         """Return a runnable whose texts satisfy a schema besides the constraint, and which gives what they say.
@@ -107,7 +107,7 @@ class GuardedLLM(_Guarded, BaseLLM):
     def _generate(self, prompts: list[str], stop: Any = None, run_manager: Any = None, **kwargs: Any) -> LLMResult:
         outcomes = self._drawn(prompts, stop, kwargs)
         for outcome in outcomes:
-            complete(self.guarded, outcome)
+            complete_outcome(self.guarded, outcome)
         reports = [outcome.report.to_dict() for outcome in outcomes]
         generations = [
             [Generation(text=text, generation_info={"guardwrap": report}) for text in outcome.texts]
@@ -128,7 +128,7 @@ class GuardedChatModel(_Guarded, BaseChatModel):
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
         ready = self._ready or self._drawn([_chat(messages)], stop, kwargs)[0]
-        outcome = complete(self.guarded, ready)
+        outcome = complete_outcome(self.guarded, ready)
         report = outcome.report.to_dict()
         metadata = {"guardwrap": report, "model_name": self.guarded.model.name_or_path}
         replies = [AIMessage(content=text, response_metadata=metadata) for text in outcome.texts]
@@ -166,4 +166,4 @@ class GuardedChatModel(_Guarded, BaseChatModel):
 
 def _chat(messages: list[BaseMessage]) -> list[dict[str, str]]:
     found: Any = convert_to_openai_messages(messages)
-    return [{**message, "content": text_of(message["content"])} for message in found]
+    return [{**message, "content": content_of(message["content"])} for message in found]

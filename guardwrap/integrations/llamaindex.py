@@ -23,7 +23,7 @@ from llama_index.core.llms import CustomLLM
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 
 from guardwrap.errors import UsageError
-from guardwrap.integrations.guarded_call import as_guarded, one, schema_constraint, text_of
+from guardwrap.integrations.guarded_call import as_guarded, content_of, one, schema_constraint
 from guardwrap.outcomes import Outcome
 
 __all__ = ["GuardedLLM"]
@@ -160,4 +160,4 @@ def _options(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chat(messages: Sequence[ChatMessage]) -> list[dict[str, str]]:
-    return [{"role": message.role.value, "content": text_of(message.content or "")} for message in messages]
+    return [{"role": message.role.value, "content": content_of(message.content or "")} for message in messages]

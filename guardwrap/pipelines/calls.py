@@ -19,9 +19,16 @@ from guardwrap.environment.transformers_internals import NEW_TEXT, Chat, read_ar
 from guardwrap.errors import PromptError, UsageError
 from guardwrap.outcomes import Draw
 from guardwrap.pipelines.early_abort import StablePrefix
-from guardwrap.pipelines.messages import UNPARSED, fault_of, has_template, require_template, spelled, unfinished
+from guardwrap.pipelines.messages import (
+    UNPARSED,
+    has_template,
+    message_fault,
+    message_text,
+    require_template,
+    unfinished,
+)
 from guardwrap.pipelines.minimum_tokens import fewest_tokens
-from guardwrap.pipelines.output_records import record, return_type
+from guardwrap.pipelines.output_records import output_record, return_type
 from guardwrap.pipelines.prepare import PreparedPrompt, prepare, require_context
 from guardwrap.pipelines.prompt_forms import PromptReader, unpadded, what_is_wrong
 
@@ -264,11 +271,11 @@ class Call(PromptReader):
         answer = self.text_alone(ids)
         try:
             message = self.message(prompt, ids)
-            fault = fault_of(tokenizer, message)
+            fault = message_fault(tokenizer, message)
             if fault is None and not finished:
                 before = tokenizer.decode(law.prompt_ids, skip_special_tokens=False)
                 fault = unfinished(tokenizer, before, answer)
-            return spelled(tokenizer, message), fault
+            return message_text(tokenizer, message), fault
         except Exception:  # of the parser, whatever the answer makes it raise; its message quotes the answer
             return answer, UNPARSED
 
@@ -301,7 +308,7 @@ class Call(PromptReader):
         for ids in drawn:
             # One at a time, so that no padding gets into a text that was judged without it.
             records += self._postprocessed(prompt, given, beginning, self._shown(prompt, ids))
-        return records + [record(given, text, self.postprocess) for text in others]
+        return records + [output_record(given, text, self.postprocess) for text in others]
 
     def _shown(self, prompt: PreparedPrompt, ids: Sequence[int]) -> Sequence[int]:
         """Return the tokens of a text that its record is made of."""

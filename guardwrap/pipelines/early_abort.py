@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from guardwrap.constraints.prefix_reader import Reader, Reading
+from guardwrap.constraints.prefix_reader import PrefixReader, ReadPrefix
 from guardwrap.constraints.verdicts import Monitor
 from guardwrap.pipelines.vocabulary import BYTE, Decode, Vocabulary
 
@@ -125,11 +125,11 @@ class PrefixWatch:
         from its beginning.
     """
 
-    def __init__(self, reader: Reader, decode: Decode, kept: int = 4096) -> None:
+    def __init__(self, reader: PrefixReader, decode: Decode, kept: int = 4096) -> None:
         self._reader = reader
         self._decode = decode
         self._kept = kept
-        self._readings: OrderedDict[tuple[int, ...], Reading] = OrderedDict()
+        self._readings: OrderedDict[tuple[int, ...], ReadPrefix] = OrderedDict()
 
     def __call__(self, token_ids: Sequence[int]) -> str | None:
         """Return the title of the first part that no continuation of the tokens can satisfy, or None."""
@@ -155,12 +155,12 @@ class PrefixWatch:
         before = self._reading(tuple(token_ids))
         return before.text, self._reader.monitor(before)
 
-    def _reading(self, ids: tuple[int, ...]) -> Reading:
+    def _reading(self, ids: tuple[int, ...]) -> ReadPrefix:
         if ids and ids not in self._readings:
             self(ids)
         return self._readings.get(ids, self._reader.start)
 
-    def _before(self, ids: tuple[int, ...]) -> Reading:
+    def _before(self, ids: tuple[int, ...]) -> ReadPrefix:
         if ids[:-1] not in self._readings:
             return self._reader.start
         self._readings.move_to_end(ids[:-1])

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from guardwrap.backends.endpoint.endpoint_law import EndpointLaw, Settings
-from guardwrap.constraints.prefix_reader import Reader
+from guardwrap.backends.endpoint.endpoint_law import EndpointLaw, EndpointSettings
+from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.documents.inputs import is_text
 from guardwrap.environment.transformers_internals import NEW_TEXT, Chat
 from guardwrap.errors import PromptError
 from guardwrap.outcomes import Draw
-from guardwrap.pipelines.output_records import record
+from guardwrap.pipelines.output_records import output_record
 from guardwrap.pipelines.prompt_forms import PromptReader
 from guardwrap.scheduling.backend import Streamed
 
@@ -70,7 +70,7 @@ class EndpointCall(PromptReader):
     sampling: ClassVar[str] = "do_sample=True"
     """The arguments that make it sample."""
 
-    settings: Settings
+    settings: EndpointSettings
     model: str
     drawn: str
     full_text: bool = True
@@ -107,7 +107,7 @@ class EndpointCall(PromptReader):
         """Render what a prompt got, as the pipeline would; None for each text that is missing."""
         given = prompt.given if isinstance(prompt.given, str) else Chat(prompt.given)
         wanted = {} if self.full_text else {"return_type": NEW_TEXT}
-        return [record(given, text, wanted) for text in texts]
+        return [output_record(given, text, wanted) for text in texts]
 
 
 class TextWatch:
@@ -119,7 +119,7 @@ class TextWatch:
         Reads for the constraint.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: PrefixReader) -> None:
         self._reader = reader
 
     def __call__(self, grown: Streamed) -> str | None:

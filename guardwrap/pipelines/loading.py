@@ -24,7 +24,7 @@ from guardwrap.errors import ModelError, UsageError, nearest
 from guardwrap.pipelines.embedded_model import load_local
 from guardwrap.pipelines.prompt_forms import with_kind
 
-__all__ = ["TextToTextPipeline", "as_pipeline", "has_dropout"]
+__all__ = ["TextToTextPipeline", "has_dropout", "pipeline_of"]
 
 
 class TextToTextPipeline(TextGenerationPipeline):
@@ -42,7 +42,7 @@ class TextToTextPipeline(TextGenerationPipeline):
 _WRAPPED = (TextGenerationPipeline, ImageTextToTextPipeline, AutomaticSpeechRecognitionPipeline)
 
 
-def as_pipeline(generator: Any, tokenizer: Any) -> Pipeline:
+def pipeline_of(generator: Any, tokenizer: Any) -> Pipeline:
     """Make a pipeline of whatever was given; a pipeline is used as it is."""
     if isinstance(generator, Pipeline):
         if tokenizer is not None:

@@ -15,7 +15,7 @@ from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.pipelines.vocabulary import Trie, run_text
 
 if TYPE_CHECKING:
-    from guardwrap.pipelines.masking import Mask
+    from guardwrap.pipelines.masking import ConstraintMask
 
 __all__ = ["Node", "Search"]
 
@@ -51,7 +51,7 @@ class Search:
     """
 
     def __init__(
-        self, mask: Mask, ids: tuple[int, ...], tokens: npt.NDArray[np.int64], shares: npt.NDArray[np.float64]
+        self, mask: ConstraintMask, ids: tuple[int, ...], tokens: npt.NDArray[np.int64], shares: npt.NDArray[np.float64]
     ) -> None:
         self._mask = mask
         self._ids = ids

@@ -11,22 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from guardwrap.backends.generation_law import GenerationLaw
-from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.base import EXPENSIVE, Constraint
 from guardwrap.constraints.checking import guarded_call, judge_parts
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.constraints.utf8 import REPLACEMENT
 from guardwrap.constraints.verdicts import Monitor
-from guardwrap.documents.time_limits import StepOver, apart, now, time_limit
+from guardwrap.documents.time_limits import StepOver, call_apart, now, time_limit
 from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Draw
 from guardwrap.pipelines.early_abort import PrefixWatch
 from guardwrap.pipelines.mask_search import Node, Search
 from guardwrap.pipelines.vocabulary import Ahead, Trie, Vocabulary
 
-__all__ = ["Mask"]
-
-DEAR = 2
-"""``Constraint.cost`` of parts that are not asked about texts which nobody may ever draw: classifiers."""
+__all__ = ["ConstraintMask"]
 
 BURST_SECONDS, STEP_SECONDS = 0.5, 0.02
 """A request's mask may take so long at once, and so long on average for a next token; then it is given up."""
@@ -48,7 +45,7 @@ _UNSEEN = (
 
 
 @dataclass(eq=False)
-class Mask:
+class ConstraintMask:
     """Judges the candidates of a next token: those that end the text as whole texts, the others by their verdicts.
 
     Parameters
@@ -87,7 +84,7 @@ class Mask:
     unseen_most: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        self._parts = [part for part in self.constraint.parts if part.cost < DEAR]
+        self._parts = [part for part in self.constraint.parts if part.cost < EXPENSIVE]
         self._interruptible = all(part.interruptible for part in self.constraint.parts)
         # The user's own code may wait for something, which costs no time of the processor.
         self._time = time.monotonic if runs_code(self.constraint) else now
@@ -150,7 +147,7 @@ class Mask:
             return np.zeros(len(tokens), dtype=bool)
         if self._interruptible:
             return self._searched(token_ids, tokens, shares)
-        return apart(lambda: self._searched(token_ids, tokens, shares), self.constraint)
+        return call_apart(lambda: self._searched(token_ids, tokens, shares), self.constraint)
 
     def _searched(
         self, token_ids: Sequence[int], tokens: npt.NDArray[np.int64], shares: npt.NDArray[np.float64]

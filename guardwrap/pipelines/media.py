@@ -18,7 +18,7 @@ from guardwrap.backends.generation_law import GenerationLaw
 from guardwrap.environment.transformers_internals import NEW_TEXT_BESIDE_IMAGES
 from guardwrap.errors import PromptError, UsageError
 from guardwrap.pipelines.calls import Call
-from guardwrap.pipelines.output_records import record, return_type
+from guardwrap.pipelines.output_records import output_record, return_type
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.prompt_forms import taken, what_is_wrong
 
@@ -176,7 +176,7 @@ class VisionCall(MediaCall):
         records = [self._record(law.outputs, sequence, self.postprocess) for sequence in sequences]
         given = law.outputs["prompt_text"]
         about = {"input_text": getattr(given, "messages", given)}
-        return records + [about | record(given, text, self.postprocess) for text in others]
+        return records + [about | output_record(given, text, self.postprocess) for text in others]
 
     def _record(self, outputs: Mapping[str, Any], sequence: torch.Tensor, options: Mapping[str, Any]) -> dict[str, Any]:
         found: list[dict[str, Any]] = self.pipe.postprocess({**outputs, "generated_sequence": sequence}, **options)

@@ -13,7 +13,15 @@ from typing import Any
 from guardwrap.documents.inputs import is_text
 from guardwrap.errors import UsageError, first_line
 
-__all__ = ["UNPARSED", "WHOLE_MESSAGE", "fault_of", "has_template", "require_template", "spelled", "unfinished"]
+__all__ = [
+    "UNPARSED",
+    "WHOLE_MESSAGE",
+    "has_template",
+    "message_fault",
+    "message_text",
+    "require_template",
+    "unfinished",
+]
 
 UNPARSED = "response_template: the answer cannot be parsed"
 NO_ANSWER = "response_template: the message has no answer"
@@ -48,7 +56,7 @@ def require_template(tokenizer: Any) -> None:
         raise UsageError(f"the tokenizer's response_template cannot be used: {first_line(error)}") from None
 
 
-def spelled(tokenizer: Any, message: Mapping[str, Any]) -> str:
+def message_text(tokenizer: Any, message: Mapping[str, Any]) -> str:
     """Return the text of a message that is judged: each field that the model has filled, on lines of its own.
 
     A string stands as it is. Anything else, such as tool calls, stands as JSON; below it, as it is, each of its strings
@@ -76,7 +84,7 @@ def spelled(tokenizer: Any, message: Mapping[str, Any]) -> str:
     return text
 
 
-def fault_of(tokenizer: Any, message: Mapping[str, Any]) -> str | None:
+def message_fault(tokenizer: Any, message: Mapping[str, Any]) -> str | None:
     """Say why a message is no answer, or None: it has neither content nor a tool call, only reasoning or nothing."""
     answers = [message.get(name) for name in _fields(tokenizer) if name not in _THOUGHTS | {"role"}]
     return NO_ANSWER if all(map(_is_empty, answers)) else None

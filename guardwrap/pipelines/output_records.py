@@ -8,7 +8,7 @@ from typing import Any
 from guardwrap.environment.transformers_internals import Chat
 from guardwrap.errors import UsageError
 
-__all__ = ["record", "return_type"]
+__all__ = ["output_record", "return_type"]
 
 
 def return_type(postprocess: Mapping[str, Any]) -> str:
@@ -21,7 +21,7 @@ def return_type(postprocess: Mapping[str, Any]) -> str:
     return "FULL_TEXT" if kind is None else str(kind.name)
 
 
-def record(prompt: str | Chat, text: str | None, postprocess: Mapping[str, Any]) -> dict[str, Any]:
+def output_record(prompt: str | Chat, text: str | None, postprocess: Mapping[str, Any]) -> dict[str, Any]:
     """Render a text that no tokens stand behind, or None for a text that is missing."""
     kind = return_type(postprocess)
     if kind == "TENSORS":

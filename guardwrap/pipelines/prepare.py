@@ -217,7 +217,7 @@ def prepare(
         return_dict=bool(config.return_dict_in_generate),
         count=count,
         max_time=config.max_time,
-        found=_translated(known, _beams, generate, count, ids.shape[1], end_tokens) if mode == "beam" else None,
+        beam_results=_translated(known, _beams, generate, count, ids.shape[1], end_tokens) if mode == "beam" else None,
         generate=generate,
         outputs=outputs if media else None,
     )

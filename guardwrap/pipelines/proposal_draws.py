@@ -178,7 +178,7 @@ def with_own_target(prompt: PreparedPrompt) -> PreparedPrompt:
     UsageError
         With beam search, which has found the model's own texts when the settings are known.
     """
-    if prompt.law.found is not None:
+    if prompt.law.beam_results is not None:
         raise UsageError(
             "beam search looks for the model's own texts, not an adapter's; pass do_sample=True, num_beams=1, or "
             "adapter=False"

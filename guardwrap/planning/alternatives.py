@@ -15,13 +15,13 @@ from guardwrap.samplers.qrs import NEAR, PILOT
 
 __all__ = [
     "ENOUGH",
-    "Way",
+    "Alternative",
+    "alternative_of",
     "attempts_before",
     "cheapest",
     "sampler_for",
     "satisfied_in",
     "texts_of",
-    "way_of",
     "worth_in",
 ]
 
@@ -30,7 +30,7 @@ ENOUGH = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Alternative:
     """One way to draw the texts, as the pilot saw it.
 
     Parameters
@@ -85,7 +85,9 @@ class Way:
         return f"{begin}: at least {digits(self.least)} computed tokens a text ({none})"
 
 
-def way_of(outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *, kind: str, texts: int) -> Way:
+def alternative_of(
+    outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *, kind: str, texts: int
+) -> Alternative:
     """Say what a pilot has seen of one way to draw texts.
 
     Parameters
@@ -104,7 +106,7 @@ def way_of(outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *
     without = len(each) - len(some)
     least = [bound for *_, bound in each]
     tokens = sum(some) / len(each) / texts if not without else math.inf
-    return Way(
+    return Alternative(
         outcomes[0].report.proposal or "the model itself",
         kind,
         sum(given) / max(1, sum(map(len, attempts))),
@@ -133,7 +135,7 @@ def _prompt(
     return needed, before, length * needed, length * needed
 
 
-def cheapest(ways: Sequence[Way], budgets: Sequence[Budget]) -> str | None:
+def cheapest(ways: Sequence[Alternative], budgets: Sequence[Budget]) -> str | None:
     """Recommend the cheapest way, if it is surely cheaper than the first, by a fifth at least.
 
     Where a prompt had no text the first may be far cheaper than a small pilot shows: it is compared by what it costs at

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from guardwrap.errors import UsageError
-from guardwrap.planning.alternatives import cheapest, sampler_for, way_of
+from guardwrap.planning.alternatives import alternative_of, cheapest, sampler_for
 from guardwrap.planning.plan import Plan, planned, spent
 from guardwrap.samplers import sampler_named
 from guardwrap.session.base_session import require_whole
 from guardwrap.session.endpoint_session import EndpointSession
-from guardwrap.session.local_session import Session
+from guardwrap.session.local_session import LocalSession
 
 __all__ = ["plan_of"]
 
@@ -20,7 +20,7 @@ _PLANNED = ("rejection", "qrs")
 """Samplers whose cost follows from a pilot."""
 
 
-def plan_of(session: Session | EndpointSession, prompts: Any, pilot: int, options: Mapping[str, Any]) -> Plan:
+def plan_of(session: LocalSession | EndpointSession, prompts: Any, pilot: int, options: Mapping[str, Any]) -> Plan:
     """Say what a call will cost; see ``GuardedGenerator.plan``.
 
     Parameters
@@ -61,11 +61,13 @@ def plan_of(session: Session | EndpointSession, prompts: Any, pilot: int, option
     made = dataclasses.replace(made, chosen=named is None and kind != "rejection")
     if not attempts or outcomes[0].report.acceptance is None:  # greedy search has but one text
         return made
-    ways = [way_of(outcomes, attempts, kind=kind, texts=texts)]
+    ways = [alternative_of(outcomes, attempts, kind=kind, texts=texts)]
     drawn, seconds = made.spent
     for weigh, rest in session.other_ways(options):
         outcomes, attempts = session.pilot(prompts, pilot, weigh=weigh, on_attempt=on_attempt, **rest)
-        ways.append(way_of(outcomes, attempts, kind=sampler_for(attempts) if weigh else "rejection", texts=texts))
+        ways.append(
+            alternative_of(outcomes, attempts, kind=sampler_for(attempts) if weigh else "rejection", texts=texts)
+        )
         of_way = spent(outcomes)
         drawn, seconds = drawn + of_way[0], seconds + of_way[1]
     hint = cheapest(ways, budgets)

@@ -11,7 +11,7 @@ from guardwrap.budget import Budget
 from guardwrap.formatting import blamed, counted, digits, upwards
 from guardwrap.metrics import acceptance_rate
 from guardwrap.outcomes import FEW, SAMPLER, Estimate, Outcome, bounded, plain
-from guardwrap.planning.alternatives import ENOUGH, Way, attempts_before, satisfied_in, texts_of, worth_in
+from guardwrap.planning.alternatives import ENOUGH, Alternative, attempts_before, satisfied_in, texts_of, worth_in
 from guardwrap.planning.probability import MOST, SURE, enough_for, reached
 from guardwrap.samplers import Attempt
 
@@ -112,7 +112,7 @@ class Plan:
     sampler: str
     budget: Budget | None
     advice: str
-    ways: tuple[Way, ...] = ()
+    ways: tuple[Alternative, ...] = ()
     spent: tuple[int, float] = (0, 0.0)
     chosen: bool = False
 

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All
-from guardwrap.constraints.files.coerce import Own
+from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.constraints.files.constraint_file import read_constraint
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.documents.validation import Invalid, validated
@@ -48,7 +48,7 @@ _LIMITS = tuple(f.name for f in dataclasses.fields(Budget) if f.name.startswith(
 _WORDS = ("sample", "samples")
 _CLOSE = 0.88  # "constrains" and "topk" are, "contains" and "constraint_id" are not
 
-ReadOwn = Callable[[str, Mapping[str, Any]], Own]
+ReadOwn = Callable[[str, Mapping[str, Any]], PerPromptOptions]
 
 
 def own_of(path: str, constraint: Constraint, budget: Budget, limits: Mapping[str, Any] | None = None) -> ReadOwn:
@@ -65,7 +65,7 @@ def own_of(path: str, constraint: Constraint, budget: Budget, limits: Mapping[st
     """
     kinds()  # other packages' are imported before the clock runs
 
-    def read(where: str, fields: Mapping[str, Any]) -> Own:
+    def read(where: str, fields: Mapping[str, Any]) -> PerPromptOptions:
         for name in fields:
             _require_no_option(where, name)
         try:
@@ -82,7 +82,7 @@ def own_of(path: str, constraint: Constraint, budget: Budget, limits: Mapping[st
     return read
 
 
-def _own(fields: Mapping[str, Any], constraint: Constraint, budget: Budget) -> Own:
+def _own(fields: Mapping[str, Any], constraint: Constraint, budget: Budget) -> PerPromptOptions:
     from guardwrap.samplers.sampler_registry import read_sampler  # scipy comes with it
 
     given = {name: fields[name] for name in OPTIONS if fields.get(name) is not None}
@@ -106,7 +106,7 @@ def _own(fields: Mapping[str, Any], constraint: Constraint, budget: Budget) -> O
     if seed is not None and (type(seed) is not int or seed < 0):
         raise Invalid(("seed",), f"{short(seed)} is no whole number of at least 0")
     replaced = _replaced(budget, given["budget"]) if "budget" in given else None
-    return Own(own, sampler, replaced, seed)
+    return PerPromptOptions(own, sampler, replaced, seed)
 
 
 def _replaced(budget: Budget, given: Any) -> Budget:

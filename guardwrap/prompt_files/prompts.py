@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from guardwrap.constraints.files.coerce import Own
+from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.documents.inputs import is_text
 from guardwrap.errors import PromptError, UsageError
 from guardwrap.prompt_files.overrides import ReadOwn
 
-__all__ = ["Item", "Source", "lines", "require_prompt", "source_of"]
+__all__ = ["Item", "PromptSource", "lines", "prompt_source_of", "require_prompt"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Item:
 
     where: str
     fields: dict[str, Any]
-    own: Own = field(default_factory=Own)
+    own: PerPromptOptions = field(default_factory=PerPromptOptions)
 
     @property
     def summary(self) -> str:
@@ -51,7 +51,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Source:
+class PromptSource:
     """Where the prompts of a call come from.
 
     Parameters
@@ -72,7 +72,7 @@ class Source:
     path: str | None = None
     jsonl: bool = False
     parquet: bool = False
-    read_own: ReadOwn = lambda *_: Own()
+    read_own: ReadOwn = lambda *_: PerPromptOptions()
 
     @property
     def name(self) -> str:
@@ -112,7 +112,9 @@ class Source:
         return None if self.streams else sum(1 for _ in self.items())
 
 
-def source_of(arguments: Sequence[str], file: str | None, jsonl: str | None, parquet: str | None = None) -> Source:
+def prompt_source_of(
+    arguments: Sequence[str], file: str | None, jsonl: str | None, parquet: str | None = None
+) -> PromptSource:
     """Find out from the command line where the prompts come from.
 
     Raises
@@ -123,16 +125,16 @@ def source_of(arguments: Sequence[str], file: str | None, jsonl: str | None, par
     if sum((bool(arguments), file is not None, jsonl is not None, parquet is not None)) > 1:
         raise UsageError("prompts come from one place: arguments, --file, --jsonl, --parquet or stdin")
     if parquet is not None:
-        return Source(path=parquet, parquet=True)
+        return PromptSource(path=parquet, parquet=True)
     if jsonl is not None:
-        return Source(path=jsonl, jsonl=True)
+        return PromptSource(path=jsonl, jsonl=True)
     if file is not None or list(arguments) == ["-"]:
-        return Source(path=file or "-")
+        return PromptSource(path=file or "-")
     if arguments:
-        return Source(tuple(arguments))
+        return PromptSource(tuple(arguments))
     if sys.stdin.isatty():
         raise UsageError("no prompts; give them as arguments, with --file or --jsonl, or on stdin")
-    return Source(path="-")
+    return PromptSource(path="-")
 
 
 def lines(path: str) -> Iterator[tuple[str, str]]:

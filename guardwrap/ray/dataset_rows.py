@@ -12,7 +12,7 @@ from typing import Any
 from guardwrap.errors import PromptError
 from guardwrap.prompt_files.prompts import Item
 
-__all__ = ["MADE", "Row", "block_size", "fingerprint", "id_in", "key_of", "numbered", "place_of"]
+__all__ = ["MADE", "PromptRow", "block_size", "id_in", "key_of", "numbered", "randomness_place", "row_digest"]
 
 MADE = ("texts", "ok", "report", "reason")
 """Fields that a record has besides those of its row."""
@@ -22,7 +22,7 @@ MOST = 64
 
 
 @dataclass(frozen=True)
-class Row:
+class PromptRow:
     """A prompt with its name.
 
     Parameters
@@ -45,7 +45,7 @@ def key_of(name: int | str) -> int:
     return _bits(name)
 
 
-def place_of(row: Row, *, named: bool) -> int:
+def randomness_place(row: PromptRow, *, named: bool) -> int:
     """Return the place of a row's randomness, which nothing but the row decides.
 
     Parameters
@@ -73,7 +73,7 @@ def id_in(where: str, fields: Mapping[str, Any]) -> int | str | None:
     raise PromptError(f'{where}: "id" is neither a whole number nor a string')
 
 
-def numbered(items: Iterable[Item]) -> Iterator[Row]:
+def numbered(items: Iterable[Item]) -> Iterator[PromptRow]:
     """Give each prompt its id and the place of its randomness.
 
     Parameters
@@ -95,14 +95,14 @@ def numbered(items: Iterable[Item]) -> Iterator[Row]:
         if named is not (own is not None):
             what = "has no id, and those before it have one" if named else "has an id, and those before it have none"
             raise PromptError(f'{item.where}: {what}; give each row an "id", or none')
-        row = Row(number if own is None else own, item)
+        row = PromptRow(number if own is None else own, item)
         if named:
             key = key_of(row.id)
             if key in seen:
                 raise PromptError(f"{item.where}: the id {json.dumps(row.id)} is there already; each row needs its own")
             seen.add(key)
         # One with a seed of its own gets the texts that it gets alone, as in a call without Ray.
-        place = None if item.own.seed is not None else place_of(row, named=named)
+        place = None if item.own.seed is not None else randomness_place(row, named=named)
         yield dataclasses.replace(row, item=dataclasses.replace(item, own=dataclasses.replace(item.own, number=place)))
 
 
@@ -115,7 +115,7 @@ def block_size(rows: int) -> int:
     return max(1, min(MOST, rows // 16))
 
 
-def fingerprint(record: Mapping[str, Any]) -> int:
+def row_digest(record: Mapping[str, Any]) -> int:
     """Return 64 bits that stand for what a row came with, from the row or from its record."""
     came = {name: value for name, value in record.items() if name not in MADE and name != "id"}
     return _bits(came)

@@ -11,12 +11,12 @@ from typing import Any
 from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.budget import Budget, budget_or_none
 from guardwrap.constraints.files.coerce import as_constraint_file
-from guardwrap.errors import GuardwrapError, PromptError, UsageError, spelled
+from guardwrap.errors import GuardwrapError, PromptError, UsageError, strict_arguments
 from guardwrap.outcomes import plain
 from guardwrap.prompt_files.overrides import own_of
 from guardwrap.prompt_files.prompts import Item
 from guardwrap.prompt_files.records import to_bytes
-from guardwrap.ray.dataset_rows import MADE, Row, id_in, key_of, place_of
+from guardwrap.ray.dataset_rows import MADE, PromptRow, id_in, key_of, randomness_place
 from guardwrap.ray.parquet import fields_of
 from guardwrap.ray.ray_library import library
 from guardwrap.ray.result_folder import Folder, first_other
@@ -47,11 +47,11 @@ class TableWorker(Worker):
         file = as_constraint_file(self.recipe.constraints, allow_code=bool(self.recipe.wrapper.get("allow_code")))
         budget = self.recipe.wrapper.get("budget") or file.budget or Budget()
         read_own = own_of("a row of the dataset", file.constraint, budget)
-        rows: list[Row | str] = [_row(values, read_own) for values in table.to_pylist()]
-        records = iter(list(self.records([row for row in rows if isinstance(row, Row)])))
+        rows: list[PromptRow | str] = [_row(values, read_own) for values in table.to_pylist()]
+        records = iter(list(self.records([row for row in rows if isinstance(row, PromptRow)])))
         made: dict[str, list[Any]] = {name: [] for name in MADE}
         for row in rows:
-            record = next(records)[0] if isinstance(row, Row) else {"texts": [], "ok": False, "reason": row}
+            record = next(records)[0] if isinstance(row, PromptRow) else {"texts": [], "ok": False, "reason": row}
             made["texts"].append(record["texts"])
             made["ok"].append(record["ok"])
             made["report"].append(json.dumps(record["report"]) if "report" in record else None)
@@ -63,7 +63,7 @@ class TableWorker(Worker):
         return table
 
 
-def _row(values: Mapping[str, Any], read_own: Any) -> Row | str:
+def _row(values: Mapping[str, Any], read_own: Any) -> PromptRow | str:
     """Return a row of a table, or why it is none."""
     where = f"the row {json.dumps(values.get('id'), default=str)}"
     try:
@@ -72,14 +72,14 @@ def _row(values: Mapping[str, Any], read_own: Any) -> Row | str:
         if name is None:
             raise PromptError(f'{where}: has no "id", to which its randomness belongs')
         own = read_own(where, fields)
-        row = Row(name, Item(where, fields, own))
-        place = None if own.seed is not None else place_of(row, named=True)
-        return Row(name, Item(where, fields, dataclasses.replace(own, number=place)))
+        row = PromptRow(name, Item(where, fields, own))
+        place = None if own.seed is not None else randomness_place(row, named=True)
+        return PromptRow(name, Item(where, fields, dataclasses.replace(own, number=place)))
     except GuardwrapError as error:
         return str(error)
 
 
-@spelled
+@strict_arguments
 def map_prompts(
     dataset: Any,
     generator: Any,

@@ -10,14 +10,14 @@ from typing import Any
 
 from guardwrap.errors import UsageError
 from guardwrap.prompt_files.prompts import Item
-from guardwrap.ray.dataset_rows import Row, block_size, fingerprint, key_of, numbered
+from guardwrap.ray.dataset_rows import PromptRow, block_size, key_of, numbered, row_digest
 from guardwrap.ray.result_folder import Folder, first_other
 from guardwrap.ray.worker import LineWorker, Recipe
 
-__all__ = ["blocks", "left", "order_of", "require_same", "run"]
+__all__ = ["blocks", "left", "order_of", "require_same", "run_job"]
 
 
-def order_of(rows: Iterable[Row]) -> dict[int, int]:
+def order_of(rows: Iterable[PromptRow]) -> dict[int, int]:
     """Return the rows' places by the keys of their ids. Reads all of them once, so that a bad one is found first."""
     return {key_of(row.id): number for number, row in enumerate(rows)}
 
@@ -44,7 +44,7 @@ def require_same(folder: Folder, run: Mapping[str, Any], *, other_budget: bool =
         raise UsageError(f"{str(folder.path)!r} was made with another {name}; resume with the same")
 
 
-def left(rows: Iterable[Row], folder: Folder, *, retry_seed: int | None = None) -> Iterator[Row | None]:
+def left(rows: Iterable[PromptRow], folder: Folder, *, retry_seed: int | None = None) -> Iterator[PromptRow | None]:
     """Yield the rows that are to be drawn for, and None for one that has its record.
 
     Parameters
@@ -66,7 +66,7 @@ def left(rows: Iterable[Row], folder: Folder, *, retry_seed: int | None = None) 
         if done is None:
             yield row
             continue
-        if done.row != fingerprint(row.item.fields):
+        if done.row != row_digest(row.item.fields):
             raise UsageError(
                 f"{row.item.where}: {str(folder.path)!r} has the id {row.id!r} with another prompt or other fields; "
                 "resume with the same rows"
@@ -76,12 +76,12 @@ def left(rows: Iterable[Row], folder: Folder, *, retry_seed: int | None = None) 
             continue
         place = row.item.own.number
         own = dataclasses.replace(row.item.own, seed=retry_seed, number=key_of(row.id) if place is None else place)
-        yield Row(row.id, dataclasses.replace(row.item, own=own), done.again + 1)
+        yield PromptRow(row.id, dataclasses.replace(row.item, own=own), done.again + 1)
 
 
-def blocks(rows: Iterable[Row | None], size: int) -> Iterator[list[Row]]:
+def blocks(rows: Iterable[PromptRow | None], size: int) -> Iterator[list[PromptRow]]:
     """Cut rows into blocks, the same ones however many are done: what is done is left out of its block."""
-    block: list[Row] = []
+    block: list[PromptRow] = []
     for number, row in enumerate(rows, start=1):
         block += [] if row is None else [row]
         if number % size == 0 and block:
@@ -91,7 +91,7 @@ def blocks(rows: Iterable[Row | None], size: int) -> Iterator[list[Row]]:
         yield block
 
 
-def run(
+def run_job(
     items: Callable[[], Iterator[Item]],
     order: Mapping[int, int],
     folder: Folder,
@@ -134,7 +134,7 @@ def run(
     folder.merge(order)
 
 
-def _put(ray: Any, block: list[Row]) -> Any:
+def _put(ray: Any, block: list[PromptRow]) -> Any:
     """Put a block where workers find it: outside of this process, whose memory does not grow with the rows."""
     import pyarrow
 

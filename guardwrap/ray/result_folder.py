@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from guardwrap.environment.atomic_files import unfollowed, write_whole
 from guardwrap.errors import UsageError
 from guardwrap.prompt_files.records import AGAIN
-from guardwrap.ray.dataset_rows import fingerprint, key_of
+from guardwrap.ray.dataset_rows import key_of, row_digest
 
 __all__ = ["Done", "Folder", "first_other"]
 
@@ -164,7 +164,7 @@ class Folder:
             name, ok = data["id"], data["ok"]
             again = data.get("report", {}).get("settings", {}).get(AGAIN, 0)
             texts = len(data.get("texts") or ())
-            found = Done(len(self._files) - 1, offset, len(line), ok, texts, again, fingerprint(data), name)
+            found = Done(len(self._files) - 1, offset, len(line), ok, texts, again, row_digest(data), name)
             key = key_of(name)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise UsageError(f"{where}: is not a line that guardwrap wrote; give another -o") from None

@@ -12,7 +12,7 @@ from typing import Any
 from guardwrap.errors import AdapterError, GuardwrapError, ModelError, PromptError, UsageError, first_line
 from guardwrap.outcomes import Outcome
 from guardwrap.prompt_files.records import AGAIN, record_of, to_bytes, why_short
-from guardwrap.ray.dataset_rows import Row
+from guardwrap.ray.dataset_rows import PromptRow
 
 __all__ = ["LineWorker", "Recipe", "Worker"]
 
@@ -91,7 +91,7 @@ class Worker:
         except Exception as error:
             self.broken = _known(error)
 
-    def outcomes(self, rows: Sequence[Row]) -> list[tuple[Outcome | None, str]]:
+    def outcomes(self, rows: Sequence[PromptRow]) -> list[tuple[Outcome | None, str]]:
         """Draw for rows: for each its outcome, or None and why there is none.
 
         Raises
@@ -114,14 +114,14 @@ class Worker:
         except Exception as error:
             raise _known(error) from None
 
-    def _drawn(self, rows: Sequence[Row]) -> list[Outcome]:
+    def _drawn(self, rows: Sequence[PromptRow]) -> list[Outcome]:
         prompts = [row.item.given(self.recipe.chat) for row in rows]
         if not self._guarded.session.takes_chats and not all(isinstance(prompt, str) for prompt in prompts):
             raise PromptError(_NO_CHATS)
         each = [row.item.own for row in rows]
         return list(self._guarded.stream(prompts, constraint_each=each, **self.recipe.options))
 
-    def records(self, rows: Sequence[Row]) -> Iterator[tuple[dict[str, Any], bool]]:
+    def records(self, rows: Sequence[PromptRow]) -> Iterator[tuple[dict[str, Any], bool]]:
         """Draw for rows: for each its record, and whether it has all its texts."""
         for row, (outcome, reason) in zip(rows, self.outcomes(rows), strict=True):
             fields = {"id": row.id, **row.item.fields} | {"id": row.id}

@@ -30,7 +30,7 @@ __all__ = [
     "Note",
     "Page",
     "Points",
-    "Sample",
+    "SampleText",
     "Section",
     "Spot",
     "Spots",
@@ -235,7 +235,7 @@ class Cloud(_Strict):
 
 
 @dataclass(frozen=True)
-class Sample(_Strict):
+class SampleText(_Strict):
     """A text that satisfies its constraint, and what of it is highlighted: begin and end, in characters.
 
     Raises
@@ -258,7 +258,7 @@ class Texts(_Strict):
     """Sample texts."""
 
     title: str
-    texts: tuple[Sample, ...]
+    texts: tuple[SampleText, ...]
     caption: str | None = None
     kind: Literal["texts"] = "texts"
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from guardwrap.outcomes import Estimate, exactly
 from guardwrap.report.blocks import Bar, Bars, Cell, Chart, Cloud, Curve, Curves, Heap, Points, Spots, Table
 from guardwrap.report.figure_export import COLOURS, INK, LINES, MARKERS, as_png, as_svg, drawing, lay_out, new_figure
-from guardwrap.report.labels import apart
+from guardwrap.report.labels import spread_labels
 from guardwrap.report.plain_words import in_line, in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["alt_of", "can_be_drawn", "edges_of", "figures_of", "methods_of", "png_of", "svg_of"]
+__all__ = ["alt_of", "can_be_drawn", "chart_table", "edges_of", "methods_of", "png_of", "svg_of"]
 
 # Inches: on a phone a point of the slim drawing is about a pixel of the page; on a screen one of the broad one is 1.7.
 _WIDTHS = (("slim", 4.3), ("broad", 7.6))
@@ -112,7 +112,7 @@ def alt_of(block: Chart) -> str:
     return f"{title}: {y} against {x}{scale}{_with_intervals(block)}. {'; '.join(told)}."
 
 
-def figures_of(block: Chart) -> Table | None:
+def chart_table(block: Chart) -> Table | None:
     """Return the figures behind a chart as a table; a cloud has none that mean anything."""
     caption = f"The figures of: {block.title}"
     if isinstance(block, Cloud):
@@ -189,7 +189,7 @@ def _figure(block: Chart, methods: Sequence[str], width: float) -> Any:
     lay_out(figure)
     if isinstance(block, Points):
         drawn = [pair for pairs in _pairs(block) for pair in pairs if _known(pair)]
-        apart(figure, [(x.value, y.value) for x, y in drawn])
+        spread_labels(figure, [(x.value, y.value) for x, y in drawn])
     return figure
 
 

@@ -18,12 +18,12 @@ from guardwrap.report.blocks import (
     Note,
     Page,
     Points,
-    Sample,
+    SampleText,
     Table,
     Text,
     Texts,
 )
-from guardwrap.report.charts import alt_of, can_be_drawn, edges_of, figures_of, methods_of, svg_of
+from guardwrap.report.charts import alt_of, can_be_drawn, chart_table, edges_of, methods_of, svg_of
 from guardwrap.report.plain_words import in_line, in_words, visible
 from guardwrap.report.terms import Term, first_uses, used_in
 
@@ -207,7 +207,7 @@ def _block(block: Block, report: _Report) -> str:
 
 def _chart(block: Chart, report: _Report) -> str:
     said = " ".join(part for part in (block.caption, edges_of(block)) if part)
-    table = figures_of(block)
+    table = chart_table(block)
     behind = f"<details><summary>The figures</summary>{_table(table, None)}</details>" if table and table.rows else ""
     if can_be_drawn(block):
         shown = svg_of(block, next(report.names), report.methods)
@@ -253,7 +253,7 @@ def _explained(text: str, report: _Report | None) -> str:
     )
 
 
-def _marked(sample: Sample) -> str:
+def _marked(sample: SampleText) -> str:
     """Escape a text and highlight its spans; those that overlap become one."""
     merged: list[list[int]] = []
     for begin, end in sorted(span for span in sample.spans if span[0] < span[1]):

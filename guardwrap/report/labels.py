@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["apart"]
+__all__ = ["spread_labels"]
 
 _PLACES = (
     (4, 4, "left", "bottom"), (4, -4, "left", "top"), (-4, 4, "right", "bottom"), (-4, -4, "right", "top"),
@@ -21,7 +21,7 @@ _PLACES = (
 _MARKER = 3.5  # points from the middle of a marker to its edge
 
 
-def apart(figure: Figure, points: Sequence[tuple[float, float]]) -> None:
+def spread_labels(figure: Figure, points: Sequence[tuple[float, float]]) -> None:
     """Move the labels of points away from each other, from markers and from the edge, and leave out what finds no room.
 
     What is left out stands in the figures below a chart. Numbers at lines give way to labels of points.

@@ -17,7 +17,7 @@ from guardwrap.errors import UsageError, first_line, nearest
 from guardwrap.outcomes import estimate_of, plain
 from guardwrap.report.blocks import Page
 
-__all__ = ["loads", "read_as", "read_page", "text_of", "write_page"]
+__all__ = ["loads", "read_page", "text_of", "validated_as", "write_page"]
 
 _Kind = TypeVar("_Kind")
 
@@ -32,7 +32,7 @@ def read_page(path: str | Path) -> Page:
     UsageError
         If it cannot be read, is no JSON, or has a kind or a field that a page has not.
     """
-    return read_as(loads(text_of(path), str(path)), Page, str(path), "a page")
+    return validated_as(loads(text_of(path), str(path)), Page, str(path), "a page")
 
 
 def write_page(page: Page, path: str | Path) -> None:
@@ -85,7 +85,7 @@ def loads(text: str, where: str) -> Any:
         raise UsageError(f"{where!r} is no JSON of ours: {first_line(error)}") from None
 
 
-def read_as(data: Any, kind: type[_Kind], where: str, what: str) -> _Kind:
+def validated_as(data: Any, kind: type[_Kind], where: str, what: str) -> _Kind:
     """Take parsed JSON as what it should be.
 
     Parameters

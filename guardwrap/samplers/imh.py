@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from guardwrap.errors import UsageError, spelled
+from guardwrap.errors import UsageError, strict_arguments
 from guardwrap.metrics import acceptance_rate, autocorrelation, r_hat
 from guardwrap.outcomes import Draw, Estimate
 from guardwrap.samplers.protocol import Attempt, Sampler, Trace, checked_weight
@@ -33,7 +33,7 @@ class _State(NamedTuple):
     moved: int = 0
 
 
-@spelled
+@strict_arguments
 def imh(
     steps: int = 10,
     *,

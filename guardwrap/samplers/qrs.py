@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
-from guardwrap.errors import UsageError, spelled
+from guardwrap.errors import UsageError, strict_arguments
 from guardwrap.metrics import (
     effective_sample_size,
     log_beta_for_acceptance,
@@ -44,7 +44,7 @@ class _State(NamedTuple):
     satisfied: int = 0
 
 
-@spelled
+@strict_arguments
 def qrs(
     beta: float | None = None,
     *,

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 
-from guardwrap.documents.editor_schema import describe
+from guardwrap.documents.editor_schema import add_descriptions
 from guardwrap.documents.validation import Document, Invalid, validated
 from guardwrap.documents.yaml_nodes import one_line, short
 from guardwrap.errors import UnknownName, UsageError
@@ -138,7 +138,7 @@ def sampler_schema() -> dict[str, Any]:
                 options = _options_of(name).json_schema()
             except (UsageError, PydanticInvalidForJsonSchema):  # of another package
                 options = {}
-            describe(options, (inspect.getdoc(sampler) or "").replace("Return the sampler", "The sampler", 1))
+            add_descriptions(options, (inspect.getdoc(sampler) or "").replace("Return the sampler", "The sampler", 1))
         each[name] = {"description": f"The sampler {name}, with its options.", **options, "type": ["object", "null"]}
     one = {"type": "object", "properties": each, "additionalProperties": False, "minProperties": 1, "maxProperties": 1}
     return {"anyOf": [{"type": "string", "enum": sampler_names()}, one, {"type": "null"}]}

@@ -10,16 +10,16 @@ from weakref import WeakKeyDictionary
 
 __all__ = [
     "DEAD_END",
+    "AttemptState",
     "Backend",
     "Capabilities",
-    "Decoded",
+    "JudgementCache",
     "Launch",
     "Law",
-    "Mask",
-    "Memo",
-    "Narrowed",
+    "ReducedDistribution",
     "Scorer",
     "Streamed",
+    "TokenMask",
     "Watch",
     "draw_all",
     "grouped",
@@ -31,10 +31,10 @@ DEAD_END = "a mask that left no token"
 """What reports say rejected an attempt all of whose next tokens were left out."""
 
 Watch = Callable[[Any], "str | None"]
-"""From what has grown so far (``Decoded.grown``) to the part of a constraint that nothing can satisfy then, or None."""
+"""From ``AttemptState.grown`` to the part of a constraint that nothing can satisfy any more, or None."""
 
 
-class Mask(Protocol):
+class TokenMask(Protocol):
     """Finds tokens that are not to be drawn; see ``pipelines.masking``."""
 
     @property
@@ -55,7 +55,7 @@ class Mask(Protocol):
         """Note that all tokens that may follow these were left out."""
 
 
-class Narrowed(Protocol):
+class ReducedDistribution(Protocol):
     """The law of a request's attempts without those that are known to be rejected. The rest is the backend's affair."""
 
     @property
@@ -83,7 +83,7 @@ class Law(Protocol):
         """Seconds after which an attempt is cut, or None."""
 
     @property
-    def found(self) -> Sequence[tuple[Sequence[int], bool]] | None:
+    def beam_results(self) -> Sequence[tuple[Sequence[int], bool]] | None:
         """New tokens of each text that a beam search has found, best first, and whether it ended by itself; or None."""
 
 
@@ -118,13 +118,13 @@ class Launch:
     deadline: float | None = None
     watch: Watch | None = None
     request: Any = None
-    mask: Mask | None = None
+    mask: TokenMask | None = None
     narrowed: Any = None
     skipped: int = 0
 
 
 @dataclass(eq=False, slots=True)
-class Memo:
+class JudgementCache:
     """What judging one sequence of tokens has found out, for attempts that end with the same ones.
 
     Parameters
@@ -166,7 +166,7 @@ class Streamed:
 
 
 @dataclass(slots=True)
-class Decoded:
+class AttemptState:
     """An attempt on its way, or as the backend left it.
 
     Parameters
@@ -215,7 +215,7 @@ class Decoded:
     computed: int = 0
     place: Any = field(default=None, repr=False)
     branch: Any = field(default=None, repr=False)
-    memo: Memo | None = field(default=None, repr=False)
+    memo: JudgementCache | None = field(default=None, repr=False)
     remarks: tuple[str, ...] = ()
 
     @property
@@ -279,16 +279,18 @@ class Backend(Protocol):
     def lengths(self) -> Mapping[Hashable, list[int]]:
         """How many tokens the attempts on their way have, by request."""
 
-    def launch(self, launches: Sequence[Launch]) -> list[Decoded]:
+    def launch(self, launches: Sequence[Launch]) -> list[AttemptState]:
         """Begin attempts, at most ``room`` of them; return those that ended at once."""
 
-    def advance(self) -> list[Decoded]:
+    def advance(self) -> list[AttemptState]:
         """Go on with those that run; return those that ended."""
 
-    def cancel(self, unneeded: Callable[[Launch], bool]) -> list[Decoded]:
+    def cancel(self, unneeded: Callable[[Launch], bool]) -> list[AttemptState]:
         """Stop attempts that are not needed any more and return those that had begun."""
 
-    def narrow(self, launch: Launch, lookahead: Mask, ended: Sequence[tuple[Ids, bool]]) -> Narrowed | None:
+    def narrow(
+        self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]
+    ) -> ReducedDistribution | None:
         """Leave out of a request's law what is known to be rejected.
 
         Parameters
@@ -323,7 +325,7 @@ def grouped(places: Iterable[int], key: Callable[[int], Hashable]) -> list[list[
     return list(groups.values())
 
 
-def draw_all(backend: Backend, launches: Sequence[Launch]) -> list[Decoded]:
+def draw_all(backend: Backend, launches: Sequence[Launch]) -> list[AttemptState]:
     """Draw attempts that nobody judges, and return them in the order of their launches.
 
     Raises
@@ -331,7 +333,7 @@ def draw_all(backend: Backend, launches: Sequence[Launch]) -> list[Decoded]:
     Exception
         What an attempt failed with.
     """
-    ended: list[Decoded] = []
+    ended: list[AttemptState] = []
     rest = list(launches)
     while rest or backend.running:
         now, rest = rest[: backend.room], rest[backend.room :]

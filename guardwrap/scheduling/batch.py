@@ -17,9 +17,9 @@ from weakref import WeakKeyDictionary
 from guardwrap.errors import own_error
 from guardwrap.outcomes import Outcome
 from guardwrap.scheduling.backend import Backend
-from guardwrap.scheduling.checker_pool import Aside
+from guardwrap.scheduling.checker_pool import CheckerPool
 from guardwrap.scheduling.request import Request
-from guardwrap.scheduling.request_stream import InOrder, Served, Source
+from guardwrap.scheduling.request_stream import OrderedDelivery, RequestStream, Served
 from guardwrap.scheduling.scheduler import Scheduler
 
 __all__ = ["Batches", "OnBusy"]
@@ -39,7 +39,7 @@ that, in the middle of a step."""
 class _Call:
     """One caller's place in a batch. ``wake`` is called from another thread when there is something new."""
 
-    def __init__(self, source: Source, wake: Callable[[], None], on_busy: OnBusy | None = None) -> None:
+    def __init__(self, source: RequestStream, wake: Callable[[], None], on_busy: OnBusy | None = None) -> None:
         self.source = source
         self.wake = wake
         self.on_busy = on_busy
@@ -62,8 +62,8 @@ class _Batch:
         self._make_backend = make_backend
         self._scheduler: Scheduler | None = Scheduler(make_backend())  # None after it failed, until there is another
         self._changed = threading.Condition(lock)
-        self._calls: dict[Source, _Call] = {}
-        self._coming: list[Source] = []
+        self._calls: dict[RequestStream, _Call] = {}
+        self._coming: list[RequestStream] = []
         self._going: list[_Call] = []
         self._gone: list[tuple[OnBusy, frozenset[Request]]] = []  # for whom something may still be computed
         self._driven = False
@@ -137,7 +137,7 @@ class _Batch:
                         self._driven = False
                         return
                     scheduler = self._admit()
-                    scheduler.aside = scheduler.aside or Aside()
+                    scheduler.aside = scheduler.aside or CheckerPool()
                     if scheduler.idle:
                         self._let_go(scheduler.aside)
                         if self._calls or self._gone:
@@ -169,7 +169,7 @@ class _Batch:
                 self._scheduler.add(source)
         return self._scheduler
 
-    def _let_go(self, aside: Aside | None) -> None:
+    def _let_go(self, aside: CheckerPool | None) -> None:
         """Tell those who have left, and for whom nothing is computed any more."""
         gone, self._gone = self._gone, []
         for on_busy, requests in gone:
@@ -280,8 +280,8 @@ class Batches:
             are done.
         """
         news = threading.Event()
-        call = _Call(Source(requests, window), news.set)
-        order = InOrder(call.source)
+        call = _Call(RequestStream(requests, window), news.set)
+        order = OrderedDelivery(call.source)
         batch = self._join(key, make_backend, call)
         try:
             while True:
@@ -314,8 +314,8 @@ class Batches:
             with suppress(RuntimeError):  # the loop was closed: nobody waits any more
                 loop.call_soon_threadsafe(news.set)
 
-        call = _Call(Source(requests, window), wake, on_busy)
-        order = InOrder(call.source)
+        call = _Call(RequestStream(requests, window), wake, on_busy)
+        order = OrderedDelivery(call.source)
         batch = self._join(key, make_backend, call)
         try:
             while True:

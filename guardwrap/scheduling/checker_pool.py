@@ -16,12 +16,12 @@ from typing import Any
 from guardwrap.constraints.base import Constraint
 from guardwrap.documents.time_limits import CHECK_SECONDS, giving_way
 from guardwrap.errors import own_error
-from guardwrap.scheduling.backend import Decoded, grouped
-from guardwrap.scheduling.judge_attempts import Failures, judged
+from guardwrap.scheduling.backend import AttemptState, grouped
+from guardwrap.scheduling.judge_attempts import Failures, judge_attempts
 from guardwrap.scheduling.request import Request
-from guardwrap.scheduling.request_state import Judged
+from guardwrap.scheduling.request_state import JudgedAttempt
 
-__all__ = ["Aside"]
+__all__ = ["CheckerPool"]
 
 SHORT = 0.05
 """Seconds from which on a judgement is followed by a rest."""
@@ -34,9 +34,9 @@ _turn = threading.Lock()
 class _Work:
     """Attempts under one constraint, in a thread; ``found`` when it is done."""
 
-    attempts: Sequence[Decoded]
+    attempts: Sequence[AttemptState]
     dropped: set[Request] = field(default_factory=set)
-    found: tuple[list[Judged], Failures] | None = None
+    found: tuple[list[JudgedAttempt], Failures] | None = None
 
 
 @dataclass(eq=False)
@@ -48,16 +48,16 @@ class _Search:
     error: Exception | None = None
 
 
-class Aside:
+class CheckerPool:
     """Judges attempts in threads, one at a time for each constraint."""
 
     def __init__(self) -> None:
         self._done = threading.Event()
         self._at_work: dict[Constraint, _Work] = {}
-        self._waiting: list[Decoded] = []
+        self._waiting: list[AttemptState] = []
         self._searches: dict[Request, _Search] = {}
 
-    def take(self, attempts: Sequence[Decoded]) -> None:
+    def take(self, attempts: Sequence[AttemptState]) -> None:
         """Judge these as soon as their constraint's thread is free."""
         self._waiting += attempts
         self._begin()
@@ -76,16 +76,16 @@ class Aside:
         )
 
     @property
-    def attempts(self) -> Iterator[Decoded]:
+    def attempts(self) -> Iterator[AttemptState]:
         """Those that are not judged yet."""
         yield from self._waiting
         for work in self._at_work.values():
             yield from work.attempts
 
-    def judged(self) -> tuple[list[Judged], Failures]:
+    def judge_attempts(self) -> tuple[list[JudgedAttempt], Failures]:
         """Return what has been judged since it was asked last, and which requests have failed."""
         self._done.clear()
-        items: list[Judged] = []
+        items: list[JudgedAttempt] = []
         failures: Failures = {}
         for constraint, work in list(self._at_work.items()):
             if work.found is not None:
@@ -132,21 +132,21 @@ class Aside:
     def _judge(self, work: _Work) -> None:
         constraint = _request(work.attempts[0]).constraint
         try:
-            work.found = judged(work.attempts) if not constraint.interruptible else self._judged_in_turn(work)
+            work.found = judge_attempts(work.attempts) if not constraint.interruptible else self._judged_in_turn(work)
         except BaseException as error:  # of nobody's in particular
             work.found = [], dict.fromkeys(map(_request, work.attempts), own_error(error))
         self._done.set()
 
-    def _judged_in_turn(self, work: _Work) -> tuple[list[Judged], Failures]:
+    def _judged_in_turn(self, work: _Work) -> tuple[list[JudgedAttempt], Failures]:
         """Judge one text after the other, while others are let go first."""
-        items: list[Judged] = []
+        items: list[JudgedAttempt] = []
         failures: Failures = {}
         for attempt in work.attempts:
             if _request(attempt) in work.dropped or _request(attempt) in failures:
                 continue
             with _turn, giving_way():
                 began = time.monotonic()
-                found, failed = judged([attempt])
+                found, failed = judge_attempts([attempt])
                 if (took := time.monotonic() - began) > SHORT:  # a match looks at no clock, so it rests afterwards
                     time.sleep(min(took, CHECK_SECONDS))
             items += found
@@ -176,6 +176,6 @@ def _start(work: Callable[..., None], *given: Any) -> None:
     threading.Thread(target=work, args=given, name="guardwrap-judge", daemon=True).start()
 
 
-def _request(attempt: Decoded) -> Request:
+def _request(attempt: AttemptState) -> Request:
     request: Request = attempt.launch.request
     return request

@@ -9,19 +9,16 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.base import EXPENSIVE, Constraint
 from guardwrap.constraints.checking import Judgement, judge_parts
 from guardwrap.documents.time_limits import judging
 from guardwrap.errors import own_error
 from guardwrap.outcomes import Draw
-from guardwrap.scheduling.backend import Decoded, grouped
+from guardwrap.scheduling.backend import AttemptState, grouped
 from guardwrap.scheduling.request import Request
-from guardwrap.scheduling.request_state import Judged
+from guardwrap.scheduling.request_state import JudgedAttempt
 
-__all__ = ["COSTLY", "Failures", "judged"]
-
-COSTLY = 2
-"""``Constraint.cost`` from which parts judge many texts together."""
+__all__ = ["Failures", "judge_attempts"]
 
 Within = Callable[[Request], AbstractContextManager[Any]]
 
@@ -29,7 +26,9 @@ Failures = dict[Request, Exception]
 """What judging a request's attempts raised."""
 
 
-def judged(ended: Sequence[Decoded], *, within: Within | None = None) -> tuple[list[Judged], Failures]:
+def judge_attempts(
+    ended: Sequence[AttemptState], *, within: Within | None = None
+) -> tuple[list[JudgedAttempt], Failures]:
     """Decode attempts, judge those that are whole, and weigh those that satisfy their constraint.
 
     A checker that raises ends the requests whose attempts it raises for, and no other. A text that has been judged
@@ -44,12 +43,12 @@ def judged(ended: Sequence[Decoded], *, within: Within | None = None) -> tuple[l
     """
     failures: Failures = {}
     draws: dict[int, Draw] = {}
-    before: list[Judged] = []
+    before: list[JudgedAttempt] = []
     for i, attempt in enumerate(ended):
         request = _request(attempt)
         remembered = None if attempt.memo is None else attempt.memo.by_request.get(request)
         if remembered is not None:
-            before.append(Judged(attempt, *remembered))
+            before.append(JudgedAttempt(attempt, *remembered))
             continue
         try:
             finished = attempt.status == "finished"
@@ -66,18 +65,18 @@ def judged(ended: Sequence[Decoded], *, within: Within | None = None) -> tuple[l
     for places in grouped(heavy, lambda i: id(_request(ended[i]).weigh)):
         weights |= _each(ended, places, failures, lambda part: _weigh(ended, draws, part))
     kept = [i for i in draws if _request(ended[i]) not in failures]
-    found = [Judged(ended[i], draws[i], judgements[i], weights.get(i, ended[i].log_left)) for i in kept]
+    found = [JudgedAttempt(ended[i], draws[i], judgements[i], weights.get(i, ended[i].log_left)) for i in kept]
     for item in found:
         _remember(item)
     return [*before, *found], failures
 
 
-def _remembered(attempt: Decoded, draw: Draw) -> Judgement | None:
+def _remembered(attempt: AttemptState, draw: Draw) -> Judgement | None:
     """Return what was found out about a text of the same tokens, perhaps of another request."""
     return None if attempt.memo is None else attempt.memo.judgements.get(_read_of(draw))
 
 
-def _remember(item: Judged) -> None:
+def _remember(item: JudgedAttempt) -> None:
     memo = item.decoded.memo
     if memo is not None:
         memo.by_request[_request(item.decoded)] = item.draw, item.judgement, item.log_weight
@@ -92,12 +91,12 @@ def _read_of(draw: Draw) -> Hashable:
     return draw.prompt, draw.text, draw.full, draw.finished, draw.fault
 
 
-def _request(attempt: Decoded) -> Request:
+def _request(attempt: AttemptState) -> Request:
     request: Request = attempt.launch.request
     return request
 
 
-def _each(ended: Sequence[Decoded], places: Sequence[int], failures: Failures, work: Any) -> dict[int, Any]:
+def _each(ended: Sequence[AttemptState], places: Sequence[int], failures: Failures, work: Any) -> dict[int, Any]:
     """Do the work for all places together; where that raises, for each request alone, to learn whose fault it is."""
     try:
         return dict(zip(places, work(places), strict=True))
@@ -114,7 +113,7 @@ def _each(ended: Sequence[Decoded], places: Sequence[int], failures: Failures, w
 
 
 def _judgements(
-    ended: Sequence[Decoded],
+    ended: Sequence[AttemptState],
     draws: dict[int, Draw],
     whole: Sequence[int],
     failures: Failures,
@@ -133,8 +132,8 @@ def _judgements(
 
     for places in grouped(whole, lambda i: _request(ended[i]).rule if within is None else _request(ended[i])):
         parts = _request(ended[places[0]]).constraint.parts
-        by([part for part in parts if part.cost < COSTLY], places, within or nullcontext)
-        left |= {i: [part for part in parts if part.cost >= COSTLY] for i in places}
+        by([part for part in parts if part.cost < EXPENSIVE], places, within or nullcontext)
+        left |= {i: [part for part in parts if part.cost >= EXPENSIVE] for i in places}
     while waiting := [i for i, parts in left.items() if parts and found[i].satisfied]:
         following = {i: left[i].pop(0) for i in waiting}
         for places in grouped(waiting, following.__getitem__):
@@ -142,6 +141,6 @@ def _judgements(
     return found
 
 
-def _weigh(ended: Sequence[Decoded], draws: dict[int, Draw], places: Sequence[int]) -> list[float]:
+def _weigh(ended: Sequence[AttemptState], draws: dict[int, Draw], places: Sequence[int]) -> list[float]:
     weigh = _request(ended[places[0]]).weigh
     return [] if weigh is None else weigh([(_request(ended[i]).prompt, draws[i], ended[i].log_left) for i in places])

@@ -12,7 +12,7 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.outcomes import Draw, Outcome
 from guardwrap.samplers import Sampler
-from guardwrap.scheduling.backend import Law, Mask, Watch
+from guardwrap.scheduling.backend import Law, TokenMask, Watch
 
 __all__ = ["DrawOf", "OnEnd", "OnOutcome", "OnText", "Prepared", "Request", "Weigh"]
 
@@ -103,8 +103,8 @@ class Request:
     seed: int
     draw_of: DrawOf
     watch: Watch | None = None
-    mask: Mask | None = None
-    lookahead: Mask | None = None
+    mask: TokenMask | None = None
+    lookahead: TokenMask | None = None
     notes: tuple[str, ...] = ()
     proposal: str | None = None
     weigh: Weigh | None = None

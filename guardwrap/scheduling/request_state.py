@@ -17,13 +17,13 @@ from guardwrap.formatting import counted, digits
 from guardwrap.metrics import acceptance_rate
 from guardwrap.outcomes import FEW, SAMPLER, Draw, Estimate, Outcome, Report, Usage
 from guardwrap.samplers import Attempt
-from guardwrap.scheduling.backend import Backend, Decoded, Launch, Narrowed
+from guardwrap.scheduling.backend import AttemptState, Backend, Launch, ReducedDistribution
 from guardwrap.scheduling.randomness import decision, skipped
 from guardwrap.scheduling.request import Request
 from guardwrap.scheduling.skip_rounds import Rounds
-from guardwrap.scheduling.step_allowance import Allowance, AllowedMask, allowed_watch
+from guardwrap.scheduling.step_allowance import AllowedMask, StepAllowance, allowed_watch
 
-__all__ = ["Account", "Judged", "next_in_turn"]
+__all__ = ["JudgedAttempt", "RequestState", "next_in_turn"]
 
 SKIPPED = "known before it was drawn"
 """What reports say rejected an attempt that was skipped."""
@@ -45,16 +45,16 @@ _OWN = "attempts were the model's own, without a proposal: sampler='rejection' g
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedAttempt:
     """An attempt that ended, as text, with what became of it."""
 
-    decoded: Decoded
+    decoded: AttemptState
     draw: Draw
     judgement: Judgement
     log_weight: float = 0.0  # where a' = a
 
 
-def next_in_turn(waiting: dict[int, Judged], attempt: int) -> Judged | None:
+def next_in_turn(waiting: dict[int, JudgedAttempt], attempt: int) -> JudgedAttempt | None:
     """Take the attempt whose turn it is: attempt i is decided after all attempts before it.
 
     Deciding in the order of finishing would favour short texts.
@@ -63,7 +63,7 @@ def next_in_turn(waiting: dict[int, Judged], attempt: int) -> Judged | None:
 
 
 @dataclass(eq=False)
-class Account:
+class RequestState:
     """What a request has got and spent so far, and the mode of the backend that draws for it."""
 
     request: Request
@@ -74,7 +74,7 @@ class Account:
     remarks: Counter[str] = field(default_factory=Counter)
     rejected_at: list[int] = field(default_factory=list)  # their tokens, ascending, decided out of turn or not
     launched: int = 0
-    waiting: dict[int, Judged] = field(default_factory=dict)  # decided out of turn, by attempt
+    waiting: dict[int, JudgedAttempt] = field(default_factory=dict)  # decided out of turn, by attempt
     decided: int = 0
     attempts: int = 0  # those decided, and those skipped
     reached: int = 0  # attempts, once all that were launched are decided
@@ -82,15 +82,15 @@ class Account:
     skipped: int = 0
     satisfied: int = 0
     cut_off: int = 0  # of those that do not
-    satisfied_before: int = 0  # what is left out now was left out
+    satisfied_at_round_start: int = 0  # what is left out now was left out
     tokens: int = 0
     surplus: list[int] = field(default_factory=list)
     computed: int = 0
     began: float | None = None
     seconds: float = 0.0
     ended: str | None = None
-    content: bool = False  # until one of its attempts has ended, it needs no more of them
-    allowance: Allowance = field(default_factory=Allowance)
+    has_enough_in_flight: bool = False  # until one of its attempts has ended, it needs no more of them
+    allowance: StepAllowance = field(default_factory=StepAllowance)
     slow: bool = False  # judging a text once took longer than a step may, so others are judged aside
 
     def __post_init__(self) -> None:
@@ -140,7 +140,7 @@ class Account:
         # A sampler may take only some of the attempts that satisfy the constraint: so far this share of them.
         share = (len(self.accepted) + 1) / (self.satisfied + 1)
         waiting = sum(judged.judgement.satisfied for judged in self.waiting.values())
-        satisfied, rejected = self.satisfied - self.satisfied_before + waiting, len(self.rejected_at)
+        satisfied, rejected = self.satisfied - self.satisfied_at_round_start + waiting, len(self.rejected_at)
         later = (rejected - bisect_right(self.rejected_at, length) for length in running)
         expected = waiting + sum((satisfied + 1) / (satisfied + 1 + count) for count in later)
         missing = self.wanted - len(self.accepted) - share * expected
@@ -150,7 +150,7 @@ class Account:
         if self.rounds is not None:
             count = min(count, self.rounds.room(self.launched))
         found = self._numbered(count)
-        self.content = len(found) < room and not self._watches_clock
+        self.has_enough_in_flight = len(found) < room and not self._watches_clock
         return found
 
     def _numbered(self, count: int) -> list[Launch]:
@@ -189,20 +189,20 @@ class Account:
         )
 
     @property
-    def due(self) -> bool:
+    def round_is_over(self) -> bool:
         """Whether a round is over, and more may be left out before the next one."""
         return self.ended is None and self.rounds is not None and self.rounds.over(self.decided)
 
-    def known(self, backend: Backend) -> Narrowed | None:
+    def known(self, backend: Backend) -> ReducedDistribution | None:
         """Return what the law is without what the attempts of a round have shown to be rejected."""
         rounds, lookahead = self.rounds, self.request.lookahead
         if rounds is None or lookahead is None:
             return None
         return backend.narrow(self.launch(self.launched), lookahead, rounds.ended())
 
-    def narrow(self, found: Narrowed | None) -> None:
+    def narrow(self, found: ReducedDistribution | None) -> None:
         """Leave that out from now on; None where nothing is ever left out."""
-        self.content = False
+        self.has_enough_in_flight = False
         rounds = self.rounds
         if found is None or rounds is None:
             self.rounds = None
@@ -210,7 +210,7 @@ class Account:
         self.computed += found.computed
         rounds.take(found)
         if rounds.narrowed is not None:
-            self.rejected_at, self.satisfied_before = [], self.satisfied
+            self.rejected_at, self.satisfied_at_round_start = [], self.satisfied
         if found.log_live == -math.inf:
             self.ended = "impossible"
 
@@ -221,21 +221,21 @@ class Account:
             self.skipped += count
             self.rejections[SKIPPED] += count
 
-    def found(self) -> list[Decoded]:
+    def found(self) -> list[AttemptState]:
         """Return the texts of a beam search as attempts."""
         made = []
-        for number, (ids, finished) in enumerate(self.request.prompt.law.found or ()):
-            made.append(Decoded(self.launch(number), list(ids), status="finished" if finished else "cut"))
+        for number, (ids, finished) in enumerate(self.request.prompt.law.beam_results or ()):
+            made.append(AttemptState(self.launch(number), list(ids), status="finished" if finished else "cut"))
         return made
 
-    def discard(self, decoded: Decoded) -> None:
+    def discard(self, decoded: AttemptState) -> None:
         """Book an attempt that was stopped because it is not needed any more."""
         self.surplus.append(decoded.length)
         self.computed += decoded.computed
 
-    def commit(self, judged: Sequence[Judged]) -> None:
+    def commit(self, judged: Sequence[JudgedAttempt]) -> None:
         """Take what was judged, and decide about attempts one after the other, in launch order."""
-        self.content = False
+        self.has_enough_in_flight = False
         for item in judged:
             self.waiting[item.decoded.launch.attempt] = item
             self.computed += item.decoded.computed
@@ -249,7 +249,7 @@ class Account:
             self.surplus += [item.decoded.length for item in self.waiting.values()]
             self.waiting.clear()
 
-    def _book(self, judged: Judged) -> None:
+    def _book(self, judged: JudgedAttempt) -> None:
         budget, law = self.request.budget, self.request.prompt.law
         if judged.decoded.status == "abandoned":
             self.surplus.append(judged.decoded.length)
@@ -271,7 +271,7 @@ class Account:
             self.rejections[judged.judgement.blame or SAMPLER] += 1
         if len(self.accepted) == self.wanted:
             self.ended = "complete"
-        elif law.mode == "greedy" or (law.found is not None and self.attempts == len(law.found)):
+        elif law.mode == "greedy" or (law.beam_results is not None and self.attempts == len(law.beam_results)):
             self.ended = "deterministic"
         elif self.request.mask is not None and self.request.mask.impossible:
             self.ended = "impossible"
@@ -280,7 +280,7 @@ class Account:
         elif budget.max_tokens is not None and self.tokens >= budget.max_tokens:
             self.ended = "max_tokens"
 
-    def _attempt(self, judged: Judged) -> Attempt:
+    def _attempt(self, judged: JudgedAttempt) -> Attempt:
         """Return what the sampler sees."""
         satisfied = judged.judgement.satisfied
         if not self.request.sampler.weighs:
@@ -336,7 +336,7 @@ class Account:
             acceptance=rate,
             rejections=dict(self.rejections.most_common()),
             constraint=request.constraint.digest if asked else "",
-            mode=self.mode if law.found is None else "generate",
+            mode=self.mode if law.beam_results is None else "generate",
             notes=(
                 *request.notes,
                 *(() if request.mask is None else request.mask.notes),

@@ -9,7 +9,7 @@ from guardwrap.errors import GuardwrapError, own_error
 from guardwrap.outcomes import Outcome
 from guardwrap.scheduling.request import Request
 
-__all__ = ["InOrder", "Served", "Source"]
+__all__ = ["OrderedDelivery", "RequestStream", "Served"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Served:
         Beside an error: what others of its source have got so far, with their numbers, where they have got something.
     """
 
-    source: Source
+    source: RequestStream
     number: int
     request: Request
     outcome: Outcome
@@ -40,7 +40,7 @@ class Served:
     unfinished: tuple[tuple[int, Outcome], ...] = ()
 
 
-class Source:
+class RequestStream:
     """Requests of one caller.
 
     Parameters
@@ -90,10 +90,10 @@ class Source:
         return self._exhausted and not self.numbers
 
 
-class InOrder:
+class OrderedDelivery:
     """Hands out what was served in the order in which a source's requests were taken."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: RequestStream) -> None:
         self._source = source
         self._window = source.window
         self._done: dict[int, Served] = {}

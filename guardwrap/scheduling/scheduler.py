@@ -9,15 +9,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import Any
 
+from guardwrap.constraints.base import EXPENSIVE
 from guardwrap.documents.time_limits import StepOver
 from guardwrap.errors import own_error
 from guardwrap.outcomes import Outcome
-from guardwrap.scheduling.backend import Backend, Decoded, Launch
-from guardwrap.scheduling.checker_pool import Aside
-from guardwrap.scheduling.judge_attempts import COSTLY, Failures, judged
+from guardwrap.scheduling.backend import AttemptState, Backend, Launch
+from guardwrap.scheduling.checker_pool import CheckerPool
+from guardwrap.scheduling.judge_attempts import Failures, judge_attempts
 from guardwrap.scheduling.request import Request
-from guardwrap.scheduling.request_state import Account, Judged
-from guardwrap.scheduling.request_stream import InOrder, Served, Source
+from guardwrap.scheduling.request_state import JudgedAttempt, RequestState
+from guardwrap.scheduling.request_stream import OrderedDelivery, RequestStream, Served
 
 __all__ = ["WINDOW", "Scheduler"]
 
@@ -57,20 +58,20 @@ class Scheduler:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.aside: Aside | None = None
-        self._sources: list[Source] = []
-        self._whose: dict[Request, Source] = {}
-        self._active: dict[Request, Account] = {}
-        self._unjudged: list[Decoded] = []
+        self.aside: CheckerPool | None = None
+        self._sources: list[RequestStream] = []
+        self._whose: dict[Request, RequestStream] = {}
+        self._active: dict[Request, RequestState] = {}
+        self._unjudged: list[AttemptState] = []
         self._failed: Failures = {}
         self._rounds = 0  # of launches in a row
         self._began = 0.0  # this step
 
-    def add(self, source: Source) -> None:
+    def add(self, source: RequestStream) -> None:
         """Serve the requests of one more caller."""
         self._sources.append(source)
 
-    def remove(self, source: Source) -> None:
+    def remove(self, source: RequestStream) -> None:
         """Forget a caller; attempts of its requests leave the batch at once."""
         if source in self._sources:
             self._sources.remove(source)
@@ -101,9 +102,9 @@ class Scheduler:
             What the first request that failed has raised, at once. What taking a request raised, once those before it
             are done.
         """
-        source = Source(requests, window)
+        source = RequestStream(requests, window)
         self.add(source)
-        order = InOrder(source)
+        order = OrderedDelivery(source)
         while not source.over:
             yield from order.put(self.step())
         order.end()
@@ -122,18 +123,18 @@ class Scheduler:
             return self._lost(own_error(error))
         for attempt in ended:
             if (account := self._active.get(attempt.launch.request)) is not None:
-                account.content = False
+                account.has_enough_in_flight = False
             if attempt.error is not None:
                 self._failed.setdefault(attempt.launch.request, attempt.error)
         self._unjudged += [attempt for attempt in ended if attempt.launch.request not in self._failed]
         return self._book()
 
-    def _drawn(self) -> list[Decoded]:
+    def _drawn(self) -> list[AttemptState]:
         launches: list[Launch] = []
-        found: list[Decoded] = []
+        found: list[AttemptState] = []
         for request, account in self._active.items():
             account.allowance.begin(self._began, limited=self.aside is not None)
-            if account.due:
+            if account.round_is_over:
                 with caught(self._failed, request):
                     self._narrow(account)
         # An attempt may end with its first token and make room again before the model is run; those that run must
@@ -150,17 +151,17 @@ class Scheduler:
             self.aside.wait(PATIENCE)
         return found
 
-    def _narrow(self, account: Account) -> None:
+    def _narrow(self, account: RequestState) -> None:
         """Leave out what a round has shown to be rejected. That takes the model and many verdicts: aside, if may be."""
         look = partial(account.known, self.backend)
         found: Callable[[], Any] | None = look if self.aside is None else self.aside.search(account.request, look)
         if found is not None:
             account.narrow(found())
 
-    def _next_launches(self) -> tuple[list[Launch], list[Decoded]]:
+    def _next_launches(self) -> tuple[list[Launch], list[AttemptState]]:
         """Fill the room: a fair share for each caller, those with the fewest attempts first, then who needs more."""
         launches: list[Launch] = []
-        found: list[Decoded] = []
+        found: list[AttemptState] = []
         room = self.backend.room
         self._sources = [source for source in self._sources if not source.over]
         if not room:
@@ -183,20 +184,20 @@ class Scheduler:
 
     def _fill(
         self,
-        source: Source,
+        source: RequestStream,
         room: int,
         lengths: Mapping[Any, list[int]],
         launches: list[Launch],
-        found: list[Decoded],
+        found: list[AttemptState],
     ) -> None:
         """Fill a caller's room: a fair share for each request under way, then new ones, then who still needs more."""
         most = len(launches) + room
         new = Counter(launch.request for launch in launches)
 
-        def more(account: Account, most: int) -> list[Launch]:
+        def more(account: RequestState, most: int) -> list[Launch]:
             # Those on their way only get further: what was enough is enough. Hundreds of requests wait at each step.
             request = account.request
-            if account.content or request in self._failed:
+            if account.has_enough_in_flight or request in self._failed:
                 return []
             coming: list[Launch] = []
             with caught(self._failed, request):
@@ -215,7 +216,7 @@ class Scheduler:
             account = self._begun(request)
             if request in self._failed:
                 continue
-            if request.prompt.law.found is None:
+            if request.prompt.law.beam_results is None:
                 launches += more(account, most - len(launches))
             else:
                 with caught(self._failed, request):
@@ -224,8 +225,8 @@ class Scheduler:
             if len(launches) < most and account.ended is None:
                 launches += more(account, most - len(launches))
 
-    def _begun(self, request: Request) -> Account:
-        account = self._active[request] = Account(request, self.backend.mode)
+    def _begun(self, request: Request) -> RequestState:
+        account = self._active[request] = RequestState(request, self.backend.mode)
         account.allowance.begin(self._began, limited=self.aside is not None)
         with caught(self._failed, request):
             # A constraint of the user's own may have no spelling, and is a key where attempts of many are grouped.
@@ -233,7 +234,7 @@ class Scheduler:
             account.state = request.sampler.init()
         return account
 
-    def _ready(self) -> list[Decoded]:
+    def _ready(self) -> list[AttemptState]:
         """Take the attempts that are judged now: a classifier wants company, and so do texts to be weighed."""
         costly = [attempt for attempt in self._unjudged if _is_costly(attempt)]
         if len(costly) >= JUDGED_TOGETHER or self._keeps_waiting(costly):
@@ -242,26 +243,26 @@ class Scheduler:
         ready, self._unjudged = [each for each in self._unjudged if not _is_costly(each)], costly
         return ready
 
-    def _keeps_waiting(self, costly: Sequence[Decoded]) -> bool:
+    def _keeps_waiting(self, costly: Sequence[AttemptState]) -> bool:
         """Say whether a caller has nothing else on its way: what others have may go on for ever."""
         if not self.backend.running or not costly:
             return not self.backend.running
         running = {self._whose[request] for request in self.backend.lengths() if isinstance(request, Request)}
         return any(self._whose[attempt.launch.request] not in running for attempt in costly)
 
-    def _judged(self) -> tuple[list[Judged], Failures]:
+    def _judged(self) -> tuple[list[JudgedAttempt], Failures]:
         ready = self._ready()
         if self.aside is None:
-            return judged(ready)
+            return judge_attempts(ready)
         slow = [attempt.whole and self._is_slow(attempt.launch.request) for attempt in ready]
         self.aside.take([attempt for attempt, is_slow in zip(ready, slow, strict=True) if is_slow])
         here = [attempt for attempt, is_slow in zip(ready, slow, strict=True) if not is_slow]
-        items, failures = judged(here, within=lambda request: self._active[request].allowance.spent())
+        items, failures = judge_attempts(here, within=lambda request: self._active[request].allowance.spent())
         for request in [request for request, error in failures.items() if isinstance(error, StepOver)]:
             del failures[request]
             self._active[request].slow = True
             self.aside.take([attempt for attempt in here if attempt.launch.request is request])
-        others, failed = self.aside.judged()
+        others, failed = self.aside.judge_attempts()
         self.aside.tidy(self._active)
         return items + others, failures | failed
 
@@ -275,7 +276,7 @@ class Scheduler:
         items, failures = self._judged()
         failed = {**failures, **self._failed}
         self._failed = {}
-        by_request: dict[Request, list[Judged]] = {}
+        by_request: dict[Request, list[JudgedAttempt]] = {}
         for item in items:
             by_request.setdefault(item.decoded.launch.request, []).append(item)
         for request, its in by_request.items():
@@ -340,13 +341,13 @@ class caught:  # noqa: N801  # reads as a function
         return error is not None
 
 
-def _outcome(account: Account, failures: Failures) -> Outcome:
+def _outcome(account: RequestState, failures: Failures) -> Outcome:
     """Return what a request got, also where its own sampler cannot say what that is worth."""
     with caught(failures, account.request):
         return account.outcome()
     return account.outcome(asked=False)
 
 
-def _is_costly(attempt: Decoded) -> bool:
+def _is_costly(attempt: AttemptState) -> bool:
     request: Request = attempt.launch.request
-    return request.constraint.cost >= COSTLY or request.weigh is not None
+    return request.constraint.cost >= EXPENSIVE or request.weigh is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from guardwrap.scheduling.backend import Ids, Narrowed
+from guardwrap.scheduling.backend import Ids, ReducedDistribution
 
 __all__ = ["Rounds"]
 
@@ -39,7 +39,7 @@ class Rounds:
         What its attempts are drawn from now; None for the whole law.
     """
 
-    narrowed: Narrowed | None = None
+    narrowed: ReducedDistribution | None = None
     _begin: int = 0
     _size: int = field(default_factory=lambda: FIRST)
     _satisfied: int = 0
@@ -67,7 +67,7 @@ class Rounds:
         """Return this round's last attempts in launch order: tokens, and whether each ended so and was rejected."""
         return [ended for _, ended in sorted(self._ended.items())]
 
-    def take(self, found: Narrowed) -> None:
+    def take(self, found: ReducedDistribution) -> None:
         """Begin the next round with what the backend has left."""
         before = 0.0 if self.narrowed is None else self.narrowed.log_live
         self._next()

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from guardwrap.documents.time_limits import StepOver, step_limit
-from guardwrap.scheduling.backend import Mask, Watch
+from guardwrap.scheduling.backend import TokenMask, Watch
 
 _Answer = TypeVar("_Answer")
 
-__all__ = ["Allowance", "AllowedMask", "allowed_watch"]
+__all__ = ["AllowedMask", "StepAllowance", "allowed_watch"]
 
 EACH_STEP = 0.02
 """Seconds in every step; of the processor, and on the wall where a thread is waited for."""
@@ -31,7 +31,7 @@ SHARE = 0.1
 """Share of the time that passes which is saved again."""
 
 
-class Allowance:
+class StepAllowance:
     """The seconds that one request may still use in this step.
 
     Attributes
@@ -87,7 +87,7 @@ class Allowance:
 class _Spent:
     """What is done in this context is booked."""
 
-    def __init__(self, allowance: Allowance) -> None:
+    def __init__(self, allowance: StepAllowance) -> None:
         self._allowance = allowance
 
     def __enter__(self) -> None:
@@ -100,7 +100,7 @@ class _Spent:
         self._clock.__exit__(kind, error, trace)
 
 
-def allowed_watch(watch: Watch, allowance: Allowance) -> Watch:
+def allowed_watch(watch: Watch, allowance: StepAllowance) -> Watch:
     """Return a watch whose verdicts are UNDECIDED where the allowance is used up."""
 
     def watched(grown: Any) -> str | None:
@@ -125,8 +125,8 @@ class AllowedMask:
         Of the request.
     """
 
-    mask: Mask
-    allowance: Allowance
+    mask: TokenMask
+    allowance: StepAllowance
 
     @property
     def impossible(self) -> bool:

@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from guardwrap.serve.error_responses import Refused
+from guardwrap.serve.error_responses import ErrorResponse
 
 __all__ = ["Gate", "closing"]
 
 
-def closing() -> Refused:
+def closing() -> ErrorResponse:
     """Return the refusal of a server that is about to end."""
     headers = {"Connection": "close", "Retry-After": "5"}
-    return Refused(503, "the server is shutting down; try again at another one", code="shutting_down", headers=headers)
+    return ErrorResponse(
+        503, "the server is shutting down; try again at another one", code="shutting_down", headers=headers
+    )
 
 
 class Gate:
@@ -62,7 +64,7 @@ class Gate:
             raise closing()
         if self.inside >= self._most:
             message = f"{self.inside} requests are being served or wait; try again later"
-            raise Refused(429, message, code="queue_full", headers={"Retry-After": "1"})
+            raise ErrorResponse(429, message, code="queue_full", headers={"Retry-After": "1"})
         self.inside += 1
         try:
             yield

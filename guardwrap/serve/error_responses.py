@@ -15,7 +15,7 @@ from guardwrap.errors import (
     first_line,
 )
 
-__all__ = ["Refused", "bad", "in_field", "refusal_of"]
+__all__ = ["ErrorResponse", "bad", "in_field", "refusal_of"]
 
 _TYPES = {
     400: "invalid_request_error",
@@ -31,7 +31,7 @@ _TYPES = {
 }
 
 
-class Refused(Exception):
+class ErrorResponse(Exception):
     """A request that gets an error. Never holds generated text.
 
     Parameters
@@ -77,12 +77,12 @@ class Refused(Exception):
         return {"error": error}
 
 
-def bad(param: str | None, problem: str, *, code: str | None = None) -> Refused:
+def bad(param: str | None, problem: str, *, code: str | None = None) -> ErrorResponse:
     """Return the refusal of a field that cannot be heeded."""
-    return Refused(400, f"{param}: {problem}" if param else problem, param=param, code=code)
+    return ErrorResponse(400, f"{param}: {problem}" if param else problem, param=param, code=code)
 
 
-def in_field(param: str, error: Exception) -> Refused:
+def in_field(param: str, error: Exception) -> ErrorResponse:
     """Return the refusal for what is wrong with a field, or with a place in it."""
     if isinstance(error, Invalid):
         where = ".".join(str(step) for step in (param, *error.location))
@@ -90,17 +90,17 @@ def in_field(param: str, error: Exception) -> Refused:
     return bad(param, first_line(error))
 
 
-def refusal_of(error: Exception) -> Refused:
+def refusal_of(error: Exception) -> ErrorResponse:
     """Return what a request gets for an error that came up while it was served."""
-    if isinstance(error, Refused):
+    if isinstance(error, ErrorResponse):
         return error
     if isinstance(error, AdapterMismatch):
         return bad("guardwrap.adapter", "the adapter is for another model or another constraint than the request's")
     if isinstance(error, UsageError | ConstraintError):
         return bad(None, first_line(error))
     if isinstance(error, CheckFailed):
-        return Refused(422, first_line(error), code="check_failed")
+        return ErrorResponse(422, first_line(error), code="check_failed")
     if isinstance(error, GenerationFailed):
-        return Refused(422, first_line(error), code="generation_failed")
+        return ErrorResponse(422, first_line(error), code="generation_failed")
     # Not its message: it may quote a text that no constraint has seen.
-    return Refused(500, f"unexpected {type(error).__name__} in the server", code="unexpected")
+    return ErrorResponse(500, f"unexpected {type(error).__name__} in the server", code="unexpected")

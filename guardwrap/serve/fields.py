@@ -10,9 +10,9 @@ from typing import Any
 from guardwrap.documents.limits import MAX_DEPTH
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import nearest
-from guardwrap.serve.error_responses import Refused, bad
+from guardwrap.serve.error_responses import ErrorResponse, bad
 
-__all__ = ["flag", "known_fields", "number", "parsed", "require_known", "whole"]
+__all__ = ["flag", "known_fields", "number_field", "parsed", "require_known", "whole"]
 
 _BOTH = (
     "model", "n", "seed", "temperature", "top_p", "top_k", "max_tokens", "stop", "stream", "stream_options",
@@ -149,7 +149,7 @@ def require_known(fields: Mapping[str, Any], *, chat: bool) -> dict[str, Any]:
             raise bad(name, f"is a field of {where}")
         if name not in known:
             problem = f"unknown field{nearest(name, known)}; leave it out"
-            raise Refused(400, f"{short(name)}: {problem}", param=name[:60], code="unknown_field")
+            raise ErrorResponse(400, f"{short(name)}: {problem}", param=name[:60], code="unknown_field")
         if value is None or name in _LABELS:
             continue
         if name not in _NEUTRAL:
@@ -178,7 +178,9 @@ def whole(fields: Mapping[str, Any], name: str, least: int, most: int | None = N
     return value
 
 
-def number(fields: Mapping[str, Any], name: str, least: float, most: float, *, zero: bool = False) -> float | None:
+def number_field(
+    fields: Mapping[str, Any], name: str, least: float, most: float, *, zero: bool = False
+) -> float | None:
     """Return a number between two limits, or None where it is left out; ``zero`` is taken besides."""
     value = fields.get(name)
     if value is None:

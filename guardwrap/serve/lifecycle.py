@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from guardwrap.errors import UsageError
 from guardwrap.serve.routes import Service
 
-__all__ = ["listen", "log_to_stderr", "run", "url_of"]
+__all__ = ["listen", "log_to_stderr", "run_server", "url_of"]
 
 _MORE_CONNECTIONS = 256
 """Beside those of requests that are served: idle ones, and those that are told that there is no room."""
@@ -96,7 +96,7 @@ class _Server(uvicorn.Server):
             await asyncio.sleep(0.05)
 
 
-def run(app: FastAPI, listening: socket.socket, ready: Callable[[], None]) -> None:
+def run_server(app: FastAPI, listening: socket.socket, ready: Callable[[], None]) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Parameters

@@ -15,15 +15,22 @@ from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.constraints.kinds.text import Length
 from guardwrap.documents.yaml_nodes import reading
 from guardwrap.errors import GuardwrapError, nearest
-from guardwrap.proposals import merged, only_masks
-from guardwrap.serve.error_responses import Refused, bad, in_field
-from guardwrap.serve.fields import flag, number, require_known, whole
-from guardwrap.serve.request_policy import Menu, budget_of, constraints_of, drawn_from, require_mapping, sampler_of
-from guardwrap.serve.stop_strings import Until
+from guardwrap.proposals import merge_proposals, only_masks
+from guardwrap.serve.error_responses import ErrorResponse, bad, in_field
+from guardwrap.serve.fields import flag, number_field, require_known, whole
+from guardwrap.serve.request_policy import (
+    RequestPolicy,
+    budget_of,
+    constraints_of,
+    drawn_from,
+    require_mapping,
+    sampler_of,
+)
+from guardwrap.serve.stop_strings import StopAt
 from guardwrap.serve.structured_output import structured
-from guardwrap.serve.time_limited import Timed
+from guardwrap.serve.time_limited import TimeLimited
 
-__all__ = ["ANYTHING", "Wish", "read_wish"]
+__all__ = ["ANYTHING", "ParsedRequest", "parse_request"]
 
 ANYTHING = Length(min=0, name="nothing was asked")
 """What holds of every text."""
@@ -34,7 +41,7 @@ _MOST_STOPS, _LONGEST_STOP = 4, 64  # what finds them is made anew for other one
 
 
 @dataclass(frozen=True)
-class Wish:
+class ParsedRequest:
     """What a request asks for.
 
     Parameters
@@ -67,7 +74,7 @@ class Wish:
     length_given: bool = False
 
 
-def read_wish(fields: Mapping[str, Any], menu: Menu, *, chat: bool) -> Wish:
+def parse_request(fields: Mapping[str, Any], menu: RequestPolicy, *, chat: bool) -> ParsedRequest:
     """Read the body of a request.
 
     Parameters
@@ -88,7 +95,7 @@ def read_wish(fields: Mapping[str, Any], menu: Menu, *, chat: bool) -> Wish:
     model = said.get("model")
     if not isinstance(model, str) or model not in menu.models:
         problem = f"there is no model {model!r}{nearest(model, menu.models)}; here it is {menu.models[0]!r}"
-        raise Refused(404, f"model: {problem}"[:300], param="model", code="model_not_found")
+        raise ErrorResponse(404, f"model: {problem}"[:300], param="model", code="model_not_found")
     prompts = [_chat(said.get("messages"))] if chat else _texts(said.get("prompt"))
     n = whole(said, "n", 1, menu.limits.n) or 1
     if n * len(prompts) > menu.limits.n:
@@ -101,18 +108,18 @@ def read_wish(fields: Mapping[str, Any], menu: Menu, *, chat: bool) -> Wish:
     if (seed := whole(said, "seed", 0, 2**63 - 1)) is not None:
         options["seed"] = seed
     length_given = "max_tokens" in said or "max_completion_tokens" in said
-    return Wish(model, prompts, options, n, stops, stream, usage, length_given)
+    return ParsedRequest(model, prompts, options, n, stops, stream, usage, length_given)
 
 
-def _law(said: Mapping[str, Any], menu: Menu) -> dict[str, Any]:
+def _law(said: Mapping[str, Any], menu: RequestPolicy) -> dict[str, Any]:
     """Return the settings of the model's law; what is left out is the model's own."""
     most = menu.limits.max_new_tokens
     lengths = {whole(said, name, 1, most) for name in ("max_tokens", "max_completion_tokens") if name in said}
     if len(lengths) > 1:
         raise bad("max_tokens", "max_completion_tokens is the same, and says something else; give one of them")
     law: dict[str, Any] = {"max_new_tokens": next(iter(lengths), None) or min(256, most)}
-    temperature = number(said, "temperature", 0.01, 100, zero=True)
-    top_p, top_k = number(said, "top_p", 1e-6, 1), whole(said, "top_k", -1)
+    temperature = number_field(said, "temperature", 0.01, 100, zero=True)
+    top_p, top_k = number_field(said, "top_p", 1e-6, 1), whole(said, "top_k", -1)
     if temperature == 0:
         return {**law, "do_sample": False}
     if temperature is not None:
@@ -124,7 +131,7 @@ def _law(said: Mapping[str, Any], menu: Menu) -> dict[str, Any]:
     return law
 
 
-def _ours(said: Mapping[str, Any], menu: Menu, stops: tuple[str, ...]) -> dict[str, Any]:
+def _ours(said: Mapping[str, Any], menu: RequestPolicy, stops: tuple[str, ...]) -> dict[str, Any]:
     """Return guardwrap's own options."""
     given = require_mapping(said.get("guardwrap", {}))
     try:
@@ -132,7 +139,7 @@ def _ours(said: Mapping[str, Any], menu: Menu, stops: tuple[str, ...]) -> dict[s
             files = [*menu.always, *map(ConstraintFile, structured(said, menu.limits)), *constraints_of(given, menu)]
             file = as_constraint_file(files) if files else ConstraintFile(ANYTHING)
             sampler, said_of = sampler_of(given), drawn_from(given, menu)
-            proposal, adapter = merged(said_of, (file.proposal, file.adapter))
+            proposal, adapter = merge_proposals(said_of, (file.proposal, file.adapter))
             if adapter is None and proposal not in (None, False) and not only_masks(proposal):
                 adapter = False  # the server's own, which does not go with it
             budget = budget_of(given, file.budget, menu.limits)
@@ -145,12 +152,12 @@ def _ours(said: Mapping[str, Any], menu: Menu, stops: tuple[str, ...]) -> dict[s
     return options | {"proposal": proposal, "adapter": adapter}
 
 
-def _guarded(constraint: Constraint, stops: tuple[str, ...], menu: Menu) -> Constraint:
+def _guarded(constraint: Constraint, stops: tuple[str, ...], menu: RequestPolicy) -> Constraint:
     """Return the constraint, judged on the texts that leave, and the server's own functions within a time limit."""
 
     def wrapped(part: Constraint) -> Constraint:
-        part = Timed(part, menu.limits.checker_seconds) if runs_code(part) else part
-        return Until(part, stops) if stops else part
+        part = TimeLimited(part, menu.limits.checker_seconds) if runs_code(part) else part
+        return StopAt(part, stops) if stops else part
 
     if not stops and not runs_code(constraint):
         return constraint

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from guardwrap.outcomes import Draw, Outcome, Report
-from guardwrap.serve.error_responses import Refused
-from guardwrap.serve.parsed_request import Wish
+from guardwrap.serve.error_responses import ErrorResponse
+from guardwrap.serve.parsed_request import ParsedRequest
 from guardwrap.serve.stop_strings import cut
 
 __all__ = ["DONE", "WAITING", "Reply", "event", "require_complete"]
@@ -44,7 +44,7 @@ def require_complete(outcome: Outcome) -> Outcome:
     if outcome.ok and len(outcome.draws) == report.requested:
         return outcome
     message = f"{report.headline()}; {report.advice()}"
-    raise Refused(422, message, code=report.ended, report=told(report))
+    raise ErrorResponse(422, message, code=report.ended, report=told(report))
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Reply:
         Its id, and its time in seconds since 1970.
     """
 
-    wish: Wish
+    wish: ParsedRequest
     chat: bool
     ident: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))

@@ -10,8 +10,8 @@ from contextlib import suppress
 
 from fastapi import Request
 
-from guardwrap.serve.error_responses import Refused
-from guardwrap.serve.server_settings import Limits
+from guardwrap.serve.error_responses import ErrorResponse
+from guardwrap.serve.server_settings import ServerLimits
 
 __all__ = ["gone", "read_body", "require_json", "require_key", "unread"]
 
@@ -34,7 +34,7 @@ def require_key(request: Request, digests: Sequence[bytes]) -> None:
     right = [hmac.compare_digest(digest, each) for each in digests]  # all of them, whichever it is
     if scheme.lower() != "bearer" or not any(right):
         message = "give an API key of this server: Authorization: Bearer KEY"
-        raise Refused(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+        raise ErrorResponse(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
 def require_json(request: Request) -> None:
@@ -47,10 +47,10 @@ def require_json(request: Request) -> None:
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise Refused(415, "send the request as Content-Type: application/json", code="unsupported_media_type")
+        raise ErrorResponse(415, "send the request as Content-Type: application/json", code="unsupported_media_type")
 
 
-async def read_body(request: Request, limits: Limits) -> bytes:
+async def read_body(request: Request, limits: ServerLimits) -> bytes:
     """Read a body, chunked or not.
 
     Raises
@@ -74,14 +74,14 @@ async def read_body(request: Request, limits: Limits) -> bytes:
                 parts.append(part)
     except TimeoutError:
         message = f"the request did not arrive within {limits.body_seconds:g} s"
-        raise Refused(408, message, code="too_slow", headers={"Connection": "close"}) from None
+        raise ErrorResponse(408, message, code="too_slow", headers={"Connection": "close"}) from None
     request.state.read = True
     return b"".join(parts)
 
 
-def _too_large(most: int) -> Refused:
+def _too_large(most: int) -> ErrorResponse:
     message = f"the request is larger than {most} bytes"
-    return Refused(413, message, code="too_large", headers={"Connection": "close"})
+    return ErrorResponse(413, message, code="too_large", headers={"Connection": "close"})
 
 
 async def unread(request: Request) -> None:

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from guardwrap.outcomes import Draw, Outcome
 from guardwrap.serve.admission import Gate, closing
 from guardwrap.serve.error_responses import refusal_of
-from guardwrap.serve.parsed_request import Wish
+from guardwrap.serve.parsed_request import ParsedRequest
 from guardwrap.serve.replies import event
 from guardwrap.serve.request_body import gone
 
@@ -59,7 +59,7 @@ class _Over(NamedTuple):
 
 
 async def served(
-    guarded: GuardedGenerator, gate: Gate, request: Request, wish: Wish, options: dict[str, Any]
+    guarded: GuardedGenerator, gate: Gate, request: Request, wish: ParsedRequest, options: dict[str, Any]
 ) -> AsyncGenerator[Accepted | Outcome | None, None]:
     """Draw what a request asks for. Yield each text, and for each prompt its outcome; None after a ``TICK`` of nothing.
 

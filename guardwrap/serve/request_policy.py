@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import walk
-from guardwrap.constraints.files.catalogue import catalogue_names
+from guardwrap.constraints.files.catalogue_files import catalogue_names
 from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile, read_constraint
 from guardwrap.constraints.files.proposal_fields import AProposal
@@ -30,9 +30,9 @@ from guardwrap.errors import GuardwrapError, nearest
 from guardwrap.proposals import Adapter, Masked, Prompt
 from guardwrap.samplers.sampler_registry import read_sampler
 from guardwrap.serve.error_responses import bad, in_field
-from guardwrap.serve.server_settings import Limits
+from guardwrap.serve.server_settings import ServerLimits
 
-__all__ = ["Menu", "budget_of", "constraints_of", "drawn_from", "require_mapping", "sampler_of"]
+__all__ = ["RequestPolicy", "budget_of", "constraints_of", "drawn_from", "require_mapping", "sampler_of"]
 
 _FIELDS = ("constraint", "constraints", "sampler", "proposal", "adapter", "budget")
 _MOST_OF_A_SAMPLER = 10_000  # chains take memory, and so do steps
@@ -43,7 +43,7 @@ _KINDS = (
 
 
 @dataclass(frozen=True)
-class Menu:
+class RequestPolicy:
     """What requests may ask for.
 
     Parameters
@@ -68,7 +68,7 @@ class Menu:
     adapters: Mapping[str, Adapter] = dataclasses.field(default_factory=dict)
     proposals: Mapping[str, Prompt | Masked] = dataclasses.field(default_factory=dict)
     classifiers: tuple[str, ...] = ()
-    limits: Limits = dataclasses.field(default_factory=Limits)
+    limits: ServerLimits = dataclasses.field(default_factory=ServerLimits)
 
 
 def require_mapping(given: Any) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def require_mapping(given: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def constraints_of(given: Mapping[str, Any], menu: Menu) -> list[ConstraintFile]:
+def constraints_of(given: Mapping[str, Any], menu: RequestPolicy) -> list[ConstraintFile]:
     """Return the constraints that are asked for; all of them must hold.
 
     Raises
@@ -112,7 +112,7 @@ def constraints_of(given: Mapping[str, Any], menu: Menu) -> list[ConstraintFile]
     return [_file_of(each, place, menu) for each, place in zip(several, places, strict=True)]
 
 
-def _file_of(given: Any, where: str, menu: Menu) -> ConstraintFile:
+def _file_of(given: Any, where: str, menu: RequestPolicy) -> ConstraintFile:
     if isinstance(given, str) and given in menu.named:
         return menu.named[given]
     _require_own(given, where, menu)
@@ -127,7 +127,7 @@ def _file_of(given: Any, where: str, menu: Menu) -> ConstraintFile:
     return file
 
 
-def _require_own(given: Any, where: str, menu: Menu, depth: int = 0) -> None:
+def _require_own(given: Any, where: str, menu: RequestPolicy, depth: int = 0) -> None:
     """Raise Refused for what names something outside of the request, other than by names that are for requests."""
     if depth > MAX_DEPTH:
         raise bad(where, f"nested deeper than {MAX_DEPTH} levels")
@@ -160,7 +160,7 @@ def _require_own(given: Any, where: str, menu: Menu, depth: int = 0) -> None:
             _require_own(each, f"{where}.of.{i}", menu, depth + 1)
 
 
-def _require_listed(model: Any, where: str, menu: Menu) -> None:
+def _require_listed(model: Any, where: str, menu: RequestPolicy) -> None:
     if not isinstance(model, str) or model not in menu.classifiers:
         listed = f"; known: {', '.join(menu.classifiers)}" if menu.classifiers else ""
         problem = f"{short(model)} is no classifier of this server{nearest(model, menu.classifiers)}{listed}"
@@ -186,7 +186,7 @@ def _a_proposal() -> TypeAdapter[Any]:
     return TypeAdapter(AProposal)
 
 
-def drawn_from(given: Mapping[str, Any], menu: Menu) -> tuple[Any, Any]:
+def drawn_from(given: Mapping[str, Any], menu: RequestPolicy) -> tuple[Any, Any]:
     """Return the proposal and the adapter that are asked for: None says nothing, and False says none."""
     proposal, adapter = given.get("proposal"), given.get("adapter")
     if isinstance(proposal, str) and proposal in menu.proposals:
@@ -211,7 +211,7 @@ def _no_name(given: Any, what: str, known: Iterable[str]) -> str:
     return f"{short(given)} is no {what} of this server{nearest(given, names)}; {listed}"
 
 
-def budget_of(given: Mapping[str, Any], own: Budget | None, limits: Limits) -> Budget:
+def budget_of(given: Mapping[str, Any], own: Budget | None, limits: ServerLimits) -> Budget:
     """Return the budget of a request: what it asks for on top of its files', and no more than the server allows."""
     budget = own or Budget()
     if "budget" in given:

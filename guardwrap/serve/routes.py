@@ -21,7 +21,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from guardwrap.constraints.files.catalogue import catalogue_names
+from guardwrap.constraints.files.catalogue_files import catalogue_names
 from guardwrap.constraints.files.coerce import catalogue
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import GuardwrapError, SpecError, UsageError, nearest
@@ -31,16 +31,16 @@ from guardwrap.pipelines.prompt_forms import what_is_wrong
 from guardwrap.proposals import Masked, Prompt
 from guardwrap.samplers.sampler_registry import sampler_names
 from guardwrap.serve.admission import Gate, closing
-from guardwrap.serve.error_responses import Refused, bad, refusal_of
+from guardwrap.serve.error_responses import ErrorResponse, bad, refusal_of
 from guardwrap.serve.fields import parsed
-from guardwrap.serve.parsed_request import Wish, read_wish
+from guardwrap.serve.parsed_request import ParsedRequest, parse_request
 from guardwrap.serve.replies import DONE, WAITING, Reply, event, require_complete
 from guardwrap.serve.request_body import read_body, require_json, require_key, unread
 from guardwrap.serve.request_handling import Accepted, Gone, Stream, as_json, served
-from guardwrap.serve.request_policy import Menu
-from guardwrap.serve.server_metrics import Figures
-from guardwrap.serve.server_settings import Settings, read_keys, read_named
-from guardwrap.session.local_session import Session
+from guardwrap.serve.request_policy import RequestPolicy
+from guardwrap.serve.server_metrics import ServerMetrics
+from guardwrap.serve.server_settings import ServerSettings, read_keys, read_named
+from guardwrap.session.local_session import LocalSession
 
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
@@ -68,7 +68,7 @@ _SAFE = {
 }
 
 
-def menu_of(settings: Settings) -> Menu:
+def menu_of(settings: ServerSettings) -> RequestPolicy:
     """Read what the settings name, and return what requests may ask for.
 
     Raises
@@ -82,7 +82,7 @@ def menu_of(settings: Settings) -> Menu:
         if name not in named and not name.startswith(PREFIX):
             raise SpecError(f"always: there is no constraint file {name!r}{nearest(name, named)} in the folder")
         always.append(named[name] if name in named else catalogue(name.removeprefix(PREFIX)))
-    return Menu(
+    return RequestPolicy(
         models=(settings.served_name, *settings.aliases),
         named=named,
         always=tuple(always),
@@ -108,18 +108,20 @@ class Service:
     """
 
     guarded: GuardedGenerator
-    settings: Settings
-    menu: Menu
+    settings: ServerSettings
+    menu: RequestPolicy
 
     def __post_init__(self) -> None:
-        if not isinstance(self.guarded.session, Session):
+        if not isinstance(self.guarded.session, LocalSession):
             raise UsageError("a server draws from a model of its own, not from another server's")
         self.session = self.guarded.session
         limits = self.settings.limits
         self.gate = Gate(limits.running, limits.queue)
         self.keys = [hashlib.sha256(key.encode()).digest() for key in read_keys(self.settings)]
         gate, session = self.gate, self.session
-        self.figures = Figures(running=lambda: gate.running, queued=lambda: gate.queued, rows=lambda: session.rows)
+        self.figures = ServerMetrics(
+            running=lambda: gate.running, queued=lambda: gate.queued, rows=lambda: session.rows
+        )
         self.begun = int(time.time())
         self.about = self._about()
         self._adapters = self._loaded()
@@ -140,12 +142,12 @@ class Service:
         asked = [*self.menu.adapters.values(), *(file.adapter for file in files if file.adapter is not None)]
         return {adapter: adapter_of(self.guarded.session.pipe, adapter) for adapter in dict.fromkeys(asked)}
 
-    def options(self, wish: Wish) -> dict[str, Any]:
+    def options(self, wish: ParsedRequest) -> dict[str, Any]:
         """Return the options of a call."""
         adapter = wish.options["adapter"]
         return {**wish.options, "adapter": self._adapters.get(adapter, adapter)}
 
-    async def read(self, raw: bytes, *, chat: bool) -> tuple[Wish, int]:
+    async def read(self, raw: bytes, *, chat: bool) -> tuple[ParsedRequest, int]:
         """Read a request, and count its prompts' tokens, in a thread: a hostile one holds up neither loop nor batch.
 
         Raises
@@ -158,17 +160,17 @@ class Service:
         short = len(raw) <= LONG
         pipe, readers = (self.session.pipe, self._readers) if short else (self._own, self._patient)
 
-        def read() -> tuple[Wish, int]:
-            wish = read_wish(parsed(raw), self.menu, chat=chat)
+        def read() -> tuple[ParsedRequest, int]:
+            wish = parse_request(parsed(raw), self.menu, chat=chat)
             try:
                 lengths = self._lengths(wish.prompts, pipe)
                 return self._fitting(wish, lengths, pipe), sum(lengths)
-            except (GuardwrapError, Refused):
+            except (GuardwrapError, ErrorResponse):
                 raise
             except Exception as error:  # of a chat template, whatever its code raises
                 raise bad("messages" if chat else "prompt", what_is_wrong(wish.prompts, error)) from None
 
-        def read_patiently() -> tuple[Wish, int]:
+        def read_patiently() -> tuple[ParsedRequest, int]:
             began = time.monotonic()
             try:
                 return read()
@@ -187,7 +189,7 @@ class Service:
             require_context(session.model, lengths[-1])
         return lengths
 
-    def _fitting(self, wish: Wish, lengths: Sequence[int], pipe: Any) -> Wish:
+    def _fitting(self, wish: ParsedRequest, lengths: Sequence[int], pipe: Any) -> ParsedRequest:
         """Return a wish whose texts fit into the model's context, and those of its proposal's prompt.
 
         Some models fail beyond it, and with them whatever is in the batch.
@@ -225,7 +227,7 @@ class Service:
         }
 
 
-def create_app(guarded: GuardedGenerator, settings: Settings, menu: Menu | None = None) -> FastAPI:
+def create_app(guarded: GuardedGenerator, settings: ServerSettings, menu: RequestPolicy | None = None) -> FastAPI:
     """Make the application. ``app.state.service`` is what its routes share.
 
     Parameters
@@ -285,7 +287,7 @@ def create_app(guarded: GuardedGenerator, settings: Settings, menu: Menu | None 
     @app.exception_handler(HTTPException)
     async def no_route(request: Request, error: HTTPException) -> Response:
         message = f"{error.detail}: there is no such route here" if error.status_code == 404 else str(error.detail)
-        return as_json(Refused(error.status_code, message, code="no_route").body(), error.status_code)
+        return as_json(ErrorResponse(error.status_code, message, code="no_route").body(), error.status_code)
 
     return app
 
@@ -327,7 +329,7 @@ def _note(service: Service, request: Request, began: float, status: int, attempt
     log.info("%s %s %d %.2f s %d attempts", request.method, path, status, seconds, attempts)
 
 
-def _attempts_in(refused: Refused) -> int:
+def _attempts_in(refused: ErrorResponse) -> int:
     return int(refused.report["usage"]["attempts"]) if isinstance(refused.report, Mapping) else 0
 
 
@@ -349,7 +351,7 @@ def _models(service: Service) -> list[dict[str, Any]]:
 def _model(service: Service, name: str) -> dict[str, Any]:
     found = next((each for each in _models(service) if each["id"] == name), None)
     if found is None:
-        raise Refused(404, f"there is no model {name[:60]!r} here", param="model", code="model_not_found")
+        raise ErrorResponse(404, f"there is no model {name[:60]!r} here", param="model", code="model_not_found")
     return found
 
 

@@ -8,12 +8,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from guardwrap.outcomes import Report
 
-__all__ = ["Figures"]
+__all__ = ["ServerMetrics"]
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
-class Figures:
+class ServerMetrics:
     """Counters of one server, in a registry of their own.
 
     Parameters

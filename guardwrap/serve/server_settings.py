@@ -19,14 +19,14 @@ from guardwrap.documents.yaml_nodes import read_text, reading
 from guardwrap.errors import SpecError, UsageError
 from guardwrap.task_settings import beside, known_as
 
-__all__ = ["Keys", "Limits", "Settings", "read_keys", "read_named", "read_settings"]
+__all__ = ["Keys", "ServerLimits", "ServerSettings", "read_keys", "read_named", "read_server_settings"]
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Limits(_Strict):
+class ServerLimits(_Strict):
     """What one request may ask for, and how many are served at once."""
 
     body_bytes: int = Field(default=1_000_000, ge=1, description="Size of a request.")
@@ -66,7 +66,7 @@ class Keys(_Strict):
         return self
 
 
-class Settings(_Strict):
+class ServerSettings(_Strict):
     """What is served, to whom, and within which limits."""
 
     model: str = Field(default="local", description="A Hub id, a folder, or local: the embedded model.")
@@ -92,8 +92,8 @@ class Settings(_Strict):
         default=None, description="Where the API keys are; left out: whoever reaches it may use it."
     )
     batch_size: int | None = Field(default=None, ge=1, description="Attempts side by side; left out: 32.")
-    limits: Limits = Field(
-        default=Limits(), description="What one request may ask for, and how many are served at once."
+    limits: ServerLimits = Field(
+        default=ServerLimits(), description="What one request may ask for, and how many are served at once."
     )
 
     @property
@@ -102,7 +102,7 @@ class Settings(_Strict):
         return self.name or known_as(self.model)
 
 
-def read_settings(path: str | Path | None = None, *, changes: Mapping[str, Any] | None = None) -> Settings:
+def read_server_settings(path: str | Path | None = None, *, changes: Mapping[str, Any] | None = None) -> ServerSettings:
     """Read the settings of a server.
 
     Parameters
@@ -119,13 +119,13 @@ def read_settings(path: str | Path | None = None, *, changes: Mapping[str, Any] 
     UsageError
         If a field cannot be replaced by what was given.
     """
-    changes, fields = dict(changes or {}), TypeAdapter(Settings)
+    changes, fields = dict(changes or {}), TypeAdapter(ServerSettings)
     kinds()  # other packages' are imported before the clock runs
     data: dict[str, Any] = {}
     found: dict[str, Any] = {}
     if path is not None:
         with reading(str(path)):
-            source = document_of(path, Settings)
+            source = document_of(path, ServerSettings)
             settings = source.read(fields)
         data = source.data
         found = {name: beside(path, data[name]) for name in ("model", "constraints") if data.get(name)}
@@ -138,7 +138,7 @@ def read_settings(path: str | Path | None = None, *, changes: Mapping[str, Any] 
     return settings.model_copy(update={name: value for name, value in found.items() if name not in changes})
 
 
-def read_named(settings: Settings) -> dict[str, ConstraintFile]:
+def read_named(settings: ServerSettings) -> dict[str, ConstraintFile]:
     """Read the server's own constraint files.
 
     Returns
@@ -174,7 +174,7 @@ def read_named(settings: Settings) -> dict[str, ConstraintFile]:
     return named
 
 
-def read_keys(settings: Settings) -> tuple[str, ...]:
+def read_keys(settings: ServerSettings) -> tuple[str, ...]:
     """Return the API keys; none where whoever reaches the server may use it.
 
     Raises

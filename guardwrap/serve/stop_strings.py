@@ -14,7 +14,7 @@ from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.outcomes import Draw
 
-__all__ = ["Until", "cut"]
+__all__ = ["StopAt", "cut"]
 
 
 def _end(text: str, stops: Sequence[str]) -> int | None:
@@ -66,7 +66,7 @@ class _Reading(Monitor):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Until(Constraint):
+class StopAt(Constraint):
     """Another constraint, judged on the text before the first stop string.
 
     Parameters

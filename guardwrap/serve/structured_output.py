@@ -15,7 +15,7 @@ from guardwrap.constraints.kinds.text import Regex
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import GuardwrapError, nearest
 from guardwrap.serve.error_responses import bad, in_field
-from guardwrap.serve.server_settings import Limits
+from guardwrap.serve.server_settings import ServerLimits
 
 __all__ = ["structured"]
 
@@ -24,7 +24,7 @@ _SHAPES = ("text", "json_object", "json_schema")
 _SCHEMA_FIELDS = ("name", "schema", "strict", "description")
 
 
-def structured(fields: Mapping[str, Any], limits: Limits) -> Iterator[Constraint]:
+def structured(fields: Mapping[str, Any], limits: ServerLimits) -> Iterator[Constraint]:
     """Yield the constraints that a request's fields ask for; all of them must hold.
 
     Raises
@@ -42,7 +42,7 @@ def structured(fields: Mapping[str, Any], limits: Limits) -> Iterator[Constraint
             yield _meant(name, meaning, fields[name], limits)
 
 
-def _response_format(given: Any, limits: Limits) -> Iterator[Constraint]:
+def _response_format(given: Any, limits: ServerLimits) -> Iterator[Constraint]:
     where = "response_format"
     shape = given.get("type") if isinstance(given, dict) else None
     if shape not in _SHAPES:
@@ -58,7 +58,7 @@ def _response_format(given: Any, limits: Limits) -> Iterator[Constraint]:
         yield _meant(f"{where}.json_schema.schema", "json", told["schema"], limits)
 
 
-def _structured_outputs(given: Any, limits: Limits) -> Constraint:
+def _structured_outputs(given: Any, limits: ServerLimits) -> Constraint:
     where = "structured_outputs"
     if not isinstance(given, dict):
         raise bad(where, f"give a mapping with one of {', '.join(_MEANINGS)}")
@@ -79,7 +79,7 @@ def _require_fields(given: Mapping[str, Any], where: str, known: tuple[str, ...]
             raise bad(where, f"unknown field {short(name)}{nearest(name, known)}; known: {', '.join(known)}")
 
 
-def _meant(where: str, meaning: str, value: Any, limits: Limits, *, compact: bool = False) -> Constraint:
+def _meant(where: str, meaning: str, value: Any, limits: ServerLimits, *, compact: bool = False) -> Constraint:
     """Make the constraint of one meaning, within the limits."""
     try:
         if meaning == "json":
@@ -102,7 +102,7 @@ def _meant(where: str, meaning: str, value: Any, limits: Limits, *, compact: boo
         raise in_field(where, error) from None
 
 
-def _schema(where: str, value: Any, limits: Limits, *, compact: bool) -> Constraint:
+def _schema(where: str, value: Any, limits: ServerLimits, *, compact: bool) -> Constraint:
     if isinstance(value, str):  # as vLLM takes it too
         _require_size(where, len(value), limits.constraint_characters)
         try:
@@ -115,7 +115,7 @@ def _schema(where: str, value: Any, limits: Limits, *, compact: bool) -> Constra
     return JSONSchema(value, whitespace="compact" if compact else "any", name="the JSON Schema")
 
 
-def _choice(where: str, value: Any, limits: Limits) -> str:
+def _choice(where: str, value: Any, limits: ServerLimits) -> str:
     if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
         raise bad(where, "give a list of strings")
     _require_size(where, sum(map(len, value)), limits.pattern_characters)

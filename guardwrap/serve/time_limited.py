@@ -15,7 +15,7 @@ from guardwrap.environment.threads import in_thread
 from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Draw
 
-__all__ = ["Timed"]
+__all__ = ["TimeLimited"]
 
 _Answer = TypeVar("_Answer")
 
@@ -26,7 +26,7 @@ _left_behind: dict[int, list[threading.Thread]] = {}  # by the constraint's id, 
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Timed(Constraint):
+class TimeLimited(Constraint):
     """Another constraint, each call of it within so many seconds.
 
     Parameters

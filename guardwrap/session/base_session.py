@@ -14,25 +14,25 @@ import torch
 from guardwrap.budget import Budget, budget_or_none
 from guardwrap.constraints.base import Constraint, is_count
 from guardwrap.constraints.combinators import All
-from guardwrap.constraints.files.coerce import Own, as_constraint_file
+from guardwrap.constraints.files.coerce import PerPromptOptions, as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.environment.transformers_internals import library_lock
 from guardwrap.errors import ConstraintError, UsageError
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.calls import CALL_OPTIONS
 from guardwrap.pipelines.prompt_forms import PromptReader
-from guardwrap.proposals import merged
+from guardwrap.proposals import merge_proposals
 from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
 from guardwrap.scheduling.batch import Batches
-from guardwrap.session.job import Asked, Job
+from guardwrap.session.job import Job, RequestOptions
 
-__all__ = ["BATCH_SIZE", "Asking", "require_whole"]
+__all__ = ["BATCH_SIZE", "BaseSession", "require_whole"]
 
 BATCH_SIZE = 32
 """Attempts side by side, at most, where nothing says how many."""
 
 
-class Asking(ABC):
+class BaseSession(ABC):
     """The defaults of calls, and how the options of a call replace them.
 
     Parameters
@@ -118,7 +118,9 @@ class Asking(ABC):
         collector, found = collecting(weigh, on_attempt)
         budget = Budget(max_attempts=require_whole("count", count, 1))
         if isinstance(each := options.get("constraint_each"), list | tuple):
-            own = [replace(one, sampler=None, budget=None) if isinstance(one, Own) else one for one in each]
+            own = [
+                replace(one, sampler=None, budget=None) if isinstance(one, PerPromptOptions) else one for one in each
+            ]
             options["constraint_each"] = own
         prompts, options = self.kind.with_named_inputs(prompts, options)
         given = list(self.kind.read_prompts(prompts).prompts)
@@ -140,10 +142,10 @@ class Asking(ABC):
         if own.get("constraints") is not None:
             file = own["constraints"] = as_constraint_file(own["constraints"], allow_code=self._allow_code)
             said = own.get("proposal"), own.get("adapter")
-            own["proposal"], own["adapter"] = merged(said, (file.proposal, file.adapter))
+            own["proposal"], own["adapter"] = merge_proposals(said, (file.proposal, file.adapter))
         return own, rest
 
-    def _asked(self, own: Mapping[str, Any]) -> Asked:
+    def _asked(self, own: Mapping[str, Any]) -> RequestOptions:
         """Fill guardwrap's options of a call up with the defaults."""
         constraint, sampler, budget = self.constraint, self.sampler, self.budget
         if own.get("constraints") is not None:
@@ -154,9 +156,9 @@ class Asking(ABC):
             sampler = sampler_named(own["sampler"])
         budget = budget_or_none(own.get("budget")) or budget
         seed = self._next_seed() if own.get("seed") is None else require_whole("seed", own["seed"], 0)
-        return Asked(constraint, sampler, budget, seed)
+        return RequestOptions(constraint, sampler, budget, seed)
 
-    def _each(self, own: Mapping[str, Any], asked: Asked) -> Iterable[Asked] | None:
+    def _each(self, own: Mapping[str, Any], asked: RequestOptions) -> Iterable[RequestOptions] | None:
         """Read what each prompt asks for on its own; of a list at once, so that what is wrong is found before drawing.
 
         Parameters
@@ -172,16 +174,18 @@ class Asking(ABC):
         if isinstance(given, str | Constraint | Mapping) or not isinstance(given, Iterable):
             raise UsageError("constraint_each takes a list, one constraint for each prompt; constraints= holds for all")
 
-        def asked_by(number: int, item: Any) -> Asked:
+        def asked_by(number: int, item: Any) -> RequestOptions:
             try:
-                return self._asked_by(item if isinstance(item, Own) else Own(item), own, asked)
+                return self._asked_by(
+                    item if isinstance(item, PerPromptOptions) else PerPromptOptions(item), own, asked
+                )
             except (ConstraintError, UsageError) as error:
                 raise UsageError(f"constraint_each[{number}]: {error}") from None
 
         every = itertools.starmap(asked_by, enumerate(given))
         return tuple(every) if isinstance(given, Sequence) else every
 
-    def _asked_by(self, item: Own, own: Mapping[str, Any], asked: Asked) -> Asked:
+    def _asked_by(self, item: PerPromptOptions, own: Mapping[str, Any], asked: RequestOptions) -> RequestOptions:
         """Put what a prompt asks for together with what its call does: of constraints, both must hold."""
         if item.constraints is not None:
             file = as_constraint_file(item.constraints, allow_code=self._allow_code)

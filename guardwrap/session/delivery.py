@@ -15,13 +15,13 @@ from guardwrap.scheduling.request import OnOutcome, Request
 from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.fallback import OnExhausted, completed, raise_if_short
 from guardwrap.session.job import Job
-from guardwrap.session.local_session import Session
+from guardwrap.session.local_session import LocalSession
 
-__all__ = ["Finishing"]
+__all__ = ["Delivery"]
 
 
 @dataclass(frozen=True)
-class Finishing:
+class Delivery:
     """How a wrapper ends what it serves.
 
     Parameters
@@ -33,7 +33,7 @@ class Finishing:
     """
 
     on_exhausted: OnExhausted
-    session: Session | EndpointSession
+    session: LocalSession | EndpointSession
 
     def completed(self, prompt: PreparedPrompt, constraint: Constraint, outcome: Outcome) -> Outcome:
         """Fill missing texts with the fallback, if there is one."""

@@ -8,26 +8,30 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from guardwrap.backends.endpoint.endpoint_backend import EndpointBackend
-from guardwrap.backends.endpoint.endpoint_law import Settings, read_settings, require_weighable
+from guardwrap.backends.endpoint.endpoint_law import (
+    EndpointSettings,
+    read_endpoint_settings,
+    require_weighable_endpoint,
+)
 from guardwrap.backends.endpoint.endpoint_scores import EndpointWeigher
 from guardwrap.backends.endpoint.server import Endpoint, line_to
 from guardwrap.backends.endpoint.structured_outputs import masking
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.kinds.text import Length
-from guardwrap.constraints.prefix_reader import Reader
+from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.endpoint_calls import EndpointCall, TextWatch
-from guardwrap.proposals import Adapter, Masked, Prompt, merged
+from guardwrap.proposals import Adapter, Masked, Prompt, merge_proposals
 from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.request import Request
-from guardwrap.session.base_session import BATCH_SIZE, Asking, require_whole
-from guardwrap.session.job import Asked, Job
+from guardwrap.session.base_session import BATCH_SIZE, BaseSession, require_whole
+from guardwrap.session.job import Job, RequestOptions
 
-__all__ = ["EndpointJob", "EndpointSession", "Source", "source_of"]
+__all__ = ["EndpointJob", "EndpointProposal", "EndpointSession", "endpoint_proposal_of"]
 
 _SEEDS = (
     "the same seed need not give the same texts again: the server does not promise it (Endpoint(repeats_seeds=True) "
@@ -37,7 +41,7 @@ _DEFAULTS = "top_k, min_p and repetition_penalty are the server's own, as the en
 
 
 @dataclass(frozen=True)
-class Source:
+class EndpointProposal:
     """What attempts are drawn from, if not the model under the user's prompts.
 
     Parameters
@@ -73,10 +77,10 @@ class EndpointJob(Job):
         What attempts are drawn from; None for the model itself.
     """
 
-    reader: Reader
-    source: Source | None = None
+    reader: PrefixReader
+    source: EndpointProposal | None = None
 
-    def request(self, prompt: Any, asked: Asked | None = None) -> Request:
+    def request(self, prompt: Any, asked: RequestOptions | None = None) -> Request:
         """Make a request of a prompt."""
         asked = asked or self.asked
         _require_possible(asked, self.source, self.model, self.call.settings)
@@ -85,7 +89,7 @@ class EndpointJob(Job):
             prompt = replace(prompt, law=replace(prompt.law, scored=True))
         elif self.source is not None and self.source.masked:
             prompt = replace(prompt, law=replace(prompt.law, mask=masking(asked.constraint)[1]))
-        reader = self.reader if asked.constraint is self.asked.constraint else Reader(asked.constraint)
+        reader = self.reader if asked.constraint is self.asked.constraint else PrefixReader(asked.constraint)
         return self._request(
             prompt, asked, notes=self.notes, watch=TextWatch(reader), weigh=self.weigh if weighed else None
         )
@@ -100,7 +104,7 @@ class EndpointJob(Job):
         return EndpointBackend(self.model, self.batch_size)
 
 
-class EndpointSession(Asking):
+class EndpointSession(BaseSession):
     """An endpoint with a constraint and the defaults of calls.
 
     Parameters
@@ -147,7 +151,7 @@ class EndpointSession(Asking):
             raise UsageError("an endpoint's server has the tokenizer; leave tokenizer= out")
         self.model = generator
         self.batch_size = require_whole("batch_size", BATCH_SIZE if batch_size is None else batch_size, 1)
-        proposal, adapter = merged((proposal, adapter), (self.file.proposal, self.file.adapter))
+        proposal, adapter = merge_proposals((proposal, adapter), (self.file.proposal, self.file.adapter))
         self.proposal = _proposal(proposal)
         self.adapter: Any = _adapter(adapter)
         if self.proposal is not None and self.proposal.masked:
@@ -187,12 +191,12 @@ class EndpointSession(Asking):
             yield False, {**options, "proposal": False, "adapter": False}
 
     def job(self, options: Mapping[str, Any]) -> EndpointJob:
-        """Read the options of a call; see ``Asking.job``."""
+        """Read the options of a call; see ``BaseSession.job``."""
         own, rest = self._read(options)
         full = rest.pop("return_full_text", None)
         if not (full is None or isinstance(full, bool)):
             raise UsageError(f"return_full_text={full!r}: give True or False")
-        settings = read_settings(self.model, rest)
+        settings = read_endpoint_settings(self.model, rest)
         proposal = self._proposal_in(own)
         asked = self._asked(own)
         _require_possible(asked, proposal, self.model, settings)
@@ -213,18 +217,18 @@ class EndpointSession(Asking):
             causal=True,
             each=self._each(own, asked),
             batches=self.batches,
-            reader=Reader(asked.constraint),
+            reader=PrefixReader(asked.constraint),
             source=proposal,
         )
 
-    def _proposal_in(self, own: Mapping[str, Any]) -> Source | None:
+    def _proposal_in(self, own: Mapping[str, Any]) -> EndpointProposal | None:
         """Read what attempts of a call are to be drawn from."""
         given, named = own.get("proposal"), own.get("adapter")
         proposal = self.proposal if given is None else _proposal(given)
         return _both(proposal, self.adapter if named is None else _adapter(named))
 
 
-def source_of(proposal: Any, adapter: Any) -> Source | None:
+def endpoint_proposal_of(proposal: Any, adapter: Any) -> EndpointProposal | None:
     """Return what attempts are drawn from, by what ``GuardedGenerator`` takes.
 
     Raises
@@ -235,14 +239,14 @@ def source_of(proposal: Any, adapter: Any) -> Source | None:
     return _both(_proposal(proposal), _adapter(adapter))
 
 
-def _both(proposal: Source | None, adapter: str | None) -> Source | None:
+def _both(proposal: EndpointProposal | None, adapter: str | None) -> EndpointProposal | None:
     if adapter is None:
         return proposal
     if proposal is not None and proposal.prompt is not None:
         raise UsageError(
             "attempts come from a proposal or from an adapter, not both; pass adapter=False, or proposal=False"
         )
-    return replace(proposal or Source(), adapter=adapter)
+    return replace(proposal or EndpointProposal(), adapter=adapter)
 
 
 def _adapter(given: Any) -> str | None:
@@ -257,22 +261,24 @@ def _adapter(given: Any) -> str | None:
     return given
 
 
-def _proposal(given: Any) -> Source | None:
+def _proposal(given: Any) -> EndpointProposal | None:
     """Return what attempts are drawn from, or raise UsageError for what a server cannot draw from."""
     if given is None or given is False:
         return None
     if isinstance(given, Prompt):
-        return Source(given)
+        return EndpointProposal(given)
     if isinstance(given, Masked):
         if given.unseen != Masked().unseen:
             raise UsageError("a server masks all tokens or none, so unseen= says nothing to it; pass Masked()")
-        return replace(_proposal(given.proposal) or Source(), masked=True)
+        return replace(_proposal(given.proposal) or EndpointProposal(), masked=True)
     raise UsageError(
         "over an endpoint a proposal is a Prompt('...') or Masked(); draw from another model with its own Endpoint"
     )
 
 
-def _require_possible(asked: Asked, source: Source | None, endpoint: Endpoint, settings: Settings) -> None:
+def _require_possible(
+    asked: RequestOptions, source: EndpointProposal | None, endpoint: Endpoint, settings: EndpointSettings
+) -> None:
     """Refuse what a server cannot do, before it is asked."""
     if source is not None and source.masked:
         masking(asked.constraint)
@@ -282,7 +288,7 @@ def _require_possible(asked: Asked, source: Source | None, endpoint: Endpoint, s
                 f"the sampler {asked.sampler.name!r} weighs texts, and a server does not say how much its mask has "
                 "left out; pass sampler='rejection', or leave Masked() out"
             )
-        require_weighable(endpoint, settings)
+        require_weighable_endpoint(endpoint, settings)
     for part in walk(asked.constraint):
         if isinstance(part, Length) and part.unit == "tokens":
             raise UsageError(

@@ -11,7 +11,7 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.checking import run_check
 from guardwrap.documents.inputs import is_text
 from guardwrap.environment.transformers_internals import tokenizer_lock
-from guardwrap.errors import BudgetExhausted, Deterministic, UsageError, nearest, spelled
+from guardwrap.errors import BudgetExhausted, Deterministic, UsageError, nearest, strict_arguments
 from guardwrap.outcomes import Draw, Outcome
 
 __all__ = ["Fallback", "OnExhausted", "completed", "raise_if_short", "require_on_exhausted"]
@@ -19,7 +19,7 @@ __all__ = ["Fallback", "OnExhausted", "completed", "raise_if_short", "require_on
 _WORDS = ("raise", "none")
 
 
-@spelled
+@strict_arguments
 @dataclass(frozen=True)
 class Fallback:
     """What to return for a text that the budget did not suffice for. It is checked like any other text.

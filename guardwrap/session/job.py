@@ -18,7 +18,7 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.early_abort import PrefixWatch
-from guardwrap.pipelines.masking import Mask
+from guardwrap.pipelines.masking import ConstraintMask
 from guardwrap.pipelines.messages import WHOLE_MESSAGE
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.proposal_draws import require_weighable
@@ -30,11 +30,11 @@ from guardwrap.scheduling.batch import Batches, OnBusy
 from guardwrap.scheduling.request import OnEnd, OnText, Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
 
-__all__ = ["Asked", "Job", "backend_for"]
+__all__ = ["Job", "RequestOptions", "backend_for"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestOptions:
     """What a prompt asks for, as a Request has it.
 
     Parameters
@@ -91,7 +91,7 @@ class Job:
     """
 
     call: Any
-    asked: Asked
+    asked: RequestOptions
     batch_size: int
     model: Any
     watches: Callable[[Constraint, GenerationLaw], PrefixWatch] | None = None
@@ -102,7 +102,7 @@ class Job:
     proposal: Callable[[Constraint, Any], str] | None = None
     weigh: Weigh | None = None
     causal: bool = False
-    each: Iterable[Asked] | None = None
+    each: Iterable[RequestOptions] | None = None
     batches: Batches | None = None
     on_text: OnText | None = None
     on_end: OnEnd | None = None
@@ -128,7 +128,7 @@ class Job:
             return map(self.request, self.call.prompts(numbered, self.batch_size))
         if isinstance(prompts, Sized) and isinstance(self.each, Sized) and len(prompts) != len(self.each):
             raise UsageError(f"{_ONE_EACH}; there are {len(self.each)} of them, and {len(prompts)} prompts")
-        asked: deque[Asked] = deque()
+        asked: deque[RequestOptions] = deque()
         prepared = self.call.prompts(_side_by_side(numbered, self.each, asked), self.batch_size)
         return (self.request(prompt, asked.popleft()) for prompt in prepared)
 
@@ -136,10 +136,10 @@ class Job:
         """Make requests of prompts that are prepared, as ``requests`` does."""
         if self.each is None:
             return map(self.request, prompts)
-        asked: deque[Asked] = deque()
+        asked: deque[RequestOptions] = deque()
         return (self.request(prompt, asked.popleft()) for prompt in _side_by_side(prompts, self.each, asked))
 
-    def request(self, prompt: PreparedPrompt, asked: Asked | None = None) -> Request:
+    def request(self, prompt: PreparedPrompt, asked: RequestOptions | None = None) -> Request:
         """Make a request of a prompt.
 
         Parameters
@@ -163,13 +163,13 @@ class Job:
         if watch is not None:
             unseen = 0.0 if self.masked is None else self.masked.unseen
             draw = partial(self.call.draw, prompt)
-            lookahead = Mask(watch, prompt.law, asked.constraint, draw, unseen, self.vocabulary)
+            lookahead = ConstraintMask(watch, prompt.law, asked.constraint, draw, unseen, self.vocabulary)
             mask = None if self.masked is None else lookahead
         weigh = self.weigh if asked.sampler.weighs else None
         notes = (*prompt.law.notes, *((WHOLE_MESSAGE,) if parsed else ()))
         return self._request(prompt, asked, notes, watch=watch, mask=mask, lookahead=lookahead, weigh=weigh)
 
-    def _request(self, prompt: Any, asked: Asked, notes: tuple[str, ...] = (), **how: Any) -> Request:
+    def _request(self, prompt: Any, asked: RequestOptions, notes: tuple[str, ...] = (), **how: Any) -> Request:
         """Make a request of a prompt that asks for this; ``how`` is what depends on where its attempts come from."""
         return Request(
             prompt=prompt,
@@ -239,7 +239,9 @@ _ONE_EACH = "constraint_each takes one constraint for each prompt"
 _Item = TypeVar("_Item")
 
 
-def _side_by_side(prompts: Iterable[_Item], each: Iterable[Asked], asked: deque[Asked]) -> Iterator[_Item]:
+def _side_by_side(
+    prompts: Iterable[_Item], each: Iterable[RequestOptions], asked: deque[RequestOptions]
+) -> Iterator[_Item]:
     """Yield prompts, and put down what each asks for."""
     others = iter(each)
     for prompt in prompts:

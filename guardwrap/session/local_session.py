@@ -1,7 +1,7 @@
-"""Where a pipeline, a constraint and the options of a call are put together; of a server, ``remote`` does that.
+"""Where a pipeline, a constraint and the options of a call meet; ``endpoint_session`` does the same for a server.
 
-The wrapper, training and evaluation begin here: a ``Session`` holds what is the same for all calls, and makes a ``Job``
-of the options of one; a job makes requests of prompts and has a scheduler serve them.
+The wrapper, training and evaluation begin here. A ``LocalSession`` holds what all calls share and makes a ``Job`` from
+the options of one call; the job turns prompts into requests, which a scheduler serves.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from guardwrap.backends.refill.mode_selection import select_rows, slower_because
 from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
-from guardwrap.constraints.prefix_reader import Reader
+from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.environment.transformers_internals import batch_size_of
 from guardwrap.errors import UsageError
 from guardwrap.pipelines.calls import Call, TensorCall
 from guardwrap.pipelines.early_abort import PrefixWatch, StablePrefix
-from guardwrap.pipelines.loading import as_pipeline, has_dropout
+from guardwrap.pipelines.loading import has_dropout, pipeline_of
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.proposal_draws import QUANTISED, ProposedCall, Weigher, why_unweighable, with_own_target
 from guardwrap.pipelines.settings_difference import differences
 from guardwrap.pipelines.task_calls import call_kind, call_of
 from guardwrap.pipelines.tensor_prompts import prepare_rows
-from guardwrap.proposals import Masked, merged
+from guardwrap.proposals import Masked, merge_proposals
 from guardwrap.samplers import Sampler
-from guardwrap.session.base_session import BATCH_SIZE, Asking, require_whole
+from guardwrap.session.base_session import BATCH_SIZE, BaseSession, require_whole
 from guardwrap.session.job import Job
 from guardwrap.session.resolve import Proposal, adapter_of, proposal_of
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
-__all__ = ["Session"]
+__all__ = ["LocalSession"]
 
 
-class Session(Asking):
+class LocalSession(BaseSession):
     """A pipeline with a constraint and the defaults of calls.
 
     Parameters
@@ -81,12 +81,12 @@ class Session(Asking):
     ) -> None:
         super().__init__(constraints, sampler=sampler, budget=budget, seed=seed, allow_code=allow_code)
         file = self.file
-        self.pipe = as_pipeline(generator, tokenizer)
+        self.pipe = pipeline_of(generator, tokenizer)
         self.kind = call_kind(self.pipe)
         batch_size = (batch_size_of(self.pipe) or BATCH_SIZE) if batch_size is None else batch_size
         self.batch_size = require_whole("batch_size", batch_size, 1)
         self._stable: dict[str, StablePrefix] = {}
-        proposal, adapter = merged((proposal, adapter), (file.proposal, file.adapter))
+        proposal, adapter = merge_proposals((proposal, adapter), (file.proposal, file.adapter))
         self.proposal = proposal_of(self.pipe, None if proposal is False else proposal)
         self.adapter: Loaded | Checkpoint | None = None
         if adapter is not None and adapter is not False:
@@ -168,7 +168,7 @@ class Session(Asking):
             yield True, masked
 
     def job(self, options: Mapping[str, Any]) -> Job:
-        """Read the options of a call; see ``Asking.job``."""
+        """Read the options of a call; see ``BaseSession.job``."""
         own, rest = self._read(options)
         call = call_of(self.pipe, rest)
         proposal = self._proposal_in(own)
@@ -297,10 +297,10 @@ class Session(Asking):
 
 def _watches(own: Constraint, call: Call, stable: StablePrefix) -> Callable[[Constraint, GenerationLaw], PrefixWatch]:
     """Return what makes a prompt's watch. A part whose verdicts took too long is not asked again in this call."""
-    reader = Reader(own)
+    reader = PrefixReader(own)
 
     def watch(constraint: Constraint, law: GenerationLaw) -> PrefixWatch:
-        its = reader if constraint is own else Reader(constraint)
+        its = reader if constraint is own else PrefixReader(constraint)
         return PrefixWatch(its, partial(stable, decode=partial(call.unparsed, law)))
 
     return watch

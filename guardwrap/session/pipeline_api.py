@@ -15,7 +15,7 @@ from transformers.pipelines import Pipeline
 from guardwrap.errors import UsageError, nearest
 from guardwrap.outcomes import Outcome
 from guardwrap.session.endpoint_session import EndpointSession
-from guardwrap.session.local_session import Session
+from guardwrap.session.local_session import LocalSession
 
 __all__ = ["PipelineLike", "as_pipeline", "streaming"]
 
@@ -23,7 +23,7 @@ __all__ = ["PipelineLike", "as_pipeline", "streaming"]
 class PipelineLike:
     """What a pipeline has besides its call."""
 
-    _session: Session | EndpointSession
+    _session: LocalSession | EndpointSession
 
     @property
     def pipeline(self) -> Pipeline:
@@ -108,7 +108,7 @@ def as_pipeline(guarded: Any) -> Pipeline:
     return pipe
 
 
-class Hand:
+class StreamerAdapter:
     """Hands the text of a call to its streamer when it has been accepted; without a streamer, to nobody.
 
     Parameters
@@ -159,9 +159,9 @@ class Hand:
 
 
 @contextmanager
-def streaming(options: dict[str, Any]) -> Iterator[Hand]:
+def streaming(options: dict[str, Any]) -> Iterator[StreamerAdapter]:
     """Take the streamer out of the options of a call, and end its stream if the call ends with an error."""
-    hand = Hand(options.pop("streamer", None))
+    hand = StreamerAdapter(options.pop("streamer", None))
     try:
         yield hand
     except BaseException:

@@ -12,7 +12,7 @@ from transformers.pipelines import Pipeline
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.errors import UsageError
-from guardwrap.pipelines.loading import as_pipeline
+from guardwrap.pipelines.loading import pipeline_of
 from guardwrap.pipelines.proposal_draws import require_same_tokens
 from guardwrap.pipelines.task_calls import call_kind
 from guardwrap.proposals import Adapter, Masked, Prompt
@@ -86,7 +86,7 @@ def proposal_of(pipe: Pipeline, given: Any) -> Proposal | None:
     if isinstance(given, str) and "{" in given:
         raise UsageError(f"proposal={given!r} is the name of no model; a prompt is Prompt({given!r})")
     own = isinstance(given, str | Path | Pipeline)
-    other = as_pipeline(given, None if own else pipe.tokenizer)
+    other = pipeline_of(given, None if own else pipe.tokenizer)
     if not call_kind(other).causal:
         raise UsageError("the proposal must be a causal language model like the model itself")
     require_same_tokens(pipe, other)
@@ -114,7 +114,12 @@ def adapter_of(pipe: Pipeline, given: Any, allow_mismatch: bool = False) -> Load
     """
     if not call_kind(pipe).causal:
         raise UsageError("an adapter needs a causal language model, whose texts can be weighed; leave adapter= out")
-    from guardwrap.adapters.loaded import Checkpoint, Loaded, in_training, load  # peft takes a second to import
+    from guardwrap.adapters.loaded import (
+        Checkpoint,
+        Loaded,
+        in_training,
+        load_adapter,  # peft takes a second to import
+    )
 
     if isinstance(given, Loaded | Checkpoint):
         return given
@@ -126,4 +131,4 @@ def adapter_of(pipe: Pipeline, given: Any, allow_mismatch: bool = False) -> Load
         raise UsageError(f"adapter={given!r} is no folder, no Hub id and no Adapter('...')")
     if allow_mismatch:
         given = dataclasses.replace(given, allow_mismatch=True)
-    return load(pipe.model, pipe.tokenizer, given)
+    return load_adapter(pipe.model, pipe.tokenizer, given)

@@ -12,7 +12,7 @@ from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
 from guardwrap.metrics.intervals import mean_of
 from guardwrap.outcomes import Estimate
 from guardwrap.training.learning_curve import Follow, Meter
-from guardwrap.training.round_attempts import Drawn, draw
+from guardwrap.training.round_attempts import Drawn, draw_round
 from guardwrap.training.rounds import BASE
 from guardwrap.training.samples import Floats
 from guardwrap.training.task import Task
@@ -41,7 +41,7 @@ class Gold:
     ) -> Gold:
         """Draw attempts, ``count`` for each prompt; those kept in the folder are not drawn again."""
         meter = Meter(follow, "gold", count * len(task.prompts))
-        drawn = draw(task, None, count, seed=(seed, "gold"), digest=digest, folder=folder, meter=meter)
+        drawn = draw_round(task, None, count, seed=(seed, "gold"), digest=digest, folder=folder, meter=meter)
         return Gold(drawn, task.log_probabilities(task.model, drawn.samples))
 
     def kl(self, log_policy: Sequence[float], prompts: int) -> Estimate | None:

@@ -18,7 +18,7 @@ from guardwrap.training.learning_curve import Meter
 from guardwrap.training.samples import Sample
 from guardwrap.training.task import Task
 
-__all__ = ["Drawn", "draw"]
+__all__ = ["Drawn", "draw_round"]
 
 CHUNK = 1000
 """Attempts drawn in one go, over all prompts."""
@@ -59,7 +59,7 @@ class Drawn:
         return [int(count) for count in counts]
 
 
-def draw(
+def draw_round(
     task: Task,
     source: Any,
     count: int,

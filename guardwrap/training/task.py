@@ -22,7 +22,7 @@ from guardwrap.pipelines.task_calls import call_of
 from guardwrap.proposals import OR_REJECTION
 from guardwrap.proposals import Prompt as Hint
 from guardwrap.samplers import Attempt
-from guardwrap.scheduling.backend import Decoded, Launch, draw_all
+from guardwrap.scheduling.backend import AttemptState, Launch, draw_all
 from guardwrap.session.job import backend_for
 from guardwrap.training import shards
 from guardwrap.training.samples import Sample
@@ -110,7 +110,7 @@ class Task:
         laws = {number: self._ending(prompt, ids) for number, prompt, ids in begun}
         launches = [Launch(law, seed, number, 0) for number, law in laws.items() if law is not None]
         backend = backend_for(self.model, self.guarded.batch_size)
-        drawn: dict[int, Decoded] = {each.launch.prompt: each for each in draw_all(backend, launches)}
+        drawn: dict[int, AttemptState] = {each.launch.prompt: each for each in draw_all(backend, launches)}
         draws = []
         for number, prompt, ids in begun:
             more = drawn.get(number)

@@ -35,10 +35,10 @@ from guardwrap.report.charts import png_of
 from guardwrap.task_settings import known_as
 from guardwrap.training import shards
 from guardwrap.training.learning_curve import Follow, Meter, Row, Stage, learned, summarise, warnings_of, write_curve
-from guardwrap.training.round_attempts import draw
+from guardwrap.training.round_attempts import draw_round
 from guardwrap.training.samples import Floats
 from guardwrap.training.trainer import Trainer
-from guardwrap.training.training_report import Result, Trained, Training, charts_of
+from guardwrap.training.training_report import Result, Trained, Training, training_charts
 from guardwrap.training.training_settings import TrainingSettings
 
 __all__ = ["Trained", "train"]
@@ -113,7 +113,7 @@ def train(
         text = json.dumps(result.to_dict(), ensure_ascii=False, indent=2, allow_nan=False)
         (folder / "result.json").write_text(text + "\n", encoding="utf-8")
         if find_spec("matplotlib") and state.curve:
-            for name, chart in charts_of([Training(settings.method, state.curve, result)]).items():
+            for name, chart in training_charts([Training(settings.method, state.curve, result)]).items():
                 (folder / f"{name}.png").write_bytes(png_of(chart))
     shards.wait()
     return trained
@@ -141,7 +141,7 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
     digest = trainer.digest(trainer.policy.digest())
     seed = (trainer.settings.seed, "final")
     place, meter = folder / "draws" / "final", Meter(trainer.follow, "final", attempts * prompts)
-    drawn = draw(task, trainer.policy.source(), attempts, seed=seed, digest=digest, folder=place, meter=meter)
+    drawn = draw_round(task, trainer.policy.source(), attempts, seed=seed, digest=digest, folder=place, meter=meter)
     accepted = drawn.accepted(prompts)
     after = acceptance_rate(sum(accepted), attempts * prompts, stopped_on_acceptance=False)
     figures = {"acceptance_after": after}

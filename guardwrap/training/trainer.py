@@ -29,12 +29,12 @@ from guardwrap.training.learn import adam, chosen, require_number, spread, updat
 from guardwrap.training.learning_curve import Follow, Meter, Row, summarise, warnings_of, write_curve
 from guardwrap.training.mixture import Mixture
 from guardwrap.training.policy import Policy, read_start
-from guardwrap.training.round_attempts import Drawn, draw
+from guardwrap.training.round_attempts import Drawn, draw_round
 from guardwrap.training.rounds import BASE, POLICY, Round, continued, rounds
 from guardwrap.training.samples import Buffer, Floats
 from guardwrap.training.task import Task
 from guardwrap.training.training_settings import TrainingSettings
-from guardwrap.training.training_state import Fit, State, placed_under, read_state, spelled, under
+from guardwrap.training.training_state import Fit, State, placed_under, read_state, state_to_json, under
 
 __all__ = ["Trainer"]
 
@@ -179,7 +179,7 @@ class Trainer:
         law, count = self.state.plan[number].draws[place]
         branching = law == BASE and self.state.plan[number].learn == "replay"
         source, name = self._source(law)
-        return draw(
+        return draw_round(
             self.task,
             source,
             count - (reserved(count) if branching else 0),
@@ -357,7 +357,7 @@ class Trainer:
             return False
         state, now = self.state, time.monotonic()
         state.seconds, self._began = state.seconds + now - self._began, now
-        tensors, data = spelled(state)
+        tensors, data = state_to_json(state)
         tensors |= placed_under("policy", self.policy.state_dict())
         for i, kept in self._optimizer.state_dict()["state"].items():
             tensors |= placed_under(f"adam {i}", kept)

@@ -12,12 +12,12 @@ from guardwrap.report.claims import Answer, Claim, above, cheaper
 from guardwrap.report.diagonal import minus_log
 from guardwrap.training.training_settings import TrainingSettings
 
-__all__ = ["claims_of", "on_draws_of_g"]
+__all__ = ["claims_of_training", "on_draws_of_g"]
 
 _NOT_TOLD = Estimate(math.nan, -math.inf, math.inf)
 
 
-def claims_of(name: str, figures: Mapping[str, Estimate], settings: TrainingSettings) -> list[Claim]:
+def claims_of_training(name: str, figures: Mapping[str, Estimate], settings: TrainingSettings) -> list[Claim]:
     """Return what is claimed of a trained proposal: that it costs less than the model, and that it is nearer to g.
 
     Parameters

@@ -29,12 +29,12 @@ from guardwrap.report.blocks import (
 from guardwrap.report.claims import table_of
 from guardwrap.report.diagonal import cost_against_distance, minus_log
 from guardwrap.report.plain_words import UNKNOWN
-from guardwrap.report.result_files import loads, read_as, text_of
+from guardwrap.report.result_files import loads, text_of, validated_as
 from guardwrap.training.learning_curve import Row, learned
-from guardwrap.training.training_claims import claims_of, on_draws_of_g
+from guardwrap.training.training_claims import claims_of_training, on_draws_of_g
 from guardwrap.training.training_settings import TrainingSettings
 
-__all__ = ["Result", "Trained", "Training", "charts_of", "pages_of", "read_training"]
+__all__ = ["Result", "Trained", "Training", "pages_of", "read_training", "training_charts"]
 
 _WARNING = "warning: "
 _SHOWN = 3  # warnings of rounds that are shown of one training
@@ -119,13 +119,13 @@ def read_training(folder: Path, name: str) -> Training:
     result = None
     if written.exists():
         data = loads(text_of(written), str(written))
-        result = read_as(data, Result, str(written), "a training's result of this version")
+        result = validated_as(data, Result, str(written), "a training's result of this version")
     if not curve.exists():
         return Training(name, () if result is None else result.curve, result)
     rows = []
     for i, line in enumerate(text_of(curve).rstrip("\n").split("\n"), start=1):
         where = f"{curve}:{i}"
-        rows.append(read_as(loads(line, where), Row, where, "a row of a learning curve of this version"))
+        rows.append(validated_as(loads(line, where), Row, where, "a row of a learning curve of this version"))
     return Training(name, rows, result)
 
 
@@ -155,7 +155,7 @@ def _law_of(training: Training) -> str:
 def _page(group: Sequence[Training]) -> Page:
     found = [training.result for training in group if training.result is not None]
     title = f"Training a proposal for {_constraint(found[0].settings)}" if found else f"A training: {group[0].name}"
-    sections = [Section("What was learned", (*charts_of(group).values(), *_notes(group)))]
+    sections = [Section("What was learned", (*training_charts(group).values(), *_notes(group)))]
     if found:
         sections.insert(0, Section("What it gives", tuple(_measured(group))))
         sections.append(Section("Settings", (_settings(group),)))
@@ -190,7 +190,7 @@ def _measured(group: Sequence[Training]) -> list[Block]:
             spots[training.name] = [Spot(minus_log(after), guarded)]
     caption = "AR is the acceptance rate, KL(g‖a') = KL(g‖g') - log AR. In brackets 95 % intervals."
     results = [(training.name, training.result) for training in group if training.result is not None]
-    claims = [claim for name, result in results for claim in claims_of(name, result.figures, result.settings)]
+    claims = [claim for name, result in results for claim in claims_of_training(name, result.figures, result.settings)]
     blocks: list[Block] = [table_of(claims), Table(caption, head, tuple(rows))]
     if any(on_draws_of_g(result.figures) for _, result in results):
         blocks.append(_by_weights(group))
@@ -216,7 +216,7 @@ def _by_weights(group: Sequence[Training]) -> Table:
     return Table(caption, ("training", "KL(g‖a') [nats]", "KL(g‖g') [nats]"), tuple(rows))
 
 
-def charts_of(trainings: Sequence[Training]) -> dict[str, Curves]:
+def training_charts(trainings: Sequence[Training]) -> dict[str, Curves]:
     """Return the learning curves, and how often attempts satisfied the constraint on the way.
 
     Parameters

@@ -13,7 +13,7 @@ from guardwrap.training.learning_curve import Row
 from guardwrap.training.rounds import Round
 from guardwrap.training.samples import Buffer, Sample
 
-__all__ = ["Fit", "State", "placed_under", "read_state", "spelled", "under"]
+__all__ = ["Fit", "State", "placed_under", "read_state", "state_to_json", "under"]
 
 Tensors = dict[str, torch.Tensor]
 
@@ -98,7 +98,7 @@ class State:
 _PLAIN = ("laws", "pivots", "done", "samples", "tokens", "seconds", "asked", "partition", "counted", "dpg_steps")
 
 
-def spelled(state: State) -> tuple[Tensors, dict[str, Any]]:
+def state_to_json(state: State) -> tuple[Tensors, dict[str, Any]]:
     """Return a state as tensors and plain JSON."""
     buffer = state.buffer
     lengths = [len(sample.token_ids) for sample in buffer.samples]
@@ -127,7 +127,7 @@ def spelled(state: State) -> tuple[Tensors, dict[str, Any]]:
 
 
 def read_state(tensors: Mapping[str, torch.Tensor], data: Mapping[str, Any]) -> State:
-    """Read what ``spelled`` returned."""
+    """Read what ``state_to_json`` returned."""
     names = ("prompt", "origin", "places", "decided", "length", "tokens", "log_base")
     get = {name: tensors[f"buffer.{name}"].tolist() for name in names}
     ends = [0]

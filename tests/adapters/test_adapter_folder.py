@@ -28,7 +28,7 @@ from guardwrap.adapters import (
     save_adapter,
     tensors_of,
 )
-from guardwrap.adapters.card import Prompts
+from guardwrap.adapters.card import CardPrompts
 from guardwrap.adapters.fingerprints import difference
 from guardwrap.constraints.kinds.regex_analysis import filtered_warnings
 from guardwrap.errors import AdapterError, GuardwrapError
@@ -183,12 +183,12 @@ def test_a_constraint_from_python_has_a_digest_only() -> None:
 
 def test_many_prompts_have_one_digest() -> None:
     chat = [{"role": "user", "content": "Hi"}]
-    few, many = Prompts.of(["a", chat]), Prompts.of(["a", chat, *("b" * i for i in range(9_000))])
+    few, many = CardPrompts.of(["a", chat]), CardPrompts.of(["a", chat, *("b" * i for i in range(9_000))])
     assert few.first == ["a", chat]
     assert (few.count, many.count) == (2, 9_002)
     assert len(many.first) == 3
     assert len(json.dumps(many.model_dump())) < 500
-    assert Prompts.of(["a", "b"]).digest != Prompts.of(["b", "a"]).digest
+    assert CardPrompts.of(["a", "b"]).digest != CardPrompts.of(["b", "a"]).digest
 
 
 def test_the_readme_is_a_model_card(saved: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessor
 
 from guardwrap.adapters import Card, save_adapter
-from guardwrap.adapters.card import Prompts, readme
+from guardwrap.adapters.card import CardPrompts, readme
 from guardwrap.environment.package_data import content
 from guardwrap.testing import World
 from tests.fixtures_adapters import card_of, guarded_of, trained, world_of
@@ -94,7 +94,7 @@ def test_other_prompts_are_said(folder: Path) -> None:
 
 def test_of_many_prompts_a_card_spells_a_few(tmp_path: Path) -> None:
     world = world_of()
-    prompts = Prompts.of([world.prompt, "b", "ab", "bb"])
+    prompts = CardPrompts.of([world.prompt, "b", "ab", "bb"])
     guarded = guarded_of(world, folder_of(world, tmp_path / "small", prompts=prompts))
     first, last, other = guarded.run([world.prompt, "bb", "bab"], **world.settings)
     assert f"({KNOWN})" in first.report.drawn_from
@@ -116,7 +116,7 @@ def test_of_many_prompts_a_card_spells_a_few(tmp_path: Path) -> None:
     ],
 )
 def test_whether_a_prompt_is_one_of_a_cards(prompts: list[Any], prompt: Any, known: bool | None) -> None:
-    assert Prompts.of(prompts).has(prompt) is known
+    assert CardPrompts.of(prompts).has(prompt) is known
 
 
 def test_a_card_may_say_anything_of_settings(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from guardwrap import Budget, GuardedGenerator, Regex, constraint, imh
 from guardwrap.backends import dead_prefixes
-from guardwrap.backends.dead_prefixes import Branch, narrowed
+from guardwrap.backends.dead_prefixes import Branch, without_dead_prefixes
 from guardwrap.environment.transformers_internals import CACHE_NAMES
 from guardwrap.errors import CheckFailed
 from guardwrap.outcomes import Outcome
@@ -81,7 +81,7 @@ def test_the_batch_size_does_not_matter(batch_size: int) -> None:
 
 def too_many(before: Branch | None, ended: Any, law_after: Callable[[tuple[int, ...]], Any], mask: Any) -> Branch:
     """Leave out a text that does satisfy the constraint: "abca"."""
-    root = narrowed(before, ended, law_after, mask)
+    root = without_dead_prefixes(before, ended, law_after, mask)
     root.leave_out({world().tokenizer.convert_tokens_to_ids("a")})
     root.weigh()
     return root
@@ -89,7 +89,7 @@ def too_many(before: Branch | None, ended: Any, law_after: Callable[[tuple[int, 
 
 @pytest.mark.usefixtures("soon")
 def test_negative_control_a_dead_mark_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("guardwrap.backends.refill.decode.narrowed", too_many)
+    monkeypatch.setattr("guardwrap.backends.refill.decode.without_dead_prefixes", too_many)
     texts, _ = fits(served(world(), RARE), world(), RARE)
     assert texts < FAILS
 
@@ -191,7 +191,7 @@ def test_no_other_request_has_other_texts(monkeypatch: pytest.MonkeyPatch) -> No
     """Who is served within a thousand attempts notices nothing."""
     rule = ~Regex("b")
     with_it = served(world(), rule, 20, texts=4)
-    monkeypatch.setattr(request_state.Account, "due", False)
+    monkeypatch.setattr(request_state.RequestState, "round_is_over", False)
     assert [each.texts for each in served(world(), rule, 20, texts=4)] == [each.texts for each in with_it]
 
 
@@ -215,11 +215,11 @@ def test_what_is_added_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
 
     def counted(*given: Any) -> Branch:
-        root = narrowed(*given)
+        root = without_dead_prefixes(*given)
         sizes.append(sum(len(branch.tokens) for branch, _ in root.below()))
         return root
 
-    monkeypatch.setattr("guardwrap.backends.refill.decode.narrowed", counted)
+    monkeypatch.setattr("guardwrap.backends.refill.decode.without_dead_prefixes", counted)
     assert min(fits(served(world(), RARE, 5), world(), RARE)) > FITS
     assert max(sizes) <= 12 + len(world().tokenizer)
 

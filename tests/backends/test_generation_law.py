@@ -10,7 +10,7 @@ from transformers import LogitsProcessor, MaxLengthCriteria, StoppingCriteria, T
 
 from guardwrap import GuardedGenerator, Length, Prompt, qrs
 from guardwrap.backends import generation_law as law_module
-from guardwrap.backends.generation_law import ended_by
+from guardwrap.backends.generation_law import ended_rows
 from guardwrap.errors import UsageError
 from guardwrap.pipelines import prepare as prepare_module
 from guardwrap.scheduling.scheduler import Scheduler
@@ -39,8 +39,8 @@ class FirstRow(StoppingCriteria):
     ],
 )
 def test_each_row_ends_by_its_own_tokens(criterion: Any) -> None:
-    assert ended_by(criterion, IDS, None).tolist() == [True, False, True]
-    assert ended_by(criterion, IDS[1:2], None).tolist() == [False]
+    assert ended_rows(criterion, IDS, None).tolist() == [True, False, True]
+    assert ended_rows(criterion, IDS[1:2], None).tolist() == [False]
 
 
 def test_of_encoder_decoder_models_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_of_encoder_decoder_models_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("b" in text for text in texts())
     assert too_late(texts()) == 0
     monkeypatch.setattr(
-        "guardwrap.backends.transformers_loop.ended_by", lambda ends, *given, **more: ends(*given, **more)
+        "guardwrap.backends.transformers_loop.ended_rows", lambda ends, *given, **more: ends(*given, **more)
     )
     assert too_late(texts()) > 0  # the negative control: asked once for all rows
 

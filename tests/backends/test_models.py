@@ -30,8 +30,8 @@ from guardwrap.environment import transformers_internals
 from guardwrap.errors import CheckFailed, UsageError
 from guardwrap.pipelines import calls, prepare
 from guardwrap.scheduling import scheduler
-from guardwrap.scheduling.backend import Decoded
-from guardwrap.scheduling.request_state import Account
+from guardwrap.scheduling.backend import AttemptState
+from guardwrap.scheduling.request_state import RequestState
 from guardwrap.session import base_session, job
 from guardwrap.session import fallback as exhausted
 from guardwrap.testing import character_tokenizer, table_world
@@ -520,7 +520,7 @@ def test_threads_with_constraints_and_stop_strings_of_their_own() -> None:
 
 # Prompts without end.
 
-STATE = (Account, GenerationLaw, Decoded, Draw, Prefix, torch.Tensor)
+STATE = (RequestState, GenerationLaw, AttemptState, Draw, Prefix, torch.Tensor)
 """What a prompt and its attempts leave while they are under way."""
 
 

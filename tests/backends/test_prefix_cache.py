@@ -15,7 +15,7 @@ from guardwrap.backends.refill.row_states import Plain, Wave
 from guardwrap.backends.refill.slots import Slots
 from guardwrap.backends.tokens import inverse_cdf
 from guardwrap.outcomes import Outcome
-from guardwrap.scheduling.backend import Decoded
+from guardwrap.scheduling.backend import AttemptState
 from guardwrap.session import job
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 
@@ -36,7 +36,7 @@ def attempts(world: World, batch_size: int, count: int = 300, **options: Any) ->
 
 def anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing be known."""
-    monkeypatch.setattr(prefix_cache.Tree, "root", lambda self, launch: None)
+    monkeypatch.setattr(prefix_cache.PrefixTree, "root", lambda self, launch: None)
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 64])
@@ -88,7 +88,7 @@ def test_less_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert with_it.computed_tokens < without.computed_tokens / 3
 
 
-def broken_marks(attempt: Decoded) -> None:
+def broken_marks(attempt: AttemptState) -> None:
     """Say of one prefix that may go on that it is over."""
     learned(attempt)
     if attempt.status == "running" and attempt.token_ids == [5]:
@@ -97,7 +97,7 @@ def broken_marks(attempt: Decoded) -> None:
             place.end = ("aborted", "by mistake")
 
 
-learned: Callable[[Decoded], None] = prefix_cache.learn
+learned: Callable[[AttemptState], None] = prefix_cache.learn
 
 
 def test_negative_control_a_prefix_too_many_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,33 +142,33 @@ def test_a_law_draws_what_the_model_would(size: int) -> None:
 
 
 def test_what_was_used_longest_ago_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    trees: list[prefix_cache.Tree] = []
-    made = prefix_cache.Tree.__init__
+    trees: list[prefix_cache.PrefixTree] = []
+    made = prefix_cache.PrefixTree.__init__
 
-    def few(self: prefix_cache.Tree) -> None:
+    def few(self: prefix_cache.PrefixTree) -> None:
         made(self, 60)
         trees.append(self)
 
-    def places(tree: prefix_cache.Tree) -> int:
+    def places(tree: prefix_cache.PrefixTree) -> int:
         found = [root for each in tree._roots.values() for root in each.values()]
         for place in found:
             found += place.children.values()
         return len(found)
 
     usual = attempts(small(), 7, 2_000)
-    monkeypatch.setattr(prefix_cache.Tree, "__init__", few)
+    monkeypatch.setattr(prefix_cache.PrefixTree, "__init__", few)
     sizes = []
-    forget = prefix_cache.Tree._forget
+    forget = prefix_cache.PrefixTree._forget
 
-    def counted(self: prefix_cache.Tree) -> None:
+    def counted(self: prefix_cache.PrefixTree) -> None:
         forget(self)
         sizes.append(places(self))
 
-    monkeypatch.setattr(prefix_cache.Tree, "_forget", counted)
+    monkeypatch.setattr(prefix_cache.PrefixTree, "_forget", counted)
     assert attempts(small(), 7, 2_000) == usual
     assert len(sizes) > 10
     assert max(sizes) <= 60
-    monkeypatch.setattr(prefix_cache.Tree, "_forget", lambda self: sizes.append(places(self)))
+    monkeypatch.setattr(prefix_cache.PrefixTree, "_forget", lambda self: sizes.append(places(self)))
     attempts(small(), 7, 2_000)
     assert sizes[-1] > 200, "negative control: without it they grow"
 
@@ -222,14 +222,14 @@ def test_a_budget_of_computed_tokens_ends_and_does_not_bias() -> None:
 
 
 def test_equal_prompts_know_the_same_but_each_constraint_its_own() -> None:
-    tree = prefix_cache.Tree()
+    tree = prefix_cache.PrefixTree()
     world = small()
     guarded = GuardedGenerator(world.pipeline(), BANNED)
     calls = guarded.session.job({**world.settings, "num_return_sequences": 2})
     one, other = calls.requests(["a", "a"])
-    from guardwrap.scheduling.request_state import Account
+    from guardwrap.scheduling.request_state import RequestState
 
-    first, second = (Account(each, "refill").launch(0) for each in (one, other))
+    first, second = (RequestState(each, "refill").launch(0) for each in (one, other))
     assert tree.root(first) is tree.root(second)
     strict = dataclasses.replace(one, constraint=~Regex("a"))
-    assert tree.root(Account(strict, "refill").launch(0)) is not tree.root(first)
+    assert tree.root(RequestState(strict, "refill").launch(0)) is not tree.root(first)

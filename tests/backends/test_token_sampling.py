@@ -12,8 +12,8 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import TemperatureLogitsWarper, TopKLogitsWarper
 
 from guardwrap.backends.generation_law import GenerationLaw
-from guardwrap.backends.token_sampling import begun, draw
-from guardwrap.scheduling.backend import Decoded, Launch
+from guardwrap.backends.token_sampling import begun, draw_tokens
+from guardwrap.scheduling.backend import AttemptState, Launch
 
 LOGITS = torch.tensor([[0.0, 1.0, 2.0, 3.0]])
 
@@ -31,7 +31,7 @@ def law(**more: Any) -> GenerationLaw:
         return_dict=False,
         count=1,
         max_time=None,
-        found=None,
+        beam_results=None,
         generate=lambda **_: None,
     )
 
@@ -60,9 +60,9 @@ class Breaks(LeavesOut):
         raise self.error
 
 
-def drawn(*launches: Launch) -> list[Decoded]:
+def drawn(*launches: Launch) -> list[AttemptState]:
     attempts = [begun(launch) for launch in launches]
-    draw(LOGITS.repeat(len(attempts), 1), attempts)
+    draw_tokens(LOGITS.repeat(len(attempts), 1), attempts)
     return attempts
 
 
@@ -92,7 +92,7 @@ def test_what_an_attempts_own_code_raises_is_its_own(seam: str, error: BaseExcep
     hostile: dict[str, Any] = {"watch": raises(error)} if seam == "watch" else {}
     hostile |= {"mask": Breaks(error)} if seam == "mask" else {}
     own = law(**{seam: [raises(error)]}) if seam in ("processors", "criteria") else law()
-    found: list[Decoded] = []
+    found: list[AttemptState] = []
 
     def run() -> None:
         found.extend(drawn(Launch(law(), 1, 0, 0, request="mine"), Launch(own, 1, 1, 0, request="other", **hostile)))

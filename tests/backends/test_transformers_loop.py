@@ -18,7 +18,7 @@ from guardwrap.backends.tokens import inverse_cdf
 from guardwrap.environment import transformers_internals
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines import prepare
-from guardwrap.scheduling.backend import Decoded
+from guardwrap.scheduling.backend import AttemptState
 from guardwrap.testing import World, goodness_of_fit
 from tests.fixtures_models import AUDIO, bart, law, llava, picture, t5, whisper
 
@@ -84,7 +84,7 @@ def test_negative_control_noise_shared_by_the_batch(monkeypatch: pytest.MonkeyPa
 
 
 def test_negative_control_the_end_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    def all_rows(attempts: Sequence[Decoded]) -> list[int]:
+    def all_rows(attempts: Sequence[AttemptState]) -> list[int]:
         """As if padding were drawn: the end pads, so it seems to come again until the longest text ends."""
         return list(range(len(attempts)))
 
@@ -262,7 +262,7 @@ def test_memory_that_runs_out_halves_the_batch(monkeypatch: pytest.MonkeyPatch) 
     rows: list[int] = []
     run = transformers_loop._draw
 
-    def scarce(attempts: Sequence[Decoded]) -> None:
+    def scarce(attempts: Sequence[AttemptState]) -> None:
         if len(attempts) > 3:
             raise torch.OutOfMemoryError
         rows.append(len(attempts))

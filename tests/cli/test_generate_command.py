@@ -15,7 +15,7 @@ from transformers import LlamaForCausalLM
 
 from guardwrap import Budget, GuardedGenerator, Prompt, Regex, imh
 from guardwrap.adapters import describe, save_adapter
-from guardwrap.cli.shared import printable
+from guardwrap.cli.shared import printable_text
 from guardwrap.constraints.files.coerce import as_constraint_file
 from tests.cli.fixtures_commands import HAS_A, NEVER, assert_one_line, generate, python, records, run, without_time
 from tests.fixtures_adapters import trained
@@ -184,7 +184,7 @@ def test_a_terminal_gets_text_for_people(model, has_a, monkeypatch):
 
 
 def test_terminal_escapes_are_not_printed():
-    assert printable("a\x1b[31mb\n\tü\x07") == "a\ufffd[31mb\n\tü\ufffd"
+    assert printable_text("a\x1b[31mb\n\tü\x07") == "a\ufffd[31mb\n\tü\ufffd"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from guardwrap.cli.signals import Terminated, ended_by, terminated_in_order
+from guardwrap.cli.signals import Terminated, exit_of, terminated_in_order
 from guardwrap.testing import llama_world
 
 ROOT = Path(__file__).parents[2]
@@ -149,5 +149,5 @@ def test_a_second_sigterm_does_not_disturb_what_the_first_one_began():
     with pytest.raises(Terminated) as caught:
         ends()
     assert left == ["in order"]
-    assert ended_by(caught.value) == ("terminated", 143)
+    assert exit_of(caught.value) == ("terminated", 143)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -45,7 +45,7 @@ PATTERNS = [
 @pytest.mark.parametrize("partial", [b"\xc3", b"\xe2\x84", b"\xd9", b"\xce", b"\xe2\x80"])
 def test_one_character_of_each_kind_stands_for_all(pattern: str, flags: tuple[str, ...], partial: bytes) -> None:
     """What one of the kinds may begin, continue or end, any character may that is not among them, and no other can."""
-    found = regex_analysis.kinds(pattern, flags, partial)
+    found = regex_analysis.character_kinds(pattern, flags, partial)
     assert found is not None
     compiled = regex_analysis.compile_pattern(pattern, flags)
     befores = ("", "x", "1", "é", "199", "ab", "a")
@@ -58,7 +58,7 @@ def test_one_character_of_each_kind_stands_for_all(pattern: str, flags: tuple[st
 
 
 def test_an_expression_of_very_many_sets_is_not_looked_at() -> None:
-    assert regex_analysis.kinds("".join(map(regex.escape, EVERY[:200])), (), b"\xc3") is None
+    assert regex_analysis.character_kinds("".join(map(regex.escape, EVERY[:200])), (), b"\xc3") is None
 
 
 WORDS = JSONSchema({"type": "object", "properties": {"é": {"enum": ["ö", "🙂a"]}}, "additionalProperties": False})
@@ -87,6 +87,6 @@ def test_negative_controls_of_the_laws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rereading, "may_begin", lambda *_: False)
     with pytest.raises(AssertionError, match="refuses bytes"):
         check_constraint(Regex("é+", match="fullmatch"), ["éé"])
-    monkeypatch.setattr(json_monitor.Reading, "key", 1)
+    monkeypatch.setattr(json_monitor.JSONMonitor, "key", 1)
     with pytest.raises(AssertionError, match="one key"):
         check_constraint(JSONSchema({"type": "integer"}), ["12", "1a"])

@@ -8,7 +8,7 @@ from hypothesis import find, given
 from hypothesis import strategies as st
 
 from guardwrap.constraints import All, JSONSchema, Keyword, Length, Regex, Verdict
-from guardwrap.constraints.views import sentences, settled, view
+from guardwrap.constraints.views import sentences, settled_parts, view
 from guardwrap.errors import CheckFailed, ConstraintError
 from guardwrap.outcomes import Draw
 from tests.constraints.fixtures_strategies import (
@@ -291,7 +291,7 @@ def test_sentences_are_those_of_the_plain_rule(text):
 @given(texts, texts, st.sampled_from(["first_sentence", "last_sentence", "sentences", "lines", "completion", "full"]))
 def test_settled_parts_stay(prefix, rest, on):
     parts = view(Draw("", (), prefix + rest), on)
-    fixed = settled(prefix, on)
+    fixed = settled_parts(prefix, on)
     assert parts[: len(fixed)] == fixed
 
 

@@ -26,7 +26,7 @@ from guardwrap.constraints.checking import judge, run_check, run_verdict
 from guardwrap.constraints.json.json_schema import fenced
 from guardwrap.constraints.json.references import References
 from guardwrap.constraints.kinds.text import TextConstraint
-from guardwrap.constraints.prefix_reader import PATIENCE, Reader
+from guardwrap.constraints.prefix_reader import PATIENCE, PrefixReader
 from guardwrap.documents import time_limits
 from guardwrap.errors import CheckFailed, ConstraintError, SpecError, Unsatisfiable
 from guardwrap.outcomes import Draw
@@ -202,7 +202,7 @@ def test_a_verdict_out_of_time_is_undecided(clock):
 
 def test_a_part_whose_verdicts_are_slow_is_given_up(clock):
     slow, quick = Busy(0.2, clock), Busy(0.001, clock, Verdict.VIOLATED, name="quick")
-    reader = Reader(slow & quick)
+    reader = PrefixReader(slow & quick)
     found = [reader.read(reader.start, "a" * i).blame for i in range(1, 8)]
     assert found == [None] * 3 + ["quick"] * 4
     assert (len(slow.calls), reader.slow) == (3, {0})
@@ -210,7 +210,7 @@ def test_a_part_whose_verdicts_are_slow_is_given_up(clock):
 
 def test_of_several_parts_the_slowest_is_given_up(clock):
     parts = [Busy(0.045, clock), Busy(0.01, clock), Busy(0.001, clock, Verdict.VIOLATED, name="quick")]
-    reader = Reader(All(parts))
+    reader = PrefixReader(All(parts))
     assert [reader.read(reader.start, "a").blame for _ in range(4)] == [None, None, None, "quick"]
     assert reader.slow == {0}
 
@@ -218,7 +218,7 @@ def test_of_several_parts_the_slowest_is_given_up(clock):
 def test_a_part_that_is_slow_now_and_then_is_not_given_up(clock):
     """As when Python's collector of garbage is at work."""
     busy = Busy(0.001, clock, Verdict.VIOLATED, name="busy")
-    reader = Reader(busy)
+    reader = PrefixReader(busy)
     for number in range(300):
         object.__setattr__(busy, "seconds", 0.2 if number % 100 == 0 else 0.001)
         assert reader.read(reader.start, f"a{number}").blame == (None if number % 100 == 0 else "busy")
@@ -227,7 +227,7 @@ def test_a_part_that_is_slow_now_and_then_is_not_given_up(clock):
 def test_verdicts_on_all_candidates_of_a_token_have_a_limit_too(clock):
     """Each is done in time; a thousand of them would hold up the batch for 40 s."""
     slow = Busy(0.04, clock)
-    reader = Reader(slow & Busy(0.0, clock, Verdict.VIOLATED, name="quick"))
+    reader = PrefixReader(slow & Busy(0.0, clock, Verdict.VIOLATED, name="quick"))
     for number in range(1, 4):
         began = clock.seconds
         assert not any(reader.violated(reader.start, [f"a{i}" for i in range(1000)]))  # not known, so not left out
@@ -239,7 +239,7 @@ def test_verdicts_on_all_candidates_of_a_token_have_a_limit_too(clock):
 
 
 def test_verdicts_on_candidates_that_are_in_time_are_not_given_up(clock):
-    reader = Reader(Busy(0.04, clock, Verdict.VIOLATED))
+    reader = PrefixReader(Busy(0.04, clock, Verdict.VIOLATED))
     for _ in range(20):
         assert all(reader.violated(reader.start, [f"a{i}" for i in range(45)]))
     assert not reader.slow
@@ -250,7 +250,7 @@ def test_the_users_prefix_function_uses_up_no_ones_time(clock):
         clock.seconds += 50
         return Verdict.UNDECIDED
 
-    reader = Reader(Python(lambda text: True, prefix=slow) & Keyword("a", match="none"))
+    reader = PrefixReader(Python(lambda text: True, prefix=slow) & Keyword("a", match="none"))
     assert reader.read(reader.start, "b a c").blame is not None
     assert not reader.slow
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from guardwrap import Regex
-from guardwrap.evaluation.evaluation_claims import claims_of, next_step
+from guardwrap.evaluation.evaluation_claims import claims_of_evaluation, next_step
 from guardwrap.evaluation.evaluation_report import page_of
 from guardwrap.evaluation.evaluation_run import evaluate
 from guardwrap.evaluation.evaluation_settings import Settings
@@ -52,7 +52,7 @@ def evaluation(*of_prompts, base=BASE, sampler=None):
 
 def answers(*of_prompts, **options):
     """Of each way: whether it is cheaper, and near."""
-    found = [claim.answer for claim in claims_of(evaluation(*of_prompts, **options))]
+    found = [claim.answer for claim in claims_of_evaluation(evaluation(*of_prompts, **options))]
     return list(zip(found[::2], found[1::2], strict=True))
 
 
@@ -80,7 +80,7 @@ def test_negative_control_values_alone_would_say_more(monkeypatch):
 
 
 def test_the_sentence_has_the_figure():
-    cheap, near = claims_of(evaluation(proposal()))
+    cheap, near = claims_of_evaluation(evaluation(proposal()))
     assert cheap.sentence == "Rejection sampling from hint costs 6 times fewer attempts than the model"
     assert cheap.figure.value == pytest.approx(6)
     # Independent figures: each end is the root of the sum of squares of both, in logarithms.
@@ -88,7 +88,7 @@ def test_the_sentence_has_the_figure():
     assert cheap.figure.low == pytest.approx(6 * math.exp(-low))
     assert near.sentence == "Rejection sampling from hint comes within a total variation distance of 0.05 of the target"
     assert near.figure == NEAR
-    dear, _ = claims_of(evaluation(proposal(DEAR)))
+    dear, _ = claims_of_evaluation(evaluation(proposal(DEAR)))
     assert "costs fewer attempts" in dear.sentence
 
 
@@ -97,7 +97,7 @@ def test_a_distance_that_may_be_too_small_does_not_hold(doubt):
     """Attempts that miss part of g make every distance look small."""
     assert answers(proposal(CHEAP, NEAR, **doubt)) == [("holds", "cannot be told")]
     assert answers(proposal(CHEAP, FAR, **doubt)) == [("holds", "does not hold")]
-    *_, near = claims_of(evaluation(proposal(CHEAP, NEAR, **doubt)))
+    *_, near = claims_of_evaluation(evaluation(proposal(CHEAP, NEAR, **doubt)))
     assert "see the notes" in near.rule
 
 
@@ -105,7 +105,7 @@ def test_a_distance_that_may_be_too_small_does_not_hold(doubt):
 def test_attempts_worth_a_handful_tell_no_distance(tvd):
     """Neither that it is small nor that it is large: their figure is that of one or two texts."""
     found = evaluation(proposal(CHEAP, tvd, worth=1.5))
-    *_, near = claims_of(found)
+    *_, near = claims_of_evaluation(found)
     assert near.answer == "cannot be told"
     assert near.rule.endswith("these attempts are worth 1.5 draws of g, too few to tell")
     assert next_step(found).startswith(
@@ -131,17 +131,17 @@ def test_more_attempts_are_advised_only_where_they_lead_somewhere():
 def test_of_qrs_the_cheapest_setting_before_one_that_is_not_near():
     """From the dearest on: what is beyond a setting that is not near is not looked at."""
     points = of_qrs(0.1, NEAR, 2.0), of_qrs(0.2, OPEN, 2.5), of_qrs(0.3, NEAR, 3.0), of_qrs(0.4, NEAR, 5.0)
-    found = claims_of(evaluation(proposal(CHEAP, FAR, *points)))
+    found = claims_of_evaluation(evaluation(proposal(CHEAP, FAR, *points)))
     assert found[2].sentence == "QRS from hint with β = 0.3 costs 3.33 times fewer attempts than the model"
     assert [claim.answer for claim in found[2:]] == ["holds", "holds"]
-    dearest_open = claims_of(evaluation(proposal(CHEAP, FAR, *points[:2])))
+    dearest_open = claims_of_evaluation(evaluation(proposal(CHEAP, FAR, *points[:2])))
     assert "β = 0.2" in dearest_open[2].sentence
     assert dearest_open[3].answer == "cannot be told"
 
 
 def test_the_sampler_of_the_settings_has_its_own_target():
     own = of_qrs(None, OPEN, 3.0, "sampler: qrs, target_tvd = 0.1")
-    found = claims_of(evaluation(proposal(CHEAP, FAR, own), sampler={"qrs": {"target_tvd": 0.1}}))
+    found = claims_of_evaluation(evaluation(proposal(CHEAP, FAR, own), sampler={"qrs": {"target_tvd": 0.1}}))
     assert found[-1].sentence == (
         "qrs, target_tvd = 0.1 from hint comes within a total variation distance of 0.1 of the target"
     )
@@ -153,7 +153,7 @@ def test_of_several_prompts_it_has_to_hold_for_each():
     assert answers(proposal(), proposal()) == [("holds", "holds")]
     assert answers(proposal(), proposal(SAME)) == [("cannot be told", "holds")]
     assert answers(proposal(), proposal(SAME, FAR), proposal(DEAR)) == [("does not hold", "does not hold")]
-    cheap, near = claims_of(evaluation(proposal(), proposal(SAME, FAR)))
+    cheap, near = claims_of_evaluation(evaluation(proposal(), proposal(SAME, FAR)))
     assert cheap.sentence.endswith("for each of 2 prompts")
     assert cheap.figure.value == pytest.approx(1.2), "of the prompt where least is saved"
     assert near.figure == FAR
@@ -184,9 +184,9 @@ def test_the_best_is_the_one_that_saves_most_for_sure():
 def test_nothing_passed_at_all():
     none = Estimate(0.0, 0.0, 0.01)
     nothing = ProposalFigures(300, 0, {"acceptance_rate": none})
-    (cheap,) = claims_of(evaluation(nothing))
+    (cheap,) = claims_of_evaluation(evaluation(nothing))
     assert (cheap.answer, cheap.figure.value) == ("does not hold", 0)
-    (cheap,) = claims_of(evaluation(nothing, base=none))
+    (cheap,) = claims_of_evaluation(evaluation(nothing, base=none))
     assert cheap.answer == "cannot be told"
     assert math.isnan(cheap.figure.value)
 
@@ -202,6 +202,6 @@ def test_what_was_found_comes_first_and_settings_last(tmp_path):
     assert isinstance(words, Text)
     assert words.text == next_step(found)
     assert isinstance(claims, Table)
-    assert [row[0] for row in claims.rows] == [claim.sentence for claim in claims_of(found)]
+    assert [row[0] for row in claims.rows] == [claim.sentence for claim in claims_of_evaluation(found)]
     assert isinstance(picture, Points)
     assert not any(isinstance(block, Points) for block in sections[1].blocks), "one picture of it is enough"

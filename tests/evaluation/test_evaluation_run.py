@@ -13,7 +13,7 @@ from guardwrap.adapters import save_adapter
 from guardwrap.errors import AdapterError, AdapterMismatch
 from guardwrap.evaluation.evaluation_run import evaluate
 from guardwrap.evaluation.evaluation_settings import Settings
-from guardwrap.session.local_session import Session
+from guardwrap.session.local_session import LocalSession
 from guardwrap.testing import World
 from tests.evaluation.fixtures_recordings import undrawn
 from tests.fixtures_adapters import CONSTRAINT, card_of, trained, world_of
@@ -39,7 +39,7 @@ def evaluated(folder: Path, world: World, proposals: dict[str, Any], attempts: i
         texts=50,
         seed=2,
     )
-    source = Session(world.pipeline(), CONSTRAINT, batch_size=64)
+    source = LocalSession(world.pipeline(), CONSTRAINT, batch_size=64)
     return evaluate(source, settings, CONSTRAINT, folder).prompts[0].proposals
 
 
@@ -97,7 +97,7 @@ def test_a_session_draws_what_the_wrapper_draws(worlds: dict[str, World]) -> Non
     world = worlds["world"]
     drawn = [
         kind(world.pipeline(), CONSTRAINT).attempts([world.prompt], 40, seed=seed, **world.settings)
-        for kind, seed in ((Session, 3), (GuardedGenerator, 3), (Session, 4))
+        for kind, seed in ((LocalSession, 3), (GuardedGenerator, 3), (LocalSession, 4))
     ]
     assert drawn[0] == drawn[1]
     assert drawn[0] != drawn[2]

@@ -6,21 +6,27 @@ from pathlib import Path
 import pytest
 
 from guardwrap import Keyword, Regex
-from guardwrap.cli.evaluate_command import evaluate
+from guardwrap.cli.evaluate_command import run_evaluation
 from guardwrap.constraints import Length, catalogue
 from guardwrap.errors import SpecError, UsageError
-from guardwrap.evaluation.evaluation_settings import EvaluationSettings, Settings, marks_of, place_of, read_settings
+from guardwrap.evaluation.evaluation_settings import (
+    EvaluationSettings,
+    Settings,
+    marks_of,
+    position_to_compare,
+    read_evaluation_settings,
+)
 from guardwrap.training.training_settings import read_settings as read_training
 
 
 def test_the_place():
     settings = Settings(constraint="x", prompts=["p"], proposals={"cap": "{prompt}"})
     word, digits = Keyword("dragon"), Regex(r"\d")
-    assert place_of(settings, word) is word
-    assert place_of(settings, digits & Length(max=10, unit="words")) is digits
+    assert position_to_compare(settings, word) is word
+    assert position_to_compare(settings, digits & Length(max=10, unit="words")) is digits
     for without in (word & digits, ~digits, word | digits, Keyword("x", match="none"), Regex("x", match="fullmatch")):
-        assert place_of(settings, without) is None
-    assert place_of(settings.model_copy(update={"position": "castle"}), ~digits) == Keyword("castle")
+        assert position_to_compare(settings, without) is None
+    assert position_to_compare(settings.model_copy(update={"position": "castle"}), ~digits) == Keyword("castle")
 
 
 def test_what_is_highlighted():
@@ -72,7 +78,7 @@ def test_settings_that_cannot_work(tmp_path, monkeypatch, text, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.yaml").write_text(text)
     with pytest.raises(SpecError) as error:
-        read_settings("c.yaml")
+        read_evaluation_settings("c.yaml")
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
 
@@ -81,7 +87,7 @@ def test_proposals_that_are_no_prompts(tmp_path):
     (tmp_path / "small").mkdir()
     text = CONFIG + "  lora: {adapter: small}\n  hub: {adapter: some/adapter}\n  other: {model: local}\n"
     (tmp_path / "c.yaml").write_text(text)
-    settings, _ = read_settings(tmp_path / "c.yaml")
+    settings, _ = read_evaluation_settings(tmp_path / "c.yaml")
     assert settings.proposals == {
         "cap": "Use an a. {prompt}",
         "lora": {"adapter": str(tmp_path / "small")},  # beside the file
@@ -93,20 +99,20 @@ def test_proposals_that_are_no_prompts(tmp_path):
 def test_settings(tmp_path):
     (tmp_path / "c.yaml").write_text(CONFIG + "model: tiny\nattempts: 50\n")
     (tmp_path / "tiny").mkdir()
-    settings, constraint = read_settings(tmp_path / "c.yaml", changes={"attempts": 7})
+    settings, constraint = read_evaluation_settings(tmp_path / "c.yaml", changes={"attempts": 7})
     assert constraint == Keyword("a")
     assert settings.model == str(tmp_path / "tiny")
     assert (settings.attempts, settings.base_attempts, settings.seed) == (7, None, 0)
     for named in ("catalogue:no-contact-details", "word.yaml"):
         (tmp_path / "word.yaml").write_text("guardwrap: 1\nconstraint: {kind: keyword, words: b}\n")
         (tmp_path / "d.yaml").write_text(CONFIG.replace("{kind: keyword, words: a}", named))
-        _, constraint = read_settings(tmp_path / "d.yaml")
+        _, constraint = read_evaluation_settings(tmp_path / "d.yaml")
         assert (constraint == Keyword("b")) == (named == "word.yaml")
     (tmp_path / "d.yaml").write_text(
         CONFIG.replace("{kind: keyword, words: a}", "{kind: python, function: 'os:getcwd'}")
     )
     with pytest.raises(SpecError, match=r"d\.yaml:1: constraint\.function: names Python code"):
-        read_settings(tmp_path / "d.yaml")
+        read_evaluation_settings(tmp_path / "d.yaml")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +134,7 @@ def test_settings(tmp_path):
 def test_what_replaces_a_field_is_held_to_the_same_rules(tmp_path, changes, message):
     (tmp_path / "c.yaml").write_text(CONFIG)
     with pytest.raises(UsageError) as error:
-        read_settings(tmp_path / "c.yaml", changes=changes)
+        read_evaluation_settings(tmp_path / "c.yaml", changes=changes)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
 
@@ -137,27 +143,31 @@ def test_the_file_itself_is_wrong_whatever_replaces_its_fields(tmp_path):
     for text, says in ((CONFIG.replace("prompts", "promts"), ":2: promts"), (CONFIG + "attempts: 1\n", ":5: attempts")):
         (tmp_path / "c.yaml").write_text(text)
         with pytest.raises(SpecError, match=rf"c\.yaml{says}: "):
-            read_settings(tmp_path / "c.yaml", changes={"attempts": 7})
+            read_evaluation_settings(tmp_path / "c.yaml", changes={"attempts": 7})
     (tmp_path / "c.yaml").write_text(CONFIG.replace("words", "wrods"))
     with pytest.raises(SpecError, match=r"c\.yaml:1: constraint\.wrods: "):
-        read_settings(tmp_path / "c.yaml", changes={"attempts": 7})
+        read_evaluation_settings(tmp_path / "c.yaml", changes={"attempts": 7})
 
 
 def test_a_constraint_can_be_replaced(tmp_path, monkeypatch):
     (tmp_path / "c.yaml").write_text(CONFIG)
     (tmp_path / "word.yaml").write_text("guardwrap: 1\nconstraint: {kind: keyword, words: b}\n")
-    _, constraint = read_settings(tmp_path / "c.yaml", changes={"constraint": {"kind": "keyword", "words": "c"}})
+    _, constraint = read_evaluation_settings(
+        tmp_path / "c.yaml", changes={"constraint": {"kind": "keyword", "words": "c"}}
+    )
     assert constraint == Keyword("c")
-    settings, constraint = read_settings(tmp_path / "c.yaml", changes={"constraint": str(tmp_path / "word.yaml")})
+    settings, constraint = read_evaluation_settings(
+        tmp_path / "c.yaml", changes={"constraint": str(tmp_path / "word.yaml")}
+    )
     assert constraint == Keyword("b")
     assert settings.constraint == str(tmp_path / "word.yaml")
 
 
-@pytest.mark.parametrize("read", [read_settings, read_training], ids=["evaluation", "training"])
+@pytest.mark.parametrize("read", [read_evaluation_settings, read_training], ids=["evaluation", "training"])
 def test_a_list_of_constraints_all_of_which_must_hold(tmp_path, read):
     (tmp_path / "word.yaml").write_text("guardwrap: 1\nconstraint: {kind: keyword, words: b}\n")
     text = "prompts: [Hm]\nconstraint:\n  - {kind: keyword, words: a}\n  - file: word.yaml\n  - catalogue:no-urls\n"
-    text += "proposals: {cap: 'A. {prompt}'}\n" if read is read_settings else ""
+    text += "proposals: {cap: 'A. {prompt}'}\n" if read is read_evaluation_settings else ""
     (tmp_path / "c.yaml").write_text(text)
     settings, constraint = read(tmp_path / "c.yaml")
     assert constraint == Keyword("a") & Keyword("b") & catalogue("no-urls").constraint
@@ -193,13 +203,13 @@ def test_the_names_of_version_0_1_stay():
 
 
 def test_the_file_that_the_help_shows_is_one(tmp_path: Path) -> None:
-    shown = [line.strip() for line in (evaluate.__doc__ or "").splitlines() if re.match(r" {8}\w+: ", line)]
+    shown = [line.strip() for line in (run_evaluation.__doc__ or "").splitlines() if re.match(r" {8}\w+: ", line)]
     assert len(shown) == 5
     path = tmp_path / "evaluation.yaml"
     path.write_text("\n".join(shown))
-    settings, constraint = read_settings(path)
+    settings, constraint = read_evaluation_settings(path)
     assert constraint.accepts("a cup of tea")
     assert settings.generation["top_k"] == 0, "what a proposal never gives cannot be weighed"
     path.write_text("\n".join(shown).replace("prompts", "prompt"))
     with pytest.raises(SpecError, match="did you mean 'prompts'"):
-        read_settings(path)
+        read_evaluation_settings(path)

@@ -10,7 +10,7 @@ import pytest
 
 from guardwrap import Regex
 from guardwrap.evaluation import tradeoff as tradeoff_module
-from guardwrap.evaluation.evaluation_report import charts_of
+from guardwrap.evaluation.evaluation_report import evaluation_charts
 from guardwrap.evaluation.figures import figures_of
 from guardwrap.evaluation.reach import reach
 from guardwrap.evaluation.summary import mean_over_prompts
@@ -223,7 +223,7 @@ def test_few_and_weird_attempts(count, weird):
         betas, place = [None, [1e-3, 1.0, 1e300]][seed % 2], [None, Regex("a")][seed // 2]
         found = figures_of("p", base, {"x": attempts}, betas=betas, place=place, steps=(1, 3), texts=20)
         json.dumps(plain(found), allow_nan=False)
-        for name, chart in charts_of(found).items() if seed % 3 == 0 else ():
+        for name, chart in evaluation_charts(found).items() if seed % 3 == 0 else ():
             assert svg_of(chart, name).startswith("<svg ")
             assert "nan" not in alt_of(chart)
 

@@ -220,7 +220,7 @@ def test_negative_control_structured_output_without_its_schema(world: World, mon
     asked = model(GuardedChatModel, guarded(world), world)
     structured = asked.with_structured_output(Digit)
     drawn = "guardwrap.integrations.langchain.drawn"
-    from guardwrap.integrations.guarded_call import drawn as right
+    from guardwrap.integrations.guarded_call import run_prompts as right
 
     monkeypatch.setattr(drawn, lambda *given, schema, **more: right(*given, **more))
     with pytest.raises(UsageError, match="does not hold for this text"):

@@ -192,7 +192,7 @@ def test_a_stopping_criterion_that_reads_the_first_row_ends_no_other(own: World,
     assert all("b" not in text[:-1] for text in alone)
     assert texts(16) == alone
     monkeypatch.setattr(
-        "guardwrap.backends.token_sampling.ended_by", lambda ends, ids, _: ends(ids, None) | ids.new_zeros(len(ids))
+        "guardwrap.backends.token_sampling.ended_rows", lambda ends, ids, _: ends(ids, None) | ids.new_zeros(len(ids))
     )
     assert texts(16) != alone  # the negative control: asked once for all rows
 

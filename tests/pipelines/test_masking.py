@@ -29,15 +29,15 @@ from guardwrap import (
 from guardwrap.backends import token_sampling
 from guardwrap.constraints.checking import run_verdict
 from guardwrap.constraints.monitors import Rereading
-from guardwrap.constraints.prefix_reader import Reader
+from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.documents.time_limits import seconds_left
 from guardwrap.errors import UsageError
 from guardwrap.pipelines import mask_search, masking
 from guardwrap.pipelines.early_abort import PrefixWatch, StablePrefix
-from guardwrap.pipelines.masking import Mask
+from guardwrap.pipelines.masking import ConstraintMask
 from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.samplers import Attempt, Sampler
-from guardwrap.scheduling.backend import Decoded, Launch
+from guardwrap.scheduling.backend import AttemptState, Launch
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from tests.fixtures_laws import by_text, imh_law, normal, qrs_law
 from tests.fixtures_models import byte_tokenizer, byte_world, fallback_tokenizer
@@ -178,7 +178,9 @@ def test_samplers_take_it_towards_g(name: str) -> None:
 def test_negative_control_z_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     masked = token_sampling._masked
 
-    def forgets(scores: torch.Tensor, candidates: Any, attempts: Sequence[Decoded]) -> tuple[torch.Tensor, list[float]]:
+    def forgets(
+        scores: torch.Tensor, candidates: Any, attempts: Sequence[AttemptState]
+    ) -> tuple[torch.Tensor, list[float]]:
         left, logs = masked(scores, candidates, attempts)
         return left, [min(log, 0.0) if log == -math.inf else 0.0 for log in logs]
 
@@ -296,12 +298,12 @@ FIRST: dict[str, tuple[Constraint, set[str | bytes]]] = {
 }
 
 
-def mask_of(world: World, constraint: Constraint) -> Mask:
+def mask_of(world: World, constraint: Constraint) -> ConstraintMask:
     ids = world.tokenizer(world.prompt)["input_ids"]
     law: Any = SimpleNamespace(ids=ids, end_ids=frozenset({0}), max_length=len(ids) + world.max_new_tokens)
     stable = StablePrefix(world.tokenizer, lambda new: str(world.tokenizer.decode(new, skip_special_tokens=True)))
-    watch = PrefixWatch(Reader(constraint), stable)
-    return Mask(watch, law, constraint, lambda ids, _: world.draw(ids), 0.0, stable.vocabulary)
+    watch = PrefixWatch(PrefixReader(constraint), stable)
+    return ConstraintMask(watch, law, constraint, lambda ids, _: world.draw(ids), 0.0, stable.vocabulary)
 
 
 @cache
@@ -477,7 +479,7 @@ def test_a_mask_that_raises_leaves_others_as_they_are() -> None:
     law = SimpleNamespace(processors=[], warpers=[], mode="sample", group=0)
     one, other = masks(lambda _, tokens, shares: tokens == 0), masks(raises)
     launches = [Launch(law, 0, 0, number, request=mask, mask=mask) for number, mask in enumerate((one, other))]
-    attempts = [Decoded(launch) for launch in launches]
+    attempts = [AttemptState(launch) for launch in launches]
     token_sampling._drawn(torch.log(torch.tensor([[0.75, 0.25], [0.5, 0.5]])), attempts, [0.1, 0.1])
     assert attempts[0].token_ids == [1]
     assert attempts[0].log_left == pytest.approx(math.log(0.25))

@@ -14,7 +14,7 @@ from guardwrap.backends.sequence_scores import log_probabilities
 from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.pipelines.proposal_draws import QUANTISED
 from guardwrap.pipelines.task_calls import call_of
-from guardwrap.session.local_session import Session
+from guardwrap.session.local_session import LocalSession
 from guardwrap.testing import World, llama_world
 from tests.fixtures_adapters import trained
 from tests.fixtures_quantized import EIGHT, FOUR, in_bits, larger
@@ -90,8 +90,8 @@ def test_reports_say_where_weights_come_from_a_quantised_model(
     assert notes_of(guarded_of(world, proposal=Masked()), world) == [QUANTISED]
     for base, other in ((plain, world), (world, plain)):  # one of the two is enough
         assert len(notes_of(guarded_of(base, proposal=other.pipeline()), base)) == 1
-    assert Session(world.pipeline(), HAS_A).of_weights == (QUANTISED,)  # which evaluations say
-    assert Session(plain.pipeline(), HAS_A).of_weights == ()
+    assert LocalSession(world.pipeline(), HAS_A).of_weights == (QUANTISED,)  # which evaluations say
+    assert LocalSession(plain.pipeline(), HAS_A).of_weights == ()
     # No weights, no note; and none where nothing is quantised.
     assert notes_of(guarded_of(world, proposal=Prompt("b{prompt}")), world, sampler="rejection") == []
     assert notes_of(guarded_of(world), world) == []

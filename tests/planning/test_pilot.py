@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from guardwrap import Budget, GuardedGenerator, Keyword, Prompt, Regex
-from guardwrap.constraints.files.coerce import Own
+from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.errors import UsageError
 from guardwrap.formatting import digits
-from guardwrap.planning.alternatives import Way, cheapest
+from guardwrap.planning.alternatives import Alternative, cheapest
 from guardwrap.samplers import rejection
 from guardwrap.testing import World, llama_world
 
@@ -117,8 +117,8 @@ def test_a_chat_is_told_by_its_last_message(small: World) -> None:
 
 def test_the_cheaper_way_is_allowed_what_it_takes() -> None:
     never = math.inf
-    itself = Way("the model itself", "rejection", 0.0, never, never, never, without=1, least=100.0, pilot=64)
-    masked = Way("the model itself, masked", "rejection", 0.5, 40.0, 10.0, 200.0)
+    itself = Alternative("the model itself", "rejection", 0.0, never, never, never, without=1, least=100.0, pilot=64)
+    masked = Alternative("the model itself, masked", "rejection", 0.5, 40.0, 10.0, 200.0)
     assert "Budget" not in (cheapest([itself, masked], [Budget(max_computed_tokens=400)]) or "")
     advice = cheapest([itself, masked], [Budget(max_attempts=None, max_computed_tokens=100)])
     assert (advice or "").endswith("with Budget(max_computed_tokens=400), twice what it is expected to take")
@@ -238,7 +238,11 @@ def test_a_plan_says_what_it_took_itself(small: World) -> None:
 def test_each_prompt_has_its_own_rule_and_budget(small: World) -> None:
     """One that rejects most needs most, and is named; a sampler of its own does not keep a pilot from its attempts."""
     rare, few = Regex("^[ac]{3}"), Budget(max_attempts=1)
-    each = [None, Own(rare, sampler="imh", budget=few), Own(budget=Budget(max_attempts=10_000))]
+    each = [
+        None,
+        PerPromptOptions(rare, sampler="imh", budget=few),
+        PerPromptOptions(budget=Budget(max_attempts=10_000)),
+    ]
     for given in (each, iter(each)):
         plan = guarded_of(small).plan([small.prompt] * 3, pilot=100, seed=0, constraint_each=given, **small.settings)
         easy, hard, allowed = plan.forecasts

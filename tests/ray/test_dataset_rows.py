@@ -4,16 +4,25 @@ import dataclasses
 
 import pytest
 
-from guardwrap.constraints.files.coerce import Own
+from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.errors import PromptError
 from guardwrap.prompt_files.prompts import Item
-from guardwrap.ray.dataset_rows import MOST, Row, block_size, fingerprint, id_in, key_of, numbered, place_of
+from guardwrap.ray.dataset_rows import (
+    MOST,
+    PromptRow,
+    block_size,
+    id_in,
+    key_of,
+    numbered,
+    randomness_place,
+    row_digest,
+)
 
 
 def items(*ids, **more):
     for number, name in enumerate(ids):
         fields = {"prompt": f"p{number}", **({} if name is None else {"id": name}), **more}
-        yield Item(f"in.jsonl:{number + 1}", fields, Own(seed=fields.get("seed")))
+        yield Item(f"in.jsonl:{number + 1}", fields, PerPromptOptions(seed=fields.get("seed")))
 
 
 def places(*ids):
@@ -45,12 +54,12 @@ def test_a_number_and_its_text_are_two_ids() -> None:
 def test_the_place_is_the_same_in_all_versions() -> None:
     """Whoever goes on with a folder of an older version relies on it."""
     assert places("row-1") == {"row-1": 8344473580398424634}
-    assert place_of(Row("row-1", Item("", {})), named=True) == key_of("row-1")
+    assert randomness_place(PromptRow("row-1", Item("", {})), named=True) == key_of("row-1")
 
 
 def test_a_row_with_a_seed_gets_what_it_gets_alone() -> None:
     (row,) = numbered(items("a", seed=7))
-    assert row.item.own == Own(seed=7, number=None)
+    assert row.item.own == PerPromptOptions(seed=7, number=None)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +91,8 @@ def test_blocks_follow_from_the_input_alone() -> None:
 def test_a_record_has_the_fingerprint_of_its_row() -> None:
     fields = {"prompt": "p", "meta": {"b": 1, "a": [2.5, None]}}
     record = {"id": 3, **fields, "texts": ["t"], "ok": True, "report": {}, "reason": "r"}
-    assert fingerprint(record) == fingerprint(fields)
-    assert fingerprint({**fields, "prompt": "q"}) != fingerprint(fields)
+    assert row_digest(record) == row_digest(fields)
+    assert row_digest({**fields, "prompt": "q"}) != row_digest(fields)
 
 
 def test_rows_are_plain_data() -> None:

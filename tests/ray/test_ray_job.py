@@ -183,7 +183,7 @@ def ray_here():
 
 def test_a_dataset_gets_the_texts_of_its_rows(model, rows, ray_here):
     from guardwrap import Regex
-    from guardwrap.constraints.files.coerce import Own
+    from guardwrap.constraints.files.coerce import PerPromptOptions
     from guardwrap.errors import UsageError
     from guardwrap.prompt_files.prompts import Item
     from guardwrap.ray import map_prompts, save
@@ -209,8 +209,8 @@ def test_a_dataset_gets_the_texts_of_its_rows(model, rows, ray_here):
     assert left.count() == 30  # the one that failed is not drawn for again
     save(left, "saved")
     one = Worker(Recipe(model, rule, {}, {**options, "seed": 1}))
-    own = {3: Own(Regex("b"))}
-    given = numbered(Item("here", row, own.get(number, Own())) for number, row in enumerate(rows))
+    own = {3: PerPromptOptions(Regex("b"))}
+    given = numbered(Item("here", row, own.get(number, PerPromptOptions())) for number, row in enumerate(rows))
     expected = {record["id"]: record["texts"] for record, ok in one.records(list(given)) if ok}
     assert len(expected) == 39
     assert {record["id"]: record["texts"] for record in records("saved/results.jsonl")} == expected

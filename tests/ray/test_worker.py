@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from guardwrap import Budget, GuardedGenerator, Regex
-from guardwrap.constraints.files.coerce import Own
+from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.prompt_files.prompts import Item
 from guardwrap.prompt_files.records import to_bytes
-from guardwrap.ray.dataset_rows import Row, numbered
+from guardwrap.ray.dataset_rows import PromptRow, numbered
 from guardwrap.ray.ray_job import blocks, left
 from guardwrap.ray.result_folder import Folder
 from guardwrap.ray.worker import Recipe, Worker
@@ -22,7 +22,9 @@ HAS_A = Regex("a", name="has an a")
 
 def rows(count=8, named=False, **own):
     given = ({"prompt": f"ab{number} ", **({"id": f"row-{number}"} if named else {})} for number in range(count))
-    return list(numbered(Item(f"in:{number + 1}", fields, Own(**own)) for number, fields in enumerate(given)))
+    return list(
+        numbered(Item(f"in:{number + 1}", fields, PerPromptOptions(**own)) for number, fields in enumerate(given))
+    )
 
 
 def recipe(model, **more):
@@ -56,7 +58,9 @@ class ByBlock(Worker):
     """Broken on purpose: the randomness of a row is its place in its block."""
 
     def _drawn(self, rows):
-        return super()._drawn([Row(row.id, Item(row.item.where, row.item.fields, Own())) for row in rows])
+        return super()._drawn(
+            [PromptRow(row.id, Item(row.item.where, row.item.fields, PerPromptOptions())) for row in rows]
+        )
 
 
 def test_negative_control_randomness_of_the_block_changes_texts(model):
@@ -65,9 +69,11 @@ def test_negative_control_randomness_of_the_block_changes_texts(model):
 
 
 def test_a_row_that_cannot_be_drawn_for_is_kept_apart(worker):
-    long = Row("long", Item("in:9", {"prompt": "a" * 3000}))
-    chat = Row("chat", Item("in:10", {"messages": [{"role": "user", "content": "ab"}]}))
-    never = Row("never", Item("in:11", {"prompt": "ab"}, Own(Regex("a.*Z"), budget=Budget(max_attempts=3))))
+    long = PromptRow("long", Item("in:9", {"prompt": "a" * 3000}))
+    chat = PromptRow("chat", Item("in:10", {"messages": [{"role": "user", "content": "ab"}]}))
+    never = PromptRow(
+        "never", Item("in:11", {"prompt": "ab"}, PerPromptOptions(Regex("a.*Z"), budget=Budget(max_attempts=3)))
+    )
     given = rows()
     found = {record["id"]: record for record, _ in worker.records([*given[:3], long, *given[3:], chat, never])}
     assert {name: record["texts"] for name, record in found.items() if record["ok"]} == texts(worker, given)
@@ -89,7 +95,7 @@ def crashes(text):
 
 def test_a_constraint_that_crashes_fails_its_row_and_says_nothing_of_the_text(worker):
     given = rows(3)
-    bad = Row("bad", Item("in:4", {"prompt": "ab"}, Own(crashes)))
+    bad = PromptRow("bad", Item("in:4", {"prompt": "ab"}, PerPromptOptions(crashes)))
     records = [record for record, _ in worker.records([*given, bad])]
     assert [record["ok"] for record in records] == [True, True, True, False]
     assert "secret" not in json.dumps(records[3])
@@ -128,7 +134,7 @@ def test_blocks_are_the_same_ones_however_many_rows_are_done() -> None:
     given = rows(10)
     whole = list(blocks(given, 4))
     assert [len(block) for block in whole] == [4, 4, 2]
-    some: list[Row | None] = [None if number in (1, 4, 5, 6, 7) else row for number, row in enumerate(given)]
+    some: list[PromptRow | None] = [None if number in (1, 4, 5, 6, 7) else row for number, row in enumerate(given)]
     assert list(blocks(some, 4)) == [[given[0], given[2], given[3]], given[8:]]
 
 
@@ -143,6 +149,6 @@ def test_rows_with_a_record_are_left_out_and_failed_ones_drawn_again_with_anothe
         assert fresh == given[1]
         assert again is not None
         assert (again.again, again.item.own.seed, again.item.own.number) == (1, 5, given[2].item.own.number)
-        other = Row("row-0", Item("in:1", {"id": "row-0", "prompt": "another"}))
+        other = PromptRow("row-0", Item("in:1", {"id": "row-0", "prompt": "another"}))
         with pytest.raises(UsageError, match=r"in:1: .* has the id 'row-0' with another prompt"):
             list(left([other], folder))

@@ -21,7 +21,7 @@ from guardwrap.report.blocks import (
     Level,
     Note,
     Points,
-    Sample,
+    SampleText,
     Section,
     Spot,
     Spots,
@@ -102,7 +102,10 @@ def a_page() -> blocks.Page:
         ),
         Bars("The word's place", "place", "share", ("first", "middle", "last"), (Bar("g", last), Bar("CAP", first))),
         Cloud("Embeddings", (Heap("g", grid), Heap("CAP", ((1.5, 2.5), (2.5, 3.5)))), "UMAP"),
-        Texts("Texts of g", (Sample("Once there was an amazing dragon.", ((18, 25),)), Sample("מדהים 🐉", ((0, 5),)))),
+        Texts(
+            "Texts of g",
+            (SampleText("Once there was an amazing dragon.", ((18, 25),)), SampleText("מדהים 🐉", ((0, 5),))),
+        ),
     )
     return blocks.Page("All kinds of blocks", (Section("Words and figures", given),))
 

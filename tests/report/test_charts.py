@@ -83,13 +83,13 @@ def test_labels_of_points_do_not_overlap(count, width):
 
 
 def test_negative_control_labels_where_they_fall(monkeypatch):
-    monkeypatch.setattr("guardwrap.report.charts.apart", lambda figure, points: None)
+    monkeypatch.setattr("guardwrap.report.charts.spread_labels", lambda figure, points: None)
     assert overlapping(boxes(crowd(5))[0])
 
 
 def test_a_label_without_room_is_left_out_and_the_figures_have_it():
     same = Points("p", "x", "y", (Spots("a", tuple(Spot(EXACT, EXACT, f"prompt {i}") for i in range(40))),))
     assert 0 < len(boxes(same)[1]) <= len(labels._PLACES)
-    table = charts.figures_of(same)
+    table = charts.chart_table(same)
     assert table is not None
     assert len(table.rows) == 40

@@ -28,7 +28,7 @@ from guardwrap.report.blocks import (
     Heap,
     Level,
     Points,
-    Sample,
+    SampleText,
     Section,
     Spot,
     Spots,
@@ -188,7 +188,7 @@ def test_nothing_from_a_page_is_obeyed():
         Points(HOSTILE, HOSTILE, HOSTILE, (Spots(HOSTILE, (Spot(around(1), around(1), HOSTILE),)),)),
         Bars(HOSTILE, HOSTILE, HOSTILE, (HOSTILE,), (Bar(HOSTILE, (around(1),)),)),
         Cloud(HOSTILE, (Heap(HOSTILE, ((0, 0), (1, 1))),)),
-        Texts(HOSTILE, (Sample(HOSTILE, ((0, 8), (5, 20))),), HOSTILE),
+        Texts(HOSTILE, (SampleText(HOSTILE, ((0, 8), (5, 20))),), HOSTILE),
     ]  # fmt: skip
     html = html_report([blocks.Page(HOSTILE, (Section(HOSTILE, tuple(hostile)),))] * 2, HOSTILE, [HOSTILE])
     page = Page(html)
@@ -214,7 +214,7 @@ def test_negative_control_a_renderer_that_escapes_nothing(monkeypatch):
 
 
 def test_marks_are_the_spans():
-    _, page = html_of(Texts("t", (Sample("the <b>cat</b> sat", ((7, 10), (4, 8), (9, 9), (15, 18))),)))
+    _, page = html_of(Texts("t", (SampleText("the <b>cat</b> sat", ((7, 10), (4, 8), (9, 9), (15, 18))),)))
     assert page.marked == ["<b>cat", "sat"]
     assert "".join(page.text).count("the <b>cat</b> sat") == 1
 
@@ -272,7 +272,10 @@ NOT = Estimate(math.nan, -math.inf, math.inf)
         Table(None, (), ()),
         Table("none", ("a",), ()),
         Texts("none", ()),
-        Texts("odd", (Sample(""), Sample("\ud800\x00\x1b[31m\r\n", ((0, 3),)), Sample("\n\nab", ((2, 2), (0, 4))))),
+        Texts(
+            "odd",
+            (SampleText(""), SampleText("\ud800\x00\x1b[31m\r\n", ((0, 3),)), SampleText("\n\nab", ((2, 2), (0, 4)))),
+        ),
         Text(""),
     ],
     ids=lambda block: getattr(block, "title", block.kind),
@@ -302,7 +305,7 @@ def test_names_of_every_script(name, tmp_path):
         Points(name, name, name, spots),
         Bars(name, name, name, (name, name), (Bar(name, (around(1), around(2))),)),
         Table(name, (name, name), ((name, name),)),
-        Texts(name, (Sample(name),)),
+        Texts(name, (SampleText(name),)),
     )
     page = blocks.Page(name, (Section(name, given),))
     write_page(page, tmp_path / "page.json")
@@ -513,7 +516,7 @@ def shown(tmp_path_factory):
     results(folder)
     hard = Curves(HOSTILE, "x", "y", (Curve(HOSTILE, (CurvePoint(1, around(1)),)),), caption="word" * 200)
     table = Table("w" * 300, ("a" * 80, "b"), (("c" * 200, "d" * 300), (HOSTILE, 1)))
-    texts = Texts("x" * 200, (Sample(HOSTILE, ((0, 8),)), Sample("y" * 3000, ((2990, 3000),))))
+    texts = Texts("x" * 200, (SampleText(HOSTILE, ((0, 8),)), SampleText("y" * 3000, ((2990, 3000),))))
     hostile = blocks.Page(HOSTILE, (Section("z" * 300, (hard, table, texts, Text("t" * 500))),))
     (folder / "hostile").mkdir()
     write_page(hostile, folder / "hostile" / "page.json")

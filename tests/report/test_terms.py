@@ -3,7 +3,7 @@
 import pytest
 
 from guardwrap.outcomes import exactly
-from guardwrap.report.blocks import Note, Page, Sample, Section, Table, Text, Texts
+from guardwrap.report.blocks import Note, Page, SampleText, Section, Table, Text, Texts
 from guardwrap.report.html import html_report
 from guardwrap.report.terms import TERMS, first_uses, used_in
 from tests.cli.fixtures_commands import run
@@ -77,8 +77,8 @@ def test_a_page_explains_what_it_uses_and_nothing_else():
 
 def test_words_of_texts_and_prompts_are_no_terms():
     said = "KL(g‖g') TVD AR QRS"
-    assert "<abbr" not in html_of(Text(said), Texts("Samples", (Sample(said),)))
-    assert "Words and symbols" not in html_of(Text(said), Texts("Samples", (Sample(said),)))
+    assert "<abbr" not in html_of(Text(said), Texts("Samples", (SampleText(said),)))
+    assert "Words and symbols" not in html_of(Text(said), Texts("Samples", (SampleText(said),)))
     assert "Words and symbols" in html_of(Note(said)), "a negative control"
 
 

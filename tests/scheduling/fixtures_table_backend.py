@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from guardwrap.outcomes import Draw
-from guardwrap.scheduling.backend import Capabilities, Decoded, Ids, Launch, Mask
+from guardwrap.scheduling.backend import AttemptState, Capabilities, Ids, Launch, TokenMask
 from guardwrap.scheduling.randomness import uniforms
 
 LETTERS = "-ab "  # the first one ends a text
@@ -23,7 +23,7 @@ class TableLaw:
     count: int = 1
     mode: Literal["sample", "greedy", "beam"] = "sample"
     max_time: float | None = None
-    found: Sequence[tuple[Sequence[int], bool]] | None = None
+    beam_results: Sequence[tuple[Sequence[int], bool]] | None = None
 
     def texts(self) -> dict[tuple[int, ...], float]:
         """Return a(y) for every y."""
@@ -61,8 +61,8 @@ class TableBackend:
     can: ClassVar[Capabilities] = Capabilities()
     mode: str = "table"
     steps: int = 0
-    attempts: list[Decoded] = field(default_factory=list)
-    breaks: Callable[[Decoded], Exception | None] = lambda attempt: None
+    attempts: list[AttemptState] = field(default_factory=list)
+    breaks: Callable[[AttemptState], Exception | None] = lambda attempt: None
 
     @property
     def room(self) -> int:
@@ -78,24 +78,24 @@ class TableBackend:
             found.setdefault(attempt.launch.request, []).append(len(attempt.token_ids))
         return found
 
-    def launch(self, launches: Sequence[Launch]) -> list[Decoded]:
+    def launch(self, launches: Sequence[Launch]) -> list[AttemptState]:
         assert len(launches) <= self.room
-        new = [Decoded(each, stream=uniforms(each.seed, each.prompt, each.attempt)) for each in launches]
+        new = [AttemptState(each, stream=uniforms(each.seed, each.prompt, each.attempt)) for each in launches]
         self.attempts += new
         return self._drawn(new)
 
-    def advance(self) -> list[Decoded]:
+    def advance(self) -> list[AttemptState]:
         return self._drawn(self.attempts)
 
-    def cancel(self, unneeded: Callable[[Launch], bool]) -> list[Decoded]:
+    def cancel(self, unneeded: Callable[[Launch], bool]) -> list[AttemptState]:
         gone = [attempt for attempt in self.attempts if unneeded(attempt.launch)]
         self.attempts = [attempt for attempt in self.attempts if not unneeded(attempt.launch)]
         return gone
 
-    def narrow(self, launch: Launch, lookahead: Mask, ended: Sequence[tuple[Ids, bool]]) -> None:
+    def narrow(self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]) -> None:
         """It leaves nothing out."""
 
-    def _drawn(self, attempts: Sequence[Decoded]) -> list[Decoded]:
+    def _drawn(self, attempts: Sequence[AttemptState]) -> list[AttemptState]:
         self.steps += len(attempts)
         for attempt in attempts:
             uniform = next(attempt.stream)
@@ -106,7 +106,7 @@ class TableBackend:
         self.attempts = [attempt for attempt in self.attempts if attempt.status == "running"]
         return ended
 
-    def _settle(self, attempt: Decoded) -> None:
+    def _settle(self, attempt: AttemptState) -> None:
         if (error := self.breaks(attempt)) is not None:
             attempt.fail(error)
         elif attempt.token_ids[-1] == 0:

@@ -9,7 +9,7 @@ from guardwrap import GuardedGenerator, Regex
 from guardwrap.backends.endpoint.endpoint_backend import EndpointBackend
 from guardwrap.backends.transformers_loop import GenerateBackend
 from guardwrap.pipelines.task_calls import call_of
-from guardwrap.scheduling.backend import Backend, Decoded, Launch
+from guardwrap.scheduling.backend import AttemptState, Backend, Launch
 from guardwrap.scheduling.randomness import uniforms
 from guardwrap.session.job import backend_for
 from guardwrap.testing import World, check_backend, table_world
@@ -48,14 +48,14 @@ class Forgets(TableBackend):
 
     ended = 0
 
-    def _drawn(self, attempts: Any) -> list[Decoded]:
+    def _drawn(self, attempts: Any) -> list[AttemptState]:
         found = super()._drawn(attempts)
         self.ended += len(found)
         return found[1:] if 3 <= self.ended < 6 else found
 
 
 class EndsTwice(TableBackend):
-    def _drawn(self, attempts: Any) -> list[Decoded]:
+    def _drawn(self, attempts: Any) -> list[AttemptState]:
         found = super()._drawn(attempts)
         return found + found[:1]
 
@@ -63,41 +63,41 @@ class EndsTwice(TableBackend):
 class SharesRandomness(TableBackend):
     """One stream for a batch, and not one for an attempt."""
 
-    def launch(self, launches: Any) -> list[Decoded]:
+    def launch(self, launches: Any) -> list[AttemptState]:
         stream = uniforms(launches[0].seed, 0, 0)
-        new = [Decoded(each, stream=stream) for each in launches]
+        new = [AttemptState(each, stream=stream) for each in launches]
         self.attempts += new
         return self._drawn(new)
 
 
 class CancelsNothing(TableBackend):
-    def cancel(self, unneeded: Any) -> list[Decoded]:
+    def cancel(self, unneeded: Any) -> list[AttemptState]:
         return []
 
 
 class CancelsAll(TableBackend):
-    def cancel(self, unneeded: Any) -> list[Decoded]:
+    def cancel(self, unneeded: Any) -> list[AttemptState]:
         return super().cancel(lambda launch: True)
 
 
 class LosesOthers(TableBackend):
     """It cancels what it should, and forgets one more."""
 
-    def cancel(self, unneeded: Any) -> list[Decoded]:
+    def cancel(self, unneeded: Any) -> list[AttemptState]:
         gone = super().cancel(unneeded)
         self.attempts = self.attempts[1:]
         return gone
 
 
 class AsksNoWatch(TableBackend):
-    def _settle(self, attempt: Decoded) -> None:
+    def _settle(self, attempt: AttemptState) -> None:
         watch, attempt.launch = attempt.launch, Launch(attempt.launch.law, 0, 0, 0)
         super()._settle(attempt)
         attempt.launch = watch
 
 
 class BlamesNobody(TableBackend):
-    def _settle(self, attempt: Decoded) -> None:
+    def _settle(self, attempt: AttemptState) -> None:
         super()._settle(attempt)
         attempt.blame = None
 
@@ -111,7 +111,7 @@ class FillsUp(TableBackend):
     def room(self) -> int:
         return super().room if self.begun < 6 else 0
 
-    def launch(self, launches: Any) -> list[Decoded]:
+    def launch(self, launches: Any) -> list[AttemptState]:
         found = super().launch(launches)
         self.begun += len(launches)
         return found

@@ -19,11 +19,11 @@ import pytest
 from guardwrap import Budget, CheckFailed, Constraint, Length, constraint
 from guardwrap.errors import ModelError
 from guardwrap.outcomes import Draw, Outcome
-from guardwrap.scheduling.backend import Decoded
+from guardwrap.scheduling.backend import AttemptState
 from guardwrap.scheduling.batch import Batches
 from guardwrap.scheduling.randomness import uniforms
 from guardwrap.scheduling.request import Request
-from guardwrap.scheduling.request_stream import Source
+from guardwrap.scheduling.request_stream import RequestStream
 from guardwrap.scheduling.scheduler import Scheduler
 from tests.scheduling import fixtures_table_backend
 from tests.scheduling.fixtures_table_backend import TableBackend, random_law
@@ -230,7 +230,7 @@ def test_an_interrupt_is_its_caller_s(monkeypatch: pytest.MonkeyPatch) -> None:
     advance, results = TableBackend.advance, list[Any]()
     thread = threading.Thread(target=lambda: results.append(got(batches, made, requests_of(2))))
 
-    def interrupted(self: TableBackend) -> list[Decoded]:
+    def interrupted(self: TableBackend) -> list[AttemptState]:
         if threading.current_thread() is threading.main_thread():
             thread.start()
             until(lambda: len(batches._open["model"]._calls) == 2)
@@ -315,7 +315,7 @@ def test_who_leaves_in_the_middle_of_a_step_is_counted_until_its_end(monkeypatch
     batches, made, told = Batches(), Made(), list[bool]()
     inside, released, advance = threading.Event(), threading.Event(), TableBackend.advance
 
-    def slowly(self: TableBackend) -> list[Decoded]:
+    def slowly(self: TableBackend) -> list[AttemptState]:
         inside.set()
         released.wait()
         return advance(self)
@@ -398,7 +398,7 @@ def test_costly_parts_judge_the_texts_of_all_requests_together(shared: bool) -> 
         next(part for part in rule.parts if isinstance(part, Costly)).seen.clear()
     scheduler = Scheduler(TableBackend(64))
     for request in requests:
-        scheduler.add(Source([request], 1))
+        scheduler.add(RequestStream([request], 1))
     ended = {each.request: facts(each.outcome) for each in run_to_the_end(scheduler)}
     assert [ended[request] for request in requests] == expected
     seen = [size for rule in rules for part in rule.parts if isinstance(part, Costly) for size in part.seen]

@@ -18,11 +18,11 @@ from guardwrap.errors import own_error
 from guardwrap.outcomes import Draw
 from guardwrap.samplers import Attempt, Sampler, rejection
 from guardwrap.scheduling import scheduler, skip_rounds
-from guardwrap.scheduling.backend import Decoded, Ids, Launch, Mask
+from guardwrap.scheduling.backend import AttemptState, Ids, Launch, TokenMask
 from guardwrap.scheduling.batch import Batches
-from guardwrap.scheduling.judge_attempts import judged
+from guardwrap.scheduling.judge_attempts import judge_attempts
 from guardwrap.scheduling.request import Request
-from guardwrap.scheduling.request_stream import Source
+from guardwrap.scheduling.request_stream import RequestStream
 from guardwrap.scheduling.scheduler import Scheduler
 from tests.scheduling import test_batch
 from tests.scheduling.fixtures_table_backend import LETTERS, TableBackend, random_law
@@ -36,10 +36,10 @@ alone = functools.cache(test_batch.alone)
 class Masking(TableBackend):
     """Asks masks, and what is left out between rounds, as the real one does."""
 
-    def narrow(self, launch: Launch, lookahead: Mask, ended: Sequence[tuple[Ids, bool]]) -> None:
+    def narrow(self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]) -> None:
         lookahead.dead((), range(len(LETTERS)))
 
-    def _settle(self, attempt: Decoded) -> None:
+    def _settle(self, attempt: AttemptState) -> None:
         try:
             if attempt.launch.mask is not None:
                 attempt.launch.mask.dead(attempt.token_ids, range(len(LETTERS)))
@@ -285,15 +285,15 @@ def test_a_report_says_the_names_of_its_own_constraint() -> None:
     attempts = []
     for name in ("mine", "other"):
         request = request_of(0, random_law(0), Regex("z", name=name))
-        attempts.append(Decoded(Launch(request.prompt.law, 1, 0, 0, request=request), [1], status="cut"))
-    assert [item.judgement.blame for item in judged(attempts)[0]] == ["mine", "other"]
+        attempts.append(AttemptState(Launch(request.prompt.law, 1, 0, 0, request=request), [1], status="cut"))
+    assert [item.judgement.blame for item in judge_attempts(attempts)[0]] == ["mine", "other"]
 
 
 def harmless(seam: str) -> bool:
     """Serve a hostile request and two others by a scheduler; say whether the others get their texts."""
     driven = Scheduler(Masking(8))
     for requests in ([request_of(1, random_law(1))], hostile(seam, Once(raises)), [request_of(2, random_law(2))]):
-        driven.add(Source(requests, 1))
+        driven.add(RequestStream(requests, 1))
     try:
         return all(served.error is None for served in run_to_the_end(driven) if served.request.number)
     except ValueError:
@@ -360,14 +360,14 @@ def test_a_backend_that_cannot_be_made_again_keeps_nobody_waiting(monkeypatch: p
 
     advance = TableBackend.advance
 
-    def breaks(self: TableBackend) -> list[Decoded]:
+    def breaks(self: TableBackend) -> list[AttemptState]:
         if not broken.struck:
             entered.set()
             breaking.wait()
             broken()
         return advance(self)
 
-    def stays_broken(self: TableBackend, unneeded: Any) -> list[Decoded]:
+    def stays_broken(self: TableBackend, unneeded: Any) -> list[AttemptState]:
         raise ValueError("of the user")
 
     monkeypatch.setattr(TableBackend, "advance", breaks)

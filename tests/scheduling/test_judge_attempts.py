@@ -13,7 +13,7 @@ from guardwrap.backends import prefix_cache
 from guardwrap.constraints import ConstraintFile
 from guardwrap.outcomes import Outcome
 from guardwrap.scheduling import judge_attempts
-from guardwrap.scheduling.backend import Memo
+from guardwrap.scheduling.backend import JudgementCache
 from guardwrap.testing import World, goodness_of_fit, table_world
 from tests.fixtures_adapters import CONSTRAINT, guarded_of, trained, world_of
 
@@ -49,7 +49,7 @@ def test_negative_control_a_weight_of_whoever_was_first(monkeypatch: pytest.Monk
         def __setitem__(self, request: Any, found: Any) -> None:
             super().setdefault(None, found)
 
-    monkeypatch.setattr(prefix_cache, "Memo", lambda: Memo(by_request=Shared()))  # type: ignore[arg-type]
+    monkeypatch.setattr(prefix_cache, "JudgementCache", lambda: JudgementCache(by_request=Shared()))  # type: ignore[arg-type]
     world, (_, weighed) = beside_rejection({"qrs": {"beta": 1.8}})
     assert goodness_of_fit([draw.token_ids for draw in weighed.draws], world.gold(CONSTRAINT)) < FAILS
 

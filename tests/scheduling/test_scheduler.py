@@ -14,10 +14,10 @@ from guardwrap.outcomes import Draw, Outcome
 from guardwrap.samplers import Attempt, Sampler, rejection
 from guardwrap.scheduling import backend as seam
 from guardwrap.scheduling import request_state
-from guardwrap.scheduling.backend import Decoded, Launch, draw_all
+from guardwrap.scheduling.backend import AttemptState, Launch, draw_all
 from guardwrap.scheduling.randomness import uniforms
 from guardwrap.scheduling.request import Request
-from guardwrap.scheduling.request_stream import Served, Source
+from guardwrap.scheduling.request_stream import RequestStream, Served
 from guardwrap.scheduling.scheduler import Scheduler
 from guardwrap.testing import goodness_of_fit
 from tests.fixtures_clock import Clock, ticking
@@ -117,15 +117,15 @@ def test_drawn_from_g_whatever_the_budget_and_the_batch(kind: str, size: int, cl
 def test_a_time_limit_that_drops_what_is_under_way_is_biased(
     size: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book = request_state.Account._book
+    book = request_state.RequestState._book
 
-    def late(self: request_state.Account, judged: request_state.Judged) -> None:
+    def late(self: request_state.RequestState, judged: request_state.JudgedAttempt) -> None:
         if self.began is not None and clock.now - self.began >= 2:
             self.ended = "max_seconds"
         else:
             book(self, judged)
 
-    monkeypatch.setattr(request_state.Account, "_book", late)
+    monkeypatch.setattr(request_state.RequestState, "_book", late)
     law = random_law(0)
     outcomes = served([request_of(i, law, FAST, budget=BUDGETS["seconds"][0]) for i in range(FEW * 4 // 3)], size)
     assert goodness_of_fit([each.draws[0].token_ids for each in outcomes if each.ok], gold(law, FAST)) < FAILS
@@ -172,7 +172,7 @@ def test_a_request_gets_the_same_whatever_else_is_served() -> None:
     assert [facts(outcome) for outcome in served(everything(3), 5, window=2)] == alone
     scheduler = Scheduler(TableBackend(9))
     for request in reversed(everything(3)):
-        scheduler.add(Source([request], 1))
+        scheduler.add(RequestStream([request], 1))
     ended = {each.outcome.prompt: facts(each.outcome) for each in run_to_the_end(scheduler)}
     assert [ended[fact[0]] for fact in alone] == alone
 
@@ -248,7 +248,7 @@ def test_an_error_belongs_to_its_request(kind: str) -> None:
     alone = [facts(served([request])[0]) for request in others]
     scheduler = Scheduler(backend)
     for request in [*others[:2], failing, *others[2:]]:
-        scheduler.add(Source([request], 1))
+        scheduler.add(RequestStream([request], 1))
     ended = run_to_the_end(scheduler)
     (failed,) = [each for each in ended if each.error is not None]
     assert failed.request is failing
@@ -270,11 +270,11 @@ def test_a_backend_that_breaks_ends_whom_it_drew_for(monkeypatch: pytest.MonkeyP
     backend = TableBackend(2)
     scheduler = Scheduler(backend)
     for i in range(4):
-        scheduler.add(Source([request_of(i, random_law(0), Length(min=2))], 1))
+        scheduler.add(RequestStream([request_of(i, random_law(0), Length(min=2))], 1))
     advance = TableBackend.advance
     calls: list[None] = []
 
-    def once(self: TableBackend) -> list[Decoded]:
+    def once(self: TableBackend) -> list[AttemptState]:
         calls.append(None)
         if len(calls) == 1:
             self.attempts = []
@@ -302,7 +302,7 @@ def test_cancelled_requests_leave_at_once() -> None:
     other, waiting = request_of(1, random_law(0), Length(min=3)), request_of(2, random_law(0))
     backend = TableBackend(4)
     scheduler = Scheduler(backend)
-    sources = {request: Source([request], 1) for request in (endless, other, waiting)}
+    sources = {request: RequestStream([request], 1) for request in (endless, other, waiting)}
     for source in sources.values():
         scheduler.add(source)
     while not any(attempt.launch.request is endless for attempt in backend.attempts):
@@ -319,10 +319,10 @@ def test_a_fair_share_each() -> None:
     greedy = request_of(0, random_law(0, count=10_000), budget=Budget(max_attempts=None))
     small = request_of(1, random_law(0))
     scheduler = Scheduler(TableBackend(8))
-    scheduler.add(Source([greedy], 1))
+    scheduler.add(RequestStream([greedy], 1))
     for _ in range(5):
         scheduler.step()
-    scheduler.add(Source([small], 1))
+    scheduler.add(RequestStream([small], 1))
     for _ in range(40):
         if any(each.request is small for each in scheduler.step()):
             return
@@ -331,7 +331,7 @@ def test_a_fair_share_each() -> None:
 
 def test_texts_of_a_search_are_judged_in_turn() -> None:
     texts = [((2, 0), True), ((1, 1, 2, 3), False)]
-    law = TableLaw({}, mode="beam", found=texts)
+    law = TableLaw({}, mode="beam", beam_results=texts)
     (outcome,) = served([request_of(0, law)])
     assert outcome.texts == ("aab ",)
     assert outcome.report.usage.attempts == 2

@@ -13,13 +13,13 @@ import pytest
 from guardwrap import Budget, CheckFailed, JSONSchema, Regex, Verdict, constraint
 from guardwrap.constraints.checking import judge, run_check
 from guardwrap.constraints.kinds.text import TextConstraint
-from guardwrap.constraints.prefix_reader import Reader
+from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.documents import time_limits
 from guardwrap.documents.time_limits import CHECK_SECONDS, StepOver, check_deadline, step_limit
 from guardwrap.outcomes import Draw
 from guardwrap.scheduling import skip_rounds
 from guardwrap.scheduling.batch import Batches
-from guardwrap.scheduling.step_allowance import EACH_STEP, SAVED, SHARE, Allowance, AllowedMask, allowed_watch
+from guardwrap.scheduling.step_allowance import EACH_STEP, SAVED, SHARE, AllowedMask, StepAllowance, allowed_watch
 from tests.scheduling.fixtures_table_backend import random_law
 from tests.scheduling.test_batch import Made, alone, got, kept_open, requests_of
 from tests.scheduling.test_isolation import MadeMasking
@@ -86,7 +86,7 @@ class LooksAtEach:
 
 
 def test_a_mask_that_judges_a_thousand_candidates_is_given_up_in_one_step(cpu: Cpu) -> None:
-    rule, allowance = Slow(cpu), Allowance()
+    rule, allowance = Slow(cpu), StepAllowance()
     mask = AllowedMask(LooksAtEach(rule), allowance)
     allowance.begin(0.0, limited=True)
     began = cpu.now
@@ -99,7 +99,7 @@ def test_a_mask_that_judges_a_thousand_candidates_is_given_up_in_one_step(cpu: C
 
 def test_alone_a_mask_has_its_time(cpu: Cpu) -> None:
     """The negative control too: this is what a step took beside others."""
-    rule, allowance = Slow(cpu), Allowance()
+    rule, allowance = Slow(cpu), StepAllowance()
     allowance.begin(0.0, limited=False)
     AllowedMask(LooksAtEach(rule), allowance).dead([], range(32))
     assert len(rule.threads) == 32
@@ -108,7 +108,7 @@ def test_alone_a_mask_has_its_time(cpu: Cpu) -> None:
 
 
 def test_what_is_saved_is_used_once_and_grows_with_time(cpu: Cpu) -> None:
-    allowance = Allowance()
+    allowance = StepAllowance()
     allowance.begin(0.0, limited=True)
     assert allowance.left == pytest.approx(EACH_STEP + SAVED)
     with allowance.spent():
@@ -137,7 +137,7 @@ def test_a_watch_is_undecided_where_nothing_is_left(cpu: Cpu) -> None:
         check_deadline()
         return "violated"
 
-    allowance = Allowance()
+    allowance = StepAllowance()
     watched = allowed_watch(watch, allowance)
     allowance.begin(0.0, limited=True)
     assert [watched(i) for i in range(5)] == [None] * 5
@@ -188,7 +188,7 @@ def test_a_prefix_function_that_hangs_is_undecided_and_has_one_thread(held: thre
     def rule(text: str) -> bool:
         return True
 
-    reader = Reader(rule)
+    reader = PrefixReader(rule)
     for _ in range(5):
         with step_limit(0.02):
             assert reader.read(reader.start, "a").blame is None
@@ -217,9 +217,9 @@ def test_a_prefix_function_that_hangs_holds_no_lock_of_others(held: threading.Ev
 
     for rule in (hangs, hangs & hangs, hangs | hangs):
         with step_limit(0.02):
-            Reader(rule).read(Reader(rule).start, "a")
+            PrefixReader(rule).read(PrefixReader(rule).start, "a")
     for rule in (other, other | other):
-        assert Reader(rule).read(Reader(rule).start, "a").blame is not None
+        assert PrefixReader(rule).read(PrefixReader(rule).start, "a").blame is not None
 
 
 def test_pydantic_validators_are_judged_aside() -> None:

@@ -8,14 +8,14 @@ import pytest
 from guardwrap import Budget, Masked, Prompt, Regex
 from guardwrap.constraints.files.constraint_file import ConstraintFile, parse
 from guardwrap.proposals import Adapter
-from guardwrap.serve.error_responses import Refused
+from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.fields import known_fields, parsed
-from guardwrap.serve.parsed_request import ANYTHING, read_wish
-from guardwrap.serve.request_policy import Menu
-from guardwrap.serve.server_settings import Limits
+from guardwrap.serve.parsed_request import ANYTHING, parse_request
+from guardwrap.serve.request_policy import RequestPolicy
+from guardwrap.serve.server_settings import ServerLimits
 
 CODE = "guardwrap: 1\nconstraint: {kind: python, function: 'os.path:isabs'}\n"
-MENU = Menu(
+MENU = RequestPolicy(
     models=("tiny", "gpt-tiny"),
     named={
         "polite": ConstraintFile(Regex("please"), budget=Budget(max_attempts=7), sampler="imh"),
@@ -25,22 +25,24 @@ MENU = Menu(
     adapters={"dragon": Adapter("/secret/folder")},
     proposals={"careful": Prompt("Be careful. {prompt}")},
     classifiers=("mood",),
-    limits=Limits(n=4, max_new_tokens=300, attempts=500, seconds=20, constraint_characters=900, pattern_characters=90),
+    limits=ServerLimits(
+        n=4, max_new_tokens=300, attempts=500, seconds=20, constraint_characters=900, pattern_characters=90
+    ),
 )
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "tiny", "prompt": "hi"}
 
 
 def wish(chat: bool = True, **fields: Any) -> Any:
-    return read_wish({**(CHAT if chat else TEXT), **fields}, MENU, chat=chat)
+    return parse_request({**(CHAT if chat else TEXT), **fields}, MENU, chat=chat)
 
 
 def constraint_of(**fields: Any) -> Any:
     return wish(**fields).options["constraints"].constraint
 
 
-def refused(chat: bool = True, **fields: Any) -> Refused:
-    with pytest.raises(Refused) as caught:
+def refused(chat: bool = True, **fields: Any) -> ErrorResponse:
+    with pytest.raises(ErrorResponse) as caught:
         wish(chat, **fields)
     assert "\n" not in caught.value.message
     return caught.value
@@ -140,9 +142,9 @@ def test_constraints(fields, accepts, rejects):
 
 
 def test_what_must_always_hold_is_joined_to_every_request():
-    always = Menu(models=("tiny",), always=(ConstraintFile(~Regex("b")),))
+    always = RequestPolicy(models=("tiny",), always=(ConstraintFile(~Regex("b")),))
     for fields in ({}, {"guided_regex": "a|b"}, {"stop": "x"}):
-        found = read_wish({**CHAT, **fields}, always, chat=True).options["constraints"].constraint
+        found = parse_request({**CHAT, **fields}, always, chat=True).options["constraints"].constraint
         assert found.accepts("a")
         assert not found.accepts("b")
 
@@ -342,7 +344,7 @@ def test_prompts():
     ],
 )
 def test_bodies_that_cannot_be_read(raw, part):
-    with pytest.raises(Refused, match=part) as caught:
+    with pytest.raises(ErrorResponse, match=part) as caught:
         parsed(raw)
     assert caught.value.status == 400
 

@@ -6,8 +6,8 @@ import pytest
 
 from guardwrap import Budget
 from guardwrap.outcomes import Draw, Outcome, Report, Usage
-from guardwrap.serve.error_responses import Refused
-from guardwrap.serve.parsed_request import Wish
+from guardwrap.serve.error_responses import ErrorResponse
+from guardwrap.serve.parsed_request import ParsedRequest
 from guardwrap.serve.replies import Reply, event, require_complete
 
 REPORT = Report("exactly g", "rejection", 1, 2, 2, "complete", Usage(5, 30), Budget(), None, {"r": 3}, "0")
@@ -19,7 +19,7 @@ def outcome(draws=DRAWS, report=REPORT):
 
 
 def reply(chat=True, **more):
-    return Reply(Wish("tiny", ["p"], {}, n=2, **more), chat, "1", 2)
+    return Reply(ParsedRequest("tiny", ["p"], {}, n=2, **more), chat, "1", 2)
 
 
 def test_a_chat():
@@ -65,7 +65,7 @@ def test_an_event_is_one_line_whatever_the_text():
 
 def test_what_is_not_complete_is_refused_with_its_report():
     short = Report("nothing", "rejection", 1, 2, 1, "max_attempts", Usage(5, 30), Budget(), None, {"r": 5}, "0")
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ErrorResponse) as caught:
         require_complete(outcome(DRAWS[:1], short))
     assert (caught.value.status, caught.value.code) == (422, "max_attempts")
     body = caught.value.body()

@@ -9,7 +9,7 @@ from guardwrap import GuardedGenerator
 from guardwrap.errors import CheckFailed
 from guardwrap.serve.parsed_request import ANYTHING
 from guardwrap.serve.routes import create_app
-from guardwrap.serve.server_settings import Keys, Settings
+from guardwrap.serve.server_settings import Keys, ServerSettings
 from tests.serve.fixtures_server import world
 
 ASKED = {"model": "local", "prompt": "ab", "max_tokens": 4}
@@ -19,7 +19,7 @@ ASKED = {"model": "local", "prompt": "ab", "max_tokens": 4}
 def app(tmp_path):
     (tmp_path / "keys").write_text("first-key\nsecond-key\n")
     guarded = GuardedGenerator(world().pipeline(), ANYTHING)
-    made = create_app(guarded, Settings(keys=Keys(file=str(tmp_path / "keys"))))
+    made = create_app(guarded, ServerSettings(keys=Keys(file=str(tmp_path / "keys"))))
     with asyncio.Runner() as made.state.runner:  # a server has one event loop
         yield made
 

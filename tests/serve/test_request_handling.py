@@ -11,10 +11,10 @@ from guardwrap import GuardedGenerator
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.errors import PromptError
 from guardwrap.serve.admission import Gate
-from guardwrap.serve.error_responses import Refused
+from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ANYTHING
 from guardwrap.serve.routes import create_app
-from guardwrap.serve.server_settings import Limits, Settings
+from guardwrap.serve.server_settings import ServerLimits, ServerSettings
 from tests.serve.fixtures_server import world
 
 NEVER = {
@@ -34,8 +34,8 @@ SCOPE = {
 
 @pytest.fixture
 def app():
-    limits = Limits(attempts=10**9, seconds=20)
-    return create_app(GuardedGenerator(world().pipeline(), ANYTHING), Settings(limits=limits))
+    limits = ServerLimits(attempts=10**9, seconds=20)
+    return create_app(GuardedGenerator(world().pipeline(), ANYTHING), ServerSettings(limits=limits))
 
 
 async def go_away(app, *, stream):
@@ -150,14 +150,14 @@ def test_a_gate_has_so_many_places_and_so_many_slots():
         tasks = [asyncio.create_task(enter(gate, entered, leave)) for _ in range(3)]
         await asyncio.sleep(0)
         assert (gate.inside, gate.running, gate.queued) == (3, 2, 1)
-        with pytest.raises(Refused) as caught, gate.place():
+        with pytest.raises(ErrorResponse) as caught, gate.place():
             pass
         assert caught.value.status == 429
         tasks[2].cancel()  # it waits
         await asyncio.sleep(0)
         assert (gate.inside, gate.running) == (2, 2)
         gate.draining = True
-        with pytest.raises(Refused) as caught, gate.place():
+        with pytest.raises(ErrorResponse) as caught, gate.place():
             pass
         assert (caught.value.status, caught.value.headers["Connection"]) == (503, "close")
         leave.set()

@@ -5,7 +5,7 @@ import pytest
 from guardwrap import Keyword, Masked, Prompt
 from guardwrap.errors import ConstraintError, SpecError, UsageError
 from guardwrap.serve.routes import menu_of
-from guardwrap.serve.server_settings import Limits, Settings, read_keys, read_named, read_settings
+from guardwrap.serve.server_settings import ServerLimits, ServerSettings, read_keys, read_named, read_server_settings
 
 RULE = "guardwrap: 1\nconstraint: {kind: keyword, words: tea}\n"
 CODE = "guardwrap: 1\nconstraint: {kind: python, function: 'os.path:%s'}\n"
@@ -23,19 +23,19 @@ def write(tmp_path):
 
 
 def test_the_defaults():
-    assert read_settings() == Settings()
-    assert (Settings().host, Settings().port, Settings().keys) == ("127.0.0.1", 8000, None)
-    assert Settings().served_name == "local"
+    assert read_server_settings() == ServerSettings()
+    assert (ServerSettings().host, ServerSettings().port, ServerSettings().keys) == ("127.0.0.1", 8000, None)
+    assert ServerSettings().served_name == "local"
 
 
 def test_a_file_and_the_options_that_replace_it(write):
     path = write("model: gpt2\nname: small\naliases: [tiny]\nport: 1\nlimits: {running: 3}\nproposals: {m: masked}\n")
-    found = read_settings(path)
+    found = read_server_settings(path)
     assert (found.model, found.served_name, found.aliases, found.port) == ("gpt2", "small", ("tiny",), 1)
-    assert found.limits == Limits(running=3)
+    assert found.limits == ServerLimits(running=3)
     assert found.proposals == {"m": Masked()}
-    changed = read_settings(path, changes={"port": 2, "model": "other"})
-    assert (changed.port, changed.model, changed.limits) == (2, "other", Limits(running=3))
+    changed = read_server_settings(path, changes={"port": 2, "model": "other"})
+    assert (changed.port, changed.model, changed.limits) == (2, "other", ServerLimits(running=3))
 
 
 def test_what_it_names_stands_beside_it(write, monkeypatch, tmp_path):
@@ -44,7 +44,7 @@ def test_what_it_names_stands_beside_it(write, monkeypatch, tmp_path):
     write("one\n\n two \n", "keys.txt")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    found = read_settings(path)
+    found = read_server_settings(path)
     assert read_keys(found) == ("one", "two")
     assert {name: file.constraint for name, file in read_named(found).items()} == {"tea": Keyword("tea")}
     assert found.proposals == {"p": Prompt("Tea. {prompt}")}
@@ -68,51 +68,53 @@ def test_what_it_names_stands_beside_it(write, monkeypatch, tmp_path):
 )
 def test_what_is_wrong_is_one_line(write, text, parts):
     with pytest.raises(SpecError) as caught:
-        read_settings(write(text))
+        read_server_settings(write(text))
     assert "\n" not in str(caught.value)
     assert all(part in str(caught.value) for part in parts), caught.value
 
 
 def test_options_are_held_to_the_same_rules():
     with pytest.raises(UsageError, match="dtype"):
-        read_settings(changes={"dtype": "float8"})
+        read_server_settings(changes={"dtype": "float8"})
 
 
 def test_constraint_files(write, tmp_path):
     folder = write(RULE, "rules/tea.yaml").parent
-    found = read_named(Settings(constraints=str(folder)))
+    found = read_named(ServerSettings(constraints=str(folder)))
     assert list(found) == ["tea"]
-    assert list(read_named(Settings(constraints=str(folder / "tea.yaml")))) == ["tea"]
-    assert menu_of(Settings(constraints=str(folder), always=("tea", "catalogue:no-urls"))).always[0] == found["tea"]
+    assert list(read_named(ServerSettings(constraints=str(folder / "tea.yaml")))) == ["tea"]
+    assert (
+        menu_of(ServerSettings(constraints=str(folder), always=("tea", "catalogue:no-urls"))).always[0] == found["tea"]
+    )
     with pytest.raises(SpecError, match="did you mean 'tea'"):
-        menu_of(Settings(constraints=str(folder), always=("te",)))
+        menu_of(ServerSettings(constraints=str(folder), always=("te",)))
     with pytest.raises(UsageError, match="no folder"):
-        read_named(Settings(constraints=str(tmp_path / "missing")))
+        read_named(ServerSettings(constraints=str(tmp_path / "missing")))
     write(RULE, "rules/tea.yml")
     with pytest.raises(UsageError, match=r"two files .* 'tea'"):
-        read_named(Settings(constraints=str(folder)))
+        read_named(ServerSettings(constraints=str(folder)))
 
 
 def test_code_only_where_it_is_allowed_and_there(write):
     folder = str(write(CODE % "isabs", "rules/code.yaml").parent)
     with pytest.raises(SpecError, match="--allow-code or allow_code: true"):
-        read_named(Settings(constraints=folder))
-    assert list(read_named(Settings(constraints=folder, allow_code=True))) == ["code"]
+        read_named(ServerSettings(constraints=folder))
+    assert list(read_named(ServerSettings(constraints=folder, allow_code=True))) == ["code"]
     write(CODE % "isabsent", "rules/code.yaml")
     with pytest.raises(ConstraintError, match="isabsent"):
-        read_named(Settings(constraints=folder, allow_code=True))
+        read_named(ServerSettings(constraints=folder, allow_code=True))
 
 
 def test_keys(write, monkeypatch):
-    read = read_settings(write("keys: {environment: SERVE_KEYS}\n"))
+    read = read_server_settings(write("keys: {environment: SERVE_KEYS}\n"))
     with pytest.raises(UsageError, match="SERVE_KEYS has no API key"):
         read_keys(read)
     monkeypatch.setenv("SERVE_KEYS", "one, two")
     assert read_keys(read) == ("one", "two")
-    assert read_keys(Settings()) == ()
-    empty = read_settings(write("keys: {file: keys.txt}\n"))
+    assert read_keys(ServerSettings()) == ()
+    empty = read_server_settings(write("keys: {file: keys.txt}\n"))
     with pytest.raises(SpecError, match="No such file"):
         read_keys(empty)
     write("\n", "keys.txt")
     with pytest.raises(UsageError, match="has no API key"):
-        read_keys(read_settings(write("keys: {file: keys.txt}\n")))
+        read_keys(read_server_settings(write("keys: {file: keys.txt}\n")))

@@ -6,7 +6,7 @@ import pytest
 
 from guardwrap import JSONSchema, Keyword, Length, Regex, Verdict
 from guardwrap.outcomes import Draw
-from guardwrap.serve.stop_strings import Until, cut
+from guardwrap.serve.stop_strings import StopAt, cut
 from guardwrap.testing import check_constraint
 
 TEXTS = ["", "abc", "aab", "ab\n", "a\n\nb", "\n", "STOP", "aSTOb", "aSTOPb", "xSTOP", "bbSTSTOPa"]
@@ -54,18 +54,18 @@ def test_the_cut_is_where_a_stop_string_is_first_complete():
 )
 @pytest.mark.parametrize("stops", [("STOP",), ("\n",), ("\n\n", "STOP", "TOP")])
 def test_it_obeys_the_laws_of_constraints(inner, stops):
-    check_constraint(Until(inner, stops), TEXTS)
+    check_constraint(StopAt(inner, stops), TEXTS)
 
 
 def test_it_judges_the_text_that_leaves():
     whole_integer = JSONSchema({"type": "integer"})
     assert not whole_integer.accepts("12\n34a")
-    assert Until(whole_integer, ("\n",)).accepts("12\n34a")
-    assert not Until(Regex("P"), ("STOP",)).accepts("aSTOP")  # what is cut off counts for nothing
+    assert StopAt(whole_integer, ("\n",)).accepts("12\n34a")
+    assert not StopAt(Regex("P"), ("STOP",)).accepts("aSTOP")  # what is cut off counts for nothing
 
 
 def test_what_is_violated_before_the_stop_string_ends_an_attempt_early():
-    until = Until(~Regex("b"), ("STOP",))
+    until = StopAt(~Regex("b"), ("STOP",))
     assert until.verdict("ab") is Verdict.VIOLATED
     assert until.verdict("aST") is Verdict.UNDECIDED
 
@@ -74,12 +74,12 @@ def test_negative_control_a_beginning_that_is_not_held_back_is_unsound():
     """A ban on "S" holds of "aSTOP", which leaves as "a"; judged on "aS" it would not."""
     ban = ~Regex("S")
     assert ban.verdict("aS") is Verdict.VIOLATED
-    assert Until(ban, ("STOP",)).verdict("aS") is Verdict.UNDECIDED
-    assert Until(ban, ("STOP",)).accepts("aSTOP")
+    assert StopAt(ban, ("STOP",)).verdict("aS") is Verdict.UNDECIDED
+    assert StopAt(ban, ("STOP",)).accepts("aSTOP")
 
 
 def test_the_prompt_stays_whole():
-    until = Until(Regex("^xab$", on="full"), ("\n",))
+    until = StopAt(Regex("^xab$", on="full"), ("\n",))
     assert until.check([Draw("x", (), "ab\ncd")]) == [True]
     assert until.check([Draw("x", (), "ab\ncd", full="xab\ncd")]) == [True]
     assert until.check([Draw("x", (), "abc")]) == [False]

@@ -7,7 +7,7 @@ import pytest
 
 from guardwrap import CheckFailed, Regex, Verdict, constraint
 from guardwrap.constraints.kinds.function import runs_code
-from guardwrap.serve.time_limited import LEFT_BEHIND, Timed
+from guardwrap.serve.time_limited import LEFT_BEHIND, TimeLimited
 
 
 @constraint
@@ -27,7 +27,7 @@ def crashes(text: str) -> bool:
 
 
 def test_it_judges_as_the_constraint_does():
-    timed = Timed(has_a, 5)
+    timed = TimeLimited(has_a, 5)
     assert [timed.accepts(text) for text in ("a", "b")] == [True, False]
     assert (timed.title, timed.digest, timed.cost) == (has_a.title, has_a.digest, has_a.cost)
     assert timed.verdict("a") is Verdict.UNDECIDED
@@ -35,7 +35,7 @@ def test_it_judges_as_the_constraint_does():
 
 def test_a_function_that_hangs_is_left_behind():
     with pytest.raises(CheckFailed, match=r"took more than 0\.05 s"):
-        Timed(hangs, 0.05).accepts("a")
+        TimeLimited(hangs, 0.05).accepts("a")
 
 
 def test_a_function_that_hangs_gets_so_many_threads_and_no_more():
@@ -46,7 +46,7 @@ def test_a_function_that_hangs_gets_so_many_threads_and_no_more():
         calls.append(text)
         return released.wait(30)
 
-    timed = [Timed(waits, 0.001) for _ in range(LEFT_BEHIND + 3)]  # each request has its own
+    timed = [TimeLimited(waits, 0.001) for _ in range(LEFT_BEHIND + 3)]  # each request has its own
     for each in timed:
         with pytest.raises(CheckFailed, match=r"took more than 0\.001 s"):
             each.accepts("a")
@@ -54,12 +54,12 @@ def test_a_function_that_hangs_gets_so_many_threads_and_no_more():
     released.set()
     while any(thread.name == "guardwrap-checker" for thread in threading.enumerate()):
         time.sleep(0.001)
-    assert Timed(waits, 5).accepts("a")
+    assert TimeLimited(waits, 5).accepts("a")
 
 
 def test_a_function_that_raises_says_nothing_of_the_text():
     with pytest.raises(CheckFailed) as caught:
-        Timed(crashes, 5).accepts("a")
+        TimeLimited(crashes, 5).accepts("a")
     assert "KeyError" in str(caught.value)
     assert "nobody" not in str(caught.value)
 

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from guardwrap import Budget, Fallback, GuardedGenerator, Regex
-from guardwrap.constraints.files.coerce import Own
+from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.errors import ModelError
 from guardwrap.outcomes import Outcome
 from guardwrap.testing import llama_world
 
 WORLD = llama_world(max_new_tokens=3)
 SETTINGS: dict[str, Any] = {**WORLD.settings, "seed": 3}
-SLOW = Own(constraints=Regex("[0-9]"), budget=Budget(max_attempts=300))
+SLOW = PerPromptOptions(constraints=Regex("[0-9]"), budget=Budget(max_attempts=300))
 EACH = [SLOW, None, None, None]
 PROMPTS = ["a", "b", "c", "a"]
 

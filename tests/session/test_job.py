@@ -6,7 +6,7 @@ import pytest
 
 from guardwrap import Budget, Fallback, GuardedGenerator, Keyword, Masked, Prompt, Regex
 from guardwrap.constraints import ConstraintFile, constraint
-from guardwrap.constraints.files.coerce import Own
+from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.errors import BudgetExhausted, UsageError
 from guardwrap.scheduling.scheduler import Scheduler
 from guardwrap.testing import World
@@ -97,7 +97,11 @@ def test_a_fallback_satisfies_the_prompts_own_constraint(world: World) -> None:
 
 
 def test_a_seed_of_its_own_gives_what_the_prompt_gets_alone(world: World) -> None:
-    each = [None, Own(Regex("b"), seed=11), Own(seed=12, budget=Budget(max_attempts=5_000), sampler="imh")]
+    each = [
+        None,
+        PerPromptOptions(Regex("b"), seed=11),
+        PerPromptOptions(seed=12, budget=Budget(max_attempts=5_000), sampler="imh"),
+    ]
     outcomes = guarded_of(world, proposal=Masked()).run(PROMPTS[:3], constraint_each=each, seed=3, **world.settings)
     for number, seed, rest in ((1, 11, {"constraints": OURS & Regex("b")}), (2, 12, {"sampler": "imh"})):
         (single,) = guarded_of(world, proposal=Masked()).run(PROMPTS[number], seed=seed, **rest, **world.settings)
@@ -144,7 +148,7 @@ def test_a_plan_is_of_each_prompts_own_constraint(world: World) -> None:
             [ConstraintFile(OURS, proposal=Masked()), None],
             r"constraint_each\[0\]: prompts of one call are drawn from one",
         ),
-        ([Own(seed=-1), None], r"constraint_each\[0\]: seed=-1"),
+        ([PerPromptOptions(seed=-1), None], r"constraint_each\[0\]: seed=-1"),
     ],
 )
 def test_what_cannot_work(world: World, given: Any, says: str) -> None:

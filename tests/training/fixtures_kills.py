@@ -17,7 +17,7 @@ from guardwrap.testing import llama_world
 from guardwrap.training import train, trainer
 from tests.training.fixtures_training import guarded_of, settings_of, undrawn
 
-WATCHED = ("draw", "update", "write")  # drawing, learning, writing a checkpoint
+WATCHED = ("draw_round", "update", "write")  # drawing, learning, writing a checkpoint
 METHODS: dict[str, dict[str, Any]] = {
     "replay": {"rounds": 6, "updates": 10},
     "dpg": {"method": "dpg", "samples_per_step": 50, "hints": ["b{prompt}"], "warm_samples": 100},

@@ -315,7 +315,7 @@ def test_gold_kl_is_of_the_policy(tmp_path, small):
 
 def weighed(trainer, samples=400, seed=0):
     """A row of fresh draws of the policy as it stands."""
-    drawn = round_attempts.draw(
+    drawn = round_attempts.draw_round(
         trainer.task, trainer.policy.source(), samples, seed=(seed, "test"), digest="test", folder=trainer.folder / "t"
     )
     base = trainer.task.log_probabilities(trainer.task.model, drawn.samples)

@@ -10,7 +10,7 @@ from guardwrap.metrics import acceptance_rate
 from guardwrap.metrics.from_gold import kl_gold_proposal_from_gold
 from guardwrap.outcomes import Estimate
 from guardwrap.report.blocks import Table
-from guardwrap.training.training_claims import claims_of, on_draws_of_g
+from guardwrap.training.training_claims import claims_of_training, on_draws_of_g
 from guardwrap.training.training_report import Result, Training, pages_of
 from guardwrap.training.training_settings import TrainingSettings
 
@@ -30,7 +30,7 @@ def figures(after=CHEAP, kl=NEAR, **others):
 
 
 def answers(found, told=None):
-    return [claim.answer for claim in claims_of("dpg", found, told or settings())]
+    return [claim.answer for claim in claims_of_training("dpg", found, told or settings())]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_negative_control_values_alone_would_say_more(monkeypatch):
 
 
 def test_the_sentences_have_their_figures():
-    cheap, near = claims_of("dpg", figures(), settings())
+    cheap, near = claims_of_training("dpg", figures(), settings())
     assert (cheap.sentence, near.sentence) == (
         "dpg costs 6 times fewer attempts than the model",
         "dpg is nearer to g than the model",
@@ -71,7 +71,7 @@ def test_what_weights_alone_say_does_not_hold():
     assert answers(figures(kl=LOW, weighted_kl_gold_proposal=NEAR)) == ["holds", "holds"]
     assert answers(by_weights) == ["holds", "cannot be told"]  # draws of g, but too few of them for KL
     assert answers(by_weights, settings(gold=0)) == ["cannot be told", "cannot be told"]
-    cost, near = claims_of("dpg", by_weights, settings(gold=0))
+    cost, near = claims_of_training("dpg", by_weights, settings(gold=0))
     assert "gold_attempts" in cost.rule
     assert "gold_attempts" in near.rule
     worse = figures(DEAR, FAR, weighted_kl_gold_proposal=FAR)
@@ -82,7 +82,7 @@ def test_of_several_prompts_a_lower_bound_refutes_nothing():
     several = settings(prompts=3)
     assert answers(figures(), several) == ["holds", "holds"]
     assert answers(figures(DEAR, FAR), several) == ["does not hold", "cannot be told"]
-    cost, near = claims_of("dpg", figures(), several)
+    cost, near = claims_of_training("dpg", figures(), several)
     assert cost.sentence.endswith(", over 3 prompts together")
     assert near.sentence.endswith(", as a mean over 3 prompts")
     # Two prompts of acceptance rates 0.5 and 0.001: the model is farther from g than the mean rate says.
@@ -93,7 +93,7 @@ def test_of_several_prompts_a_lower_bound_refutes_nothing():
 def test_what_is_not_known_cannot_be_told(name):
     found = figures()
     del found[name]
-    cost, near = claims_of("dpg", found, settings())
+    cost, near = claims_of_training("dpg", found, settings())
     assert (cost.answer == "holds") == (name == "kl_gold_proposal")
     assert (near.answer == "holds") == (name == "acceptance_after")
     none = figures(acceptance_before=Estimate(0.0, 0.0, 0.01))
@@ -111,7 +111,7 @@ def test_a_model_that_is_no_nearer_is_hardly_ever_said_to_be():
             acceptance_before=acceptance_rate(accepted, 2000, stopped_on_acceptance=False),
             kl=kl_gold_proposal_from_gold(ratios, (accepted, 2000)),
         )
-        (_, near) = claims_of("dpg", found, settings())
+        (_, near) = claims_of_training("dpg", found, settings())
         told.append(near.answer)
         by_value += near.figure.value > 0
     assert told.count("holds") <= 45  # of Binomial(1000, 0.025) more have probability 1e-4
@@ -123,7 +123,7 @@ def test_the_page_begins_with_the_claims():
     (page,) = pages_of([Training("dpg", (), result), Training("sft", (), result)])
     table = page.sections[0].blocks[0]
     assert isinstance(table, Table)
-    claims = [claim for name in ("dpg", "sft") for claim in claims_of(name, result.figures, result.settings)]
+    claims = [claim for name in ("dpg", "sft") for claim in claims_of_training(name, result.figures, result.settings)]
     assert [row[:2] for row in table.rows] == [(claim.sentence, "✓ holds") for claim in claims]
     (page,) = pages_of([Training("dpg", (), None)])
     assert "Claims" not in str(page), "of an interrupted training nothing is claimed"

@@ -9,7 +9,7 @@ from typing import Any
 from guardwrap.documents.inputs import is_text
 from guardwrap.errors import EndpointError
 
-__all__ = ["Allowance", "count_of", "ids_of", "log_probabilities_of", "printable", "text_of"]
+__all__ = ["AnswerLimit", "count_of", "ids_of", "log_probabilities_of", "printable_line", "text_piece"]
 
 _PIECES, _CHARACTERS = 16, 1000
 """Pieces and characters of a text for each of its tokens, at most. Servers send a piece for each token; proxies may cut
@@ -21,7 +21,7 @@ _FEW = 256
 _GREATEST_ID = 2**31
 
 
-class Allowance:
+class AnswerLimit:
     """What a text may have: a server that goes on for ever is found out.
 
     Parameters
@@ -60,7 +60,7 @@ class Allowance:
             )
 
 
-def text_of(value: Any) -> str:
+def text_piece(value: Any) -> str:
     """Return a piece of text; nothing is none.
 
     Raises
@@ -100,7 +100,7 @@ def log_probabilities_of(values: Any) -> list[float] | None:
     return numbers if len(numbers) == len(values) and all(map(math.isfinite, numbers)) else None
 
 
-def printable(said: Any, most: int) -> str:
+def printable_line(said: Any, most: int) -> str:
     """Return what a server says as one line that a terminal can show, cut to so many characters."""
     text = said if isinstance(said, str) else ""
     shown = "".join(letter if letter.isprintable() else " " for letter in text[: 100 * most])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guardwrap.backends.endpoint.answers import Allowance, count_of, ids_of, log_probabilities_of, text_of
+from guardwrap.backends.endpoint.answers import AnswerLimit, count_of, ids_of, log_probabilities_of, text_piece
 from guardwrap.backends.endpoint.endpoint_law import EndpointLaw
 from guardwrap.backends.endpoint.endpoint_scores import NO_IDS, NO_LOGPROBS
 from guardwrap.backends.endpoint.request_faults import Broken, retried
@@ -19,7 +19,7 @@ from guardwrap.errors import EndpointError
 if TYPE_CHECKING:
     from openai import AsyncStream
 
-__all__ = ["Again", "Ended", "Event", "Piece", "drawn"]
+__all__ = ["AttemptRestarted", "Ended", "Event", "Piece", "stream_attempt"]
 
 _STATUS = {"stop": "finished", "length": "cut"}
 
@@ -60,15 +60,17 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Again:
+class AttemptRestarted:
     """An attempt that begins anew: what has come of it so far does not count."""
 
 
-Event = Piece | Ended | Again | Exception
+Event = Piece | Ended | AttemptRestarted | Exception
 """What comes of an attempt: a piece of text, its end, a new beginning, or what it fails with."""
 
 
-async def drawn(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put: Callable[[Event], None]) -> None:
+async def stream_attempt(
+    endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put: Callable[[Event], None]
+) -> None:
     """Draw an attempt.
 
     Parameters
@@ -84,7 +86,7 @@ async def drawn(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
     """
     once = partial(_once, endpoint, line, law, seed, put)
     try:
-        put(await retried(once, endpoint, line, law, lambda: put(Again())))
+        put(await retried(once, endpoint, line, law, lambda: put(AttemptRestarted())))
     except EndpointError as error:
         put(error)
     except Exception as error:  # whatever it is: the attempt has ended, and somebody waits for it
@@ -104,7 +106,7 @@ async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
     end: str | None = None
     tokens: int | None = None
     count = 0
-    allowance = Allowance(endpoint.base_url, law.settings.fields["max_tokens"])
+    allowance = AnswerLimit(endpoint.base_url, law.settings.fields["max_tokens"])
     async with patience(endpoint):
         stream = await _opened(line, law, seed)
     async with stream:
@@ -141,7 +143,7 @@ async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
 
 
 def _piece(endpoint: Endpoint, law: EndpointLaw, choice: Any) -> Piece:
-    text = text_of(choice.text if isinstance(law.prompt, str) else choice.delta and choice.delta.content)
+    text = text_piece(choice.text if isinstance(law.prompt, str) else choice.delta and choice.delta.content)
     given = (getattr(choice, "token_ids", None) or ()) if law.scored else ()
     if not given:
         return Piece(text)

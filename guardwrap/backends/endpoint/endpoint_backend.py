@@ -10,10 +10,10 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from guardwrap.backends.endpoint.attempt_stream import Again, Ended, Event, Piece, drawn
+from guardwrap.backends.endpoint.attempt_stream import AttemptRestarted, Ended, Event, Piece, stream_attempt
 from guardwrap.backends.endpoint.server import Endpoint, line_to
 from guardwrap.errors import own_error
-from guardwrap.scheduling.backend import Capabilities, Decoded, Ids, Launch, Mask, Streamed
+from guardwrap.scheduling.backend import AttemptState, Capabilities, Ids, Launch, Streamed, TokenMask
 from guardwrap.scheduling.randomness import seed_of
 
 __all__ = ["EndpointBackend"]
@@ -52,7 +52,7 @@ class EndpointBackend:
         self._size = size
         self._inbox: queue.SimpleQueue[tuple[int, Event]] = queue.SimpleQueue()
         self._next = 0
-        self._attempts: dict[int, Decoded] = {}
+        self._attempts: dict[int, AttemptState] = {}
         self._requests: dict[int, Future[None]] = {}
         # A scheduler that is dropped, as after an interrupt, leaves no request behind.
         weakref.finalize(self, _stop_all, self._requests)
@@ -74,18 +74,18 @@ class EndpointBackend:
             found.setdefault(attempt.launch.request, []).append(attempt.length)
         return found
 
-    def launch(self, launches: Sequence[Launch]) -> list[Decoded]:
+    def launch(self, launches: Sequence[Launch]) -> list[AttemptState]:
         """Send requests. None has ended before it is looked at."""
         for launch in launches:
             number, self._next = self._next, self._next + 1
-            self._attempts[number] = Decoded(launch, streamed=Streamed())
+            self._attempts[number] = AttemptState(launch, streamed=Streamed())
             seed = seed_of(launch.seed, launch.prompt, launch.attempt)
             put = _into(self._inbox, number)
-            request = drawn(self._endpoint, self._line, launch.law, seed, put)
+            request = stream_attempt(self._endpoint, self._line, launch.law, seed, put)
             self._requests[number] = asyncio.run_coroutine_threadsafe(request, self._line.loop)
         return []
 
-    def advance(self) -> list[Decoded]:
+    def advance(self) -> list[AttemptState]:
         """Wait a little for what comes in, judge attempts that have grown, and return those that ended."""
         grown: set[int] = set()
         for number, event in self._arrived():
@@ -102,11 +102,11 @@ class EndpointBackend:
                 attempt.status = "abandoned"
         return self._removed(number for number, attempt in self._attempts.items() if attempt.status != "running")
 
-    def cancel(self, unneeded: Callable[[Launch], bool]) -> list[Decoded]:
+    def cancel(self, unneeded: Callable[[Launch], bool]) -> list[AttemptState]:
         """Close the streams of attempts that are not needed any more."""
         return self._removed(number for number, attempt in self._attempts.items() if unneeded(attempt.launch))
 
-    def narrow(self, launch: Launch, lookahead: Mask, ended: Sequence[tuple[Ids, bool]]) -> None:
+    def narrow(self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]) -> None:
         """Leave nothing out: the law is the server's."""
 
     def _arrived(self) -> list[tuple[int, Event]]:
@@ -118,7 +118,7 @@ class EndpointBackend:
         except queue.Empty:
             return found
 
-    def _take(self, attempt: Decoded, event: Event) -> None:
+    def _take(self, attempt: AttemptState, event: Event) -> None:
         so_far = attempt.streamed or Streamed()
         if isinstance(event, Piece):
             so_far.text += event.text
@@ -131,7 +131,7 @@ class EndpointBackend:
                 so_far.tokens = event.tokens
             elif so_far.text and not so_far.token_ids:
                 attempt.remarks += (_CHUNKS,)
-        elif isinstance(event, Again):
+        elif isinstance(event, AttemptRestarted):
             if so_far.text:
                 broke = _SAME if self.can.repeats_seeds else _OTHER
                 attempt.remarks = tuple(dict.fromkeys((*attempt.remarks, broke)))
@@ -140,7 +140,7 @@ class EndpointBackend:
         else:
             attempt.fail(event)
 
-    def _removed(self, numbers: Iterable[int]) -> list[Decoded]:
+    def _removed(self, numbers: Iterable[int]) -> list[AttemptState]:
         """Take attempts out, and close their streams."""
         gone = []
         for number in list(numbers):
@@ -153,7 +153,7 @@ class EndpointBackend:
         return gone
 
 
-def _judge(attempt: Decoded) -> None:
+def _judge(attempt: AttemptState) -> None:
     """Abort an attempt that no continuation can save."""
     watch = attempt.launch.watch
     if attempt.status != "running" or watch is None or not attempt.length:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.errors import UsageError, nearest
 
-__all__ = ["EndpointLaw", "Settings", "read_settings", "require_weighable"]
+__all__ = ["EndpointLaw", "EndpointSettings", "read_endpoint_settings", "require_weighable_endpoint"]
 
 _THEIRS = {"max_tokens": "max_new_tokens", "n": "num_return_sequences", "stop": "stop_strings"}
 _EXTRA = ("top_k", "min_p", "repetition_penalty")
@@ -19,7 +19,7 @@ _RAW = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition
 
 
 @dataclass(frozen=True)
-class Settings:
+class EndpointSettings:
     """The settings of a call.
 
     Parameters
@@ -62,12 +62,12 @@ class EndpointLaw:
     """
 
     prompt: str | Sequence[Mapping[str, Any]]
-    settings: Settings
+    settings: EndpointSettings
     model: str
     mask: Mapping[str, Any] | None = None
     scored: bool = False
     max_time: float | None = field(default=None, init=False)
-    found: None = field(default=None, init=False)
+    beam_results: None = field(default=None, init=False)
 
     @property
     def count(self) -> int:
@@ -104,7 +104,7 @@ class EndpointLaw:
         return self.settings.mode
 
 
-def read_settings(endpoint: Endpoint, options: Mapping[str, Any]) -> Settings:
+def read_endpoint_settings(endpoint: Endpoint, options: Mapping[str, Any]) -> EndpointSettings:
     """Read the generation options of a call, which have the names that transformers gives them.
 
     Every field is sent, also one that was not asked for, so that the server's defaults do not count.
@@ -156,10 +156,10 @@ def read_settings(endpoint: Endpoint, options: Mapping[str, Any]) -> Settings:
     words = "greedy search" if greedy else ", ".join(f"{name}={value:g}" for name, value in shown.items())
     if "stop" in fields:
         words += f", up to one of {len(fields['stop'])} stop strings"
-    return Settings(fields, extra, read["num_return_sequences"], "greedy" if greedy else "sample", words)
+    return EndpointSettings(fields, extra, read["num_return_sequences"], "greedy" if greedy else "sample", words)
 
 
-def require_weighable(endpoint: Endpoint, settings: Settings) -> None:
+def require_weighable_endpoint(endpoint: Endpoint, settings: EndpointSettings) -> None:
     """Require that a server's log-probabilities are those that tokens are drawn with.
 
     Raises

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from guardwrap.backends.endpoint.answers import printable
+from guardwrap.backends.endpoint.answers import printable_line
 from guardwrap.backends.endpoint.transfer_limits import patience
 from guardwrap.errors import EndpointError, nearest
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from guardwrap.backends.endpoint.endpoint_law import EndpointLaw
     from guardwrap.backends.endpoint.server import Endpoint, Line
 
-__all__ = ["Broken", "Fault", "fault_of", "retried", "waiting"]
+__all__ = ["Broken", "Fault", "request_fault", "retried", "waiting"]
 
 logger = logging.getLogger("guardwrap")
 
@@ -98,7 +98,7 @@ async def retried(
         try:
             return await once()
         except Exception as error:
-            fault = await fault_of(error, endpoint, line, law)
+            fault = await request_fault(error, endpoint, line, law)
         if not fault.again or tries > endpoint.max_retries:
             break
         seconds = waiting(fault, tries)
@@ -108,7 +108,7 @@ async def retried(
     raise fault.error(tries)
 
 
-async def fault_of(error: Exception, endpoint: Endpoint, line: Line, law: EndpointLaw) -> Fault:
+async def request_fault(error: Exception, endpoint: Endpoint, line: Line, law: EndpointLaw) -> Fault:
     """Say what went wrong.
 
     Parameters
@@ -163,7 +163,7 @@ async def _refused(error: Any, endpoint: Endpoint, line: Line, law: EndpointLaw)
     # The request was refused as it is, so no text has been drawn that this could quote.
     said = body.get("message")
     said = said.replace(line.secret, "***") if isinstance(said, str) and line.secret is not None else said
-    said = printable(said, 300)
+    said = printable_line(said, 300)
     said = f": {said}" if said else ""
     way_out = ""
     if status in (400, 422):
@@ -187,7 +187,7 @@ async def _missing(endpoint: Endpoint, line: Line, law: EndpointLaw) -> Fault:
     where, route = endpoint.base_url, law.route
     try:
         async with patience(endpoint):
-            listed = [printable(model.id, 200) async for model in line.client.models.list()]
+            listed = [printable_line(model.id, 200) async for model in line.client.models.list()]
         names = sorted(listed[:_MODELS])
     except Exception:  # whatever answers there knows nothing of models
         return Fault(f"{where} has no route {route} (HTTP 404); base_url mostly ends in /v1")

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from guardwrap.errors import UsageError, spelled
+from guardwrap.errors import UsageError, strict_arguments
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -23,7 +23,7 @@ _CLOSING = 0.01
 _NO_KEY = "none"  # the client wants one, and a server without keys takes any
 
 
-@spelled
+@strict_arguments
 class Endpoint:
     r"""A server that speaks the OpenAI protocol, as what ``GuardedGenerator`` wraps: vLLM, SGLang, llama.cpp ...
 

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 import torch
 
-from guardwrap.backends.dead_prefixes import Candidates, Narrowed, narrowed
+from guardwrap.backends.dead_prefixes import Candidates, WithoutDeadPrefixes, without_dead_prefixes
 from guardwrap.backends.memory import halved
-from guardwrap.backends.prefix_cache import Tree
+from guardwrap.backends.prefix_cache import PrefixTree
 from guardwrap.backends.refill.row_states import Rows
-from guardwrap.backends.token_sampling import begun, candidates_of, draw, walk
-from guardwrap.scheduling.backend import Capabilities, Decoded, Ids, Launch, Mask
+from guardwrap.backends.token_sampling import begun, candidates_of, draw_tokens, walk_known
+from guardwrap.scheduling.backend import AttemptState, Capabilities, Ids, Launch, TokenMask
 
 __all__ = ["RefillBackend", "prefix_of"]
 
@@ -45,9 +45,9 @@ class RefillBackend:
         self._rows = make_rows()
         self._size = size
         self._again: list[Launch] = []  # to begin again, after memory ran out
-        self._running: list[Decoded] = []  # one a row
-        self._waiting: list[Decoded] = []  # for a row that stands where they stand
-        self._tree = Tree()
+        self._running: list[AttemptState] = []  # one a row
+        self._waiting: list[AttemptState] = []  # for a row that stands where they stand
+        self._tree = PrefixTree()
         self._tokens = torch.empty(0)  # the newest of each running attempt
         self.row_steps = 0
 
@@ -77,7 +77,7 @@ class RefillBackend:
         return found
 
     @torch.no_grad()
-    def launch(self, launches: Sequence[Launch]) -> list[Decoded]:
+    def launch(self, launches: Sequence[Launch]) -> list[AttemptState]:
         """Draw the first tokens of new attempts.
 
         Parameters
@@ -94,12 +94,12 @@ class RefillBackend:
             return self._begin([self._begun(launch) for launch in launches])
 
     @torch.no_grad()
-    def advance(self) -> list[Decoded]:
+    def advance(self) -> list[AttemptState]:
         """Draw one token for each running attempt; return those that ended with it."""
         with self._emptied_by_errors():
             return self._advance()
 
-    def _advance(self) -> list[Decoded]:
+    def _advance(self) -> list[AttemptState]:
         if self._again and (self._rows.refills or not self._running):
             count = self._size - len(self._running) - len(self._waiting)
             again, self._again = self._again[:count], self._again[count:]
@@ -115,12 +115,12 @@ class RefillBackend:
         self.row_steps += len(self._running)
         for attempt in self._running:
             attempt.computed += 1
-        self._tokens = draw(logits, self._running)
+        self._tokens = draw_tokens(logits, self._running)
         ended = self._take_ended()
         waiting, self._waiting = self._waiting, []
         return ended + self._begin(waiting) if waiting else ended
 
-    def cancel(self, unneeded: Callable[[Launch], bool]) -> list[Decoded]:
+    def cancel(self, unneeded: Callable[[Launch], bool]) -> list[AttemptState]:
         """Stop the running attempts that are not needed any more and return them."""
         self._again = [launch for launch in self._again if not unneeded(launch)]
         for attempt in (*self._running, *self._waiting):
@@ -131,9 +131,11 @@ class RefillBackend:
         return self._take_ended() + gone
 
     @torch.no_grad()
-    def narrow(self, launch: Launch, lookahead: Mask, ended: Sequence[tuple[Ids, bool]]) -> Narrowed | None:
+    def narrow(
+        self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]
+    ) -> WithoutDeadPrefixes | None:
         """See Backend. Attempts that cannot begin in mid-text, or whose laws may change, are drawn one by one."""
-        if not self._rows.shares or not launch.law.repeats:
+        if not self._rows.shares or not launch.law.is_stateless:
             return None
         rows = self._make_rows()  # of their own: the same figures, whatever else is under way
         computed = 0
@@ -148,19 +150,21 @@ class RefillBackend:
             else:
                 logits = rows.add([prompt])
             rows.keep([])
-            return candidates_of(logits, Decoded(launch, list(prefix)))
+            return candidates_of(logits, AttemptState(launch, list(prefix)))
 
-        root = narrowed(None if launch.narrowed is None else launch.narrowed.root, ended, law_after, lookahead)
-        return Narrowed(root, root.log_live, computed)
+        root = without_dead_prefixes(
+            None if launch.narrowed is None else launch.narrowed.root, ended, law_after, lookahead
+        )
+        return WithoutDeadPrefixes(root, root.log_live, computed)
 
-    def _begun(self, launch: Launch) -> Decoded:
+    def _begun(self, launch: Launch) -> AttemptState:
         attempt = begun(launch)
         attempt.place = self._tree.root(launch)
         return attempt
 
-    def _begin(self, attempts: Sequence[Decoded]) -> list[Decoded]:
+    def _begin(self, attempts: Sequence[AttemptState]) -> list[AttemptState]:
         """Let attempts go as far as is known; return those that ended. The others get a row, or wait for one."""
-        ended: list[Decoded] = []
+        ended: list[AttemptState] = []
         while attempts:
             alive = self._walked(attempts, ended)
             new = [attempt for attempt in alive if not attempt.token_ids]
@@ -175,7 +179,7 @@ class RefillBackend:
             if logits is None:
                 break
             first = len(self._running)
-            tokens = draw(logits, new)
+            tokens = draw_tokens(logits, new)
             ended += [attempt for attempt in new if attempt.status != "running"]
             # Where rows can begin anywhere, these may be on known ground again.
             attempts = [each for each in new if each.status == "running" and each.place and self._rows.shares]
@@ -184,11 +188,11 @@ class RefillBackend:
             self._seat([*self._running, *new], torch.cat([self._tokens.to(tokens), tokens]), [*range(first), *seated])
         return ended
 
-    def _walked(self, attempts: Sequence[Decoded], ended: list[Decoded]) -> list[Decoded]:
+    def _walked(self, attempts: Sequence[AttemptState], ended: list[AttemptState]) -> list[AttemptState]:
         """Let attempts draw tokens whose laws are known; return those that are not over."""
         alive = []
         for attempt in attempts:
-            walk(attempt)
+            walk_known(attempt)
             if attempt.status != "running":
                 ended.append(attempt)
             elif attempt.token_ids and not self._rows.shares:
@@ -197,7 +201,7 @@ class RefillBackend:
                 alive.append(attempt)
         return alive
 
-    def _join(self, attempt: Decoded) -> None:
+    def _join(self, attempt: AttemptState) -> None:
         """Give a row to an attempt whose newest token is to be computed, unless one with the same tokens has one."""
         place = attempt.place
         if place is not None and place.law is None and any(other.place is place for other in self._running):
@@ -208,13 +212,13 @@ class RefillBackend:
         newest = torch.tensor(attempt.token_ids[-1:], device=self._tokens.device)
         self._tokens = torch.cat([self._tokens, newest.to(self._tokens.dtype)])
 
-    def _seat(self, attempts: Sequence[Decoded], tokens: torch.Tensor, rows: Sequence[int]) -> None:
+    def _seat(self, attempts: Sequence[AttemptState], tokens: torch.Tensor, rows: Sequence[int]) -> None:
         """Keep these rows only."""
         order = self._rows.keep(rows) if len(rows) < len(attempts) else list(rows)
         self._running = [attempts[row] for row in order]
         self._tokens = tokens[torch.tensor(order, dtype=torch.long, device=tokens.device)]
 
-    def _take_ended(self) -> list[Decoded]:
+    def _take_ended(self) -> list[AttemptState]:
         keep = [row for row, attempt in enumerate(self._running) if attempt.status == "running"]
         ended = [attempt for attempt in self._running if attempt.status != "running"]
         if ended:
@@ -233,7 +237,7 @@ class RefillBackend:
         for attempt in waiting:
             self._join(attempt)
 
-    def _halve(self, attempts: Sequence[Decoded], error: torch.OutOfMemoryError) -> None:
+    def _halve(self, attempts: Sequence[AttemptState], error: torch.OutOfMemoryError) -> None:
         """Go on with half as many at once; those on their way begin again, and so do these, seated already or not."""
         self._size = halved(self._size, error)
         begun = {id(each.launch): each.launch for each in (*self._running, *self._waiting, *attempts)}.values()
@@ -255,6 +259,6 @@ class RefillBackend:
             raise
 
 
-def prefix_of(attempt: Decoded) -> Ids:
+def prefix_of(attempt: AttemptState) -> Ids:
     """Return prompt and tokens so far."""
     return (*attempt.launch.law.ids, *attempt.token_ids)

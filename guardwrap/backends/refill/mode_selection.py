@@ -13,7 +13,7 @@ import torch
 from transformers import GenerationConfig
 
 from guardwrap.backends.float32 import HALF, in_float32
-from guardwrap.backends.refill.row_states import Ids, Plain, Rows, Wave, anew, fresh_cache, run, taken_by
+from guardwrap.backends.refill.row_states import Ids, Plain, Rows, Wave, anew, fresh_cache, run_model, taken_by
 from guardwrap.backends.refill.slots import Slots
 from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.constraints.kinds.regex_analysis import filtered_warnings
@@ -146,8 +146,8 @@ def _rounding(model: Any) -> float:
         for start, end in [(0, 5), (5, 6), (6, 7), (7, 8)]:
             mask = torch.ones(1, end, dtype=torch.long, device=ids.device)
             positions = torch.arange(start, end, device=ids.device)[None]
-            logits = run(model, ids[:, start:end], mask, positions, past)
-            whole = run(model, ids[:, :end], mask, torch.arange(end, device=ids.device)[None], None)
+            logits = run_model(model, ids[:, start:end], mask, positions, past)
+            whole = run_model(model, ids[:, :end], mask, torch.arange(end, device=ids.device)[None], None)
             worst = max(worst, _apart(logits, whole))
     except torch.OutOfMemoryError:
         raise

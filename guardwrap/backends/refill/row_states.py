@@ -18,7 +18,7 @@ from transformers import Cache, DynamicCache
 from guardwrap.environment.transformers_internals import CACHE_NAMES
 from guardwrap.scheduling.backend import Ids
 
-__all__ = ["Ids", "Plain", "Rows", "Wave", "anew", "fresh_cache", "run", "taken_by"]
+__all__ = ["Ids", "Plain", "Rows", "Wave", "anew", "fresh_cache", "run_model", "taken_by"]
 
 
 class Rows(Protocol):
@@ -72,7 +72,9 @@ def _parameters(forward: Callable[..., Any]) -> frozenset[str]:
     return frozenset(inspect.signature(forward).parameters)
 
 
-def run(model: Any, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, past: Cache | None) -> torch.Tensor:
+def run_model(
+    model: Any, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, past: Cache | None
+) -> torch.Tensor:
     """Run the model; logits of the last position, ``[rows, vocabulary]``, float32."""
     return _run(model, ids, mask, positions, past, 1)[:, -1]
 
@@ -146,7 +148,7 @@ class Plain:
         for rows in lengths.values():
             ids = torch.stack([texts[row] for row in rows])
             mask = torch.ones_like(ids)
-            for row, logits in zip(rows, run(self._model, ids, mask, mask.cumsum(-1) - 1, None), strict=True):
+            for row, logits in zip(rows, run_model(self._model, ids, mask, mask.cumsum(-1) - 1, None), strict=True):
                 results[row] = logits
         return torch.stack(results)
 
@@ -179,7 +181,7 @@ class Wave:
             ids[row, longest - len(prompt) :] = torch.tensor(prompt, device=device)
             mask[row, longest - len(prompt) :] = 1
         self._past = fresh_cache(self._model)
-        logits = run(self._model, ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), self._past)
+        logits = run_model(self._model, ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), self._past)
         self._past.reorder_cache(rows)
         self._mask = mask[rows]
         return logits[rows]
@@ -196,4 +198,4 @@ class Wave:
         """See Rows."""
         self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=1)
         positions = self._mask.sum(-1, keepdim=True) - 1
-        return run(self._model, tokens[:, None], self._mask, positions, self._past)
+        return run_model(self._model, tokens[:, None], self._mask, positions, self._past)

@@ -10,7 +10,7 @@ import torch
 from transformers import Cache
 
 from guardwrap.backends.refill.prompt_tree import Prefix, Recent
-from guardwrap.backends.refill.row_states import Ids, fresh_cache, run
+from guardwrap.backends.refill.row_states import Ids, fresh_cache, run_model
 from guardwrap.environment.transformers_internals import (
     DummyLayer,
     DynamicLayer,
@@ -193,7 +193,7 @@ class Slots:
             self._lay_out(self._size[0], width, live)
         starts = torch.tensor(self._starts, device=tokens.device)[:, None]
         mask = (torch.arange(c.first, c.end + 1, device=tokens.device) >= starts).long()
-        logits = run(self._model, tokens[:, None], mask, c.end - starts, self._past)
+        logits = run_model(self._model, tokens[:, None], mask, c.end - starts, self._past)
         self._remember(remember or {})
         c.end += 1
         return logits
@@ -226,7 +226,7 @@ class Slots:
             row = torch.tensor([ids], device=self._model.device)
             mask = torch.ones_like(row)
             past = fresh_cache(self._model)
-            logits = run(self._model, row, mask, mask.cumsum(-1) - 1, past)
+            logits = run_model(self._model, row, mask, mask.cumsum(-1) - 1, past)
             found = Prefix(len(ids), past.layers, logits=logits)
             if (gone := self._prompts.put(ids, found)) is not None:
                 self._prefixes.drop(gone)
@@ -238,7 +238,7 @@ class Slots:
         past.layers = [found.layer(number) for number in range(len(found.root.layers))]
         rest = torch.tensor([ids[found.length :]], device=self._model.device)
         mask = torch.ones(1, len(ids), dtype=torch.long, device=rest.device)
-        run(self._model, rest, mask, torch.arange(found.length, len(ids), device=rest.device)[None], past)
+        run_model(self._model, rest, mask, torch.arange(found.length, len(ids), device=rest.device)[None], past)
         if any(_holds(layer) and layer.keys.shape[2] < rest.shape[1] for layer in past.layers):
             return Prefix(len(ids), past.layers)  # more than a sliding window keeps
         for end in range(found.length + 1, len(ids) + 1):

@@ -10,17 +10,17 @@ from typing import Any
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint, instead, shown
 from guardwrap.constraints.combinators import All
-from guardwrap.constraints.files.catalogue import catalogue_path
+from guardwrap.constraints.files.catalogue_files import catalogue_path
 from guardwrap.constraints.files.constraint_file import ConstraintFile, load
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import ConstraintError, SpecError
 from guardwrap.proposals import require_one
 
-__all__ = ["Own", "as_constraint_file", "catalogue"]
+__all__ = ["PerPromptOptions", "as_constraint_file", "catalogue"]
 
 
 @dataclass(frozen=True)
-class Own:
+class PerPromptOptions:
     """What one prompt of a call has of its own; None is the call's.
 
     Parameters

@@ -30,7 +30,7 @@ from guardwrap.constraints.base import Constraint, constraints_in, held, walk
 from guardwrap.constraints.combinators import All
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.files.proposal_fields import AnAdapter, AProposal, adapter_spelt, proposal_spelt
-from guardwrap.documents.editor_schema import describe, parameters, share, summary
+from guardwrap.documents.editor_schema import add_descriptions, parameters, share, summary
 from guardwrap.documents.limits import MAX_BYTES, MAX_DEPTH
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.documents.validation import Document, Invalid, read_document, validated
@@ -172,7 +172,7 @@ def json_schema() -> dict[str, Any]:
     schema = share(_a_file().json_schema(), "AnyKind")
     # pydantic puts whole docstrings there.
     for definition in (schema, *schema["$defs"].values()):
-        describe(definition, definition.get("description", ""))
+        add_descriptions(definition, definition.get("description", ""))
     for name in ("accepts", "rejects"):
         schema["$defs"]["_Examples"]["properties"][name]["description"] = parameters(ConstraintFile)[name]
     for name, reference in schema["$defs"]["AnyKind"]["discriminator"]["mapping"].items():

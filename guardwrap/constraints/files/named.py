@@ -11,12 +11,12 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import CoreSchema, core_schema
 
 from guardwrap.constraints.base import PYDANTIC_SCHEMA, Constraint
-from guardwrap.constraints.files.catalogue import catalogue_names, catalogue_path
+from guardwrap.constraints.files.catalogue_files import catalogue_names, catalogue_path
 from guardwrap.constraints.files.constraint_file import load_part
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.documents.validation import Elsewhere
-from guardwrap.documents.yaml_nodes import beside, one_line, reading_too, short
+from guardwrap.documents.yaml_nodes import one_line, path_beside, reading_too, short
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import ConstraintError, SpecError, nearest
 
@@ -45,7 +45,7 @@ def _ready_made(name: str) -> Constraint:
 def _of_the_file(given: _InAFile, info: ValidationInfo) -> Constraint:
     if PurePosixPath(given.file).is_absolute() or PureWindowsPath(given.file).anchor:
         raise ValueError(f"{short(given.file)} is an absolute path; name the file by its way from this one")
-    path = beside(given.file)
+    path = path_beside(given.file)
     if not path.exists():
         others = islice((other.name for other in path.parent.glob("*.y*ml")), 1000)
         raise ValueError(f"there is no file {short(str(path))}{nearest(path.name, others)}")

@@ -12,12 +12,20 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All
 from guardwrap.documents.validation import read_as
-from guardwrap.documents.yaml_nodes import beside, short
+from guardwrap.documents.yaml_nodes import path_beside, short
 from guardwrap.environment.package_data import CARD, CONFIG, PREFIX, adapters
 from guardwrap.errors import ConstraintError, UnknownName, nearest, quoted
 from guardwrap.proposals import HUB_ID, Adapter, Masked, Prompt
 
-__all__ = ["AProposal", "AnAdapter", "adapter_spelt", "demands", "misfit", "proposal_spelt", "trained_for_another"]
+__all__ = [
+    "AProposal",
+    "AnAdapter",
+    "adapter_misfit",
+    "adapter_spelt",
+    "demands",
+    "proposal_spelt",
+    "trained_for_another",
+]
 
 MOST_PARTS = 16
 """Of a constraint whose parts are tried together, as what another one is made of."""
@@ -74,7 +82,7 @@ def _located(source: str) -> str:
         if (name := source.removeprefix(PREFIX)) not in adapters():
             raise UnknownName("adapter", name, adapters())
         return source
-    path = beside(source)
+    path = path_beside(source)
     if path.is_dir() or Path(source).expanduser().is_dir():
         return str(path) if path.is_dir() else source
     if path.exists():
@@ -141,7 +149,7 @@ class _Trained(BaseModel):
     constraint_description: str = ""
 
 
-def misfit(adapter: Adapter, constraint: Constraint) -> str | None:
+def adapter_misfit(adapter: Adapter, constraint: Constraint) -> str | None:
     """Say in words that an adapter was trained for another constraint, by its card alone.
 
     Parameters

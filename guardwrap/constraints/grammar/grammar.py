@@ -9,13 +9,13 @@ from typing import Any, Literal, TypeVar
 from llguidance import LLMatcher
 
 from guardwrap.constraints.base import about, is_count, require
-from guardwrap.constraints.grammar.llguidance_matcher import Exhausted, Recogniser
+from guardwrap.constraints.grammar.llguidance_matcher import Exhausted, Matcher
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.utf8 import REPLACEMENT
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import VIEWS, View
 from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, time_limit
-from guardwrap.documents.yaml_nodes import beside, read_text
+from guardwrap.documents.yaml_nodes import path_beside, read_text
 from guardwrap.errors import CheckFailed
 
 __all__ = ["Grammar", "csv"]
@@ -77,7 +77,7 @@ class Grammar(TextConstraint):
         require((self.grammar is None) is not (file is None), "Grammar needs the grammar, or a file with it")
         require(file is None or isinstance(file, str), f"file must be a path, not {type(file).__name__}")
         if file is not None:  # the spelling is that of what stands in it
-            object.__setattr__(self, "grammar", read_text(beside(file)))
+            object.__setattr__(self, "grammar", read_text(path_beside(file)))
         require(isinstance(self.grammar, str), f"grammar must be a string, not {type(self.grammar).__name__}")
         require(isinstance(self.start, str), f"start must be the name of a rule, not {type(self.start).__name__}")
         require_choice(self.on, VIEWS, "on")
@@ -86,11 +86,11 @@ class Grammar(TextConstraint):
             self.recogniser  # noqa: B018
 
     @property
-    def recogniser(self) -> Recogniser:
+    def recogniser(self) -> Matcher:
         """What reads texts; a new one where the last gave up."""
-        found: Recogniser | None = self.__dict__.get("_recogniser")
+        found: Matcher | None = self.__dict__.get("_recogniser")
         if found is None or not found.alive:
-            found = self.__dict__["_recogniser"] = Recogniser(str(self.grammar), self.start)
+            found = self.__dict__["_recogniser"] = Matcher(str(self.grammar), self.start)
         return found
 
     def __getstate__(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class Grammar(TextConstraint):
     def holds(self, text: str) -> bool:
         """Parse one string."""
 
-        def is_sentence(recogniser: Recogniser) -> bool:
+        def is_sentence(recogniser: Matcher) -> bool:
             matcher = recogniser.follow(recogniser.begin(), text)
             return matcher is not None and recogniser.ends(matcher)
 
@@ -124,12 +124,12 @@ class Grammar(TextConstraint):
         return self._reading("") if self.on == "completion" else super().monitor()
 
     def _reading(self, text: str) -> _Reading:
-        def read(recogniser: Recogniser) -> _Reading:
+        def read(recogniser: Matcher) -> _Reading:
             return _Reading(self, text, recogniser, recogniser.follow(recogniser.begin(), text))
 
         return self._ask(read)
 
-    def _ask(self, question: Callable[[Recogniser], _Answer]) -> _Answer:
+    def _ask(self, question: Callable[[Matcher], _Answer]) -> _Answer:
         """Ask what reads texts; once more where other texts had used it up."""
         recogniser = self.recogniser
         try:
@@ -146,7 +146,7 @@ class _Reading(Monitor):
 
     grammar: Grammar
     text: str
-    recogniser: Recogniser
+    recogniser: Matcher
     matcher: LLMatcher | None  # None: no sentence begins like this
     lost: bool = False  # took too long, or too much
 

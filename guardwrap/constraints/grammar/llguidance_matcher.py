@@ -15,7 +15,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError, Unsatisfiable, nearest
 
-__all__ = ["Exhausted", "Recogniser"]
+__all__ = ["Exhausted", "Matcher"]
 
 # Of a grammar. What the library does with one cannot be interrupted; within these it takes at most 0.2 s. The grammar
 # of Python that comes with Lark has 391 and 198.
@@ -32,7 +32,7 @@ class Exhausted(Exception):
     """The library gave up: nothing is known about the text."""
 
 
-class Recogniser:
+class Matcher:
     """What reads texts by one grammar.
 
     All its matchers share a lexer, which grows with what they read. When it reaches its limit every one of them refuses

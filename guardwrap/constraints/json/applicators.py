@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from guardwrap.constraints.json.scalars import Limits, Pattern, Words
+from guardwrap.constraints.json.scalars import NumberRange, Pattern, Words
 from guardwrap.constraints.json.subschemas import Arrays, InPlace, Kind, Objects, Strings, Subschema
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.documents.time_limits import check_deadline
 
-__all__ = ["LITERALS", "SATISFIED", "UNDECIDED", "VIOLATED", "Children", "Plan"]
+__all__ = ["LITERALS", "SATISFIED", "UNDECIDED", "VIOLATED", "Applicators", "Children"]
 
 VIOLATED, UNDECIDED, SATISFIED = (int(verdict) for verdict in Verdict)  # plain, for they are compared all the time
 Verdicts = tuple[int, ...]
@@ -64,7 +64,7 @@ class _Logic(NamedTuple):
     dependent: tuple[tuple[str, int], ...]
 
 
-class Plan:
+class Applicators:
     """What is applied to one value of one kind.
 
     Parameters
@@ -93,7 +93,7 @@ class Plan:
             if rules is not None:
                 of_kind[kind].append((i, rules))
         self.strings: list[tuple[int, Strings]] = of_kind["string"]
-        self.numbers: list[tuple[int, Limits]] = of_kind["number"]
+        self.numbers: list[tuple[int, NumberRange]] = of_kind["number"]
         self.objects: list[tuple[int, Objects]] = of_kind["object"]
         self.arrays: list[tuple[int, Arrays]] = of_kind["array"]
         self.wants_value = any(node.asked for _, node in self.pending)

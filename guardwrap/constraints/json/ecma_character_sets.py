@@ -18,9 +18,9 @@ __all__ = [
     "NOT_A_LINE_END",
     "NO_BOUNDARY",
     "TOKEN",
-    "Refused",
+    "Untranslatable",
     "escape",
-    "plain",
+    "escape_character",
     "read_set",
 ]
 
@@ -32,7 +32,7 @@ def _words(text: str, separator: str | None = None) -> list[str]:
     return text.split(separator)
 
 
-class Refused(Exception):
+class Untranslatable(Exception):
     """What an expression has that is not translated.
 
     Parameters
@@ -48,11 +48,11 @@ class Refused(Exception):
         self.valid = valid
 
 
-def plain(code: int) -> str:
+def escape_character(code: int) -> str:
     """Spell a character outside sets."""
     char = chr(code)
     if 0xD800 <= code < 0xE000:
-        raise Refused("it has half of a surrogate pair; write the whole character", valid=True)
+        raise Untranslatable("it has half of a surrogate pair; write the whole character", valid=True)
     return char if code >= 0x80 or char.isalnum() or char in " _,:;<>=@!\"'%/`" else f"\\x{code:02x}"
 
 
@@ -144,8 +144,8 @@ def no_escape(spelling: str, i: int) -> NoReturn:
     """Say what is wrong with a backslash that begins no escape."""
     letter = spelling[i + 1 : i + 2]
     if not letter:
-        raise Refused("it ends with a backslash")
-    raise Refused(f"\\{letter} at position {i} is incomplete; {_INCOMPLETE[letter]}")
+        raise Untranslatable("it ends with a backslash")
+    raise Untranslatable(f"\\{letter} at position {i} is incomplete; {_INCOMPLETE[letter]}")
 
 
 def escape(token: re.Match[str]) -> tuple[int | str, int]:
@@ -156,7 +156,7 @@ def escape(token: re.Match[str]) -> tuple[int | str, int]:
         if token["four"] and 0xD800 <= code < 0xDC00 and (low := _LOW.match(token.string, end)):
             return 0x10000 + ((code & 0x3FF) << 10) + (int(low[1], 16) & 0x3FF), low.end()
         if code > _LAST:
-            raise Refused(f"{token[0][:20]} is beyond the last character, U+10FFFF")
+            raise Untranslatable(f"{token[0][:20]} is beyond the last character, U+10FFFF")
         return code, end
     if token["control"]:
         return ord(token["control"]) % 32, end
@@ -169,7 +169,7 @@ def escape(token: re.Match[str]) -> tuple[int | str, int]:
         return _CONTROLS[single], end
     if single.isascii() and single.isalpha():
         way_out = _INSTEAD.get(single, f"to look for the letter, write {single}")
-        raise Refused(f"\\{single} at position {token.start()} is no escape of it; {way_out}")
+        raise Untranslatable(f"\\{single} at position {token.start()} is no escape of it; {way_out}")
     return ord(single), end
 
 
@@ -196,7 +196,7 @@ def _property(spelling: str) -> str:
             pass
         else:
             return f"\\{has}{{{known}}}"
-    raise Refused(f"\\{spelling[:60]} names no Unicode property that is known", valid=True)
+    raise Untranslatable(f"\\{spelling[:60]} names no Unicode property that is known", valid=True)
 
 
 def read_set(spelling: str, i: int, *, negated: bool) -> tuple[str, int]:
@@ -211,7 +211,7 @@ def read_set(spelling: str, i: int, *, negated: bool) -> tuple[str, int]:
             first, last = _character(items[k]), _character(items[k + 2])
             if isinstance(first, int) and isinstance(last, int):
                 if first > last:
-                    raise Refused(f"a range in the set that ends at position {end - 1} is out of order")
+                    raise Untranslatable(f"a range in the set that ends at position {end - 1} is out of order")
                 found.append(f"{_in_set(first)}-{_in_set(last)}")
             else:  # the hyphen is a character beside a class, as in [\w-.]
                 found += [each if isinstance(each, str) else _in_set(each) for each in (first, ord("-"), last)]
@@ -239,17 +239,17 @@ def _parts(spelling: str, i: int) -> Iterator[tuple[int | str, int]]:
     while (char := spelling[i : i + 1]) != "]":
         check_deadline()
         if not char:
-            raise Refused(f"the set at position {start} is not closed; to look for a bracket, write \\[")
+            raise Untranslatable(f"the set at position {start} is not closed; to look for a bracket, write \\[")
         if char == "\\":
             token = TOKEN.match(spelling, i)
             if token is None or token["other"]:
                 no_escape(spelling, i)
             if token["number"] or token["back"] is not None or token["single"] == "B":
-                raise Refused(f"{token[0][:20]} at position {i} may not stand in a set")
+                raise Untranslatable(f"{token[0][:20]} at position {i} may not stand in a set")
             item, i = (0x08, token.end()) if token["single"] == "b" else escape(token)
         else:
             item, i = _HYPHEN if char == "-" else ord(char), i + 1
         if isinstance(item, int) and item != _HYPHEN:
-            plain(item)
+            escape_character(item)
         yield item, i
     yield "", i + 1

@@ -19,10 +19,10 @@ from guardwrap.constraints.json.ecma_character_sets import (
     NONE,
     NOT_A_LINE_END,
     TOKEN,
-    Refused,
+    Untranslatable,
     escape,
+    escape_character,
     no_escape,
-    plain,
     read_set,
 )
 from guardwrap.constraints.kinds.regex_analysis import compile_pattern
@@ -71,7 +71,7 @@ def translate(spelling: str) -> str:
     """
     try:
         return _translated(spelling)
-    except Refused as refused:
+    except Untranslatable as refused:
         raise ConstraintError(
             f"invalid regular expression {quoted(spelling[:80])} (JSON Schema uses ECMA-262): {refused}"
         ) from None
@@ -81,7 +81,7 @@ def is_expression(text: str) -> bool:
     """Whether a text is an expression of ECMA-262, as large as ``compile_pattern`` allows."""
     try:
         compile_pattern(_translated(text), spelling=text)
-    except Refused as refused:
+    except Untranslatable as refused:
         return refused.valid
     except ConstraintError:
         return False
@@ -164,16 +164,18 @@ def _translated(spelling: str) -> str:
             state.add(BOUNDARY if token["single"] == "b" else NO_BOUNDARY, None)
         else:
             meant, i = escape(token)
-            state.add(plain(meant) if isinstance(meant, int) else f"[{meant}]" if meant else NONE, _NO_GROUPS)
+            state.add(
+                escape_character(meant) if isinstance(meant, int) else f"[{meant}]" if meant else NONE, _NO_GROUPS
+            )
     if state.open:
-        raise Refused("a group is not closed; to look for a parenthesis, write \\(")
+        raise Untranslatable("a group is not closed; to look for a parenthesis, write \\(")
     unsafe = _union(state.unsafe) if state.back else set()
     for place, shown, target in state.back:
         number = state.names.get(target, 0) if isinstance(target, str) else target
         if not 0 < number <= state.captures:
-            raise Refused(f"{shown} refers to no group")
+            raise Untranslatable(f"{shown} refers to no group")
         if number in unsafe or isinstance(target, str):
-            raise Refused(f"{shown} {_UNSAFE}", valid=True)
+            raise Untranslatable(f"{shown} {_UNSAFE}", valid=True)
         # One to a group that has matched nothing matches the empty string.
         state.pieces[place] = f"(?({number})\\{number})"
     return "".join(state.pieces)
@@ -201,14 +203,16 @@ def _open(state: _State, token: re.Match[str]) -> None:
     if token["special"] is not None:
         where = f"{opening!r} at position {token.start()}"
         if token["special"] in tuple("ims-"):
-            raise Refused(f"{where}: flags cannot be translated; spell letters in both cases, as [aA]", valid=True)
+            raise Untranslatable(
+                f"{where}: flags cannot be translated; spell letters in both cases, as [aA]", valid=True
+            )
         known = "(...), (?:...), (?<name>...), (?=...), (?!...), (?<=...) and (?<!...)"
-        raise Refused(f"{where} begins no group; its groups are {known}")
+        raise Untranslatable(f"{where} begins no group; its groups are {known}")
     if name is not None:
         if not name.replace("$", "_").isidentifier():
-            raise Refused(f"{name[:40]!r} is no name of a group; use letters, digits and _")
+            raise Untranslatable(f"{name[:40]!r} is no name of a group; use letters, digits and _")
         if name in state.names:
-            raise Refused(f"two groups have the name {name[:40]!r}; give one of them another", valid=True)
+            raise Untranslatable(f"two groups have the name {name[:40]!r}; give one of them another", valid=True)
         state.names[name] = state.captures + 1
         opening = "("
     state.open.append(_Group(opening, state.captures))
@@ -218,7 +222,7 @@ def _open(state: _State, token: re.Match[str]) -> None:
 
 def _close(state: _State) -> None:
     if not state.open:
-        raise Refused("a parenthesis closes no group; to look for one, write \\)")
+        raise Untranslatable("a parenthesis closes no group; to look for one, write \\)")
     group = state.open.pop()
     inner = range(group.captures + 1, state.captures + 1)
     if group.opening == "(":
@@ -232,10 +236,10 @@ def _close(state: _State) -> None:
 def _repeat(state: _State, token: re.Match[str]) -> None:
     where = f"{token['repeat'][:20]!r} at position {token.start()}"
     if state.last is None:
-        raise Refused(f"{where} repeats nothing; a quantifier comes once, after a character, a set or a group")
+        raise Untranslatable(f"{where} repeats nothing; a quantifier comes once, after a character, a set or a group")
     least, most = (token[name] or "" for name in ("least", "most"))
     if most and (len(most.lstrip("0")), most.lstrip("0")) < (len(least.lstrip("0")), least.lstrip("0")):
-        raise Refused(f"{where} has its numbers out of order")
+        raise Untranslatable(f"{where} has its numbers out of order")
     state.unsafe.append(state.last)
     state.add(token["repeat"], None)
 
@@ -262,8 +266,8 @@ def _character(state: _State, token: re.Match[str]) -> None:
     elif char == "\\":
         no_escape(token.string, place)
     elif char == "{" and re.compile(r"\{,[0-9]+\}").match(token.string, place):
-        raise Refused(f"'{{,' at position {place} begins no quantifier; write {{0,n}}")
+        raise Untranslatable(f"'{{,' at position {place} begins no quantifier; write {{0,n}}")
     elif char == "]" and state.has_empty_set:
-        raise Refused("a ']' right after '[' or '[^' ends an empty set; to look for it, write \\]")
+        raise Untranslatable("a ']' right after '[' or '[^' ends an empty set; to look for it, write \\]")
     else:
-        state.add(plain(ord(char)), _NO_GROUPS)
+        state.add(escape_character(ord(char)), _NO_GROUPS)

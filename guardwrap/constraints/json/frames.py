@@ -10,7 +10,7 @@ from typing import Any
 
 from rpds import HashTrieSet
 
-from guardwrap.constraints.json.applicators import SATISFIED, UNDECIDED, VIOLATED, Children, Plan, Verdicts
+from guardwrap.constraints.json.applicators import SATISFIED, UNDECIDED, VIOLATED, Applicators, Children, Verdicts
 from guardwrap.constraints.json.keywords import canonical
 from guardwrap.constraints.json.subschemas import Objects, Subschema
 from guardwrap.documents.time_limits import check_deadline
@@ -57,7 +57,7 @@ class Frame:
         Whether its value is needed once it is finished.
     """
 
-    def __init__(self, above: Frame | None, plan: Plan, *, is_object: bool, keeps: bool) -> None:
+    def __init__(self, above: Frame | None, plan: Applicators, *, is_object: bool, keeps: bool) -> None:
         self.above = above
         self.plan = plan
         self.is_object = is_object
@@ -80,7 +80,7 @@ class Frame:
         return made
 
 
-def raised(frame: Frame | None, plan: Plan, before: Verdicts | None, total: Verdicts) -> Frame | None:
+def raised(frame: Frame | None, plan: Applicators, before: Verdicts | None, total: Verdicts) -> Frame | None:
     """Tell the frame around a value what is newly violated of it.
 
     Parameters
@@ -169,7 +169,7 @@ def naming(frame: Frame, prefix: str) -> Frame:
     return _never(frame, [i for i, keys in frame.plan.closed if not keys.may_become(prefix, frame.seen)])
 
 
-def named(frame: Frame, plan: Plan, before: Verdicts, total: Verdicts, key: str) -> Frame:
+def named(frame: Frame, plan: Applicators, before: Verdicts, total: Verdicts, key: str) -> Frame:
     """Return a frame that has read a key.
 
     Parameters
@@ -205,7 +205,7 @@ def named(frame: Frame, plan: Plan, before: Verdicts, total: Verdicts, key: str)
     return decided(frame, changes, again=again) if changes or again else frame
 
 
-def ended(frame: Frame | None, plan: Plan, before: Verdicts | None, total: Verdicts, value: Any) -> Frame | None:
+def ended(frame: Frame | None, plan: Applicators, before: Verdicts | None, total: Verdicts, value: Any) -> Frame | None:
     """Return the frame around a value that is finished.
 
     Parameters
@@ -238,7 +238,7 @@ def ended(frame: Frame | None, plan: Plan, before: Verdicts | None, total: Verdi
     return decided(frame, changes) if changes else frame
 
 
-def _told(frame: Frame, plan: Plan, before: Verdicts | None, total: Verdicts) -> Frame:
+def _told(frame: Frame, plan: Applicators, before: Verdicts | None, total: Verdicts) -> Frame:
     """Return a frame that knows what became of a value or key that is finished."""
     unsure = frame.unsure
     for root, place in enumerate(plan.roots):

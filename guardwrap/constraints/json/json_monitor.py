@@ -8,17 +8,25 @@ from enum import IntEnum, auto
 from typing import Any, Self
 
 from guardwrap.constraints.json import frames, lexical
-from guardwrap.constraints.json.applicators import LITERALS, SATISFIED, UNDECIDED, VIOLATED, Children, Plan, Verdicts
+from guardwrap.constraints.json.applicators import (
+    LITERALS,
+    SATISFIED,
+    UNDECIDED,
+    VIOLATED,
+    Applicators,
+    Children,
+    Verdicts,
+)
 from guardwrap.constraints.json.frames import Dead, Frame
 from guardwrap.constraints.json.subschemas import Kind, Schema, Subschema
 from guardwrap.constraints.utf8 import REPLACEMENT
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, check_deadline, time_limit
 
-__all__ = ["Plans", "Reading"]
+__all__ = ["ApplicatorCache", "JSONMonitor"]
 
 
-class Plans:
+class ApplicatorCache:
     """The plans of a schema, made when they are first needed.
 
     Parameters
@@ -31,14 +39,14 @@ class Plans:
 
     def __init__(self, schema: Schema) -> None:
         self.top = (schema.top,)
-        self._made: dict[tuple[tuple[Subschema, ...], Kind], Plan] = {}
+        self._made: dict[tuple[tuple[Subschema, ...], Kind], Applicators] = {}
         self._size = 0
 
-    def of(self, nodes: tuple[Subschema, ...], kind: Kind) -> Plan:
+    def of(self, nodes: tuple[Subschema, ...], kind: Kind) -> Applicators:
         """Return the plan for a value."""
         found = self._made.get((nodes, kind))
         if found is None:
-            found = Plan(nodes, kind)
+            found = Applicators(nodes, kind)
             self._size += 20 + len(found.nodes)
             if self._size > self.LARGEST:
                 self._made, self._size = {}, 0
@@ -66,7 +74,7 @@ _SPACE = frozenset(" \t\n\r")
 _GAPS = frozenset(":,")
 
 
-class Reading(Monitor):
+class JSONMonitor(Monitor):
     """Where a text that is read under a schema stands. Only one that is being made changes.
 
     Parameters
@@ -79,7 +87,7 @@ class Reading(Monitor):
 
     verdict: Verdict = Verdict.UNDECIDED
 
-    def __init__(self, plans: Plans, *, compact: bool) -> None:
+    def __init__(self, plans: ApplicatorCache, *, compact: bool) -> None:
         self._plans = plans
         self._compact = compact
         self._want = _Want.VALUE
@@ -153,12 +161,12 @@ class Reading(Monitor):
         made.__dict__.update(self.__dict__)
         return made
 
-    def _over(self, verdict: Verdict) -> Reading:
+    def _over(self, verdict: Verdict) -> JSONMonitor:
         made = self._copy()
         made._want, made._frame, made.verdict = _Want.NOTHING, None, verdict
         return made
 
-    def _read(self, text: str) -> Reading:
+    def _read(self, text: str) -> JSONMonitor:
         if self._want is _Want.NOTHING or not text:
             return self
         made = self._copy()
@@ -235,7 +243,7 @@ class Reading(Monitor):
 
     # ------------------------------------------------------------------------------- strings, numbers and words
 
-    def _begin(self, child: Children | None, kind: Kind) -> Plan:
+    def _begin(self, child: Children | None, kind: Kind) -> Applicators:
         """Begin a value of a kind, or a key; what allows none of that kind is violated at once."""
         plan = self._plans.of(self._plans.top if child is None else child.nodes, kind)
         frame = self._frame = frames.raised(self._frame, plan, None, plan.total)
@@ -311,7 +319,7 @@ class Reading(Monitor):
         if not lexical.NUMBER.fullmatch(digits):
             raise Dead
         try:
-            value = lexical.number(digits)
+            value = lexical.exact_number(digits)
         except (ValueError, OverflowError):  # beyond reading
             raise Dead from None
 
@@ -358,9 +366,9 @@ class Reading(Monitor):
 
 
 _CLOSING = {_Want.FIRST_ITEM: "]", _Want.FIRST_KEY: "}"}
-_STEPS: dict[_Want, Callable[[Reading, str, int], int]] = {
-    _Want.STRING: Reading._string,
-    _Want.NAME: Reading._string,
-    _Want.NUMBER: Reading._number,
-    _Want.WORD: Reading._word,
+_STEPS: dict[_Want, Callable[[JSONMonitor, str, int], int]] = {
+    _Want.STRING: JSONMonitor._string,
+    _Want.NAME: JSONMonitor._string,
+    _Want.NUMBER: JSONMonitor._number,
+    _Want.WORD: JSONMonitor._word,
 }

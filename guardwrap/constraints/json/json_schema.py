@@ -15,10 +15,10 @@ from pydantic_core import core_schema
 from guardwrap.constraints.base import about, require, shown
 from guardwrap.constraints.json import lexical
 from guardwrap.constraints.json.formats import names_format
-from guardwrap.constraints.json.json_monitor import Plans, Reading
-from guardwrap.constraints.json.python_types import adapter_of, is_type, schema_of
+from guardwrap.constraints.json.json_monitor import ApplicatorCache, JSONMonitor
+from guardwrap.constraints.json.python_types import is_type, schema_of, type_adapter_of
 from guardwrap.constraints.json.schema_files import read_schema_file
-from guardwrap.constraints.json.schema_validation import misfit, read_schema
+from guardwrap.constraints.json.schema_validation import read_schema, schema_misfit
 from guardwrap.constraints.json.subschemas import Schema
 from guardwrap.constraints.kinds.function import importable, qualified
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
@@ -132,12 +132,12 @@ class JSONSchema(TextConstraint):
         if is_type(self.schema):
             require(self.type is None, "give a type as schema or as type, not both")
             object.__setattr__(self, "type", self.schema)
-            object.__setattr__(self, "schema", schema_of(adapter_of(self.schema)))
+            object.__setattr__(self, "schema", schema_of(type_adapter_of(self.schema)))
         if not isinstance(self.schema, dict | bool):
             raise ConstraintError(f"a schema must be a mapping, true or false, or a type, not {shown(self.schema)}")
         try:
             # A private copy, and proof that the schema is JSON.
-            object.__setattr__(self, "schema", lexical.load(json.dumps(self.schema, allow_nan=False)))
+            object.__setattr__(self, "schema", lexical.load_json(json.dumps(self.schema, allow_nan=False)))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ConstraintError(f"schema is not JSON: {first_line(error)}") from None
         # What is wrong is reported here, not at the first text; and a copy has the name of this one's type.
@@ -155,7 +155,7 @@ class JSONSchema(TextConstraint):
     @cached_property
     def adapter(self) -> TypeAdapter[Any] | None:
         """What makes values of the type."""
-        return None if self.type is None else adapter_of(self.type)
+        return None if self.type is None else type_adapter_of(self.type)
 
     @cached_property
     def title(self) -> str:
@@ -215,7 +215,7 @@ class JSONSchema(TextConstraint):
         if not self.accepts(text):
             raise UsageError(f"{self.title} does not hold for this text, so it is not parsed")
         text = fenced(text)[0] if self.where == "fenced" else text
-        return lexical.load(text) if self.adapter is None else self.adapter.validate_json(text)
+        return lexical.load_json(text) if self.adapter is None else self.adapter.validate_json(text)
 
     def holds(self, text: str) -> bool:
         """Parse and validate one string."""
@@ -260,7 +260,7 @@ class JSONSchema(TextConstraint):
             value = lexical.load_exact(text)
         except (ValueError, OverflowError, RecursionError) as error:
             return f"is not JSON: {first_line(error).partition(' (char')[0]}"
-        if (unfit := misfit(self.validator, value)) is not None:
+        if (unfit := schema_misfit(self.validator, value)) is not None:
             return unfit
         if self.whitespace == "compact" and not lexical.is_compact(text):
             return "has white space that whitespace='compact' refuses"
@@ -281,9 +281,11 @@ class JSONSchema(TextConstraint):
         return self._reading if self.where == "text" and self.on == "completion" else super().monitor()
 
     @cached_property
-    def _reading(self) -> Reading:
+    def _reading(self) -> JSONMonitor:
         dynamic = self.validator._resolver.references.ambiguous
-        return Reading(Plans(Schema(self.validator, dynamic=dynamic)), compact=self.whitespace == "compact")
+        return JSONMonitor(
+            ApplicatorCache(Schema(self.validator, dynamic=dynamic)), compact=self.whitespace == "compact"
+        )
 
 
 def fenced(text: str) -> list[str]:

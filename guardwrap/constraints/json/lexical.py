@@ -8,7 +8,16 @@ import re
 from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
 
-__all__ = ["Exact", "has_lone_surrogate", "is_compact", "is_multiple", "is_whole", "load", "load_exact", "number"]
+__all__ = [
+    "Exact",
+    "exact_number",
+    "has_lone_surrogate",
+    "is_compact",
+    "is_multiple",
+    "is_whole",
+    "load_exact",
+    "load_json",
+]
 
 
 class Exact(Decimal):
@@ -18,7 +27,7 @@ class Exact(Decimal):
         return str(self)
 
 
-def load(text: str) -> Any:
+def load_json(text: str) -> Any:
     """Return the value of a JSON text.
 
     Raises
@@ -33,7 +42,7 @@ def load(text: str) -> Any:
 
 
 def load_exact(text: str) -> Any:
-    """Return the value of a JSON text, with ``Exact`` for what is not spelled as an integer; errors as for ``load``."""
+    """Return the value of a JSON text, with ``Exact`` for numbers that are not integers; errors as ``load_json``."""
     return _load(text, _exact)
 
 
@@ -57,7 +66,7 @@ def has_lone_surrogate(text: str) -> bool:
     return "\\" in _WHOLE_ESCAPE.sub("", text) or SURROGATE.search(text) is not None
 
 
-def number(digits: str) -> int | Exact:
+def exact_number(digits: str) -> int | Exact:
     """Return the exact value of a number that is spelled as JSON does; the errors are those of ``load_exact``."""
     return _exact(digits) if any(char in digits for char in ".eE") else _whole(digits)
 

@@ -11,7 +11,7 @@ from pydantic_core import SchemaError
 
 from guardwrap.errors import ConstraintError
 
-__all__ = ["adapter_of", "is_type", "schema_of"]
+__all__ = ["is_type", "schema_of", "type_adapter_of"]
 
 
 def is_type(given: object) -> bool:
@@ -19,7 +19,7 @@ def is_type(given: object) -> bool:
     return isinstance(given, type | TypeAdapter) or typing.get_origin(given) is not None
 
 
-def adapter_of(given: Any) -> TypeAdapter[Any]:
+def type_adapter_of(given: Any) -> TypeAdapter[Any]:
     """Return what makes values of a type.
 
     Raises

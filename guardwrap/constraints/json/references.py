@@ -20,13 +20,13 @@ from guardwrap.constraints.json.drafts import DRAFT_2019, DRAFTS, UNDECLARED, Dr
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError
 
-__all__ = ["Known", "Place", "References", "Scope", "meta_schemas"]
+__all__ = ["Known", "References", "SchemaPlace", "Scope", "meta_schemas"]
 
 HERE = "urn:guardwrap:schema"  # unless the schema has an $id
 _REFERRING = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
-class Place(NamedTuple):
+class SchemaPlace(NamedTuple):
     """A schema and where it stands.
 
     Parameters
@@ -98,7 +98,7 @@ class Scope:
     _base_uri: str
     entered: tuple[str, ...]
 
-    def into(self, place: Place) -> Resolved:
+    def into(self, place: SchemaPlace) -> Resolved:
         """Enter a schema."""
         if place.base == self._base_uri:
             return Resolved(place.contents, self)
@@ -110,7 +110,7 @@ class Scope:
         contents = resource.contents
         if isinstance(contents, bool) or "$id" not in contents:
             return self
-        return self.into(Place(contents, contents["$id"])).resolver  # a whole URI by now
+        return self.into(SchemaPlace(contents, contents["$id"])).resolver  # a whole URI by now
 
     def lookup(self, reference: str) -> Resolved:
         """Follow a ``$ref``."""
@@ -122,7 +122,7 @@ class Scope:
         dynamic, name = self.references.dynamic, unquote(urldefrag(reference).fragment)
         if (place.base, name) in dynamic:
             outermost = next((uri for uri in self.entered if (uri, name) in dynamic), place.base)
-            place = Place(dynamic[outermost, name], outermost)
+            place = SchemaPlace(dynamic[outermost, name], outermost)
         return self.into(place)
 
 
@@ -152,7 +152,7 @@ class References:
     resources: dict[str, Any] = field(default_factory=dict)
     anchors: dict[tuple[str, str], Any] = field(default_factory=dict)
     dynamic: dict[tuple[str, str], Any] = field(default_factory=dict)
-    found: dict[tuple[str, str], Place] = field(default_factory=dict)
+    found: dict[tuple[str, str], SchemaPlace] = field(default_factory=dict)
     twice: set[Any] = field(default_factory=set)
     unread: list[Known] = field(default_factory=list)
 
@@ -168,10 +168,10 @@ class References:
         base = HERE if uri is None else joined("", uri)
         if uri is None:
             self.resources[base] = schema
-        self.add(Place(schema, HERE if uri is None else ""))
+        self.add(SchemaPlace(schema, HERE if uri is None else ""))
         return Scope(self, base, (base,))
 
-    def add(self, top: Place, *, names: bool = True) -> None:
+    def add(self, top: SchemaPlace, *, names: bool = True) -> None:
         """Take in a schema and all in it.
 
         Parameters
@@ -204,7 +204,7 @@ class References:
                 self._add_dynamic(schema, base, draft)
             known = self.known[id(schema)] = Known(schema, base, draft, is_named)
             self.unread.append(known)
-            todo += [Place(container[key], base, draft) for _, container, key in subschemas(schema, draft)]
+            todo += [SchemaPlace(container[key], base, draft) for _, container, key in subschemas(schema, draft)]
         if "$dynamicAnchor" in unexpected or (unexpected and refers):  # else the names change nothing
             key = min(unexpected)
             raise ConstraintError(f"schema refers to one with {key} where none is expected; move it to $defs")
@@ -223,7 +223,7 @@ class References:
                 raise ConstraintError(f"two schemas in the schema have the {name}; give one of them another")
             self.twice.add(key)
 
-    def follow(self, reference: str, base: str) -> Place:
+    def follow(self, reference: str, base: str) -> SchemaPlace:
         """Find what a reference refers to. It may be where no schema is expected, and then is to be taken in.
 
         Parameters
@@ -260,12 +260,12 @@ class References:
         self.found[base, reference] = place
         return place
 
-    def _at(self, uri: str, fragment: str) -> Place | None:
+    def _at(self, uri: str, fragment: str) -> SchemaPlace | None:
         """Return what a fragment of a resource stands for."""
         schema, base, draft = self.resources[uri], uri, UNDECLARED
         if not fragment.startswith("/"):
             named = self.anchors.get((uri, fragment)) if fragment else schema
-            return None if named is None else Place(named, uri)
+            return None if named is None else SchemaPlace(named, uri)
         if id(schema) in self.known:
             draft = self.known[id(schema)].draft
         for step in fragment[1:].split("/"):
@@ -277,7 +277,7 @@ class References:
                 return None
             if id(schema) in self.known:
                 _, base, draft, _ = self.known[id(schema)]
-        return Place(schema, base, draft)
+        return SchemaPlace(schema, base, draft)
 
 
 def _item(items: list[Any], key: str) -> Any:

@@ -11,7 +11,7 @@ from guardwrap.constraints.json.drafts import WHOLE
 from guardwrap.constraints.json.lexical import Exact, is_whole
 from guardwrap.documents.time_limits import check_deadline, within
 
-__all__ = ["Limits", "Pattern", "Words", "limits_of"]
+__all__ = ["NumberRange", "Pattern", "Words", "limits_of"]
 
 
 class Words:
@@ -109,7 +109,7 @@ def _checkpoint(length: int) -> int:
 _LEAST, _MOST = Exact("-Infinity"), Exact("Infinity")
 
 
-class Limits(NamedTuple):
+class NumberRange(NamedTuple):
     """What is said of numbers.
 
     Parameters
@@ -157,7 +157,7 @@ class Limits(NamedTuple):
         return possible and all(_one_begins(chosen, digits) for chosen in self.choices)
 
 
-def limits_of(schema: dict[str, Any], choices: list[list[int | Exact]], integer: str) -> Limits | None:
+def limits_of(schema: dict[str, Any], choices: list[list[int | Exact]], integer: str) -> NumberRange | None:
     """Return what a subschema says of numbers, if anything.
 
     Parameters
@@ -172,7 +172,7 @@ def limits_of(schema: dict[str, Any], choices: list[list[int | Exact]], integer:
     names = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
     if integer == "number" and not choices and not names & schema.keys():
         return None
-    return Limits(
+    return NumberRange(
         integer=integer,
         least=schema.get("minimum", _LEAST),
         above=schema.get("exclusiveMinimum"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from guardwrap.documents.limits import MAX_DEPTH, MAX_VALUES
 from guardwrap.documents.time_limits import check_deadline
-from guardwrap.documents.yaml_nodes import Reader, beside, compose, one_line, read_text, short
+from guardwrap.documents.yaml_nodes import NodeReader, compose, one_line, path_beside, read_text, short
 from guardwrap.errors import SpecError
 
 __all__ = ["read_schema_file"]
@@ -26,10 +26,10 @@ def read_schema_file(name: str) -> Any:
     SpecError
         If it cannot be read, or is too large.
     """
-    path = str(beside(name))
+    path = str(path_beside(name))
     text = read_text(path)
     if not path.endswith(".json"):
-        return Reader(path).read(compose(text, path, "a schema is a mapping or a bool"))
+        return NodeReader(path).read(compose(text, path, "a schema is a mapping or a bool"))
     try:
         found = json.loads(text, object_pairs_hook=_without_repeats)
     except json.JSONDecodeError as error:

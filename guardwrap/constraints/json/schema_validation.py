@@ -21,7 +21,7 @@ from guardwrap.documents.time_limits import check_deadline
 from guardwrap.documents.yaml_nodes import one_line, short
 from guardwrap.errors import ConstraintError, nearest
 
-__all__ = ["misfit", "read_schema"]
+__all__ = ["read_schema", "schema_misfit"]
 
 _MOST_ERRORS = 100
 """That are looked at to name one: a long list may have one an item."""
@@ -189,7 +189,7 @@ _SPELLED_OTHERWISE: dict[tuple[str | int, type], str] = {
 }
 
 
-def misfit(validator: Any, value: Any) -> str | None:
+def schema_misfit(validator: Any, value: Any) -> str | None:
     """Return what in a value does not fit the schema, and where, in one line; None where all of it fits."""
     errors = list(islice(validator.iter_errors(value), _MOST_ERRORS))
     if not errors:

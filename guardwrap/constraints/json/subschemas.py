@@ -13,7 +13,7 @@ from referencing.jsonschema import DRAFT202012
 from guardwrap.constraints.json.drafts import WHOLE
 from guardwrap.constraints.json.ecma_patterns import Expression
 from guardwrap.constraints.json.lexical import Exact
-from guardwrap.constraints.json.scalars import Limits, Pattern, Words, limits_of
+from guardwrap.constraints.json.scalars import NumberRange, Pattern, Words, limits_of
 from guardwrap.constraints.kinds.regex_analysis import extent
 from guardwrap.documents.time_limits import check_deadline
 
@@ -153,7 +153,7 @@ class Subschema:
         self.containers = tuple(tuple(self._synthetic(_like(value)) for value in found.containers) for found in kept)
         self.strings = self._strings(schema, tuple(Words(found.strings) for found in kept))
         integer = next((name for name in ("number", "integer", WHOLE) if names and name in names), "number")
-        self.limits: Limits | None = limits_of(schema, [found.numbers for found in kept], integer)
+        self.limits: NumberRange | None = limits_of(schema, [found.numbers for found in kept], integer)
         self.objects = self._objects(schema) if _OF_OBJECTS & schema.keys() else None
         self.arrays = self._arrays(schema) if _OF_ARRAYS & schema.keys() else None
         self.in_place = self._in_place(schema)

@@ -24,7 +24,7 @@ from guardwrap.documents.limits import MAX_FIXED, MAX_ITEMS, MAX_SETS, count_ite
 from guardwrap.documents.time_limits import check_deadline, within
 from guardwrap.errors import ConstraintError, quoted
 
-__all__ = ["Extent", "compile_pattern", "extent", "filtered_warnings", "kinds"]
+__all__ = ["Extent", "character_kinds", "compile_pattern", "extent", "filtered_warnings"]
 
 _CONSUMING = {op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY}
 _BEGINNINGS = {op.AT_BEGINNING, op.AT_BEGINNING_STRING}
@@ -251,7 +251,7 @@ _MOST_SETS = 100  # different ones in an expression; one with more is not looked
 
 
 @lru_cache(1024)
-def kinds(pattern: str, flags: tuple[str, ...], partial: bytes) -> str | None:
+def character_kinds(pattern: str, flags: tuple[str, ...], partial: bytes) -> str | None:
     """Return one character of each kind that an expression tells apart, of those that begin with these bytes.
 
     Parameters

@@ -13,7 +13,7 @@ import regex
 from guardwrap.constraints.base import Constraint, about, is_count, is_number, require, shown
 from guardwrap.constraints.kinds import regex_analysis
 from guardwrap.constraints.verdicts import Verdict
-from guardwrap.constraints.views import VIEWS, View, sentences, settled, view
+from guardwrap.constraints.views import VIEWS, View, sentences, settled_parts, view
 from guardwrap.documents.time_limits import (
     CHECK_SECONDS,
     VERDICT_SECONDS,
@@ -105,7 +105,7 @@ class TextConstraint(Constraint):
             return Verdict.UNDECIDED
 
     def _settled_verdict(self, prefix: str) -> Verdict:
-        parts = settled(prefix, self.on)
+        parts = settled_parts(prefix, self.on)
         try:
             if not all(self.holds(text) for text in parts):
                 return Verdict.VIOLATED
@@ -213,7 +213,7 @@ class Regex(TextConstraint):
     def spelled_with(self, partial: bytes, /) -> str | None:
         """Return one character of each kind that the expression tells apart, in a full match that only consumes."""
         known = self.match == "fullmatch" and self.consuming and self.on == "completion"
-        return regex_analysis.kinds(self.pattern, tuple(self.flags), partial) if known else None
+        return regex_analysis.character_kinds(self.pattern, tuple(self.flags), partial) if known else None
 
     def holds(self, text: str) -> bool:
         """Match one string."""

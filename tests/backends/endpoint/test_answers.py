@@ -7,7 +7,7 @@ import math
 import pytest
 
 from guardwrap import GuardedGenerator, Prompt, Regex
-from guardwrap.backends.endpoint.answers import count_of, ids_of, log_probabilities_of, printable
+from guardwrap.backends.endpoint.answers import count_of, ids_of, log_probabilities_of, printable_line
 from guardwrap.errors import EndpointError
 from guardwrap.testing import table_world
 from tests.backends.endpoint.fixtures_server import Server, endpoint, of_world, raw_text
@@ -125,6 +125,6 @@ def test_values_that_are_taken():
 
 
 def test_what_a_server_says_can_be_shown():
-    assert printable("no\r\n such\x1b[31m \u202ething\0", 300) == "no such [31m thing"
-    assert printable("x" * 10**6, 300) == "x" * 300
-    assert printable(["x"], 300) == ""
+    assert printable_line("no\r\n such\x1b[31m \u202ething\0", 300) == "no such [31m thing"
+    assert printable_line("x" * 10**6, 300) == "x" * 300
+    assert printable_line(["x"], 300) == ""

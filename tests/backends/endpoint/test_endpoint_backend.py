@@ -12,7 +12,7 @@ import pytest
 
 import guardwrap.session.endpoint_session
 from guardwrap import Budget, GuardedGenerator, Prompt, Regex, constraint
-from guardwrap.backends.endpoint.attempt_stream import Again
+from guardwrap.backends.endpoint.attempt_stream import AttemptRestarted
 from guardwrap.backends.endpoint.endpoint_backend import EndpointBackend
 from guardwrap.errors import CheckFailed
 from guardwrap.scheduling.backend import Launch
@@ -94,7 +94,7 @@ class Drops(EndpointBackend):
 
     def _take(self, attempt, event):
         super()._take(attempt, event)
-        if isinstance(event, Again):
+        if isinstance(event, AttemptRestarted):
             attempt.status, attempt.blame = "aborted", "the network"
 
 

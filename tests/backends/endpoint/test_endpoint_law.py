@@ -3,7 +3,7 @@
 import pytest
 
 from guardwrap import Endpoint
-from guardwrap.backends.endpoint.endpoint_law import read_settings
+from guardwrap.backends.endpoint.endpoint_law import read_endpoint_settings
 from guardwrap.errors import UsageError
 
 AT = Endpoint("http://localhost:8000/v1", model="m")
@@ -11,7 +11,7 @@ PLAIN = Endpoint("http://localhost:8000/v1", model="m", extra=False)
 
 
 def test_every_field_is_sent():
-    read = read_settings(AT, {})
+    read = read_endpoint_settings(AT, {})
     assert read.fields == {
         "max_tokens": 256,
         "temperature": 0.7,
@@ -21,13 +21,13 @@ def test_every_field_is_sent():
         "n": 1,
     }
     assert read.extra == {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-    assert read_settings(PLAIN, {}).extra == {}
+    assert read_endpoint_settings(PLAIN, {}).extra == {}
     assert (read.count, read.mode) == (1, "sample")
 
 
 def test_options_have_the_names_of_transformers():
     given = {"max_new_tokens": 5, "temperature": 2, "top_p": 0.5, "top_k": 3, "min_p": 0.1, "repetition_penalty": 1.2}
-    read = read_settings(AT, {**given, "num_return_sequences": 7, "stop_strings": "\n", "do_sample": None})
+    read = read_endpoint_settings(AT, {**given, "num_return_sequences": 7, "stop_strings": "\n", "do_sample": None})
     assert read.fields["max_tokens"] == 5
     assert (read.fields["temperature"], read.fields["top_p"], read.fields["stop"]) == (2.0, 0.5, ["\n"])
     assert read.extra == {"top_k": 3, "min_p": 0.1, "repetition_penalty": 1.2}
@@ -38,7 +38,7 @@ def test_options_have_the_names_of_transformers():
 
 
 def test_greedy():
-    read = read_settings(AT, {"do_sample": False, "temperature": 0.5, "top_k": 3, "top_p": 0.5})
+    read = read_endpoint_settings(AT, {"do_sample": False, "temperature": 0.5, "top_k": 3, "top_p": 0.5})
     assert (read.mode, read.words) == ("greedy", "greedy search")
     assert (read.fields["temperature"], read.fields["top_p"], read.extra["top_k"]) == (0.0, 1.0, -1)
 
@@ -71,5 +71,5 @@ def test_greedy():
 )
 def test_what_is_refused(at, options, says):
     with pytest.raises(UsageError) as error:
-        read_settings(at, options)
+        read_endpoint_settings(at, options)
     assert says in str(error.value)

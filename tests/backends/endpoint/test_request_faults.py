@@ -119,7 +119,7 @@ def test_whatever_is_raised_for_an_attempt_ends_it(server, monkeypatch, error):
     async def raising(*_):
         raise error
 
-    monkeypatch.setattr(request_faults, "fault_of", raising)
+    monkeypatch.setattr(request_faults, "request_fault", raising)
     server.refusals = [(503, {}, BUSY)]
     with pytest.raises(EndpointError, match=f"a request to .* failed .{type(error).__name__}.") as raised:
         drawn(endpoint(server))

@@ -150,12 +150,12 @@ def test_half_precision_is_tried_in_float32(name: str, dtype: torch.dtype, monke
 
 def moved(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
     """Run the model with another mask or other positions than it should get."""
-    run: Any = rows.run
+    run: Any = rows.run_model
 
     def changed(model: Any, ids: Any, mask: torch.Tensor, positions: torch.Tensor, past: Any) -> torch.Tensor:
         return run(model, ids, *change(mask, positions), past)
 
-    monkeypatch.setattr(slots, "run", changed)
+    monkeypatch.setattr(slots, "run_model", changed)
 
 
 def edges(mask: torch.Tensor, by: int, value: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.files.proposal_fields import demands, trained_for_another
 from guardwrap.errors import ConstraintError, SpecError, UsageError
-from guardwrap.proposals import Adapter, Masked, Prompt, merged
+from guardwrap.proposals import Adapter, Masked, Prompt, merge_proposals
 
 HEAD = "guardwrap: 1\nconstraint: {kind: keyword, words: tea}\n"
 TOLD = Prompt("Mention tea. {prompt}")
@@ -116,12 +116,12 @@ TEA = Adapter("owner/tea")
     ],
 )
 def test_what_is_nearer_wins(near, far, found):
-    assert merged(near, far) == found
+    assert merge_proposals(near, far) == found
 
 
 def test_one_place_says_one_of_both():
     with pytest.raises(UsageError, match="not both"):
-        merged((TOLD, TEA), (None, None))
+        merge_proposals((TOLD, TEA), (None, None))
 
 
 MENTIONS, SHORT, CALM = Keyword("tea"), Length(max=9), ~Regex("!")

@@ -191,7 +191,7 @@ def test_a_lexer_that_is_used_up_changes_no_judgement() -> None:
 
 
 def test_negative_control_a_lexer_that_is_not_asked_misjudges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llguidance_matcher.Recogniser, "alive", True)
+    monkeypatch.setattr(llguidance_matcher.Matcher, "alive", True)
     grammar = Grammar(f"start: /{WIDE}/")
     verdicts = set()
     for text in wide_texts(150):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from guardwrap.constraints import JSONSchema, Verdict
 from guardwrap.constraints.json import applicators, frames, json_monitor, scalars, subschemas
-from guardwrap.constraints.json.scalars import Limits, Pattern
+from guardwrap.constraints.json.scalars import NumberRange, Pattern
 from guardwrap.constraints.kinds.regex_analysis import extent
 from guardwrap.errors import ConstraintError
 from guardwrap.outcomes import Draw
@@ -174,20 +174,20 @@ class LastOfTwo(JSONSchema):
             return False
 
 
-def no_minus(limits: Limits, digits: str) -> bool:
+def no_minus(limits: NumberRange, digits: str) -> bool:
     return digits[0] != "-" or limits.least < 0
 
 
-def no_float(limits: Limits, value: float) -> bool:
+def no_float(limits: NumberRange, value: float) -> bool:
     return isinstance(value, int) and limits.least <= value <= limits.most
 
 
 @pytest.mark.parametrize(
     ("kind", "place", "name", "wrong"),
     [
-        (LastOfTwo, Limits, "hold", Limits.hold),  # the constraint is what is wrong
-        (JSONSchema, Limits, "may_hold", no_minus),
-        (JSONSchema, Limits, "hold", no_float),
+        (LastOfTwo, NumberRange, "hold", NumberRange.hold),  # the constraint is what is wrong
+        (JSONSchema, NumberRange, "may_hold", no_minus),
+        (JSONSchema, NumberRange, "hold", no_float),
         (JSONSchema, json, "loads", lambda body: body[1:-1]),
     ],
     ids=["the last of two keys", "-0 is below 0", "1.0 is no integer", "escapes are not read"],
@@ -253,7 +253,7 @@ def test_a_reading_that_takes_too_long_is_undecided(monkeypatch):
 
 
 def test_plans_are_forgotten_where_they_are_many(monkeypatch):
-    monkeypatch.setattr(json_monitor.Plans, "LARGEST", 50)
+    monkeypatch.setattr(json_monitor.ApplicatorCache, "LARGEST", 50)
     inner = {"properties": {"b": {"type": "null"}}}
     constraint = JSONSchema({"properties": {"a": inner, "c": {"type": "string"}}})
     for _ in range(5):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from guardwrap.constraints import JSONSchema, Verdict
-from guardwrap.constraints.json.lexical import Exact, has_lone_surrogate, is_multiple, is_whole, load, load_exact
+from guardwrap.constraints.json.lexical import Exact, has_lone_surrogate, is_multiple, is_whole, load_exact, load_json
 from guardwrap.testing import check_constraint
 from tests.constraints.fixtures_strategies import profile
 
@@ -82,7 +82,7 @@ def test_numbers_are_what_they_are_written_as(
 
 
 def test_values_are_plain_and_messages_too() -> None:
-    assert type(load("4.02")) is float
+    assert type(load_json("4.02")) is float
     assert type(load_exact("4.02")) is Exact
     assert JSONSchema({"multipleOf": 0.01}).parse("[4.02]") == [4.02]
     assert JSONSchema({"multipleOf": 0.01}).fault("4.025") == "4.025 is not a multiple of 0.01"

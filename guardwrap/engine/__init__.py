@@ -1,1 +1,0 @@
-"""Where ``load_local`` stood before; use ``from guardwrap import load_local``."""
