@@ -1,4 +1,7 @@
-"""Budgets, reports and outcomes."""
+"""Budgets, reports and outcomes.
+
+Covers ``budget.py`` and ``formatting.py`` too.
+"""
 
 import copy
 import dataclasses

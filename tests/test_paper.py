@@ -1,4 +1,7 @@
-"""The paper's experiments on a tiny model: the whole script, resumed after kills; its verdicts and its own sampler."""
+"""The paper's experiments on a tiny model: the whole script, resumed after kills; its verdicts and its own sampler.
+
+Covers ``task_settings.py`` too.
+"""
 
 import json
 import math

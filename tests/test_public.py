@@ -1,4 +1,7 @@
-"""What the package promises from outside: names, errors, imports, files."""
+"""What the package promises from outside: names, errors, imports, files.
+
+Covers ``generator.py`` and ``testing.py`` too.
+"""
 
 import ast
 import inspect

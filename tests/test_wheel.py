@@ -1,4 +1,7 @@
-"""What a plain ``pip install`` gets."""
+"""What a plain ``pip install`` gets.
+
+Covers ``environment/package_data.py`` too.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,7 @@
-"""Lines that say how far a run is, where there is no terminal."""
+"""Lines that say how far a run is, where there is no terminal.
+
+Covers ``environment/progress.py`` too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The command itself: its options, what it imports, and errors of one line."""
+"""The command itself: its options, what it imports, and errors of one line.
+
+Covers ``__main__.py`` and ``environment/process.py`` too.
+"""
 
 import os
 import platform

@@ -1,4 +1,7 @@
-"""What an evaluation writes: recordings, JSON, plots and the page; and its command."""
+"""What an evaluation writes: recordings, JSON, plots and the page; and its command.
+
+Covers ``cli/commands/evaluate_command.py``, ``evaluation/notes.py`` and ``evaluation/summary.py`` too.
+"""
 
 import json
 import os
@@ -250,7 +253,7 @@ def config(tmp_path, monkeypatch):
         made.append((model, constraint, options))
         return Source(placed())
 
-    monkeypatch.setattr(sys.modules["guardwrap.cli.evaluate_command"], "load_session", load)
+    monkeypatch.setattr(sys.modules["guardwrap.cli.commands.evaluate_command"], "load_session", load)
     path = tmp_path / "config.yaml"
     path.write_text(
         "constraint: {kind: regex, pattern: a}\nprompts: [Tell me.]\nsteps: [1]\nproposals: {cap: 'An a. {prompt}'}\n"

@@ -1,4 +1,7 @@
-"""LangChain's own ways to ask a model: each text that comes out of one has been judged."""
+"""LangChain's own ways to ask a model: each text that comes out of one has been judged.
+
+Covers ``integrations/guarded_call.py`` too.
+"""
 
 import asyncio
 import json

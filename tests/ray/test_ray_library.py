@@ -1,4 +1,7 @@
-"""Ray is imported when it is asked for, and its absence is said in one line."""
+"""Ray is imported when it is asked for, and its absence is said in one line.
+
+Covers ``cli/ray_run.py``, ``ray/datasets.py`` and ``ray/parquet.py`` too.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,7 @@
-"""Constraints that a file names: ready-made ones and those of other files."""
+"""Constraints that a file names: ready-made ones and those of other files.
+
+Covers ``constraints/files/coerce.py`` too.
+"""
 
 import re
 from pathlib import Path

@@ -1,4 +1,8 @@
-"""Verdicts on prefixes of JSON under a schema: sound, the same however the text is cut, and as early as they can be."""
+"""Verdicts on prefixes of JSON under a schema: sound, the same however the text is cut, and as early as they can be.
+
+Covers ``constraints/json/applicators.py``, ``constraints/json/frames.py``, ``constraints/json/scalars.py`` and
+``constraints/json/subschemas.py`` too.
+"""
 
 from __future__ import annotations
 
