@@ -180,6 +180,7 @@ NAMES = {
     "adapters.loaded.in_words": "adapters.loaded.describe_adapter",
     "adapters.loaded.load": "adapters.loaded.load_adapter",
     "adapters.load": "adapters.loaded.load_adapter",
+    "constraints.base.is_count": "errors.is_count",
     "asking.Asking": "session.base_session.BaseSession",
     "backends.drawing.draw": "backends.token_sampling.draw_tokens",
     "backends.drawing.walk": "backends.token_sampling.walk_known",

@@ -222,7 +222,7 @@ def test_negative_control_structured_output_without_its_schema(world: World, mon
     """Nothing is made of a text that the schema has not judged."""
     asked = model(GuardedChatModel, guarded(world), world)
     structured = asked.with_structured_output(Digit)
-    drawn = "guardwrap.integrations.langchain.drawn"
+    drawn = "guardwrap.integrations.langchain.run_prompts"
     from guardwrap.integrations.guarded_call import run_prompts as right
 
     monkeypatch.setattr(drawn, lambda *given, schema, **more: right(*given, **more))

@@ -4,18 +4,42 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Callable
-from functools import cache, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from guardwrap.budget import Budget
 from guardwrap.cli.flags import in_flags
+from guardwrap.cli.generate_request import GenerateRequest, OutputOptions, read_request
 from guardwrap.cli.generate_run import Run, missing_texts, require_another_seed
+from guardwrap.cli.generation_options import (
+    AttemptLimit,
+    BatchSize,
+    Chat,
+    ComputedTokensLimit,
+    Count,
+    JSONLines,
+    MaxNewTokens,
+    Output,
+    Overwrite,
+    Parquet,
+    PromptFile,
+    Quiet,
+    RandomSeed,
+    RayAddress,
+    Resume,
+    RetryFailed,
+    SamplerName,
+    SecondsLimit,
+    Temperature,
+    TokenLimit,
+    TopK,
+    TopP,
+    WorkerGPUs,
+    Workers,
+)
 from guardwrap.cli.out_of_order_cache import read_ahead
-from guardwrap.cli.proposal_options import describe_proposal, proposed_by
 from guardwrap.cli.results import WrittenLines, check_output, is_of_run, read_finished
 from guardwrap.cli.retry import RetryRun
 from guardwrap.cli.shared import (
@@ -30,148 +54,56 @@ from guardwrap.cli.shared import (
     Server,
     Verbose,
     fail,
-    generator_of,
     known,
     load_generator,
     read_constraints,
 )
 from guardwrap.cli.signals import describe_os_error as why
-from guardwrap.cli.signals import ends_at_once, exit_of, terminated_in_order
-from guardwrap.constraints.combinators import All
-from guardwrap.documents.validation import read_option
+from guardwrap.cli.signals import exit_of, terminated_in_order
 from guardwrap.errors import GuardwrapError, UsageError
-from guardwrap.outcomes import plain
 from guardwrap.prompt_files.overrides import own_of
-from guardwrap.prompt_files.prompts import Item, prompt_source_of
+from guardwrap.prompt_files.prompts import Item, PromptSource, prompt_source_of
 
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
 __all__ = ["generate"]
 
-_PROMPTS, _SETTINGS, _BUDGET, _OUTPUT, _RAY = "Prompts", "Generation", "Budget for each prompt", "Output", "Ray"
-
 
 def generate(
     prompts: Prompts = None,
     constraints: Constraints = ...,  # type: ignore[assignment]  # required
-    file: Annotated[
-        str | None,
-        typer.Option("--file", "-f", metavar="PATH", rich_help_panel=_PROMPTS, help="Prompts, one a line; - is stdin."),
-    ] = None,
-    jsonl: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            rich_help_panel=_PROMPTS,
-            help='Prompts as JSON Lines with "prompt" or "messages"; "constraint", "sampler", "budget" and "seed" are '
-            "the line's own, other fields are copied. - is stdin.",
-        ),
-    ] = None,
-    parquet: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", rich_help_panel=_PROMPTS, help="The same as rows of a Parquet file; with --ray."),
-    ] = None,
-    chat: Annotated[
-        bool, typer.Option("--chat", rich_help_panel=_PROMPTS, help="Make each plain prompt a user message.")
-    ] = False,
+    file: PromptFile = None,
+    jsonl: JSONLines = None,
+    parquet: Parquet = None,
+    chat: Chat = False,
     model: Model = "local",
     endpoint: Server = None,
-    sampler: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="rejection, qrs or imh, or one with options: 'qrs: {target_tvd: 0.05}'; if left out the constraint "
-            "file's, or rejection.",
-        ),
-    ] = None,
+    sampler: SamplerName = None,
     proposal: Proposal = None,
     adapter: Adapter = None,
     masked: Masked = False,
     no_proposal: NoProposal = False,
-    count: Annotated[
-        int, typer.Option("-n", "--num-return-sequences", min=1, rich_help_panel=_SETTINGS, help="Texts a prompt.")
-    ] = 1,
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, rich_help_panel=_SETTINGS, help="Longest text; if left out the model's own limit, or 256."),
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(rich_help_panel=_SETTINGS, help="If left out the model's own, or 0.7.")
-    ] = None,
-    top_p: Annotated[
-        float | None, typer.Option(rich_help_panel=_SETTINGS, help="Sample from the likeliest tokens of this mass.")
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(rich_help_panel=_SETTINGS, help="Sample from this many likeliest tokens.")
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(rich_help_panel=_SETTINGS, help="The same seed gives the same texts; if left out a new one."),
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(rich_help_panel=_SETTINGS, help="Attempts side by side, at most; if left out 32.")
-    ] = None,
-    max_attempts: Annotated[
-        int | None,
-        typer.Option(rich_help_panel=_BUDGET, help="Attempts; if left out the constraint file's limit, or 1000."),
-    ] = None,
-    max_tokens: Annotated[int | None, typer.Option(rich_help_panel=_BUDGET, help="Tokens over all attempts.")] = None,
-    max_computed_tokens: Annotated[
-        int | None,
-        typer.Option(rich_help_panel=_BUDGET, help="Tokens that the model is run for; what is known is free."),
-    ] = None,
-    max_seconds: Annotated[
-        float | None, typer.Option(rich_help_panel=_BUDGET, help="Seconds; attempts under way run to their end.")
-    ] = None,
+    count: Count = 1,
+    max_new_tokens: MaxNewTokens = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
+    seed: RandomSeed = None,
+    batch_size: BatchSize = None,
+    max_attempts: AttemptLimit = None,
+    max_tokens: TokenLimit = None,
+    max_computed_tokens: ComputedTokensLimit = None,
+    max_seconds: SecondsLimit = None,
     allow_code: AllowCode = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PATH",
-            rich_help_panel=_OUTPUT,
-            help="JSON Lines file, instead of stdout; with --ray a folder.",
-        ),
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", rich_help_panel=_OUTPUT, help="Go on where the output file of an interrupted run ends."
-        ),
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", rich_help_panel=_OUTPUT, help="Replace an output file that exists.")
-    ] = False,
-    retry_failed: Annotated[
-        bool,
-        typer.Option(
-            "--retry-failed",
-            rich_help_panel=_OUTPUT,
-            help="With --resume: first draw again for the prompts that did not get all their texts, with another seed. "
-            "The budget may be another one; what is said of it here replaces what lines say of their own.",
-        ),
-    ] = False,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            rich_help_panel=_RAY,
-            help="Share the rows of --jsonl or --parquet among workers of Ray: 'auto' starts one here, HOST:PORT joins "
-            "a cluster. Any number of workers gives the same texts.",
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, rich_help_panel=_RAY, help="Workers, each with a model and a CPU; if left out 1."),
-    ] = None,
-    worker_gpus: Annotated[
-        float | None, typer.Option(min=0, rich_help_panel=_RAY, help="GPUs of each worker; if left out none.")
-    ] = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", rich_help_panel=_OUTPUT, help="Do not say on stderr how far it is.")
-    ] = False,
+    output: Output = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    retry_failed: RetryFailed = False,
+    ray: RayAddress = None,
+    workers: Workers = None,
+    worker_gpus: WorkerGPUs = None,
+    quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
     """Generate texts that satisfy the constraints.
@@ -180,129 +112,98 @@ def generate(
     it is text for people instead. Exit code 0: done; 2: bad input; 3: a budget ended before some prompt had all its
     texts, what there is was written; 130: interrupted; 143: terminated (SIGTERM).
     """
-    with ends_at_once():
-        from guardwrap.samplers import sampler_named  # scipy comes with it, which help need not wait for
-
-    given = read_constraints(constraints, allow_code=allow_code)
-    named = given.sampler if sampler is None else read_option(sampler, "--sampler")
-    chosen = sampler_named("rejection" if named is None else named, given.source if sampler is None else None)
-    limits = {
-        "max_attempts": max_attempts,
-        "max_tokens": max_tokens,
-        "max_computed_tokens": max_computed_tokens,
-        "max_seconds": max_seconds,
-    }
-    budget = dataclasses.replace(given.budget or Budget(), **known(limits))
-    served = endpoint is not None
-    proposed, drawing = proposed_by(
-        given, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal, served=served
+    limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_computed_tokens": max_computed_tokens}
+    limits = known({**limits, "max_seconds": max_seconds})
+    generation = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k}
+    request = read_request(
+        read_constraints(constraints, allow_code=allow_code),
+        model=model,
+        endpoint=endpoint,
+        sampler=sampler,
+        limits=limits,
+        proposal=proposal,
+        masked=masked,
+        adapter=adapter,
+        no_proposal=no_proposal,
+        generation=known(generation),
+        batch_size=batch_size,
+        count=count,
+        chat=chat,
+        seed=seed,
     )
-    generator = generator_of(model, endpoint)
     source = prompt_source_of(prompts or [], file, jsonl, parquet)
     if source.path is not None:
-        over = known(limits) if retry_failed else None
-        source = dataclasses.replace(source, read_own=own_of(source.path, given.constraint, budget, over))
-    if retry_failed and not resume:
-        raise UsageError(
-            "--retry-failed is about the lines of an output file; give --resume, and that file as --output"
-        )
-    if resume and output is None:
-        raise UsageError("--resume needs --output, the file to go on with")
-    law = known({"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k})
-    with_options = named if isinstance(named, dict) else None  # reports have the names of samplers
-    drawn_with = known({"endpoint": endpoint, "adapter": adapter, "sampler": with_options})
-    settings = {"model": model, "chat": chat, **law, **drawn_with}
-    options = {"num_return_sequences": count, **law}
-    wrapper = {
-        "sampler": chosen,
-        "proposal": proposed,
-        "adapter": drawing,
-        "budget": budget,
-        "batch_size": batch_size,
-    }
+        over = limits if retry_failed else None
+        read_own = own_of(source.path, request.constraints.constraint, request.budget, over)
+        source = dataclasses.replace(source, read_own=read_own)
+    results = OutputOptions(output, resume, overwrite, retry_failed, quiet)
     if ray is not None:
         from guardwrap.cli.ray_run import on_ray
-        from guardwrap.ray.worker import Recipe
 
-        on_ray(
-            source,
-            output,
-            Recipe(generator, given, wrapper, options, chat, settings),
-            {
-                "constraint": given.constraint.digest,
-                "sampler": chosen.name,
-                "proposal": describe_proposal(proposed, drawing, given.constraint),
-                "number of texts": count,
-                "budget": plain(budget),
-                "settings": settings,
-            },
-            address=ray,
-            workers=workers or 1,
-            gpus=worker_gpus or 0,
-            seed=seed,
-            resume=resume,
-            overwrite=overwrite,
-            retry_failed=retry_failed,
-            quiet=quiet,
-        )
+        on_ray(request, source, results, address=ray, workers=workers or 1, gpus=worker_gpus or 0)
         return
-    for option, said in {"--parquet": parquet, "--workers": workers, "--worker-gpus": worker_gpus}.items():
-        if said is not None:
+    for option, value in {"--parquet": parquet, "--workers": workers, "--worker-gpus": worker_gpus}.items():
+        if value is not None:
             raise UsageError(f"{option} goes with --ray; give --ray auto too, or leave it out")
+    _write_texts(request, source, results)
+
+
+def _write_texts(request: GenerateRequest, source: PromptSource, results: OutputOptions) -> None:
+    """Draw for the prompts that have no line yet, and write their lines in order."""
+    output = results.path
     if output is not None:
-        check_output(output, source, resume=resume, overwrite=overwrite)
+        check_output(output, source, resume=results.resume, overwrite=results.overwrite)
     total = source.count()
     items = source.items()
-    done = WrittenLines()
-    kept, seed_kept = ({}, None) if output is None else read_ahead(output)
-    ahead: dict[str, Any] = {}
-    if output and resume:
-        words = partial(describe_proposal, proposed, drawing, served=served)
-        drawn_from = words(given.constraint)
-
-        def report_of(item: Item) -> dict[str, Any]:
-            own = item.own
-            both = given.constraint if own.constraints is None else All((given.constraint, own.constraints))
-            return {
-                "constraint": both.digest,
-                "sampler": (own.sampler or chosen).name,
-                "proposal": drawn_from if own.constraints is None else words(both),
-                "requested": count,
-                "budget": plain(own.budget or budget),
-                "seed": own.seed,
-            }
-
-        done = read_finished(output, items, report_of, settings, other_budget=retry_failed)
-        done = done if done.seed is not None else dataclasses.replace(done, seed=seed_kept)
-
-        def fits(item: Item, line: bytes) -> bool:
-            return is_of_run(line, item, report_of, settings, run_seed, other_budget=retry_failed)
-
-        ahead = {"kept": kept, "fits": fits}
-    fresh = secrets.randbits(32) if seed is None else seed
-    if output and retry_failed:
-        require_another_seed(output, fresh, done.seed)
-    if seed is not None and done.seed not in (None, seed) and not retry_failed:
-        raise UsageError(f"{str(output)!r} was made with --seed {done.seed}; resume with the same seed or without one")
+    written, kept = _earlier_results(request, items, results)
+    fresh = secrets.randbits(32) if request.seed is None else request.seed
+    _require_seed(request.seed, fresh, written, results)
 
     @cache
     def guarded() -> GuardedGenerator:
-        return load_generator(generator, given, **wrapper)
+        return load_generator(request.generator, request.constraints, **request.wrapper)
 
-    again = None
-    if output and retry_failed and done.failed:
-        again = RetryRun(done, fresh, settings, output=output, quiet=quiet)
-        _go(again, guarded, {**options, "seed": fresh})
-        done = dataclasses.replace(done, size=again.size, short=again.short)
-    run_seed = fresh if done.seed is None else done.seed
-    run = Run(items, total, done, settings, output=output, quiet=quiet, **ahead)
-    run.advice = again.advice if again is not None and again.short else run.advice
+    retry = None
+    if output and results.retry_failed and written.failed:
+        retry = RetryRun(written, fresh, request.settings, output=output, quiet=results.quiet)
+        _go(retry, guarded, {**request.options, "seed": fresh})
+        written = dataclasses.replace(written, size=retry.size, short=retry.short)
+    seed = fresh if written.seed is None else written.seed
+
+    def fits(item: Item, line: bytes) -> bool:
+        return is_of_run(line, item, request.report_of, request.settings, seed, other_budget=results.retry_failed)
+
+    run = Run(items, total, written, request.settings, output=output, quiet=results.quiet, kept=kept, fits=fits)
+    if retry is not None and retry.short:
+        run.advice = retry.advice
     if total != run.done:
-        _go(run, guarded, {**options, "seed": run_seed})
+        _go(run, guarded, {**request.options, "seed": seed})
     if run.done == 0:
         raise UsageError(f"no prompts in {source.name}")
     if run.short:
-        raise missing_texts(run.short, run.done, "prompts", run.advice, kept=output is not None, seed=seed)
+        raise missing_texts(run.short, run.done, "prompts", run.advice, kept=output is not None, seed=request.seed)
+
+
+def _earlier_results(
+    request: GenerateRequest, items: Iterator[Item], results: OutputOptions
+) -> tuple[WrittenLines, Mapping[int, bytes]]:
+    """Return what an earlier run has written, and what it had ready out of order; takes the items that are done."""
+    if results.path is None:
+        return WrittenLines(), {}
+    kept, seed = read_ahead(results.path)
+    if not results.resume:
+        return WrittenLines(), {}
+    written = read_finished(results.path, items, request.report_of, request.settings, other_budget=results.retry_failed)
+    return (written if written.seed is not None else dataclasses.replace(written, seed=seed)), kept
+
+
+def _require_seed(given: int | None, fresh: int, written: WrittenLines, results: OutputOptions) -> None:
+    """Raise UsageError where a seed would repeat failed attempts, or would mix two seeds in one file."""
+    if results.path and results.retry_failed:
+        require_another_seed(results.path, fresh, written.seed)
+    elif given is not None and written.seed not in (None, given):
+        resume = f"was made with --seed {written.seed}; resume with the same seed or without one"
+        raise UsageError(f"{str(results.path)!r} {resume}")
 
 
 def _go(run: Run, guarded: Callable[[], GuardedGenerator], options: dict[str, Any]) -> None:
