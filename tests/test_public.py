@@ -1,7 +1,4 @@
-"""What the package promises from outside: names, errors, imports, files.
-
-Covers ``generator.py`` and ``testing.py`` too.
-"""
+"""What the package promises from outside: names, errors, imports, files."""
 
 import ast
 import inspect

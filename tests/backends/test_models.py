@@ -1,6 +1,6 @@
 """Kinds of models: half precision, adapters, dispatched, tied, quantised; and that each is left as it was.
 
-Covers ``backends/float32.py`` and ``backends/memory.py`` too.
+Covers ``backends/float32.py`` too.
 """
 
 import contextlib

@@ -1,7 +1,4 @@
-"""Lines that say how far a run is, where there is no terminal.
-
-Covers ``environment/progress.py`` too.
-"""
+"""Lines that say how far a run is, where there is no terminal."""
 
 from __future__ import annotations
 

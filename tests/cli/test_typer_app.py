@@ -1,6 +1,6 @@
 """The command itself: its options, what it imports, and errors of one line.
 
-Covers ``__main__.py`` and ``environment/process.py`` too.
+Covers ``environment/process.py`` too.
 """
 
 import os

@@ -1,6 +1,6 @@
 """A verdict is sound or UNDECIDED, and says something where it can.
 
-Covers ``constraints/base.py``, ``constraints/monitors.py`` and ``constraints/prefix_reader.py`` too.
+Covers ``constraints/base.py`` too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whatever a constraint does ends: loading a file, judging a text, a verdict. On a clock that the tests turn.
 
-Covers ``documents/time_limits.py`` and ``environment/threads.py`` too.
+Covers ``constraints/prefix_reader.py`` and ``documents/time_limits.py`` too.
 """
 
 from __future__ import annotations

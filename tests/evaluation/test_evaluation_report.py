@@ -334,6 +334,6 @@ def test_errors_of_the_command(config, tmp_path, monkeypatch):
         monkeypatch.setattr(Source, "attempts", interrupt)
         result = command("evaluate", path, "--out", tmp_path / "out")
         signal.signal(signal.SIGINT, handler)
-        assert result.exit_code == code
+        assert result.exit_code == code, (result.stderr, result.exception)
         assert f"guardwrap: {word}: attempts are in" in result.stderr
         assert "continue with the same command" in result.stderr

@@ -1,6 +1,6 @@
 """Masked proposals: a law whose weights are known, and what samplers make of it.
 
-Covers ``pipelines/early_abort.py`` and ``pipelines/mask_search.py`` too.
+Covers ``constraints/monitors.py``, ``pipelines/early_abort.py`` and ``pipelines/mask_search.py`` too.
 """
 
 import dataclasses

@@ -1,7 +1,4 @@
-"""Ray is imported when it is asked for, and its absence is said in one line.
-
-Covers ``cli/ray_run.py``, ``ray/datasets.py`` and ``ray/parquet.py`` too.
-"""
+"""Ray is imported when it is asked for, and its absence is said in one line."""
 
 import subprocess
 import sys

@@ -1,7 +1,7 @@
 """``guardwrap generate``: happy paths, exit codes, resuming, interruption.
 
-Covers ``cli/generate_request.py``, ``cli/generate_run.py``, ``cli/generation_options.py``, ``cli/results.py`` and
-``cli/shared.py`` too.
+Covers ``cli/generate_request.py``, ``cli/generate_run.py``, ``cli/generation_options.py``, ``cli/results.py``,
+``cli/shared.py`` and ``constraints/files/coerce.py`` too.
 """
 
 import json

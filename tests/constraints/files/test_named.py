@@ -1,7 +1,4 @@
-"""Constraints that a file names: ready-made ones and those of other files.
-
-Covers ``constraints/files/coerce.py`` too.
-"""
+"""Constraints that a file names: ready-made ones and those of other files."""
 
 import re
 from pathlib import Path
