@@ -26,7 +26,7 @@ SCREEN = 30
 
 TASKS = re.compile(
     r"(?i)(?:add|ask|build|call|check|choose|compare|create|declare|draw|estimate|find|fix|generate|install|keep|limit|load|"
-    r"make|measure|open|pass|print|put|read|replace|run|save|send|serve|set|share|speed|start|train|turn|use|wrap|write)\b"
+    r"make|measure|open|pass|point|print|put|read|replace|run|save|send|serve|set|share|speed|start|train|turn|use|wrap|write)\b"
 )
 """Imperative verbs with which the first sentence of a how-to can begin."""
 
