@@ -122,6 +122,25 @@ def test_functions_are_short() -> None:
     assert long_functions(PACKAGE) == {}
 
 
+def unknown_names(document: str) -> set[str]:
+    """Return what a document names in backticks and does not exist: files, tests, and members with their modules."""
+    files = [path for folder in (PACKAGE, TESTS) for path in folder.rglob("*.py")]
+    text = "".join(path.read_text(encoding="utf-8") for path in files)
+    defined = {*re.findall(r"(?:def|class) (\w+)", text), *(part for path in files for part in path.parts)}
+    defined |= {path.stem for path in files}
+    named = re.findall(r"`([\w./]+\.py|test_\w+|\w+\.\w+)`", document)
+    return {name for name in named if not set(re.split(r"[./]", name.removesuffix(".py"))) <= defined}
+
+
+def test_architecture_names_what_exists() -> None:
+    text = (TESTS.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert unknown_names(text) == set()
+    folders = set(re.findall(r"`(\w+)/`", text))
+    assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} <= folders
+    wrong = {"account.py", "account.commit", "request_state.nothing", "test_nothing"}
+    assert unknown_names(f"`{'` `'.join(wrong)}` `RequestState.commit` `scheduling/backend.py`") == wrong
+
+
 def test_negative_controls(tmp_path: Path) -> None:
     package, tests = tmp_path / "package", tmp_path / "tests"
     for folder in (package / "samplers", tests / "samplers"):
