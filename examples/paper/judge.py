@@ -32,7 +32,7 @@ def verdict(differences: Mapping[str, Estimate]) -> str:
 
 
 def claim(text: str, differences: Mapping[str, Estimate | None]) -> dict[str, Any]:
-    """Return a claim with its verdict. With an unknown difference it does not hold or cannot be told."""
+    """Return a claim with its verdict. It cannot hold while a difference is unknown."""
     known = {name: each for name, each in differences.items() if each is not None}
     judged = verdict(known)
     missing = len(known) < len(differences)
