@@ -93,7 +93,7 @@ def test_code_is_read_only_where_the_reader_says_so() -> None:
 
 
 def test_what_is_no_data_is_no_traceback() -> None:
-    with pytest.raises(Invalid, match="is of the type set, which YAML has not"):
+    with pytest.raises(Invalid, match="has the type set, which YAML does not support"):
         validated({"first": {1, 2}}, TypeAdapter(Whole))
 
 

@@ -66,12 +66,12 @@ def test_only_the_constraint_is_taken(tmp_path):
     ("spelt", "says"),
     [
         ("[catalogue:no-url]", "constraint.0: unknown catalogue entry 'no-url' (did you mean 'no-urls'?)"),
-        ("{kind: not, of: no-urls}", "constraint.of: 'no-urls' is no constraint; did you mean catalogue:no-urls?"),
+        ("{kind: not, of: no-urls}", "constraint.of: 'no-urls' is not a constraint; did you mean catalogue:no-urls?"),
         ("tea.yaml", "{file: tea.yaml}"),
-        ("something", "'something' is no constraint; give a kind, catalogue:NAME, or file: NAME"),
+        ("something", "'something' is not a constraint; give a kind, catalogue:NAME, or file: NAME"),
         ("{file: te.yaml}", "there is no file"),
         ("{file: te.yaml}", "(did you mean 'tea.yaml'?)"),
-        ("{file: /etc/passwd}", "is an absolute path; name the file by its way from this one"),
+        ("{file: /etc/passwd}", "is an absolute path; give a path relative to this file"),
         ("{file: 'C:\\rules.yaml'}", "is an absolute path"),
         ("{file: tea.yaml, nam: x}", "constraint.nam: unknown field 'nam'; known: file"),
         ("{file: 3}", "constraint.file: must be a string"),
@@ -113,7 +113,7 @@ def test_chains_of_files_have_a_limit(tmp_path):
     for i in range(1, MAX_FILES + 2):
         written(tmp_path / f"{i}.yaml", f"{{file: {i - 1}.yaml}}")
     assert load(tmp_path / f"{MAX_FILES}.yaml").constraint == Regex("a")
-    assert f"more than {MAX_FILES} deep" in refused(tmp_path / f"{MAX_FILES + 1}.yaml")
+    assert f"more than {MAX_FILES} levels deep" in refused(tmp_path / f"{MAX_FILES + 1}.yaml")
 
 
 def test_files_together_are_nested_no_deeper_than_one(tmp_path):
@@ -123,7 +123,7 @@ def test_files_together_are_nested_no_deeper_than_one(tmp_path):
     written(tmp_path / "inner.yaml", nots(MAX_DEPTH // 2 - 1, "{kind: regex, pattern: a}"))
     assert load(written(tmp_path / "outer.yaml", nots(MAX_DEPTH // 2, "{file: inner.yaml}"))).constraint.digest
     deep = written(tmp_path / "outer.yaml", nots(MAX_DEPTH // 2 + 1, "{file: inner.yaml}"))
-    assert f"nested deeper than {MAX_DEPTH} levels, with what it names" in refused(deep)
+    assert f"nested deeper than {MAX_DEPTH} levels, counting the files that it names" in refused(deep)
 
 
 def test_files_together_have_the_time_of_one(tmp_path, watchdog):

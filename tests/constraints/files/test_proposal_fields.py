@@ -47,8 +47,8 @@ def test_there_and_back(spelt, proposal, adapter):
         ("proposal: {prompt: Mention tea.}", "proposal.prompt: Prompt('Mention tea.') needs {prompt}"),
         ("proposal: {masked: {unsen: 0.1}}", "proposal.masked.unsen: unknown field 'unsen' (did you mean 'unseen'?)"),
         ("proposal: {masked: {unseen: 1}}", "proposal.masked: Masked(unseen=1.0): give a share of at least 0"),
-        ("proposal: {}", "proposal: give one of prompt and masked"),
-        ("proposal: {prompt: '{prompt}', masked: {}}", "proposal: give one of prompt and masked"),
+        ("proposal: {}", "proposal: give either prompt or masked"),
+        ("proposal: {prompt: '{prompt}', masked: {}}", "proposal: give either prompt or masked"),
         ("adapter: catalogue:dragn", "adapter: unknown adapter 'dragn' (did you mean 'dragon'?)"),
         ("adapter: ./nowhere", "there is no folder"),
         ("adapter: 3", "adapter"),
@@ -92,7 +92,7 @@ def test_the_first_of_several_files_counts():
 
 def test_what_python_alone_can_say_is_not_dumped():
     for proposal in (Prompt(str), Masked(Prompt(str)), Masked("owner/model")):
-        with pytest.raises(ConstraintError, match="what is made in Python"):
+        with pytest.raises(ConstraintError, match="can only hold a prompt or a mask"):
             dump(ConstraintFile(Regex("a"), proposal=proposal))
 
 
