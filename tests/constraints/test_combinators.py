@@ -99,7 +99,7 @@ def test_only_constraints_combine():
     for other in others:
         for combine in (operator.and_, operator.or_):
             for pair in ((Finished(), other), (other, Finished())):
-                with pytest.raises(ConstraintError, match=r"joins constraints, and .* is none"):
+                with pytest.raises(ConstraintError, match=r"combines constraints, and .* is not one"):
                     combine(*pair)
     wrong: tuple[Any, ...] = ([], (), Finished(), [Finished(), "a"], None, 5, "ab")
     for composite in (All, AnyOf):
@@ -247,7 +247,7 @@ class Undescribed(Constraint):
 
 def test_a_constraint_without_spelling_says_so():
     assert Undescribed().accepts("a")
-    with pytest.raises(GuardwrapError, match="has no spelling"):
+    with pytest.raises(GuardwrapError, match="has no canonical form"):
         _ = Undescribed().digest
 
 

@@ -95,7 +95,7 @@ class Pattern(NamedTuple):
 
 
 def _checkpoint(length: int) -> int:
-    """Return the greatest length, up to this one, at which an expression is tried. Beyond ``_EACH`` they grow by 25 %."""
+    """Return the greatest length, up to this one, at which an expression is tried: beyond ``_EACH``, every 25 %."""
     if length <= _EACH:
         return length
     steps = int(math.log(length / _EACH, 1.25))

@@ -217,7 +217,7 @@ def test_a_text_that_is_too_ambiguous_is_not_judged(monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 def test_a_text_that_takes_too_long_is_not_judged() -> None:
     grammar = Grammar("start: start start start | start start | X\nX: /a/")
-    with pytest.raises(CheckFailed, match="the 2 s that all parts together may take on one text of 2000"):
+    with pytest.raises(CheckFailed, match="the 2 s that all parts together may spend on one text of 2000"):
         grammar.accepts("a" * 2000)
     assert grammar.verdict("a" * 2000) is U
     reading = grammar.monitor().read("a" * 2000)
@@ -287,7 +287,7 @@ def test_hostile_grammars_are_refused_or_read(grammar: str, problem: str | None)
         ("start: @other", "line 1: '@' is not supported"),
         ('%llguidance {}\nstart: "a"', "line 1: '%llguidance' is not supported"),
         ('strat: "a"', r"no rule 'start' \(did you mean 'strat'\?\)"),
-        ("", "no rule 'start'; define it, or say start="),
+        ("", "no rule 'start'; define it, or set start="),
     ],
 )
 def test_errors_are_one_line_that_names_the_line(grammar: str, problem: str) -> None:
@@ -303,7 +303,7 @@ def test_quotes_and_comments_hide_what_would_not_be_supported() -> None:
 
 @pytest.mark.parametrize("grammar", ["start: x\nx: start", 'start: start "a"'])
 def test_a_language_without_texts_is_refused(grammar: str) -> None:
-    with pytest.raises(Unsatisfiable, match="no text is in the language of 'start'"):
+    with pytest.raises(Unsatisfiable, match="the rule 'start' matches no text"):
         Grammar(grammar)
 
 
@@ -322,7 +322,7 @@ def test_another_rule_may_be_the_start() -> None:
     assert not Grammar(grammar, start="a").accepts("y")
     with pytest.raises(ConstraintError, match="no rule 'c'"):
         Grammar(grammar, start="c")
-    with pytest.raises(ConstraintError, match="a rule 'start' beside start='a'"):
+    with pytest.raises(ConstraintError, match="a rule 'start' besides start='a'"):
         Grammar(f'{grammar}start: "z"', start="a")
 
 
@@ -359,10 +359,10 @@ def test_a_constraint_file_may_name_a_file_beside_it(tmp_path: Path, monkeypatch
         ("file: none.lark", r"rules.yaml:2: constraint: cannot read '.*none.lark': No such file"),
         ("file: folder", r"rules.yaml:2: constraint: cannot read '.*folder': Is a directory"),
         ('grammar: "start: a"', r"rules.yaml:4: constraint.grammar: line 1: unknown name"),
-        ("on: completion", "rules.yaml:2: constraint: Grammar needs the grammar, or a file with it"),
+        ("on: completion", "rules.yaml:2: constraint: Grammar needs either a grammar or a file that holds one"),
         (
             "file: a.lark\n  grammar: 'start:'",
-            "rules.yaml:2: constraint: Grammar needs the grammar, or",
+            "rules.yaml:2: constraint: Grammar needs either a grammar",
         ),
         ("grammer: 'start:'", "unknown field 'grammer' \\(did you mean 'grammar'\\?\\)"),
     ],

@@ -245,18 +245,18 @@ def test_a_draft_has_several_spellings(draft: Draft, spelling: str) -> None:
         ),
         (
             {"$schema": "https://json-schema.org/draft/next/schema"},
-            r"a dialect of its own, .*; name draft 4, 6, 7, 2019-09",
+            r"an unknown dialect, .*; name draft 4, 6, 7, 2019-09",
         ),
         (
             {"$schema": "http://a/b"},
-            "a dialect of its own, 'http://a/b'; name draft 4, 6, 7, 2019-09 or 2020-12, or leave",
+            "an unknown dialect, 'http://a/b'; name draft 4, 6, 7, 2019-09 or 2020-12, or leave",
         ),
-        ({"$schema": "draft-07"}, "a dialect of its own, 'draft-07'"),
-        ({"items": {"$schema": "http://a/b"}}, "a dialect of its own"),
+        ({"$schema": "draft-07"}, "an unknown dialect, 'draft-07'"),
+        ({"items": {"$schema": "http://a/b"}}, "an unknown dialect"),
         ({"$schema": 7}, r"at \$schema: 7 is not of type 'string'"),
         (
             of(DRAFT_2020, {"items": [{}]}),
-            r'at items: .*; write prefixItems, or declare an older draft, as "\$schema": ',
+            r'at items: .*; write prefixItems, or declare an older draft, such as "\$schema": ',
         ),
         (
             {"exclusiveMinimum": True},
@@ -275,15 +275,15 @@ def test_a_draft_has_several_spellings(draft: Draft, spelling: str) -> None:
         ),
         (
             of(DRAFT_2019, {"items": {"$recursiveAnchor": True}}),
-            r"\$recursiveAnchor in one that has no \$id of its own",
+            r"a subschema with \$recursiveAnchor has no \$id; give it one",
         ),
         (
             of(DRAFT_7, {"$id": "http://a/b", "allOf": [{"$id": "c"}, {"$id": "c"}], "items": {"$ref": "c"}}),
-            "several in it have that name",
+            "several subschemas have that name",
         ),
         (
             of(DRAFT_7, {"x": {"$id": "http://a/b", "items": {"$ref": "#"}}, "items": {"$ref": "#/x"}}),
-            "where none is expected",
+            "where no schema is expected",
         ),
         (
             {"$dynamicRef": "r", "$defs": {"r": of(DRAFT_2019, {"$id": "r", "$recursiveAnchor": True})}},
@@ -422,16 +422,12 @@ def test_what_a_draft_does_not_know_is_named(schema: Any, names: set[str]) -> No
 
 def test_reasons_name_the_draft() -> None:
     assert unheeded(of(DRAFT_4, {"const": 1})) == {
-        "const": "is no keyword of draft 4, which $schema declares, but of draft 6 and later"
+        "const": "is not a keyword of draft 4, which $schema declares, but of draft 6 and later"
     }
     assert unheeded({"dependencies": {}}) == {
-        "dependencies": "is no keyword of draft 2020-12, which is meant where no $schema is declared, "
-        "but of draft 7 and older"
+        "dependencies": "is not a keyword of draft 2020-12, the default without $schema, but of draft 7 and older"
     }
-    assert (
-        "stands beside $ref, where draft 7 ignores it"
-        in unheeded(of(DRAFT_7, {"$ref": "#", "minItems": 1}))["minItems"]
-    )
+    assert "is ignored next to $ref in draft 7" in unheeded(of(DRAFT_7, {"$ref": "#", "minItems": 1}))["minItems"]
 
 
 def test_close_names_are_those_of_the_draft() -> None:

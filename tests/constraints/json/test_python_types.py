@@ -93,7 +93,7 @@ def test_a_type_is_in_the_digest_and_in_no_file() -> None:
     assert constraint == JSONSchema(Person)
     assert (constraint.in_memory, plain.in_memory) == (True, False)
     assert parse(dump(plain)).constraint == plain
-    with pytest.raises(ConstraintError, match="made of an object in memory"):
+    with pytest.raises(ConstraintError, match="made from an object in memory"):
         dump(constraint)
     with pytest.raises(ConstraintError, match="a file cannot name a Python type; give its schema"):
         parse("guardwrap: 1\nconstraint: {kind: json_schema, schema: {}, type: 'a:B'}\n")
@@ -136,8 +136,8 @@ def test_a_validator_that_crashes_is_no_violation() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (Callable[[int], int], "pydantic has no JSON Schema for .*; give a schema of your own, and the type as type="),
-        (type("Unknown", (), {}), "pydantic makes no values of Unknown"),
+        (Callable[[int], int], "pydantic has no JSON Schema for .*; pass your own schema, and the type as type="),
+        (type("Unknown", (), {}), "pydantic does not support the type Unknown"),
         (list["Nowhere"], "Nowhere"),  # type: ignore[name-defined]  # noqa: F821
     ],
     ids=str,

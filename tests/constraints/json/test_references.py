@@ -162,17 +162,17 @@ def test_where_the_library_reads_another_schema(schema: Any, text: str, valid: b
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ({"$ref": "http://json-schema.org/draft-03/schema#"}, "another document; only references inside it"),
-        ({"$id": "http://a/b", "$ref": "c"}, "refers to 'c', another document; only references inside it"),
+        ({"$ref": "http://json-schema.org/draft-03/schema#"}, "another document; only references within the schema"),
+        ({"$id": "http://a/b", "$ref": "c"}, "refers to 'c', another document; only references within the schema"),
         ({"$defs": {"a": {"$id": "a"}}, "$ref": "a#b"}, "refers to 'a#b', which is not in it"),
         ({"$ref": META + "#/$defs/none"}, "which is not in it"),
-        ({"allOf": [{"$id": "a"}, {"$id": "a"}]}, "two schemas in the schema have the \\$id 'a'"),
-        ({"allOf": [{"$anchor": "a"}, {"$dynamicAnchor": "a"}]}, "two schemas in the schema have the anchor 'a'"),
+        ({"allOf": [{"$id": "a"}, {"$id": "a"}]}, "two subschemas have the same \\$id 'a'"),
+        ({"allOf": [{"$anchor": "a"}, {"$dynamicAnchor": "a"}]}, "two subschemas have the same anchor 'a'"),
         (
             {"enum": [{"$id": "a", "$ref": "#"}], "$ref": "#/enum/0"},
-            "one with \\$id where none is expected; move it to \\$defs",
+            "a subschema with \\$id in a place where no schema is expected; move it to \\$defs",
         ),
-        ({"$schema": "http://a/b"}, "a dialect of its own, 'http://a/b'; name draft 4, 6"),
+        ({"$schema": "http://a/b"}, "an unknown dialect, 'http://a/b'; name draft 4, 6"),
         ({"prefixItems": [{}], "$ref": "#/prefixItems/01"}, "which is not in it"),
     ],
     ids=lambda value: repr(value)[:60],

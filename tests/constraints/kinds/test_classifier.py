@@ -148,7 +148,7 @@ def test_too_long(pipe):
     fits = "good " * 30
     strict = Classifier(pipe, "positive", 0.5)
     assert isinstance(strict.accepts(fits), bool)
-    with pytest.raises(CheckFailed, match="33 tokens and takes 32") as caught:
+    with pytest.raises(CheckFailed, match="33 tokens, more than its maximum of 32") as caught:
         strict.accepts(long)
     assert "good good" not in str(caught.value)
     assert isinstance(Classifier(pipe, "positive", 0.5, on="first_sentence").accepts("bad.\n" + long), bool)
@@ -246,7 +246,7 @@ def test_what_is_no_number_is_on_neither_side(side):
         pipe.model.classifier.bias += float("nan")
     sure = Classifier(pipe, "positive", 0.5, side=side, name="sure")
     for constraint in (sure, ~sure, sure | ~sure, ~(sure & Keyword("good"))):
-        with pytest.raises(CheckFailed, match="'sure' gave NaN instead of a probability; load") as caught:
+        with pytest.raises(CheckFailed, match="'sure' returned NaN instead of a probability; load") as caught:
             constraint.accepts("the film is good .")
         assert "film" not in str(caught.value)
 
@@ -254,5 +254,5 @@ def test_what_is_no_number_is_on_neither_side(side):
 def test_an_infinite_score_is_no_probability(pipe, monkeypatch):
     sure = Classifier(pipe, "positive", 0.5)
     monkeypatch.setattr(type(pipe), "__call__", lambda self, texts, **_: [[{"label": "positive", "score": 1e999}]])
-    with pytest.raises(CheckFailed, match="gave an infinite number"):
+    with pytest.raises(CheckFailed, match="returned an infinite number"):
         sure.accepts("good")

@@ -90,7 +90,7 @@ def test_prefix_function():
     assert made.verdict("Ab") is Verdict.VIOLATED
     assert made.verdict("AB") is Verdict.UNDECIDED
     assert Python(is_upper).verdict("Ab") is Verdict.UNDECIDED
-    with pytest.raises(ConstraintError, match="on='completion' only"):
+    with pytest.raises(ConstraintError, match="requires on='completion'"):
         Python(is_upper, prefix=upper_prefix, on="lines")
 
 
@@ -246,7 +246,7 @@ def test_what_is_no_function(function):
 def test_a_plain_function_is_told_the_way():
     with pytest.raises(ConstraintError, match=r"write constraint\(function\)"):
         as_constraint_file([is_upper])
-    with pytest.raises(ConstraintError, match=r"Keyword is no constraint.*make one with Keyword\(...\)"):
+    with pytest.raises(ConstraintError, match=r"Keyword is not a constraint.*create a constraint with Keyword\(...\)"):
         as_constraint_file(Keyword)
 
 

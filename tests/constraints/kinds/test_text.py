@@ -167,7 +167,7 @@ def test_checksum_looks_at_every_match():
         ({"flags": None}, "flags must be a list"),
         ({"flags": 5}, "flags must be a list"),
         ({"checksum": "crc"}, "not luhn"),
-        ({"checksum": "luhn", "match": "fullmatch"}, "match='search' only"),
+        ({"checksum": "luhn", "match": "fullmatch"}, "requires match='search'"),
         ({"timeout": 0}, "timeout"),
         ({"timeout": -1}, "timeout"),
         ({"timeout": float("nan")}, "timeout"),
@@ -283,7 +283,7 @@ def test_tokens():
     assert constraint.check(drawn) == [False, False, True, True, False]
     with pytest.raises(CheckFailed, match="counts tokens"):
         constraint.accepts("some text")
-    with pytest.raises(ConstraintError, match="on='completion' only"):
+    with pytest.raises(ConstraintError, match="requires on='completion'"):
         Length(max=3, unit="tokens", on="lines")
 
 
