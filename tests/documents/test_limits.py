@@ -1,4 +1,4 @@
-"""Whatever a constraint does ends: loading a file, judging a text, a verdict. On a clock that the tests turn."""
+"""Time limits for loading a file, judging a text and verdicts, with a clock that the tests control."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def watched(seconds: int = 20) -> Iterator[None]:
-    """Fail where something hangs."""
+    """Fail if something hangs."""
 
     def bark(*_: Any) -> None:
         raise AssertionError(f"not done after {seconds} s")
@@ -69,7 +69,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Busy(TextConstraint):
-    """Takes so many seconds for each text, and looks at the clock when they are over."""
+    """Takes a number of seconds for each text, and then checks the time limit."""
 
     seconds: float
     clock: Clock
@@ -166,7 +166,7 @@ def test_of_limits_in_each_other_the_earliest_holds(clock):
 
 
 class Spy:
-    """Stands for a compiled expression and keeps the seconds that it was given."""
+    """A stand-in for a compiled expression that records the timeouts."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -187,7 +187,7 @@ def test_a_verdict_in_a_view_has_the_time_of_a_verdict(on):
 
 def test_a_clock_that_was_ahead_gives_no_more_than_the_limit():
     time_limits.now()
-    time_limits._running.cpu += 0.9 * time_limits._STALE  # as where another thread had the processor meanwhile
+    time_limits._running.cpu += 0.9 * time_limits._STALE  # as if another thread had run meanwhile
     with time_limits.time_limit(0.05):
         time_limits._running.wall = float("-inf")
         assert 0 < (time_limits.seconds_left() or 0) <= 0.05
@@ -216,7 +216,7 @@ def test_of_several_parts_the_slowest_is_given_up(clock):
 
 
 def test_a_part_that_is_slow_now_and_then_is_not_given_up(clock):
-    """As when Python's collector of garbage is at work."""
+    """A pause, as for Python's garbage collector."""
     busy = Busy(0.001, clock, Verdict.VIOLATED, name="busy")
     reader = PrefixReader(busy)
     for number in range(300):
@@ -225,12 +225,12 @@ def test_a_part_that_is_slow_now_and_then_is_not_given_up(clock):
 
 
 def test_verdicts_on_all_candidates_of_a_token_have_a_limit_too(clock):
-    """Each is done in time; a thousand of them would hold up the batch for 40 s."""
+    """Each verdict is in time, but a thousand of them would delay the batch by 40 s."""
     slow = Busy(0.04, clock)
     reader = PrefixReader(slow & Busy(0.0, clock, Verdict.VIOLATED, name="quick"))
     for number in range(1, 4):
         began = clock.seconds
-        assert not any(reader.violated(reader.start, [f"a{i}" for i in range(1000)]))  # not known, so not left out
+        assert not any(reader.violated(reader.start, [f"a{i}" for i in range(1000)]))  # UNDECIDED, so not masked
         assert 1.9 < clock.seconds - began < 2.1
         assert reader.slow == ({0} if number == 3 else set())
     calls = len(slow.calls)
@@ -262,7 +262,7 @@ def test_a_users_prefix_function_may_judge_whole_texts(clock):
 
 
 class Hesitant(TextConstraint):
-    """Never gets its verdict done."""
+    """Never completes a verdict."""
 
     on = "completion"
     name = "hesitant"
@@ -297,7 +297,7 @@ def test_a_schema_with_many_anchors_is_crawled_once(monkeypatch):
         crawled.append(arguments)
         crawl(self, *arguments, **options)
 
-    JSONSchema({})  # reads the meta-schema, where no one did so far
+    JSONSchema({})  # reads the meta-schema, if that has not happened yet
     monkeypatch.setattr(References, "add", counting)
     count = 300
     schema = {
@@ -343,7 +343,7 @@ def further(frames: int, judge: Any) -> Any:
     ids=["dynamic", "not", "ids"],
 )
 def test_the_stack_never_ends_within_rust(schema):
-    """A panic there is no Exception. Each of the runs ends elsewhere in the library's frames."""
+    """A panic in the library is not an Exception. Each run ends in another of the library's frames."""
     made, deep = JSONSchema(schema), "[" * 450 + "]" * 450
     for frames in range(0, 80):
         with pytest.raises(CheckFailed, match="nested too deeply"):
@@ -359,7 +359,7 @@ def test_a_schema_nested_too_deep_is_refused():
 
 
 def test_branches_keep_no_errors(monkeypatch):
-    """Each error spells the value out: many branches by a long text were more memory than there is."""
+    """Each error has the whole value in its message: many branches times a long text exceed all memory."""
     monkeypatch.setattr(time_limits, "CHECK_SECONDS", 1.0)
     text = json.dumps(["a" * 100_000])
     branches = [{"type": "string", "minLength": i} for i in range(400)]
@@ -383,7 +383,7 @@ def test_many_items_without_a_keyword_to_judge_them_by_end(monkeypatch, keyword,
 
     monkeypatch.setattr(time_limits, "now", counting)
     assert JSONSchema({keyword: inner}).accepts(json.dumps([1] * 1_000))
-    assert looks >= 1_000 or (inner is True and keyword != "contains")  # the library has True done in no time
+    assert looks >= 1_000 or (inner is True and keyword != "contains")  # the library returns at once for True
 
 
 def test_unique_items_take_linear_time():
@@ -401,7 +401,7 @@ def test_numbers_beyond_a_double_are_not_json(text):
         made = JSONSchema(schema)
         assert made.accepts(text) is False
         assert (~made).accepts(text) is True
-        for end in range(1, len(text) + 1):  # it may go on with e-400 until something else follows
+        for end in range(1, len(text) + 1):  # e-400 may still follow until another character does
             finished = end > len(text.rstrip("}]"))
             assert made.verdict(text[:end]) is (Verdict.VIOLATED if finished else Verdict.UNDECIDED)
     assert JSONSchema({"multipleOf": 0.1}).accepts("1e300")
@@ -439,7 +439,7 @@ def test_a_long_timeout_is_refused():
 
 
 def test_brackets_left_open(monkeypatch):
-    """20 KB of them took 6 s to find out that they are no expression: nothing may take them apart."""
+    """20 KB of them took 6 s until they were rejected, so they must not be parsed."""
     with monkeypatch.context() as nothing:
         nothing.setattr("guardwrap.constraints.kinds.regex_analysis._TOKENS", None)
         for opened in ("[" * 20_000, "[a" * 10_000, "(?x)#" + "[" * 20_000):
@@ -512,7 +512,7 @@ def test_expressions_of_a_file_have_one_limit():
     parse(head + part * 3)
     with pytest.raises(SpecError, match=r":8: constraint\.of\.3\.pattern: .*more than 150000 items together"):
         parse(head + part * 5)
-    parse(head + part * 3)  # counted anew
+    parse(head + part * 3)  # the count begins again for each file
     with pytest.raises(SpecError, match="words have 120000 items; at most 100000"):
         parse(f"guardwrap: 1\nconstraint: {{kind: keyword, words: {'a' * 120_000}}}")
 

@@ -1,4 +1,4 @@
-"""YAML as validated data: where an error is, and what it proposes, whatever is read."""
+"""YAML as validated data: the location of an error, and what it suggests, for all kinds of files."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_what_is_no_data_is_no_traceback() -> None:
 @pytest.mark.parametrize(
     ("loc", "location"),
     [
-        (("rule", "size", "size"), ("rule", "size")),  # a kind that is called as one of its fields
+        (("rule", "size", "size"), ("rule", "size")),  # a kind that has the name of one of its fields
         (("rule", "size", "part", "kind", "kind"), ("rule", "part", "kind")),
         (("rule", "size", "other"), ("rule",)),
     ],

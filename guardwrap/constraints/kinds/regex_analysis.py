@@ -165,7 +165,8 @@ def extent(pattern: str, flags: Sequence[str]) -> Extent:
     operations = list(_flatten(parsed, parsed.state.flags))
     only_consumes = all(code in _CONSUMING for code, _, _ in operations)
     # The answers of ^ and \A never change as a text grows. A $ or \Z that comes last fails in a partial search only if
-    # it fails in every longer text too. An earlier one may make `regex` leave a group that it does not enter again.
+    # it fails in every longer text too. An earlier one may match at the end of the prefix, inside a group whose other
+    # branches are then never tried, although a longer text needs them: see ^(?>$|\n)b.
     plain = all(code in _CONSUMING or (code is op.AT and argument in _OUTER) for code, argument, _ in operations)
     dies = plain and sum(code is op.AT and argument in _ENDS for code, argument, _ in operations) == _last_words(parsed)
     try:

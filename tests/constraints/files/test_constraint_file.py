@@ -1,4 +1,4 @@
-"""Constraint files: there and back, digests, and what hostile files get."""
+"""Constraint files: reading, writing, digests, and errors for hostile files."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_files_obey_the_published_schema(constraint):
 
 # ------------------------------------------------------------------------------------------------------------- digests
 
-# Stored reports refer to these. A change here breaks them: bump the version of the format instead.
+# Stored reports refer to these digests. Do not change them; raise the version of the format instead.
 PINNED = {
     "df24f343770ca0e969d9d9f5cb551219a110e9c235ce646a3a1582ec7c0ca538": lambda: Regex(r"\d{3}-\d{4}"),
     "caec0dc16fdfe522e48ecbccbf86a60fa68afc179acc28a9c73e26749f5590cc": lambda: (
@@ -345,7 +345,7 @@ def test_yaml_and_python_spellings(text, made):
 
 
 def refused(text, path="<string>", **kwargs):
-    """The one-line message with which a text is refused, or None."""
+    """Return the one-line message with which a text is rejected, or None."""
     try:
         parse(text, **kwargs)
         return None
@@ -500,23 +500,23 @@ def test_mutated_files(data):
     text = VALID
     for _ in range(data.draw(st.integers(1, 3))):
         way = data.draw(st.integers(0, 4))
-        if way == 0:  # a value becomes another
+        if way == 0:  # replace a value
             ends = [i for i in range(len(text)) if text[i] in ":,[" and text[i + 1 : i + 2] != "\n"]
             start = data.draw(st.sampled_from(ends)) + 1
             stop = min(i for i in range(start, len(text)) if text[i] in ",}]\n")
             text = text[:start] + " " + data.draw(st.sampled_from(TOKENS)) + text[stop:]
-        elif way == 1:  # a line goes, or comes twice
+        elif way == 1:  # delete or repeat a line
             lines = text.splitlines(keepends=True)
             i = data.draw(st.integers(0, len(lines) - 1))
             text = "".join(lines[:i] + lines[i : i + 1] * data.draw(st.sampled_from([0, 2])) + lines[i + 1 :])
-        elif way == 2:  # a line is indented otherwise
+        elif way == 2:  # change the indentation of a line
             lines = text.splitlines(keepends=True)
             i = data.draw(st.integers(0, len(lines) - 1))
             text = "".join([*lines[:i], " " * data.draw(st.integers(0, 6)) + lines[i].lstrip(), *lines[i + 1 :]])
-        elif way == 3:  # a word is misspelt
+        elif way == 3:  # misspell a word
             i = data.draw(st.integers(0, len(text) - 1))
             text = text[:i] + data.draw(st.sampled_from(["x", "", "\n", "\t", ":", "é", '"'])) + text[i + 1 :]
-        else:  # a value becomes another one line on
+        else:  # move a value to the next line
             lines = text.splitlines(keepends=True)
             i = data.draw(st.integers(0, len(lines) - 1))
             key = lines[i].split(":")[0]
@@ -604,7 +604,7 @@ HOSTILE = {
     "inf": ("x: 1\na: -.inf", ":2: '-.inf' is not a finite number"),
     "overflow": ("a: 1.0e+400", ":1: '1.0e.400' is not a finite number"),
     "duplicate key": ("guardwrap: 1\nname: a\nname: b", ":3: duplicate key 'name'"),
-    "duplicate key spelt otherwise": ('a: 1\n"\\x61": 2', ":2: duplicate key 'a'"),
+    "duplicate key in other characters": ('a: 1\n"\\x61": 2', ":2: duplicate key 'a'"),
     "merge key": ("a: &a {b: 1}\nc:\n  <<: *a", ":3: merge keys"),
     "number as key": ("1: a", ":1: a key must be a string"),
     "null as key": ("~: a", ":1: a key must be a string"),
@@ -714,7 +714,7 @@ HOSTILE = {
     "long version directive": ("%YAML 1." + "1" * 5000 + "\n---\na: 1", "malformed YAML"),
     "other version directive": ("%YAML 2.0\n---\na: 1", "malformed YAML"),
     "tag directive twice": ("%TAG ! a\n%TAG ! b\n---\na: 1", "malformed YAML"),
-    # Spelled so that counting them takes a quarter of the limit in seconds, on a machine that is busy too.
+    # Written so that counting them takes a quarter of the time limit, even on a busy machine.
     "many values": ("a:\n" + "-\n" * 200_000, "more than 20000 values"),
     "many keys": ("?\n" * 80_000, "more than 20000 values"),
     "long file": ("a: " + "x" * 2_000_000, "larger than"),

@@ -1,4 +1,4 @@
-"""Constraint kinds and samplers of other packages come in through entry points."""
+"""Constraint kinds and samplers of plug-ins, which entry points register."""
 
 import json
 import os

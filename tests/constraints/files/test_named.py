@@ -1,4 +1,4 @@
-"""Constraints that a file names: ready-made ones and those of other files."""
+"""References in constraint files: to the catalogue and to other files."""
 
 import re
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_what_is_named_is_what_is_spelt_out(tmp_path, spelt, made):
     (tmp_path / "tea.yaml").write_text(TEA)
     found = load(written(tmp_path / "rules.yaml", spelt)).constraint
     assert found.digest == made(Keyword("tea")).digest
-    assert parse("guardwrap: 1\nconstraint: [{kind: regex, pattern: a}]").constraint != found  # a digest can differ
+    assert parse("guardwrap: 1\nconstraint: [{kind: regex, pattern: a}]").constraint != found  # digests can differ
 
 
 def test_a_file_is_looked_for_beside_the_one_that_names_it(tmp_path, monkeypatch):
@@ -102,7 +102,7 @@ def test_files_that_refer_to_each_other_end(tmp_path, watchdog):
     (tmp_path / "link.yaml").symlink_to(tmp_path / "other.yaml")
     written(tmp_path / "other.yaml", "{file: link.yaml}")
     assert "refers to itself" in refused(tmp_path / "other.yaml")
-    # Two references to one file are no cycle.
+    # Two references to the same file are not a cycle.
     (tmp_path / "tea.yaml").write_text(TEA)
     twice = written(tmp_path / "twice.yaml", "{kind: any, of: [{file: tea.yaml}, {kind: all, of: [{file: tea.yaml}]}]}")
     assert load(twice).constraint.accepts("tea")
@@ -127,7 +127,7 @@ def test_files_together_are_nested_no_deeper_than_one(tmp_path):
 
 
 def test_files_together_have_the_time_of_one(tmp_path, watchdog):
-    """2^8 readings of a file that takes long: refused by the clock of the first one."""
+    """2^8 readings of a slow file are stopped by the time limit of the first file."""
     written(tmp_path / "0.yaml", "{kind: keyword, words: [" + ", ".join(f"w{i}" for i in range(2000)) + "]}")
     for i in range(1, MAX_FILES + 1):
         written(tmp_path / f"{i}.yaml", f"{{kind: any, of: [{{file: {i - 1}.yaml}}, {{file: {i - 1}.yaml}}]}}")

@@ -1,4 +1,4 @@
-"""Constraint files that say what attempts are drawn from."""
+"""The fields ``proposal`` and ``adapter`` of constraint files."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_there_and_back(spelt, proposal, adapter):
     again = parse(dump(file))
     assert (again.proposal, again.adapter) == (proposal, adapter)
     assert (parse(HEAD).proposal, parse(HEAD).adapter) == (None, None)
-    assert file.constraint.digest == parse(HEAD).constraint.digest  # of the constraint alone
+    assert file.constraint.digest == parse(HEAD).constraint.digest  # the digest covers only the constraint
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ MENTIONS, SHORT, CALM = Keyword("tea"), Length(max=9), ~Regex("!")
     [
         (MENTIONS & SHORT, MENTIONS, True),
         (SHORT & CALM & MENTIONS, MENTIONS, True),
-        (MENTIONS & SHORT & CALM, MENTIONS & SHORT, True),  # as a file's list beside one more
+        (MENTIONS & SHORT & CALM, MENTIONS & SHORT, True),  # the list in a file, and one more constraint
         (CALM & (MENTIONS & SHORT), MENTIONS & SHORT, True),
         (All((All((MENTIONS, SHORT), name="ours"), CALM)), MENTIONS & SHORT, True),
         (All((All((MENTIONS, SHORT), name="ours"), CALM)), MENTIONS, True),
@@ -165,7 +165,7 @@ def test_another_constraint_is_described():
     assert hostile is not None
     assert len(hostile) < 400
     assert hostile.isprintable()
-    # What is called alike, or not at all, is told apart by its digest.
+    # Constraints without a description, or with the same one, are distinguished by their digests.
     for description in ("", SHORT.title):
         alike = trained_for_another(Adapter("x"), "x", MENTIONS.digest, description, SHORT)
         assert alike is not None

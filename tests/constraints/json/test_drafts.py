@@ -1,4 +1,4 @@
-"""Schemas of every draft, held against the validator that ``jsonschema`` has for it."""
+"""Schemas of all drafts, compared with the validators of ``jsonschema``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def theirs(draft: Draft, schema: Any, value: Any) -> bool:
 
 ONE, NULL = {"type": "integer"}, {"type": "null"}
 OLDER, MIDDLE, NEWER = (DRAFT_4, DRAFT_6, DRAFT_7), (DRAFT_6, DRAFT_7), (DRAFT_2019, DRAFT_2020)
-# What the drafts read differently, each with those whose meta-schemas allow it.
+# Schemas that drafts read differently, each with the drafts whose meta-schemas allow it.
 DIFFERENT: list[tuple[dict[str, Any], tuple[Draft, ...]]] = [
     *(
         (schema, (*OLDER, DRAFT_2019))
@@ -112,7 +112,7 @@ def test_each_draft_is_read_as_it_says(schema: dict[str, Any], draft: Draft) -> 
 
 
 def points_elsewhere(schema: Any) -> bool:
-    """Whether it has references that older drafts do not know, which the library cannot follow there."""
+    """Whether a schema has references that the library cannot follow in older drafts, which do not have them."""
     return any(f'"{name}"' in json.dumps(schema) for name in ("#here", "#there", "#"))
 
 
@@ -136,7 +136,7 @@ def test_any_schema_is_read_as_the_draft_says(draft: Draft, schema: Any, instanc
 
 
 def test_negative_control_dependencies_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were a schema judged as it is written, its draft would not count."""
+    """Negative control: without the conversion, the draft of a schema has no effect."""
     schema, text = {"dependencies": {"a": ["b"]}}, '{"a": 1}'
     assert JSONSchema(of(DRAFT_7, schema)).accepts(text) is theirs(DRAFT_7, schema, json.loads(text)) is False
     monkeypatch.setattr("guardwrap.constraints.json.schema_validation.modernize", lambda schema, draft, uri: None)
@@ -301,7 +301,7 @@ def test_what_is_refused_by_name(schema: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "accepted", "rejected"),
     [
-        # A schema in another is of the draft that it declares, with or without a name.
+        # A subschema has the draft that it declares, with or without a URI.
         (
             {"prefixItems": [of(DRAFT_4, {"minimum": 1, "exclusiveMinimum": True, "const": 9}), {"const": 1}]},
             ["[2, 1]"],
@@ -320,14 +320,14 @@ def test_what_is_refused_by_name(schema: dict[str, Any], message: str) -> None:
             ["[null, 1]"],
             ["[1]"],
         ),
-        # Pointers lead through a schema as it was written.
+        # Pointers refer to the schema as it was written.
         (of(DRAFT_7, {"items": [NULL, {"$ref": "#/items/0"}]}), ["[null, null]"], ["[null, 1]"]),
         (
             of(DRAFT_4, {"dependencies": {"a": ["b"], "c": NULL}, "items": {"$ref": "#/dependencies/c"}}),
             ["[null]"],
             ["[1]"],
         ),
-        # Names of older drafts: id in 4, and anchors that are spelled as ids.
+        # Names in older drafts: id in draft 4, and anchors in ids.
         (
             of(DRAFT_4, {"items": {"$ref": "#n"}, "definitions": {"n": {"id": "#n", "type": "null"}}}),
             ["[null]"],
@@ -348,7 +348,7 @@ def test_what_is_refused_by_name(schema: dict[str, Any], message: str) -> None:
         ),
         (of(DRAFT_7, {"allOf": [{"$id": "c"}, {"$id": "c"}]}), ["1"], []),
         (of(DRAFT_7, {"items": {"$ref": "#/x"}, "x": {"$id": "named", "type": "null"}}), ["[null]"], ["[1]"]),
-        # The meta-schemas can be referred to.
+        # References to the meta-schemas.
         (
             of(DRAFT_7, {"$ref": "http://json-schema.org/draft-07/schema#"}),
             ['{"items": [true]}'],
@@ -356,7 +356,7 @@ def test_what_is_refused_by_name(schema: dict[str, Any], message: str) -> None:
         ),
         ({"$ref": "http://json-schema.org/draft-04/schema#"}, ['{"type": "null"}'], ['{"items": true}', "true"]),
         (
-            # The outermost tree decides about children at every depth.
+            # The outermost tree applies to children at every depth.
             of(
                 DRAFT_2019,
                 {
@@ -376,7 +376,7 @@ def test_what_is_refused_by_name(schema: dict[str, Any], message: str) -> None:
             ['{"of": [{"data": 1}, {"of": []}]}'],
             ['{"of": [{"daat": 1}]}'],
         ),
-        # In draft 2019-09, what contains finds is not evaluated by that.
+        # In draft 2019-09, contains does not evaluate the items that it matches.
         (of(DRAFT_2019, {"contains": ONE, "unevaluatedItems": False}), [], ["[1]"]),
         (of(DRAFT_2020, {"contains": ONE, "unevaluatedItems": False}), ["[1]"], []),
     ],

@@ -82,7 +82,7 @@ MATCHES: list[tuple[str, list[str], list[str]]] = [
     ("#[ ]x", ["# x"], ["x"]),
     ("^&&--~~$", ["&&--~~"], []),
     (r"^[\s\S]*$", ["", "a\nb\u2028"], []),
-    ("^(?P<n>a)$", ["a"], ["b"]),  # as Go, Rust and Python write it: nothing else it could mean
+    ("^(?P<n>a)$", ["a"], ["b"]),  # the syntax of Go, Rust and Python, which has no other meaning
 ]
 
 
@@ -111,7 +111,7 @@ def test_patterns_and_names_of_properties_are_judged_by_it(
 
 
 def test_negative_control_regex_itself_reads_them_otherwise() -> None:
-    """Were expressions not translated, these would match."""
+    """Negative control: without the translation, these match."""
     assert regex.search("a$", "a\n")
     assert regex.search(r"\d", "\u0661")
     assert regex.search(r"\w", "é")
@@ -183,7 +183,7 @@ def test_what_is_refused_by_name(expression: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("expression", "valid"),
     [
-        (r"(a)*\1", True),  # valid, though it is not translated
+        (r"(a)*\1", True),  # valid, but cannot be translated
         ("(?i:a)", True),
         (r"\1(a)", True),
         (r"\Z", False),
@@ -199,7 +199,7 @@ def test_the_format_regex_is_what_the_standard_allows(expression: str, valid: bo
 
 
 def test_translations_stay_small() -> None:
-    """Limits hold for what is compiled, and errors name what was written."""
+    """Limits apply to the translation, and errors quote the original."""
     assert len(translate(r"\S" * 100)) < 100 * 300
     with pytest.raises(ConstraintError, match=r"regular expression '\\S\\S"):
         compile_expression(r"\S" * MAX_ITEMS)

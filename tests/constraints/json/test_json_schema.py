@@ -1,4 +1,4 @@
-"""JSON: the recogniser of prefixes against json.loads, and schemas."""
+"""``JSONSchema``: the recognizer of prefixes compared with json.loads, and schemas."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def distinct(pairs):
 def parses(text):
     try:
         value = json.loads(text, parse_constant=refuse, object_pairs_hook=distinct)
-        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no UTF-8
+        json.dumps(value, ensure_ascii=False).encode()  # UTF-8 cannot encode half of a surrogate pair
     except (ValueError, RecursionError):
         return False
     return True
@@ -82,7 +82,7 @@ def test_a_dead_prefix_has_no_continuation(text, rests):
 
 
 def completion(prefix):
-    """Close what the prefix opened, in some way that makes it JSON."""
+    """Complete the prefix in some way that makes it JSON."""
     endings = [
         "",
         "0",
@@ -128,7 +128,7 @@ def completion(prefix):
 @profile(600)
 @given(mutated(json_texts()) | soup)
 def test_a_live_prefix_has_a_continuation(text):
-    """The recogniser is exact: where it says yes there is a continuation."""
+    """The recognizer is exact: if a prefix is not VIOLATED, it can be completed."""
     for end in range(len(text) + 1):
         if not begins_json(text[:end]):
             break
@@ -242,7 +242,7 @@ def test_catastrophic_patterns_end(monkeypatch):
             run_check(constraint, [draw])
         assert "aaaa" not in str(caught.value)
         run_verdict(constraint, draw.text)
-    # On a settled part of a view the verdict may give up, and must not fail.
+    # On a final part of a view, the verdict may give up, but must not raise.
     assert JSONSchema({"pattern": bad}, on="lines").verdict(f'"{key}"\n') == 0
 
 

@@ -1,4 +1,4 @@
-"""JSONSchema of Python types: what pydantic refuses is refused, and what is accepted has a value."""
+"""JSONSchema of Python types: texts that pydantic rejects are rejected, and accepted texts have a value."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_types(given: Any, text: str, value: Any, rejected: list[str]) -> None:
 
 
 def test_negative_control_the_schema_alone_says_less() -> None:
-    """Were pydantic not asked, these texts would have no values."""
+    """Negative control: without pydantic, texts are accepted that have no value."""
     for given, text in ((Even, '{"n": 3}'), (decimal.Decimal, '"abc"')):
         assert JSONSchema(JSONSchema(given).schema).accepts(text)
         assert not JSONSchema(given).accepts(text)

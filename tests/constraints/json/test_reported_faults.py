@@ -1,4 +1,4 @@
-"""What is wrong with a text that a constraint rejects, in words."""
+"""Explanations of why a constraint rejects a text."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""Schemas in files of their own."""
+"""JSON Schemas in separate files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_json_and_yaml_are_the_schema_itself(tmp_path: Path) -> None:
         constraint = load(write(tmp_path, name, text)).constraint
         assert constraint == JSONSchema(SCHEMA)
         assert constraint.digest == JSONSchema(SCHEMA).digest
-        assert parse(dump(constraint)).constraint == constraint, "what is written needs no other file"
+        assert parse(dump(constraint)).constraint == constraint, "the dumped text does not depend on the schema's file"
 
 
 def dump_yaml() -> str:

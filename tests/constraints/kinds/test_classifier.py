@@ -1,4 +1,4 @@
-"""The classifier, on a random network of 16 dimensions that is built on the spot."""
+"""``Classifier``, with a random network of 16 dimensions that is created here."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def build(seed=0, max_length=32, labels=("negative", "positive")):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = transformers.BertForSequenceClassification(config).eval()
-    with torch.no_grad():  # so that the scores lie on both sides of one half
+    with torch.no_grad():  # so that there are scores below and above 0.5
         logits = model(**fast(TEXTS, padding=True, return_tensors="pt")).logits
         model.classifier.bias -= logits.mean(0)
     return transformers.pipeline("text-classification", model=model, tokenizer=fast, device="cpu")
@@ -98,7 +98,7 @@ def test_sides_and_views(pipe, on, side):
         for text in view(draw, on)
         for score in Classifier(pipe, "positive", 0.5).probabilities([text])
     }
-    # Halfway between the two scores in the middle, so that rounding cannot tip it.
+    # Halfway between the two middle scores, so that rounding does not matter.
     middle = sorted(set(scores.values()))
     threshold = (middle[len(middle) // 2] + middle[len(middle) // 2 - 1]) / 2
     expected = [
@@ -240,7 +240,7 @@ def test_a_model_that_is_not_there(tmp_path):
 
 @pytest.mark.parametrize("side", ["above", "below"])
 def test_what_is_no_number_is_on_neither_side(side):
-    """NaN is not above a threshold, and so ``~`` would let it pass."""
+    """NaN is not above a threshold, so under ``~`` it would pass."""
     pipe = build()
     with torch.no_grad():
         pipe.model.classifier.bias += float("nan")

@@ -1,4 +1,4 @@
-"""Users' functions: what they may return, what they may raise, and what gets out when they do."""
+"""Users' functions: what they may return, what they may raise, and what errors reveal."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_crash_is_no_rejection_for_any_and_not():
         run_check(Keyword("absent") | Python(crash), [DRAW])
     with pytest.raises(CheckFailed):
         run_check(~Python(crash), [DRAW])
-    # What is decided without the costly part does not ask it.
+    # The expensive part is not asked about draws that are already decided.
     assert run_check(Keyword("text") | Python(crash), [DRAW]) == [True]
     assert run_check(Keyword("absent") & Python(crash), [DRAW]) == [False]
 

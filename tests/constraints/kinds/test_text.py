@@ -1,4 +1,4 @@
-"""Regex, Keyword and Length on whole texts, and what they refuse."""
+"""Regex, Keyword and Length on whole texts, and invalid parameters."""
 
 from __future__ import annotations
 
@@ -333,7 +333,7 @@ def test_the_spelling_of_an_expression_is_python(pattern: str) -> None:
 
 
 def test_backslashes_are_shown_as_they_are_written() -> None:
-    """In a spelling, and in the message that quotes it: not twice and four times as many."""
+    """Backslashes are not doubled in a ``repr``, or in a message that quotes one."""
     title = Regex(r"\d{4}").title
     assert title == r"Regex(pattern=r'\d{4}')"
     assert str(CheckFailed(title, "is slow")) == r"""constraint "Regex(pattern=r'\d{4}')" is slow"""
