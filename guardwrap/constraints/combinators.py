@@ -193,7 +193,7 @@ class Not(Constraint):
 def conflicts(parts: Sequence[Constraint]) -> Iterator[tuple[Constraint, Constraint, str]]:
     """Yield pairs of parts that plainly contradict each other, with the reason.
 
-    Only the first ``MAX_COMPARED`` parts are compared by what they ask for; other contradictions may exist.
+    Only the first ``MAX_COMPARED`` parts with ``excludes`` are compared with each other: some pairs may be missed.
     """
     # Only parts of a class that some Not negates are looked up, because digests of large parts take time.
     negated = {type(part.of) for part in parts if isinstance(part, Not)}

@@ -9,10 +9,10 @@ from pathlib import Path
 __all__ = ["irregular", "is_text"]
 
 
-def is_text(given: str) -> bool:
+def is_text(text: str) -> bool:
     """Whether a string has no half of a surrogate pair, which is not a character and which no tokenizer accepts."""
     try:
-        given.encode()
+        text.encode()
     except UnicodeEncodeError:
         return False
     return True

@@ -59,12 +59,12 @@ def catalogue(name: str) -> ConstraintFile:
     return load(catalogue_path(name))
 
 
-def as_constraint_file(given: object, *, allow_code: bool = False) -> ConstraintFile:
+def as_constraint_file(source: object, *, allow_code: bool = False) -> ConstraintFile:
     """Convert any form of constraints that users may pass.
 
     Parameters
     ----------
-    given
+    source
         A Constraint, a ConstraintFile, ``"catalogue:<name>"``, the path of a constraint file, or a sequence of these.
         All constraints of a sequence must hold, and the first sampler, proposal, adapter and budget in it apply.
     allow_code
@@ -77,19 +77,19 @@ def as_constraint_file(given: object, *, allow_code: bool = False) -> Constraint
     UsageError
         If one of the files has a prompt as its proposal, and another has an adapter.
     """
-    if isinstance(given, ConstraintFile):
-        return given
-    if isinstance(given, Constraint):
-        return ConstraintFile(given)
-    if isinstance(given, str) and given.startswith(PREFIX):
-        return catalogue(given.removeprefix(PREFIX))
-    if isinstance(given, str | Path):
-        if isinstance(given, str) and not given.endswith((".yaml", ".yml")) and not Path(given).exists():
-            hint = f"{instead(given)}, or 'catalogue:<name>' for a ready-made constraint"
-            raise SpecError(f"{given!r} is not a file{hint}")
-        return load(given, allow_code=allow_code)
-    if isinstance(given, Sequence) and given:
-        files = [as_constraint_file(item, allow_code=allow_code) for item in given]
+    if isinstance(source, ConstraintFile):
+        return source
+    if isinstance(source, Constraint):
+        return ConstraintFile(source)
+    if isinstance(source, str) and source.startswith(PREFIX):
+        return catalogue(source.removeprefix(PREFIX))
+    if isinstance(source, str | Path):
+        if isinstance(source, str) and not source.endswith((".yaml", ".yml")) and not Path(source).exists():
+            hint = f"{instead(source)}, or 'catalogue:<name>' for a ready-made constraint"
+            raise SpecError(f"{source!r} is not a file{hint}")
+        return load(source, allow_code=allow_code)
+    if isinstance(source, Sequence) and source:
+        files = [as_constraint_file(item, allow_code=allow_code) for item in source]
         if len(files) == 1:
             return files[0]
         sampled = next((file for file in files if file.sampler is not None), files[0])
@@ -100,5 +100,5 @@ def as_constraint_file(given: object, *, allow_code: bool = False) -> Constraint
         require_one(first["proposal"], first["adapter"])
         every = All([file.constraint for file in files])
         return ConstraintFile(every, sampler=sampled.sampler, source=sampled.source, **first)
-    hint = instead(given) or "; pass a Constraint, a list of them, 'catalogue:<name>' or the path of a constraint file"
-    raise ConstraintError(f"{shown(given)} is not a constraint{hint}")
+    hint = instead(source) or "; pass a Constraint, a list of them, 'catalogue:<name>' or the path of a constraint file"
+    raise ConstraintError(f"{shown(source)} is not a constraint{hint}")

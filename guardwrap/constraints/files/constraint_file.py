@@ -98,7 +98,7 @@ def _all_of(several: list[Constraint]) -> Constraint:
 Whole: Any = Annotated[
     Annotated[Constraint, Tag("one constraint")]
     | Annotated[list[Constraint], Field(min_length=1), AfterValidator(_all_of), Tag("several constraints")],
-    Discriminator(lambda given: "several constraints" if isinstance(given, list) else "one constraint"),
+    Discriminator(lambda value: "several constraints" if isinstance(value, list) else "one constraint"),
 ]
 """The pydantic type of the field ``constraint``: one constraint, or a list of constraints that must all hold."""
 

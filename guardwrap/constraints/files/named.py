@@ -42,10 +42,10 @@ def _ready_made(name: str) -> Constraint:
     return _read(catalogue_path(name.removeprefix(PREFIX)))
 
 
-def _of_the_file(given: _InAFile, info: ValidationInfo) -> Constraint:
-    if PurePosixPath(given.file).is_absolute() or PureWindowsPath(given.file).anchor:
-        raise ValueError(f"{short(given.file)} is an absolute path; give a path relative to this file")
-    path = path_beside(given.file)
+def _of_the_file(reference: _InAFile, info: ValidationInfo) -> Constraint:
+    if PurePosixPath(reference.file).is_absolute() or PureWindowsPath(reference.file).anchor:
+        raise ValueError(f"{short(reference.file)} is an absolute path; give a path relative to this file")
+    path = path_beside(reference.file)
     if not path.exists():
         others = islice((other.name for other in path.parent.glob("*.y*ml")), 1000)
         raise ValueError(f"there is no file {short(str(path))}{nearest(path.name, others)}")
@@ -64,11 +64,11 @@ def _read(path: Path, *, allow_code: bool = False) -> Constraint:
 _INLINE, _NAMED, _FILED = "a constraint", "a ready-made constraint", "a constraint file"
 
 
-def _which(given: Any) -> str:
+def _which(value: Any) -> str:
     check_deadline()  # pydantic creates the value again for each level of nesting
-    if isinstance(given, str):
+    if isinstance(value, str):
         return _NAMED
-    return _FILED if isinstance(given, dict) and "file" in given and "kind" not in given else _INLINE
+    return _FILED if isinstance(value, dict) and "file" in value and "kind" not in value else _INLINE
 
 
 def _or_named(inline: CoreSchema, handler: Any) -> CoreSchema:

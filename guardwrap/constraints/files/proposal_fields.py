@@ -99,8 +99,8 @@ def _adapter(options: _AdapterOptions) -> Adapter:
     return Adapter(_located(options.source), options.allow_mismatch, options.revision)
 
 
-def _form(given: Any) -> str:
-    return "a name" if isinstance(given, str) else "options"
+def _form(value: Any) -> str:
+    return "a name" if isinstance(value, str) else "options"
 
 
 AProposal: Any = Annotated[
