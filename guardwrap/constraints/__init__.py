@@ -1,4 +1,9 @@
-"""How a text is judged: constraints, their algebra, and constraint files."""
+"""Constraints: the rules that a text must satisfy, how they combine, and the files that hold them.
+
+Begin with ``base``, which defines ``Constraint``. ``kinds``, ``json`` and ``grammar`` hold the constraints themselves,
+``combinators`` has ``&``, ``|`` and ``~``, and ``files`` reads and writes them as YAML. ``verdicts``, ``monitors`` and
+``prefix_reader`` judge a text while it grows.
+"""
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All, AnyOf, Not

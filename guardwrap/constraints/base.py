@@ -1,4 +1,4 @@
-"""What a constraint is: three-valued verdicts on prefixes, booleans on finished draws."""
+"""The base class of all constraints: a boolean for each finished draw, a three-valued verdict for each prefix."""
 
 from __future__ import annotations
 
@@ -25,31 +25,37 @@ if TYPE_CHECKING:
 __all__ = ["COMBINATORS", "EXPENSIVE", "PYDANTIC_SCHEMA", "Constraint", "walk"]
 
 COMBINATORS: dict[str, Any] = {}
-"""The classes that operators make, by name. ``combinators`` puts them here: they derive from ``Constraint``."""
+"""The classes that ``&``, ``|`` and ``~`` create, by name.
+
+``combinators`` fills this in: its classes derive from ``Constraint``, so they cannot be imported here.
+"""
 
 EXPENSIVE = 2
-"""``Constraint.cost`` of classifiers: these judge many texts together, and not the candidates of a token."""
+"""``Constraint.cost`` of classifiers, which judge texts in batches and never the candidates for one token."""
 
 PYDANTIC_SCHEMA: list[Callable[[Any], Any]] = []
-"""What pydantic reads a constraint of any kind by. ``files.named`` puts it here, as it has to know all kinds."""
+"""The function that makes pydantic's schema for a constraint of any kind.
+
+``files.named`` adds it, because it has to import all kinds.
+"""
 
 
 class Constraint(ABC):
-    """What a text must satisfy: b(y) of the paper. Immutable; composes with ``&``, ``|`` and ``~``.
+    """A rule that a text must satisfy (b(y) in the paper). Immutable; combine rules with ``&``, ``|`` and ``~``.
 
-    To write one, subclass and give ``check``; ``verdict`` is optional and must be sound or UNDECIDED. A dataclass
-    with a ``kind`` field can also be spelled in YAML.
+    To write your own, subclass it and implement ``check``. ``verdict`` is optional; it must be sound, and UNDECIDED
+    whenever the answer is not certain. A frozen dataclass with a ``kind`` field can also be written in YAML.
     """
 
-    # Read by pydantic when a constraint file is parsed.
+    # pydantic uses this configuration when it parses a constraint file.
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "strict": True}
 
     cost: ClassVar[int] = 0
-    """Rank of the price of a check; ``All`` judges low ranks first and hands on only the survivors."""
+    """How expensive a check is, as a rank. ``All`` judges low ranks first and passes only the survivors to the next."""
 
-    def __new__(cls, *given: Any, **options: Any) -> Self:
-        """Refuse arguments that it does not take, and name those that it does."""
-        require_arguments(cls.__init__, cls.__name__, (cls, *given), options, ConstraintError)
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+        """Reject arguments that the class does not accept, with an error that lists those that it does."""
+        require_arguments(cls.__init__, cls.__name__, (cls, *arguments), options, ConstraintError)
         return super().__new__(cls)
 
     @abstractmethod
@@ -64,36 +70,36 @@ class Constraint(ABC):
         Returns
         -------
         list of bool
-            One for each draw, in order.
+            Whether each draw satisfies the constraint, in the order of ``draws``.
         """
 
     def verdict(self, prefix: str, /) -> Verdict:
-        """Judge a prefix of the completion.
+        """Judge every text that begins with a prefix. The default knows nothing and returns UNDECIDED.
 
         Parameters
         ----------
         prefix
-            Text that every continuation begins with, exactly.
+            The exact beginning of the completion.
 
         Returns
         -------
         Verdict
-            Sound or UNDECIDED.
+            VIOLATED or SATISFIED only if that holds for every continuation.
         """
         return Verdict.UNDECIDED
 
     def spelled_with(self, partial: bytes, /) -> str | None:
-        """Return characters that begin with these bytes, one of each kind that it tells apart; None if unknown.
+        """Return characters whose UTF-8 begins with these bytes: one for each group that the constraint treats alike.
 
-        If one of them may come next, so may all of its kind.
+        If one of them may come next, so may every character of its group. None if the groups are not known.
         """
         return None
 
     def monitor(self) -> Monitor:
-        """Return a monitor that has read nothing. By default it judges the whole prefix anew for each piece.
+        """Return a monitor that has read nothing yet. By default it judges the whole prefix again for each piece.
 
-        A constraint that gives one whose verdicts cost what is new, and not what is old, makes early abort cheap for
-        long texts.
+        For long texts, override it with a monitor whose cost depends on the new text only: that keeps early abort
+        cheap.
         """
         return Rereading(self)
 
@@ -103,28 +109,28 @@ class Constraint(ABC):
         Raises
         ------
         CheckFailed
-            If the checker crashes, or needs tokens and there are none.
+            If the checker crashes, or needs token ids, which a plain text does not have.
         """
         return run_check(self, [Draw(prompt="", token_ids=(), text=text)])[0]
 
     def spec(self) -> dict[str, Any]:
-        """Return the canonical spelling as plain JSON types: what a constraint file says, defaults left out."""
+        """Return the canonical form as plain JSON types: the mapping of a constraint file, without default values."""
         return to_spec(self, lambda part: part.spec())
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """Let pydantic read a field of this type, ours or another package's, as a constraint of any kind."""
+        """Let pydantic accept a constraint of any kind, built in or from a plug-in, in a field of this type."""
         return PYDANTIC_SCHEMA[0](handler) if cls is Constraint else handler(source)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the canonical spelling without names: the same for Python and YAML. 64 hex digits."""
+        """SHA-256 of the canonical form without names, as 64 hex digits. It is the same for Python and YAML."""
         text = json.dumps(without_names(self), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     @cached_property
     def title(self) -> str:
-        """What reports call this constraint: its name, or a short spelling."""
+        """The constraint's label in reports: its name, or else its ``repr``, cut to 60 characters."""
         name = getattr(self, "name", None)
         if name:
             return str(name)
@@ -133,17 +139,17 @@ class Constraint(ABC):
 
     @cached_property
     def interruptible(self) -> bool:
-        """Whether all that judging runs is guardwrap's own code, which looks at the clock."""
+        """Whether judging runs only guardwrap's own code, which checks the time limit."""
         return all(part._looks for part in walk(self))
 
     @property
     def _looks(self) -> bool:
-        """The same of this one without those that it is made of."""
+        """Whether this constraint itself, apart from its parts, checks the time limit."""
         return type(self).__module__.split(".")[0] == "guardwrap"
 
     @property
     def in_memory(self) -> bool:
-        """Whether it holds an object that no constraint file can name, such as a lambda."""
+        """Whether it holds an object that a constraint file cannot name, such as a lambda."""
         return False
 
     @cached_property
@@ -184,7 +190,7 @@ class Constraint(ABC):
 
 
 def _literal(value: object) -> str:
-    r"""Spell a value in Python, a text with backslashes as people write it: r'\d'."""
+    r"""Return a value as Python source; strings with backslashes as raw strings, such as r'\d'."""
     if isinstance(value, str) and "\\" in value:
         with suppress(SyntaxError):
             raw = f"r{quoted(value)}"
@@ -200,11 +206,11 @@ def _operand(other: object, operator: str) -> Constraint:
 
 
 def _no_operand(other: object, operator: str) -> ConstraintError:
-    return ConstraintError(f"{operator} joins constraints, and {shown(other)} is none{instead(other)}")
+    return ConstraintError(f"{operator} combines constraints, and {shown(other)} is not one{instead(other)}")
 
 
 def shown(value: object) -> str:
-    """Spell a value that is of the wrong kind: what it is, and its type."""
+    """Describe a value of the wrong type for an error message: its ``repr``, shortened, and its type."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if callable(value) and not isinstance(value, Constraint):
@@ -214,30 +220,37 @@ def shown(value: object) -> str:
     return spelling if value is None else f"{spelling} ({type(value).__name__})"
 
 
-def instead(given: object) -> str:
-    """Say what somebody who gave this may have meant."""
-    if isinstance(given, str):
-        return f": write Keyword({given!r}) for a text that must appear" if len(given) <= 40 else ": make one of it"
-    if isinstance(given, dict):
+def instead(value: object) -> str:
+    """Suggest, for an error message, the constraint that the author of a wrong value probably meant."""
+    if isinstance(value, str):
+        return f": write Keyword({value!r}) for a text that must appear" if len(value) <= 40 else ": use Keyword(...)"
+    if isinstance(value, dict):
         return ": write JSONSchema({...}) for texts that are JSON of this schema"
-    if isinstance(given, type) and hasattr(given, "model_json_schema"):
-        return f": write JSONSchema({given.__name__}) for texts that are JSON of this type"
-    if isinstance(given, type) and issubclass(given, Constraint):
-        return f": it is a kind of them; make one with {given.__name__}(...)"
-    return ": write constraint(function)" if callable(given) else ""
+    if isinstance(value, type) and hasattr(value, "model_json_schema"):
+        return f": write JSONSchema({value.__name__}) for texts that are JSON of this type"
+    if isinstance(value, type) and issubclass(value, Constraint):
+        return f": it is a class; create a constraint with {value.__name__}(...)"
+    return ": write constraint(function)" if callable(value) else ""
 
 
 def to_spec(constraint: Constraint, spell: Callable[[Constraint], dict[str, Any]]) -> dict[str, Any]:
-    """Spell a dataclass by its fields, and the constraints that it holds by a function.
+    """Return the canonical form of a dataclass: its fields, without default values.
+
+    Parameters
+    ----------
+    constraint
+        A dataclass.
+    spell
+        Returns the form of each constraint that the fields hold.
 
     Raises
     ------
     ConstraintError
-        If it is no dataclass.
+        If it is not a dataclass.
     """
     if not hasattr(constraint, "__dataclass_fields__"):
         raise ConstraintError(
-            f"{type(constraint).__name__} has no spelling: make it a frozen dataclass or override spec()"
+            f"{type(constraint).__name__} has no canonical form: make it a frozen dataclass or override spec()"
         )
     spec = {"kind": getattr(constraint, "kind", type(constraint).__name__)}
     for f in fields(constraint):  # type: ignore[arg-type]  # checked above
@@ -248,7 +261,7 @@ def to_spec(constraint: Constraint, spell: Callable[[Constraint], dict[str, Any]
 
 
 def plain_field(value: Any, spell: Callable[[Constraint], dict[str, Any]]) -> Any:
-    """Turn a field's value into JSON types."""
+    """Return a field's value as plain JSON types; ``spell`` returns the form of a constraint."""
     if isinstance(value, Constraint):
         return spell(value)
     if isinstance(value, tuple | list):
@@ -259,7 +272,7 @@ def plain_field(value: Any, spell: Callable[[Constraint], dict[str, Any]]) -> An
 
 
 def without_names(constraint: Constraint) -> dict[str, Any]:
-    """Spell a constraint without the names that people give to it and its parts: they change no verdict."""
+    """Return the canonical form without the names of the constraint and its parts, which change no verdict."""
     if type(constraint).spec is Constraint.spec:
         spec = to_spec(constraint, without_names)
     else:
@@ -269,14 +282,14 @@ def without_names(constraint: Constraint) -> dict[str, Any]:
 
 
 def held(constraint: Constraint) -> dict[str, Any]:
-    """Return the fields that hold other constraints: one, or several in a list or mapping."""
+    """Return the fields whose values are constraints, or lists or mappings with constraints in them."""
     names = getattr(constraint, "__dataclass_fields__", ("of",))
     values = {name: getattr(constraint, name, None) for name in names}
     return {name: value for name, value in values.items() if next(constraints_in(value), None) is not None}
 
 
 def constraints_in(value: Any) -> Iterator[Constraint]:
-    """Yield the constraints that a field's value is, or is made of."""
+    """Yield the constraints in a field's value: itself, or the members of a list or mapping."""
     if isinstance(value, Constraint):
         yield value
     elif isinstance(value, tuple | list | dict):
@@ -285,7 +298,7 @@ def constraints_in(value: Any) -> Iterator[Constraint]:
 
 
 def walk(constraint: Constraint) -> Iterator[Constraint]:
-    """Yield the constraint and everything it is made of."""
+    """Yield the constraint and all of its parts, at any depth."""
     yield constraint
     for value in held(constraint).values():
         for part in constraints_in(value):
@@ -300,14 +313,14 @@ def require(condition: bool, message: str) -> None:
 
 @contextmanager
 def about(name: str, *, inside: bool = True) -> Iterator[None]:
-    """Say of a ConstraintError that a field is wrong, so that errors about a file name its line.
+    """Add a field to the location of a ConstraintError, so that errors about a file can give its line number.
 
     Parameters
     ----------
     name
-        The field.
+        The field that is wrong.
     inside
-        Whether the error's own location leads on from there.
+        Whether to keep the error's own location, as a place within that field.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Constraints asked: whatever they do, the answer is a judgement, a verdict or CheckFailed."""
+"""Calls to constraints: whatever a checker does, the caller gets judgements, a verdict or CheckFailed."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["Judgement", "judge", "run_check", "run_verdict"]
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What became of one draw.
+    """The result of judging one draw.
 
     Parameters
     ----------
     satisfied
-        b(y).
+        Whether the draw satisfies the constraint: b(y).
     blame
-        Title of the first part that rejected it, or None.
+        Title of the first part that rejected the draw, or None.
     """
 
     satisfied: bool
@@ -38,12 +38,15 @@ class Judgement:
 
 
 def judge(constraint: Constraint, draws: Sequence[Draw]) -> list[Judgement]:
-    """Judge finished draws and say which part was first to reject each."""
+    """Judge finished draws, and name the first part that rejected each of them."""
     return judge_parts(constraint.parts, draws)
 
 
 def judge_parts(parts: Sequence[Constraint], draws: Sequence[Draw]) -> list[Judgement]:
-    """Hand the survivors of each part on to the next; a draw with a fault is none."""
+    """Judge draws by each part in order; a part sees only the draws that passed the parts before it.
+
+    A draw with a ``fault`` is rejected, with the fault as its blame, and no part sees it.
+    """
     judgements = [Judgement(draw.fault is None, draw.fault) for draw in draws]
     alive = [i for i, judgement in enumerate(judgements) if judgement.satisfied]
     with judging():
@@ -59,7 +62,7 @@ def judge_parts(parts: Sequence[Constraint], draws: Sequence[Draw]) -> list[Judg
 
 
 def run_check(constraint: Constraint, draws: Sequence[Draw]) -> list[bool]:
-    """Call ``check``; a crash, a wrong length or a non-bool becomes CheckFailed."""
+    """Call ``check``. A crash, a wrong number of results or a result that is not a bool raises CheckFailed."""
     if not draws:
         return []
     with guarded_call(constraint), judging():
@@ -74,7 +77,7 @@ def run_check(constraint: Constraint, draws: Sequence[Draw]) -> list[bool]:
 
 
 def run_verdict(constraint: Constraint, prefix: str) -> Verdict:
-    """Call ``verdict``; what takes too long is UNDECIDED, a crash or another type becomes CheckFailed."""
+    """Call ``verdict``. Too slow a verdict is UNDECIDED; a crash or a result of another type raises CheckFailed."""
     with guarded_call(constraint):
         try:
             with time_limit(VERDICT_SECONDS):
@@ -87,7 +90,7 @@ def run_verdict(constraint: Constraint, prefix: str) -> Verdict:
 
 
 class guarded_call:  # noqa: N801  # reads as a function
-    """Turn what a checker raises into CheckFailed, without its message: that may quote the text."""
+    """Context that turns a checker's exception into CheckFailed, without its message, which may quote the text."""
 
     def __init__(self, constraint: Constraint) -> None:
         self.constraint = constraint
@@ -96,8 +99,8 @@ class guarded_call:  # noqa: N801  # reads as a function
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # SystemExit too: a rule that ends the program would end it as if all were well. In the main thread an
-        # interrupt is the user's own.
+        # SystemExit is converted too, because a rule that calls exit() would end the program as if it had succeeded.
+        # KeyboardInterrupt in the main thread comes from the user and is passed through.
         interrupt = isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
         if error is not None and not interrupt and not isinstance(error, GuardwrapError | StepOver):
             reason = f"raised {type(error).__name__}; its message may quote the text, see .original"

@@ -1,4 +1,4 @@
-"""Constraints made of others: all of them, any of them, not this one."""
+"""Combined constraints: ``All``, ``AnyOf`` and ``Not``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["All", "AnyOf", "Not"]
 
 
 def flattened(parts: Sequence[Constraint], kind: type[All] | type[AnyOf]) -> tuple[Constraint, ...]:
-    """Merge unnamed parts of the same kind, so that ``a & b & c`` and one ``All`` of three are the same."""
+    """Merge unnamed parts of the same class, so that ``a & b & c`` equals ``All([a, b, c])``."""
     parts = tuple(parts) if isinstance(parts, Iterable) else (None,)
     if not all(isinstance(part, Constraint) for part in parts):
         raise ConstraintError(f"{kind.__name__} takes a sequence of constraints, e.g. {kind.__name__}([a, b])")
@@ -43,12 +43,12 @@ class All(Constraint):
     of
         The parts.
     name
-        What reports call it.
+        Label in reports.
 
     Raises
     ------
     Unsatisfiable
-        If two parts visibly exclude each other.
+        If two parts plainly contradict each other.
     """
 
     of: Annotated[Sequence[Constraint], Field(min_length=1)]
@@ -62,7 +62,7 @@ class All(Constraint):
 
     @cached_property
     def cost(self) -> int:  # type: ignore[override]
-        """The price of its dearest part."""
+        """The cost of its most expensive part."""
         return max(part.cost for part in self.of)
 
     @cached_property
@@ -72,18 +72,18 @@ class All(Constraint):
         return (self,) if self.name else tuple(sorted(inner, key=lambda part: part.cost))
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Judge cheap parts first and hand only the survivors on."""
+        """Judge cheap parts first; the others see only the survivors."""
         return [judgement.satisfied for judgement in judge_parts(sorted(self.of, key=lambda p: p.cost), draws)]
 
     def __repr__(self) -> str:
         return "(" + " & ".join(map(repr, self.of)) + ")"
 
     def monitor(self) -> Monitor:
-        """Return monitors of the parts, side by side."""
+        """Return a monitor that combines those of the parts."""
         return Combined(min, tuple(part.monitor() for part in self.of))
 
     def verdict(self, prefix: str, /) -> Verdict:
-        """Kleene conjunction."""
+        """Return the Kleene conjunction of the parts' verdicts."""
         lowest = Verdict.SATISFIED
         for part in self.of:
             check_deadline()
@@ -102,7 +102,7 @@ class AnyOf(Constraint):
     of
         The parts.
     name
-        What reports call it.
+        Label in reports.
     """
 
     of: Annotated[Sequence[Constraint], Field(min_length=1)]
@@ -114,11 +114,11 @@ class AnyOf(Constraint):
 
     @cached_property
     def cost(self) -> int:  # type: ignore[override]
-        """The price of its dearest part."""
+        """The cost of its most expensive part."""
         return max(part.cost for part in self.of)
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Judge cheap parts first and hand only the failures on."""
+        """Judge cheap parts first; the others see only the draws that have failed so far."""
         holds = [False] * len(draws)
         for part in sorted(self.of, key=lambda p: p.cost):
             rest = [i for i, ok in enumerate(holds) if not ok]
@@ -130,11 +130,11 @@ class AnyOf(Constraint):
         return "(" + " | ".join(map(repr, self.of)) + ")"
 
     def monitor(self) -> Monitor:
-        """Return monitors of the parts, side by side."""
+        """Return a monitor that combines those of the parts."""
         return Combined(max, tuple(part.monitor() for part in self.of))
 
     def verdict(self, prefix: str, /) -> Verdict:
-        """Kleene disjunction."""
+        """Return the Kleene disjunction of the parts' verdicts."""
         highest = Verdict.VIOLATED
         for part in self.of:
             check_deadline()
@@ -151,9 +151,9 @@ class Not(Constraint):
     Parameters
     ----------
     of
-        The part.
+        The constraint that must not hold.
     name
-        What reports call it.
+        Label in reports.
     """
 
     of: Constraint
@@ -166,41 +166,44 @@ class Not(Constraint):
 
     @cached_property
     def cost(self) -> int:  # type: ignore[override]
-        """The price of its part."""
+        """The cost of its part."""
         return self.of.cost
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Negate the part's judgement."""
+        """Negate the part's judgements."""
         return [not ok for ok in run_check(self.of, draws)]
 
     @cached_property
     def title(self) -> str:
-        """Its name, or the part's title negated."""
+        """Its name, or the part's title after ``~``."""
         return self.name or f"~{self.of.title}"
 
     def __repr__(self) -> str:
         return f"~{self.of!r}"
 
     def monitor(self) -> Monitor:
-        """Return the part's monitor, negated."""
+        """Return a monitor that negates the part's."""
         return Negated(self.of.monitor())
 
     def verdict(self, prefix: str, /) -> Verdict:
-        """Kleene negation."""
+        """Return the part's verdict, negated."""
         return Verdict(-run_verdict(self.of, prefix))
 
 
 def conflicts(parts: Sequence[Constraint]) -> Iterator[tuple[Constraint, Constraint, str]]:
-    """Yield pairs that exclude each other, as far as their spelling shows it; of very many parts not all are seen."""
-    # All parts that a Not could be the negation of, rather than each with each: digests of large parts take time.
+    """Yield pairs of parts that plainly contradict each other, with the reason.
+
+    Only the first ``MAX_COMPARED`` parts with ``excludes`` are compared with each other: some pairs may be missed.
+    """
+    # Only parts of a class that some Not negates are looked up, because digests of large parts take time.
     negated = {type(part.of) for part in parts if isinstance(part, Not)}
     seen = {part: part for part in reversed(parts) if type(part) in negated} if negated else {}
     for part in parts:
         if isinstance(part, Not) and (other := seen.get(part.of)) is not None:
             yield other, part, "one is the negation of the other"
-    telling = [part for part in parts if hasattr(part, "excludes")][:MAX_COMPARED]
-    for i, part in enumerate(telling):
-        for other in telling[:i]:
+    comparable = [part for part in parts if hasattr(part, "excludes")][:MAX_COMPARED]
+    for i, part in enumerate(comparable):
+        for other in comparable[:i]:
             for one, two in ((other, part), (part, other)):
                 if reason := one.excludes(two):
                     yield other, part, reason

@@ -1,4 +1,4 @@
-"""Monitors for constraints that have none of their own, and for those that are made of others."""
+"""Monitors for constraints that define none, and for combined constraints."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ __all__ = ["Combined", "Negated", "Rereading"]
 
 
 def _once(monitor: Monitor, ask: Callable[[], Verdict]) -> Verdict:
-    """Return a monitor's verdict, asked for once.
+    """Return a monitor's verdict, computed once.
 
-    No ``cached_property``: until Python 3.12 that holds a lock of all monitors meanwhile, so that a function of one
-    request that hangs would hang the others.
+    This is not a ``cached_property``: until Python 3.12 that holds one lock for all monitors, so a user's function
+    that hangs in one request would block the others.
     """
-    kept = vars(monitor)
-    if "_verdict" not in kept:
-        kept["_verdict"] = ask()
-    verdict: Verdict = kept["_verdict"]
+    attributes = vars(monitor)
+    if "_verdict" not in attributes:
+        attributes["_verdict"] = ask()
+    verdict: Verdict = attributes["_verdict"]
     return verdict
 
 
 @dataclass(frozen=True)
 class Rereading(Monitor):
-    """Judges the whole prefix anew for each piece.
+    """Monitor that judges the whole prefix again for each piece.
 
     Parameters
     ----------
     constraint
-        Whose verdicts it gives.
+        The constraint that judges.
     prefix
-        What it has read.
+        The text read so far.
     """
 
     constraint: Constraint
@@ -47,16 +47,16 @@ class Rereading(Monitor):
 
     @property
     def verdict(self) -> Verdict:
-        """That of the prefix."""
+        """The constraint's verdict on the prefix."""
         return _once(self, lambda: run_verdict(self.constraint, self.prefix))
 
     def read(self, text: str, /) -> Monitor:
-        """Return one of a longer prefix."""
+        """Return the monitor of the longer prefix, or this one if its verdict is final."""
         decided = self.prefix and self.verdict is not Verdict.UNDECIDED
         return self if decided else Rereading(self.constraint, self.prefix + text)
 
     def may_begin(self, partial: bytes, /) -> bool:
-        """Try one character of each kind, where the constraint names them."""
+        """Try one character of each group that the constraint treats alike, if it names the groups."""
         if self.may_read_one_of([REPLACEMENT]):
             return True
         possible = self.constraint.spelled_with(partial)
@@ -65,7 +65,7 @@ class Rereading(Monitor):
 
 @dataclass(frozen=True)
 class Combined(Monitor):
-    """Monitors side by side: Kleene's conjunction or disjunction of their verdicts.
+    """Monitor of several parts: Kleene's conjunction or disjunction of their verdicts.
 
     Parameters
     ----------
@@ -80,13 +80,13 @@ class Combined(Monitor):
 
     @property
     def verdict(self) -> Verdict:
-        """The least, or the greatest, of the parts' verdicts."""
+        """The minimum (conjunction) or maximum (disjunction) of the parts' verdicts."""
         return _once(
             self, lambda: self.choose(part.verdict for part in self.parts) if self.parts else Verdict.UNDECIDED
         )
 
     def read(self, text: str, /) -> Monitor:
-        """Hand the text to each part."""
+        """Let each part read the text."""
         if self.verdict is not Verdict.UNDECIDED:
             return self
         read = []
@@ -96,7 +96,7 @@ class Combined(Monitor):
         return Combined(self.choose, tuple(read))
 
     def verdicts(self, texts: Sequence[str], /) -> list[Verdict]:
-        """Ask each part about all candidates at once."""
+        """Return the combined verdict after each candidate; each part judges all of them in one call."""
         if self.verdict is not Verdict.UNDECIDED:
             return [self.verdict] * len(texts)
         each = [part.verdicts(texts) for part in self.parts]
@@ -104,12 +104,12 @@ class Combined(Monitor):
 
     @property
     def key(self) -> Hashable | None:
-        """All of the parts' keys."""
+        """The keys of all parts; None if one of them has none."""
         keys = tuple(part.key for part in self.parts)
         return None if None in keys else keys
 
     def may_begin(self, partial: bytes, /) -> bool:
-        """Ask each part, though no one character need be possible for all of them."""
+        """Combine the parts' answers. For a conjunction this may be True though no one character suits all parts."""
         if self.verdict is not Verdict.UNDECIDED:
             return self.verdict is Verdict.SATISFIED
         answers = (part.may_begin(partial) for part in self.parts)
@@ -118,30 +118,30 @@ class Combined(Monitor):
 
 @dataclass(frozen=True)
 class Negated(Monitor):
-    """The other way round.
+    """Monitor of a negated constraint.
 
     Parameters
     ----------
     part
-        The monitor of what must not hold.
+        The monitor of the constraint that must not hold.
     """
 
     part: Monitor
 
     @property
     def verdict(self) -> Verdict:
-        """That of the part, negated."""
+        """The part's verdict, negated."""
         return Verdict(-self.part.verdict)
 
     def read(self, text: str, /) -> Monitor:
-        """Hand the text on."""
+        """Let the part read the text."""
         return Negated(self.part.read(text))
 
     def verdicts(self, texts: Sequence[str], /) -> list[Verdict]:
-        """Ask the part about all candidates at once."""
+        """Return the part's verdicts on the candidates, negated."""
         return [Verdict(-verdict) for verdict in self.part.verdicts(texts)]
 
     @property
     def key(self) -> Hashable | None:
-        """That of the part."""
+        """The part's key."""
         return self.part.key

@@ -1,4 +1,4 @@
-"""A growing text read by all parts of a constraint, each with its monitor and all within one time limit."""
+"""Reads a growing text with the monitors of all parts of a constraint, within one time limit."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ from guardwrap.errors import CheckFailed
 __all__ = ["PrefixReader", "ReadPrefix"]
 
 PATIENCE = 2
+"""How many times a part may exceed the limit before it can be dropped."""
 RARELY = 50
+"""A part that exceeds the limit in at most one of so many readings is kept."""
 MASK_SECONDS = 2.0
-"""Of the verdicts on all candidates of one token: there may be a thousand of them."""
+"""Limit in seconds for the verdicts on all candidates for one token, of which there may be a thousand."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPrefix:
-    """How far a text has been read.
+    """A text that has been read, with the monitor of each part.
 
     Parameters
     ----------
     text
         The text so far.
     monitors
-        For each part its monitor, and how many characters that has read: one that took too long is behind.
+        For each part, its monitor and the number of characters that this monitor has read. A part that was too slow
+        has read less than the whole text.
     blame
         Title of the first part that no continuation can satisfy, or None.
     """
@@ -46,14 +49,15 @@ class PrefixReader:
     Parameters
     ----------
     constraint
-        The constraint; its parts are asked in order, and have the time of one verdict together.
+        The constraint. Its parts judge in order, and share the time limit of one verdict (``VERDICT_SECONDS``).
 
     Attributes
     ----------
     slow : set of int
-        Numbers of the parts that are not asked any more: those that took most of the time when it ended, more than
-        ``PATIENCE`` times and in more than one of ``RARELY``. Once is nothing: Python's collector of garbage may have
-        been at work. So are those whose verdicts on candidates took ``MASK_SECONDS`` more than ``PATIENCE`` times.
+        Indices of the parts that are no longer asked, because they were too slow. A part is dropped in two cases: it
+        took the most time of all parts when the limit was exceeded, more than ``PATIENCE`` times and in more than one
+        of ``RARELY`` readings; or it did so for the verdicts on candidates (``MASK_SECONDS``) more than ``PATIENCE``
+        times. A single slow reading does not count against a part: it may be Python's garbage collector.
     """
 
     def __init__(self, constraint: Constraint) -> None:
@@ -65,12 +69,12 @@ class PrefixReader:
         self.start = ReadPrefix("", tuple((part.monitor(), 0) for part in constraint.parts))
 
     def read(self, before: ReadPrefix, text: str) -> ReadPrefix:
-        """Read on.
+        """Read the rest of a text, part of which has been read.
 
         Parameters
         ----------
         before
-            How far a text has been read that this one begins with.
+            The reading to continue. If ``text`` does not begin with its text, the whole text is read.
         text
             The whole text, from its beginning.
         """
@@ -101,32 +105,32 @@ class PrefixReader:
         return ReadPrefix(text, tuple(monitors), blame)
 
     def monitor(self, before: ReadPrefix) -> Monitor:
-        """Return a monitor of all parts that are still asked, after a text that has been read.
+        """Return one monitor for all parts that are not in ``slow``, after the text that has been read.
 
         Parameters
         ----------
         before
-            How far it has been read.
+            The text that has been read.
         """
         asked = [read for number, read in enumerate(before.monitors) if number not in self.slow]
         parts = [monitor.read(behind) if (behind := before.text[done:]) else monitor for monitor, done in asked]
         return parts[0] if len(parts) == 1 else Combined(min, tuple(parts))
 
     def violated(self, before: ReadPrefix, texts: Sequence[str]) -> list[bool]:
-        """Say which texts, if one came next, no continuation could satisfy the constraint after.
+        """Return, for each candidate, whether the text plus that candidate can no longer satisfy the constraint.
 
         Parameters
         ----------
         before
-            How far the text before them has been read.
+            The text that has been read.
         texts
-            What may come next.
+            The candidates for what comes next.
         """
-        found = [False] * len(texts)
+        violated = [False] * len(texts)
         took: dict[int, float] = {}
         with time_limit(min(MASK_SECONDS, VERDICT_SECONDS * len(texts))) as clock:
             for number, part in enumerate(self._parts):
-                left = [i for i, violated in enumerate(found) if not violated]
+                left = [i for i, is_violated in enumerate(violated) if not is_violated]
                 if number in self.slow or not left:
                     continue
                 monitor, done = before.monitors[number]
@@ -135,18 +139,18 @@ class PrefixReader:
                 verdicts = _verdicts(part, monitor, [behind + texts[i] for i in left])
                 took[number] = began - (clock.end - now())
                 for i, verdict in zip(left, verdicts, strict=True):
-                    found[i] = verdict is Verdict.VIOLATED
+                    violated[i] = verdict is Verdict.VIOLATED
             over = now() >= clock.end
         if over and took and not step_is_over():
             slowest = max(took, key=took.__getitem__)
             self._masks_late[slowest] += 1
             if self._masks_late[slowest] > PATIENCE:
                 self.slow.add(slowest)
-        return found
+        return violated
 
 
 def _read(part: Constraint, monitor: Monitor, text: str) -> tuple[Monitor | None, Verdict]:
-    """Read within the time limit; None and UNDECIDED where it takes too long."""
+    """Return the monitor and its verdict; None and UNDECIDED if the time limit is exceeded."""
 
     def ask() -> tuple[Monitor, Verdict]:
         with time_limit(VERDICT_SECONDS):

@@ -1,4 +1,4 @@
-"""Bytes of UTF-8 that end within a character, and the characters that they may become."""
+"""UTF-8 bytes that end in the middle of a character, and the characters that they can become."""
 
 from __future__ import annotations
 
@@ -10,19 +10,24 @@ import numpy as np
 __all__ = ["REPLACEMENT", "characters", "split"]
 
 REPLACEMENT = "\ufffd"
-"""What bytes that are not UTF-8 are decoded to."""
+"""The character that invalid UTF-8 bytes are decoded to."""
 
 _decoder = getincrementaldecoder("utf-8")
 _LONGER = {2: (0x1F, 0x80), 3: (0x0F, 0x800), 4: (0x07, 0x10000)}  # by length: bits of the first byte, first code point
 
 
 def split(raw: bytes) -> tuple[str, bytes]:
-    """Return the text of some bytes, and what is left of a character that may still be completed.
+    """Decode bytes, and return the text and the incomplete character at its end, if any.
 
     Parameters
     ----------
     raw
-        Bytes; those that no UTF-8 text contains become U+FFFD.
+        UTF-8 bytes. Invalid ones become U+FFFD.
+
+    Returns
+    -------
+    tuple of str and bytes
+        The text, and the bytes of the last character if it is not complete.
     """
     if raw.isascii():
         return raw.decode("ascii"), b""
@@ -38,7 +43,7 @@ def characters(partial: bytes) -> str:
     Parameters
     ----------
     partial
-        At least the first byte of a character of several bytes, and not the last one.
+        The first bytes of a character of several bytes, without the last one.
     """
     length = 2 + (partial[0] >= 0xE0) + (partial[0] >= 0xF0)
     bits, first = _LONGER[length]
@@ -47,5 +52,5 @@ def characters(partial: bytes) -> str:
         code = code << 6 | byte & 0x3F
     missing = 6 * (length - len(partial))
     codes = np.arange(max(code << missing, first), min((code + 1) << missing, 0x110000), dtype="<u4")
-    whole = codes[(codes < 0xD800) | (codes > 0xDFFF)]  # surrogates are no characters
+    whole = codes[(codes < 0xD800) | (codes > 0xDFFF)]  # surrogates are not characters
     return whole.tobytes().decode("utf-32-le")

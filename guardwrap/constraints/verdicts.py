@@ -1,4 +1,4 @@
-"""Three-valued verdicts on prefixes, and monitors: what gives them piece by piece."""
+"""Three-valued verdicts on prefixes, and the base class of monitors, which give them while a text grows."""
 
 from __future__ import annotations
 
@@ -13,65 +13,73 @@ __all__ = ["Monitor", "Verdict"]
 
 
 class Verdict(IntEnum):
-    """What a prefix already says about every text that begins with it (LTL3, Bauer et al. 2011)."""
+    """Verdict on all texts that begin with a prefix (three-valued, as in LTL3; Bauer et al. 2011)."""
 
     VIOLATED = -1
     """No continuation can satisfy the constraint."""
     UNDECIDED = 0
-    """Not known: the sound default."""
+    """Not known. Always sound."""
     SATISFIED = 1
     """Every continuation satisfies it."""
 
 
 _FEW = 64
-"""Characters that are tried one by one to find out whether one of them may come next."""
+"""The most characters that ``Monitor.may_begin`` tries one by one; beyond it, the answer is True without a try."""
 
 
 class Monitor(ABC):
-    """A constraint that reads a text piece by piece (the monitor of runtime verification). It never changes.
+    """Immutable state of a constraint after part of a text (a monitor, as in runtime verification).
 
-    For any way of cutting a text into pieces the verdict is sound or UNDECIDED, as ``Constraint.verdict`` is for the
-    whole prefix. VIOLATED and SATISFIED are final: whatever is read next, they stay.
+    The verdict is sound, however the text is cut into pieces, as ``Constraint.verdict`` is for a whole prefix.
+    VIOLATED and SATISFIED are final: no later text changes them.
     """
 
     @property
     @abstractmethod
     def verdict(self) -> Verdict:
-        """Of what was read so far."""
+        """Verdict on the text read so far."""
 
     @abstractmethod
     def read(self, text: str, /) -> Monitor:
-        """Return the monitor that has read this too; this one stays as it is.
+        """Return the monitor after more text; this one does not change.
 
         Parameters
         ----------
         text
-            What comes next: any number of characters.
+            The text that follows: any number of characters.
         """
 
     def verdicts(self, texts: Sequence[str], /) -> list[Verdict]:
-        """Return for each text the verdict if it came next: for many candidates of one next token.
+        """Return the verdict after each candidate for the next token.
 
         Parameters
         ----------
         texts
-            The candidates.
+            The candidates, each as if it came next.
         """
-        found = []
+        verdicts = []
         for text in texts:
-            check_deadline()  # there may be a thousand of them
-            found.append(self.read(text).verdict)
-        return found
+            check_deadline()  # there may be a thousand candidates
+            verdicts.append(self.read(text).verdict)
+        return verdicts
 
     @property
     def key(self) -> Hashable | None:
-        """Equal only for monitors of one constraint that judge alike whatever comes next; None if that is unknown."""
+        """A value that two monitors of one constraint share only if they judge every continuation alike.
+
+        None if that is not known.
+        """
         return None
 
     def may_begin(self, partial: bytes, /) -> bool:
-        """Return whether a character whose UTF-8 begins with these bytes may come next; True if that is unknown.
+        """Return whether a character whose UTF-8 begins with these bytes may come next; True if that is not known.
 
-        Bytes that remain incomplete are decoded to U+FFFD, so False means that U+FFFD is VIOLATED as well.
+        Incomplete bytes at the end of a text are decoded to U+FFFD, so False means that U+FFFD is VIOLATED as well.
+
+        Parameters
+        ----------
+        partial
+            The first bytes of a character of several bytes, without the last one.
         """
         if self.read(REPLACEMENT).verdict is not Verdict.VIOLATED:
             return True

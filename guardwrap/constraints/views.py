@@ -1,4 +1,4 @@
-"""Which part of a text a constraint looks at."""
+"""Views: the part of a text that a constraint judges, such as its sentences or lines."""
 
 from __future__ import annotations
 
@@ -16,28 +16,36 @@ View = Literal["completion", "full", "first_sentence", "last_sentence", "sentenc
 
 VIEWS: tuple[str, ...] = get_args(View)
 
-# A sentence ends at . ! ? or … with closing quotes or brackets, before white space, or at a line break. Not after
-# an initial, one of these abbreviations, or a number of up to three digits that a sentence begins with, as in a list.
+# A sentence ends at . ! ? or … with closing quotes or brackets, before white space, or at a line break. It does not end
+# after an initial, one of these abbreviations, or a number of up to three digits at its beginning, as in a list.
 _ABBREVIATIONS = "Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\\.g|i\\.e|cf|[A-Z]"
 _NUMBERED = "(?:^|[.!?…:\"'”’)\\]]\\s|\n)\\d{1,3}\\."
-# Tried once for each run of white space, at its start: at every character, long runs would take quadratic time.
+# This is tried once for each run of white space, at its start. Trying it at every character would take quadratic time.
 _BOUNDARY = regex.compile(
     rf"(?<!\s)(?=\s)(?:(?<!(?<!\w)(?:{_ABBREVIATIONS})\.)(?<!{_NUMBERED})(?<=[.!?…][\"'”’)\]]*)\s+|\s*\n\s*)"
 )
 
 
 def sentences(text: str) -> list[str]:
-    """Split a text into sentences by rule: ends at ``.``, ``!``, ``?``, ``…`` before white space, or a line break.
+    """Split a text into sentences: at ``.``, ``!``, ``?`` or ``…`` before white space, and at line breaks.
 
-    Not after a single capital ("J. Smith", so "A. B. C." is one sentence), an abbreviation (Mr, Mrs, Ms, Dr, Prof, St,
-    Jr, Sr, vs, etc, e.g, i.e, cf), or the number that an item of a list begins with ("1. Tea. 2. Coffee." are two).
-    A boundary once seen stays where it is, however the text goes on.
+    No sentence ends after a single capital ("J. Smith", so "A. B. C." is one sentence), an abbreviation (Mr, Mrs, Ms,
+    Dr, Prof, St, Jr, Sr, vs, etc, e.g, i.e, cf), or the number of a list item ("1. Tea. 2. Coffee." is two sentences).
+    Text that is added at the end never moves a boundary.
     """
     return [sentence for sentence in within(_BOUNDARY.split, text) if sentence.strip()]
 
 
 def view(draw: Draw, on: str) -> list[str]:
-    """Return the parts of a draw that a constraint on this view judges; every one must hold. Never empty."""
+    """Return the parts of a draw that a constraint with this view judges. Every part must hold; there is at least one.
+
+    Parameters
+    ----------
+    draw
+        A finished attempt.
+    on
+        The view.
+    """
     text = draw.text
     if on == "completion":
         return [text]
@@ -50,7 +58,7 @@ def view(draw: Draw, on: str) -> list[str]:
 
 
 def settled_parts(prefix: str, on: str) -> list[str]:
-    """Return the parts of this view that no continuation of the prefix can change any more."""
+    """Return the parts of a view that no continuation of the prefix can change."""
     if on == "lines":
         # \r may still become \r\n, which changes no line's text.
         whole = prefix.splitlines()

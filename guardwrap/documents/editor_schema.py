@@ -1,4 +1,4 @@
-"""JSON Schemas for editors: pydantic's, with what the docstrings say of each field."""
+"""JSON Schemas for editors: those of pydantic, with the docstrings as descriptions of the fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def summary(documented: Any) -> str:
 
 
 def parameters(documented: Any) -> dict[str, str]:
-    """Return what a numpydoc docstring says of each parameter, each in one line.
+    """Return the description of each parameter in a numpydoc docstring, as one line each.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ def parameters(documented: Any) -> dict[str, str]:
     """
     text = documented if isinstance(documented, str) else inspect.getdoc(documented) or ""
     _, _, section = text.partition("Parameters\n----------\n")
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     names: list[str] = []
     lines = section.splitlines()
     for number, line in enumerate(lines):
@@ -33,41 +33,41 @@ def parameters(documented: Any) -> dict[str, str]:
         if line and not line[0].isspace():
             names = [name.strip() for name in line.split(",")]
         for name in names if line[:1].isspace() else ():
-            found[name] = f"{found.get(name, '')} {line.strip()}".strip()
-    return {name: _plain(said) for name, said in found.items()}
+            descriptions[name] = f"{descriptions.get(name, '')} {line.strip()}".strip()
+    return {name: _plain(description) for name, description in descriptions.items()}
 
 
 def add_descriptions(schema: dict[str, Any], documented: Any) -> None:
-    """Put into the schema of a mapping what a docstring says of it and its fields.
+    """Add the descriptions in a docstring to the JSON Schema of a mapping and its fields.
 
     Parameters
     ----------
     schema
-        Changed in place.
+        The schema, changed in place.
     documented
         A class or function, or its docstring.
     """
     text = documented if isinstance(documented, str) else inspect.getdoc(documented) or ""
-    said = parameters(text)
+    described = parameters(text)
     about = _plain(text.split("\n\n")[0])
     if about:
         schema["description"] = about
     for name, field in schema.get("properties", {}).items():
-        field.pop("title", None)  # the name again
-        if "$ref" in field:  # beside which editors read nothing
+        field.pop("title", None)  # pydantic's title only repeats the name
+        if "$ref" in field:  # editors ignore other keywords next to $ref
             field["allOf"] = [{"$ref": field.pop("$ref")}]
-        field.setdefault("description", said.get(name) or about or name)
+        field.setdefault("description", described.get(name) or about or name)
 
 
 def share(schema: dict[str, Any], name: str) -> dict[str, Any]:
-    """Write what says which kind of constraint a mapping is once, as a definition, in the place of everywhere.
+    """Return a schema in which the union of all constraint kinds is one shared definition, not repeated in each place.
 
     Parameters
     ----------
     schema
-        Of a whole file.
+        The JSON Schema of a whole file.
     name
-        Of the definition.
+        The name of the new definition in ``$defs``.
     """
     shared: dict[str, Any] = {}
 
@@ -81,15 +81,15 @@ def share(schema: dict[str, Any], name: str) -> dict[str, Any]:
             return {"$ref": f"#/$defs/{name}"}
         return {key: again(value) for key, value in part.items()}
 
-    made: dict[str, Any] = again(schema)
-    for kinds in shared.values():  # one: all say the same
-        made["$defs"][name] = kinds
+    result: dict[str, Any] = again(schema)
+    for kinds in shared.values():  # there is one, because all copies are equal
+        result["$defs"][name] = kinds
         for reference in kinds["discriminator"]["mapping"].values():
-            kind = made["$defs"][reference.rsplit("/", 1)[-1]]
-            kind["required"] = ["kind", *kind.get("required", ())]  # which of them it is, is told by it alone
-    return made
+            kind = result["$defs"][reference.rsplit("/", 1)[-1]]
+            kind["required"] = ["kind", *kind.get("required", ())]  # only this field tells the kinds apart
+    return result
 
 
 def _plain(text: str) -> str:
-    """Put a docstring's text into one line, with the quotes of Markdown."""
+    """Return a docstring's text in one line, with Markdown's single backticks."""
     return " ".join(text.split()).replace("``", "`")

@@ -1,4 +1,4 @@
-"""What is asked of whatever comes from outside, before it is read."""
+"""Checks of strings and paths from outside, before they are used."""
 
 from __future__ import annotations
 
@@ -9,26 +9,36 @@ from pathlib import Path
 __all__ = ["irregular", "is_text"]
 
 
-def is_text(given: str) -> bool:
-    """Whether a string is one of characters: half of a surrogate pair is none, and no tokenizer reads it."""
+def is_text(text: str) -> bool:
+    """Whether a string has no half of a surrogate pair, which is not a character and which no tokenizer accepts."""
     try:
-        given.encode()
+        text.encode()
     except UnicodeEncodeError:
         return False
     return True
 
 
 def irregular(path: str | Path) -> str | None:
-    """Say what stands in a file's place, so that reading it might never end. None for a file, and for nothing.
+    """Return the type of a special file, reading which might never end; None for a regular file or a missing one.
 
-    What the shell opened is the caller's own to end, such as ``<(command)``: it counts as a file.
+    Files that the shell opened, such as ``<(command)``, count as regular, because the caller controls when they end.
+
+    Parameters
+    ----------
+    path
+        The path to check.
+
+    Returns
+    -------
+    str or None
+        ``"a named pipe"``, ``"a socket"`` or ``"a device"``.
     """
     if os.fspath(path).startswith(("/dev/stdin", "/dev/fd/", "/proc/self/fd/")):
         return None
     try:
         mode = os.stat(path).st_mode
-    except (OSError, ValueError):  # whoever reads it says so
+    except (OSError, ValueError):  # opening the file will report the error
         return None
-    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # of a folder the system says so, at once
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # opening a folder fails at once
         return None
     return "a named pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"

@@ -1,4 +1,4 @@
-"""How large what others gave may be: files, and what is in them."""
+"""Limits on the size of files and their contents, so that a hostile file cannot exhaust time or memory."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from guardwrap.errors import ConstraintError
 
 __all__ = ["count_items", "loading"]
 
-# Of a file.
+# Limits on one file.
 MAX_BYTES = 1_000_000
-MAX_DEPTH = 60
-MAX_DIRECTIVES = 100
-MAX_FILES = 8  # that refer to one another, in a row
+MAX_DEPTH = 60  # levels of nesting
+MAX_DIRECTIVES = 100  # YAML directives
+MAX_FILES = 8  # files that refer to one another in a chain
 MAX_VALUES = 20_000
-MAX_NUMBER = 40  # characters
-LOAD_SECONDS = 1.7  # of reading; with what is then made of it, its digest for one, no more than 2
+MAX_NUMBER = 40  # characters in one number
+LOAD_SECONDS = 1.7  # CPU seconds for reading; processing the result, such as its digest, stays within 2 s in total
 
-# Of its parts. An item is a character, a set or the like; `regex` takes 4 to 13 µs and 250 to 700 bytes for each, and
-# writes fixed repeats out: (a{1000}){1000} takes 250 MB, and one level more takes all memory there is.
-MAX_ITEMS = 100_000  # of one regular expression, or of the words of one Keyword
+# Limits on parts of a file. An item is a character, a set or the like. `regex` takes 4 to 13 µs and 250 to 700 bytes
+# per item, and expands fixed repeats: (a{1000}){1000} takes 250 MB, and one more level takes all memory.
+MAX_ITEMS = 100_000  # items in one regular expression, or in the words of one Keyword
 MAX_ITEMS_OF_A_FILE = 150_000
-ITEMS_OF_ANY = 25  # what an expression costs however short it is
-MAX_SETS = 3_000  # brackets in one expression; looking for the ends of those left open takes 6 s for 20 000
-MAX_FIXED = 500  # characters in a row; `regex` takes time cubic in their number, 0.02 s for these and 130 s for 10 000
-MAX_COMPARED = 200  # parts that are compared with each other for contradictions
-MAX_WORD_PAIRS = 10_000_000  # words times characters of all words, where words are looked for in each other
+ITEMS_OF_ANY = 25  # fixed cost of an expression, however short
+MAX_SETS = 3_000  # brackets in one expression; searching for the ends of 20 000 unclosed ones takes 6 s
+MAX_FIXED = 500  # fixed characters in a row; `regex` takes cubic time for them: 0.02 s for 500, 130 s for 10 000
+MAX_COMPARED = 200  # parts that are compared with each other to find contradictions
+MAX_WORD_PAIRS = 10_000_000  # number of words times their total characters, in a search for words within words
 
 
 class _File(threading.local):
-    items: int | None = None  # of the file that is read, so far
+    items: int | None = None  # items so far in the file that is being read; None outside of one
 
 
 _file = _File()
@@ -40,7 +40,7 @@ _file = _File()
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Read a file, within the limits of one."""
+    """Context for reading one file: starts its time limit and its count of items."""
     outer = _file.items
     _file.items = 0
     try:
@@ -51,7 +51,15 @@ def loading() -> Iterator[None]:
 
 
 def count_items(items: int, what: str) -> None:
-    """Raise ConstraintError where expressions are too large, one of them or those of a file together."""
+    """Raise ConstraintError if one expression is too large, or those of the current file together are.
+
+    Parameters
+    ----------
+    items
+        The number of items in the expression.
+    what
+        The beginning of the message: subject and verb.
+    """
     check_deadline()
     if items > MAX_ITEMS:
         number = items if items < 10**9 else "far too many"

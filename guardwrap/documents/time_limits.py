@@ -1,7 +1,7 @@
-"""One clock for whatever is done with what others gave: reading a file, judging a text, judging a prefix.
+"""Time limits for work on input from outside: reading a file, judging a text, judging a prefix.
 
-A constraint file may come from anyone, and so may the texts. Each of these gets some seconds, all parts together; every
-loop over what was given looks at the clock. The user's own functions and classifiers are not interrupted, for that
+Constraint files and texts may come from anyone. Each task gets some seconds of CPU time, which all parts share, and
+every loop over the input calls ``check_deadline``. Users' functions and classifiers are not interrupted, because that
 cannot be done safely.
 """
 
@@ -35,22 +35,22 @@ __all__ = [
 
 _Answer = TypeVar("_Answer")
 
-# Of judging one text, and of a verdict on a prefix, which is asked for at every token; all parts together.
-CHECK_SECONDS = 2.0
-VERDICT_SECONDS = 0.05
+# Limits for all parts of a constraint together. A verdict is needed after every token, so its limit is short.
+CHECK_SECONDS = 2.0  # for judging one text
+VERDICT_SECONDS = 0.05  # for a verdict on one prefix
 
-WORKS = 2e-3  # seconds in a row that a thread works which gives way to others
+WORKS = 2e-3  # seconds that a thread which gives way to others works before it rests
 
 
 class TimeLimit(TimeoutError):
-    """The time is over. Becomes CheckFailed, SpecError or UNDECIDED before anyone else sees it.
+    """A time limit was exceeded. It becomes CheckFailed, SpecError or UNDECIDED before it reaches the user.
 
     Parameters
     ----------
     seconds
-        The limit that was reached.
+        The limit that was exceeded.
     shared
-        Whether it is that of all parts together, not of one match.
+        Whether it is the limit for all parts together, not the limit for one match.
     """
 
     def __init__(self, seconds: float, *, shared: bool) -> None:
@@ -60,21 +60,21 @@ class TimeLimit(TimeoutError):
 
 
 class StepOver(TimeLimit):
-    """What a request may do while others wait is over: the same may be done elsewhere, or is left out.
+    """A request has used up the time that it may take while other requests wait.
 
-    No judgement of its text and no fault of a checker, so nothing turns it into CheckFailed.
+    The work is done elsewhere, or left out. This is no failure of the checker, so it never becomes CheckFailed.
     """
 
 
 class _Running(threading.local):
-    # Of the thread, not of the context: a context may go on in another thread, where another clock runs.
-    clock: time_limit | None = None
+    # Per thread and not per context, because a context may continue in another thread, which has its own CPU time.
+    clock: time_limit | None = None  # the innermost limit
     step: step_limit | None = None
-    gives_way: bool = False  # to threads that others wait for
-    rested: float = 0.0  # when it did so last, on the wall
-    used: dict[int, tuple[object, float]] | None = None
-    wall: float = -math.inf  # when the system was asked last, and
-    cpu: float = 0.0  # what it said
+    gives_way: bool = False  # whether this thread rests regularly so that others can run
+    rested: float = 0.0  # when it last rested, by time.monotonic()
+    used: dict[int, tuple[object, float]] | None = None  # draws by id, with the seconds that judging each has taken
+    wall: float = -math.inf  # time.monotonic() when the CPU time was last read
+    cpu: float = 0.0  # the CPU time at that moment
 
 
 _running = _Running()
@@ -83,12 +83,12 @@ _STALE = 1e-2  # seconds
 
 
 def now() -> float:
-    """Return the CPU seconds of this thread, at most a hundredth too many.
+    """Return the CPU seconds of this thread; the result may be up to 0.01 s too high.
 
-    Of its own computing: a machine that is busy with something else decides nothing. (`regex` counts those of all
-    threads of the process, and holds the interpreter while it does, so the two differ by little.) Asking the system
-    costs up to 15 µs, and this is asked several times a verdict. A thread computes for no longer than the clock on the
-    wall says, so for a hundredth of a second that will do.
+    Limits count the thread's own CPU time, so that they do not depend on how busy the machine is. (`regex` counts the
+    CPU time of all threads of the process, but holds the interpreter lock meanwhile, so the two differ little.) Reading
+    the CPU time takes up to 15 µs, several times per verdict. For 0.01 s after each reading, the elapsed wall time is
+    added instead, which is never less than the CPU time used.
     """
     wall = time.monotonic()
     if not 0 <= wall - _running.wall <= _STALE:
@@ -97,21 +97,21 @@ def now() -> float:
 
 
 class time_limit:  # noqa: N801  # reads as a function; entered at every token, so it is no generator
-    """Let what is done in this context take so many seconds. Of limits in each other the earliest holds.
+    """Context that limits the CPU seconds of its body. Of nested limits, the one that ends first applies.
 
     Parameters
     ----------
     seconds
         The limit.
     anew
-        Whether a limit that runs already is left aside, unless that is firm.
+        Whether to ignore the limits around this one, except firm ones.
     firm
-        Whether it holds for limits that begin anew as well.
+        Whether this limit also applies within limits that are entered with ``anew``.
 
     Attributes
     ----------
     late : bool
-        Whether something gave up because of it, or because of a limit of its own within it.
+        Whether something in the context was stopped by this limit or by one nested in it.
     """
 
     __slots__ = ("_anew", "_before", "_firm", "end", "late", "outer", "seconds")
@@ -141,7 +141,7 @@ class time_limit:  # noqa: N801  # reads as a function; entered at every token, 
 
 
 class step_limit(time_limit):  # noqa: N801  # reads as a function
-    """Let what is done in this context take so many seconds while others wait, whatever limits begin within it.
+    """Context that limits a request's CPU seconds while other requests wait. It applies to all limits within it.
 
     Parameters
     ----------
@@ -165,12 +165,12 @@ class step_limit(time_limit):  # noqa: N801  # reads as a function
 
     @property
     def left(self) -> float:
-        """Seconds that are left; none or less where it is over."""
+        """The remaining seconds; zero or negative once the limit is exceeded."""
         return self.end - now()
 
 
 def step_is_over() -> bool:
-    """Whether others wait and what may be done meanwhile is over."""
+    """Whether a ``step_limit`` applies to this thread and is exceeded."""
     return _running.step is not None and _running.step.left <= 0
 
 
@@ -178,19 +178,19 @@ _left_behind: dict[int, threading.Thread] = {}
 
 
 def call_apart(call: Callable[[], _Answer], owner: object) -> _Answer:
-    """Call what nothing can interrupt. While others wait it gets a thread of its own, and they wait for a moment only.
+    """Call code that cannot be interrupted. Within a ``step_limit`` it runs in a thread, so that others need not wait.
 
     Parameters
     ----------
     call
-        It holds its owner.
+        The function to call. It must hold a reference to ``owner``.
     owner
-        Whose it is. While a thread is left behind, its owner gets no other one.
+        The object that the call belongs to. While a thread of an earlier call still runs, its owner gets no other one.
 
     Raises
     ------
     StepOver
-        If it did not return in time; its thread is left behind.
+        If the call does not return in time. Its thread keeps running.
     """
     step = _running.step
     if step is None:
@@ -204,7 +204,7 @@ def call_apart(call: Callable[[], _Answer], owner: object) -> _Answer:
     try:
         answer, thread = in_thread(call, step.left, name="guardwrap-apart")
     finally:
-        step.end -= time.monotonic() - start  # waiting takes no processor time
+        step.end -= time.monotonic() - start  # waiting uses no CPU time, so it is charged here
     if not answer:
         _left_behind[id(owner)] = thread
         raise StepOver(step.seconds, shared=True)
@@ -213,7 +213,7 @@ def call_apart(call: Callable[[], _Answer], owner: object) -> _Answer:
 
 @contextmanager
 def giving_way() -> Iterator[None]:
-    """Let threads that others wait for go first: this one rests twice as long as it works, wherever it looks."""
+    """Context that lets urgent threads run first: ``check_deadline`` makes this one rest twice as long as it works."""
     _running.gives_way = True
     try:
         yield
@@ -230,7 +230,7 @@ def _rest() -> None:
 
 @contextmanager
 def uncounted() -> Iterator[None]:
-    """Leave out what is done in this context: the user's own functions have no limit, and use up no one else's."""
+    """Context for users' functions, which have no time limit: their time does not count towards any limit."""
     start = now()
     try:
         yield
@@ -242,7 +242,7 @@ def uncounted() -> Iterator[None]:
 
 
 def check_deadline() -> None:
-    """Raise TimeLimit if the time is over."""
+    """Raise TimeLimit if the current limit is exceeded."""
     if _running.gives_way:
         _rest()
     clock = _running.clock
@@ -251,18 +251,38 @@ def check_deadline() -> None:
 
 
 def seconds_left(most: float = math.inf) -> float | None:
-    """Return the seconds that are left, at most so many; None where no limit runs. Raise TimeLimit at none."""
+    """Return the remaining seconds of the current limit, at most ``most``; raise TimeLimit if none are left.
+
+    None if there is no limit and ``most`` is infinite.
+    """
     clock = _running.clock
     if clock is None:
         return None if math.isinf(most) else most
     left = clock.end - now()
     if left <= 0:
         raise _over(clock.seconds, shared=True)
-    return min(most, left, clock.seconds)  # the clock may have gone back by what it was ahead when this began
+    return min(most, left, clock.seconds)  # now() may have been up to 0.01 s ahead when the limit began
 
 
 def within(match: Callable[..., Any], text: str, *, most: float = math.inf, **options: Any) -> Any:
-    """Call a method of a regular expression; TimeLimit where the time ends first."""
+    """Call a method of a compiled expression on a text, with a time limit.
+
+    Parameters
+    ----------
+    match
+        A method such as ``pattern.search``.
+    text
+        The text.
+    most
+        Limit in seconds for this call, in addition to the current limit.
+    **options
+        Other arguments for the method.
+
+    Raises
+    ------
+    TimeLimit
+        If a limit is exceeded.
+    """
     limit = _Patience(most)
     while True:
         try:
@@ -272,15 +292,21 @@ def within(match: Callable[..., Any], text: str, *, most: float = math.inf, **op
 
 
 def matches(pattern: Any, text: str, *, most: float = math.inf, **options: Any) -> Iterator[Any]:
-    """Yield the matches of a regular expression; TimeLimit where the time ends first."""
+    """Yield the matches of a compiled expression in a text, with a time limit; the arguments are those of ``within``.
+
+    Raises
+    ------
+    TimeLimit
+        If a limit is exceeded.
+    """
     limit = _Patience(most)
-    told = 0
+    yielded = 0
     while True:
         try:
             for number, match in enumerate(pattern.finditer(text, timeout=limit.timeout, **options)):
-                check_deadline()  # at what is done with the matches, too
-                if number >= told:
-                    told += 1
+                check_deadline()  # the caller's work between matches counts, too
+                if number >= yielded:
+                    yielded += 1
                     yield match
         except TimeLimit:
             raise
@@ -291,14 +317,14 @@ def matches(pattern: Any, text: str, *, most: float = math.inf, **options: Any) 
 
 
 class _Patience:
-    """How long a match may take. `regex` counts what all threads compute, and so ends it early where others do.
+    """Timeout for one match. `regex` counts the CPU time of all threads, so it stops early if others compute.
 
-    Then it begins again, with twice the time, until this thread itself has computed for as long as it may.
+    The match is then repeated with twice the timeout, until this thread itself has used up its time.
 
     Attributes
     ----------
     timeout : float or None
-        What `regex` is given.
+        The timeout to pass to `regex`, in seconds.
     """
 
     def __init__(self, most: float) -> None:
@@ -307,7 +333,7 @@ class _Patience:
         self._began, self._all_began = now(), time.process_time()
 
     def require_more(self) -> None:
-        """Raise TimeLimit if this thread has computed for so long, or if the time of all parts is over."""
+        """Double the timeout; raise TimeLimit if this thread has used up its time, or all parts together have."""
         spent, of_all, clock = now() - self._began, time.process_time() - self._all_began, _running.clock
         others = self.timeout is not None and of_all >= 0.9 * self.timeout
         if self._seconds is None or self.timeout is None or not others or spent >= 0.9 * self._seconds - _STALE:
@@ -321,14 +347,14 @@ class _Patience:
 
 def _over(seconds: float, *, shared: bool) -> TimeLimit:
     step = _running.step
-    # A hundredth is nothing here: `regex` stops a little early where other threads compute, too.
+    # Allow 0.01 s or 10 %, because `regex` stops a little early if other threads compute, too.
     over = step is not None and step.left <= max(_STALE, 0.1 * step.seconds)
     return StepOver(seconds, shared=True) if over else TimeLimit(seconds, shared=shared)
 
 
 @contextmanager
 def judging() -> Iterator[None]:
-    """Remember what each draw has cost so far: all parts of a constraint together have one limit for it."""
+    """Context that adds up the time spent on each draw, because all parts of a constraint share one limit for it."""
     outer = _running.used
     _running.used = {} if outer is None else outer
     try:
@@ -339,14 +365,14 @@ def judging() -> Iterator[None]:
 
 @contextmanager
 def charged(draw: object) -> Iterator[None]:
-    """Judge a draw, within what is left of its limit."""
+    """Context for judging a draw within the time that is left for it."""
     used = {} if _running.used is None else _running.used
     _, spent = used.get(id(draw), (draw, 0.0))
     start = now()
     try:
-        # Not within the limit of a verdict: only a user's prefix function judges whole texts there.
+        # The limit of a verdict does not apply: within one, only a user's prefix function judges whole texts.
         with time_limit(CHECK_SECONDS - spent, anew=True) as clock:
             clock.seconds = CHECK_SECONDS
             yield
     finally:
-        used[id(draw)] = (draw, spent + now() - start)  # the draw is kept, so that its id stays its own
+        used[id(draw)] = (draw, spent + now() - start)  # keep the draw, so that its id is not reused

@@ -1,6 +1,6 @@
-"""YAML files as validated data: the one reader of constraint files, settings, cards and options.
+"""YAML files as validated data. All constraint files, settings, adapter cards and options are read here.
 
-What is wrong comes out as one line: path, line, place in the file, problem and the nearest valid spelling.
+Errors are one line: path, line number, place in the file, problem, and the nearest valid name.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from guardwrap.formatting import counted
 __all__ = ["Document", "Elsewhere", "Invalid", "document_of", "read_as", "read_document", "read_option", "validated"]
 
 Location = tuple[str | int, ...]
-"""Keys and numbers that lead to a value in plain data."""
+"""The path to a value in plain data: keys of mappings and indices of lists."""
 
 _T = TypeVar("_T")
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class Invalid(ValueError):
-    """Data that is not what it should be. Becomes a GuardwrapError before a user sees it.
+    """Data is not valid. This becomes a GuardwrapError before it reaches the user.
 
     Parameters
     ----------
     location
-        Where in the data.
+        The path to the value in the data.
     problem
         What is wrong with it, in one line.
     """
@@ -45,13 +45,13 @@ class Invalid(ValueError):
         self.problem = problem
 
 
-class Elsewhere(Exception):  # no ValueError, of which pydantic would make one about this place
-    """What is wrong with another file, which the data names.
+class Elsewhere(Exception):  # not a ValueError, which pydantic would report as a mistake in this file
+    """Another file, which the data names, is not valid.
 
     Parameters
     ----------
     error
-        It; it has its own path and line.
+        The error, with the path and line of the other file.
     """
 
     def __init__(self, error: SpecError) -> None:
@@ -61,16 +61,16 @@ class Elsewhere(Exception):  # no ValueError, of which pydantic would make one a
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """A YAML file as plain data, with the lines of its values.
+    """A YAML file as plain data, with the line numbers of its values.
 
     Parameters
     ----------
     path
-        What error messages call it.
+        Its name in error messages.
     data
-        Plain JSON types.
+        The contents as plain JSON types.
     root
-        Its nodes, which know their lines.
+        The YAML nodes, which have line numbers.
     """
 
     path: str
@@ -82,7 +82,7 @@ class Document:
         return SpecError(f"{self.path}:{self.line(location)}: {dotted(location) or 'the file'}: {problem}")
 
     def line(self, location: Location) -> int:
-        """Return the line, from 1, of the deepest value on a way that exists."""
+        """Return the line number, from 1, of a value; if the location does not exist, of the last part that does."""
         node = self.root
         line = node.start_mark.line
         for step in location:
@@ -99,12 +99,12 @@ class Document:
         return int(line) + 1
 
     def read(self, kind: TypeAdapter[_T], **context: Any) -> _T:
-        """Return the file validated, as ``validated`` does.
+        """Validate the contents as a type, and return the value. ``context`` is passed to the type's validators.
 
         Raises
         ------
         SpecError
-            If it is not well formed.
+            If the contents are invalid; the message names path and line.
         """
         try:
             return validated(self.data, kind, **context)
@@ -113,21 +113,21 @@ class Document:
 
 
 def read_document(text: str, path: str, form: str) -> Document:
-    """Read the text of a YAML file that is a mapping; within ``yaml_nodes.reading``.
+    """Parse the text of a YAML file that must be a mapping. Call it within ``yaml_nodes.reading``.
 
     Parameters
     ----------
     text
-        YAML.
+        The YAML text.
     path
-        What error messages call it.
+        Its name in error messages.
     form
-        What the file should be, in words.
+        A description of the expected file, for the error if it is empty or not a mapping.
 
     Raises
     ------
     SpecError
-        If it is no YAML, no mapping, or too large.
+        If it is not YAML, not a mapping, or too large.
     """
     root = compose(text, path, form)
     data = NodeReader(path).read(root)
@@ -137,36 +137,43 @@ def read_document(text: str, path: str, form: str) -> Document:
 
 
 def read_as(path: str | Path, model: type[_Model]) -> _Model:
-    """Read a YAML file. Nothing in it is built or run.
+    """Read a YAML file as a pydantic model. No code that it names is imported or run.
 
     Raises
     ------
     SpecError
-        If the file cannot be read or is not well formed; the message names path and line.
+        If the file cannot be read or is invalid; the message names path and line.
     """
     with reading(str(path)):
         return document_of(path, model).read(TypeAdapter(model))
 
 
 def document_of(path: str | Path, model: type[BaseModel]) -> Document:
-    """Read a YAML file, within ``yaml_nodes.reading``; it is not validated yet.
+    """Read a YAML file without validating it. Call it within ``yaml_nodes.reading``.
+
+    Parameters
+    ----------
+    path
+        The file.
+    model
+        The model whose fields the error about a wrong file lists.
 
     Raises
     ------
     SpecError
-        If the file cannot be read, or is no mapping.
+        If the file cannot be read, or is not a mapping.
     """
-    form = f"this file is a mapping with the fields {', '.join(model.model_fields)}"
+    form = f"this file must be a mapping with the fields {', '.join(model.model_fields)}"
     return read_document(read_text(path), str(path), form)
 
 
 def read_option(text: str, option: str) -> Any:
-    """Read an option of the command line: a name, or YAML where there is a colon, such as ``qrs: {pilot: 30}``.
+    """Read an option of the command line: a name or, if it contains a colon, YAML such as ``qrs: {pilot: 30}``.
 
     Raises
     ------
     SpecError
-        If it is no YAML; the message names the option.
+        If it is not YAML; the message names the option.
     """
     if ":" not in text:
         return text
@@ -175,23 +182,23 @@ def read_option(text: str, option: str) -> Any:
 
 
 def validated(data: Any, kind: TypeAdapter[_T], **context: Any) -> _T:
-    """Return plain data as what it should be.
+    """Validate plain data as a type, and return the value.
 
     Parameters
     ----------
     data
         Plain JSON types.
     kind
-        What it should be.
+        Pydantic's adapter for the type.
     **context
-        For validators.
+        Passed to the type's validators.
 
     Raises
     ------
     Invalid
-        If it is something else; says where, and the nearest valid spelling.
+        If the data is invalid; the error has the location and suggests the nearest valid name.
     SpecError
-        If a file that it names is not well formed.
+        If a file that the data names is invalid.
     """
     try:
         return kind.validate_json(json.dumps(data, default=_refuse), context=context)
@@ -202,7 +209,7 @@ def validated(data: Any, kind: TypeAdapter[_T], **context: Any) -> _T:
 
 
 def _refuse(value: Any) -> Any:
-    raise Invalid((), f"{short(value)} is of the type {type(value).__name__}, which YAML has not")
+    raise Invalid((), f"{short(value)} has the type {type(value).__name__}, which YAML does not support")
 
 
 _WANTED = {
@@ -216,22 +223,25 @@ _WANTED = {
     "less_than": "below {lt}",
     "less_than_equal": "at most {le}",
 }
-"""What a value must be, by what pydantic calls its fault."""
+"""What a value must be, by pydantic's type of error."""
 
 _NAMED = {
-    "catalogue": "write catalogue:NAME, of the names that guardwrap catalogue lists,",
-    "file": "write {file: NAME}, another file's way from this one,",
+    "catalogue": "write catalogue:NAME, with a name that guardwrap catalogue lists,",
+    "file": "write {file: NAME}, with a path relative to this file,",
 }
-"""What names a constraint, by the kind that one may take it for."""
+"""How to name a constraint, by the word that users mistake for a kind."""
 
 _UNKNOWN_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 def _first_complaint(error: ValidationError, data: Any, fields: Callable[[Location], list[str]]) -> Invalid:
-    """Turn what pydantic complains of into one line about one place."""
+    """Choose the most helpful of pydantic's errors about some data, and return it as one line about one place.
+
+    ``fields`` returns the valid fields of the mapping at a location.
+    """
     errors = error.errors(include_url=False, include_input=False)
-    # A misspelt field is also a missing one; the misspelling is the cause.
-    # Of a union's complaints the deepest says most.
+    # A misspelled required field is reported as unknown and as missing; the unknown name is the cause.
+    # Of the errors about the members of a union, the deepest is the most specific.
     first = max(errors, key=lambda e: (e["type"] in _UNKNOWN_FIELD, len(e["loc"])))
     location = _without_names_of_types(first["loc"], data, "missing" in first["type"])
     key = str(location[-1]) if location else ""
@@ -239,14 +249,14 @@ def _first_complaint(error: ValidationError, data: Any, fields: Callable[[Locati
     others = len(_other_places(errors, location, data))
     match first["type"]:
         case kind if kind in _UNKNOWN_FIELD and (inner := _wanted_inside(errors, location, data)):
-            problem = f"field {key!r} belongs to {inner!r} above it: indent it as what stands there"
+            problem = f"field {key!r} belongs to {inner!r} above it: indent it like the fields there"
             others -= 1
         case kind if kind in _UNKNOWN_FIELD:
             known = fields(location[:-1])
             known_are = f"; known: {', '.join(known)}" if known else "; leave it out"
             close = nearest(key, known)
-            beside = (e for e in errors if "missing" in e["type"] and e["loc"][:-1] == first["loc"][:-1])
-            if missing := [str(e["loc"][-1]) for e in beside]:  # one that is wanted, under another name
+            siblings = (e for e in errors if "missing" in e["type"] and e["loc"][:-1] == first["loc"][:-1])
+            if missing := [str(e["loc"][-1]) for e in siblings]:  # probably a required field under another name
                 close = close or f" (did you mean {missing[0]!r}, which is missing?)"
                 others -= repr(missing[0]) in close
             problem = f"unknown field {short(key)}{close}{known_are}"
@@ -258,7 +268,7 @@ def _first_complaint(error: ValidationError, data: Any, fields: Callable[[Locati
             location = (*location, field)
             problem = f"unknown {field} {short(tag)}{nearest(tag, known)}; known: {', '.join(sorted(known))}"
             if tag in _NAMED:
-                problem = f"{short(tag)} is no kind; {_NAMED[tag]} in place of this mapping"
+                problem = f"{short(tag)} is not a kind; {_NAMED[tag]} instead of this mapping"
         case "union_tag_not_found":
             problem = f"needs a field {context['discriminator']}"
             value = _value(data, location)
@@ -281,16 +291,14 @@ def _first_complaint(error: ValidationError, data: Any, fields: Callable[[Locati
             problem += "" if isinstance(value, list) else "; put it in quotes"
             problem += " if it is a text with ': '" if isinstance(value, dict) else ""
             if value is None:
-                problem = (
-                    "must be a string, and nothing stands here; put it in quotes if it begins with #, as comments do"
-                )
+                problem = "must be a string, but is empty; put it in quotes if it begins with #, which starts a comment"
         case kind if kind in _WANTED:
             value = _value(data, location)
             problem = f"must be {_WANTED[kind].format(**context)}, not {short(value)}"
             if key == "budget":
                 problem += "; {max_attempts: 1000} is one"
             elif key == "of" and isinstance(value, list):
-                problem += "; join several with kind: all"
+                problem += "; combine several with kind: all"
         case _:
             problem = str(first["msg"])
     more = f" (and {counted(others, 'more mistake')})" if others else ""
@@ -298,13 +306,13 @@ def _first_complaint(error: ValidationError, data: Any, fields: Callable[[Locati
 
 
 def _other_places(errors: Sequence[Any], location: Location, data: Any) -> set[Location]:
-    """Return where else there are mistakes: a place is complained of once for each type that it might have had."""
+    """Return the other places with mistakes. Pydantic reports a place once for each type that it could have."""
     places = {_without_names_of_types(error["loc"], data, "missing" in error["type"]) for error in errors}
     return {place for place in places if place != location[: len(place)] and location != place[: len(location)]}
 
 
 def _wanted_inside(errors: Sequence[Any], location: Location, data: Any) -> str | None:
-    """Return the field beside one that is not known, in which one of its name is missing; None without one."""
+    """Return the sibling of an unknown field in which a field of that name is missing; None if there is none."""
     for error in errors:
         if "missing" in error["type"]:
             wanted = _without_names_of_types(error["loc"], data, missing=True)
@@ -314,24 +322,24 @@ def _wanted_inside(errors: Sequence[Any], location: Location, data: Any) -> str 
 
 
 def _listed(names: str) -> list[str]:
-    """Take a list of names apart that pydantic spells as ``'a', 'b' or 'c'``."""
+    """Split a list of names that pydantic writes as ``'a', 'b' or 'c'``."""
     return names.replace(" or ", ", ").replace("'", "").split(", ")
 
 
 def _without_names_of_types(loc: tuple[int | str, ...], data: Any, missing: bool) -> Location:
-    """Drop the names of kinds and types that pydantic weaves into a location.
+    """Remove the names of kinds and types that pydantic adds to a location.
 
-    Where a field is missing, the last step does not exist.
+    If the error is about a missing field, the last step does not exist in the data.
     """
     location: list[int | str] = []
     node = data
-    named = False  # whether the kind of the node was passed
+    named = False  # whether the name of the node's kind was removed
     for i, step in enumerate(loc):
         if isinstance(step, str) and not isinstance(node, dict):
             continue  # a member of a union of plain types
         if isinstance(node, dict):
             if not named and node.get("kind") == step:
-                named = True  # a kind may be called as one of its fields
+                named = True  # only once, because a field may have the same name as the kind
                 continue
             if step not in node and not (missing and i == len(loc) - 1):
                 continue
@@ -347,14 +355,14 @@ def _without_names_of_types(loc: tuple[int | str, ...], data: Any, missing: bool
 
 
 def _fields(kind: TypeAdapter[Any], data: Any, location: Location) -> list[str]:
-    """Return the fields that a mapping may have, by the JSON Schema of the whole; none where that does not say."""
+    """Return the valid fields of the mapping at a location, from the type's JSON Schema; empty if not known."""
     try:
         whole = kind.json_schema()
-    except PydanticInvalidForJsonSchema:  # of a field of another package's
+    except PydanticInvalidForJsonSchema:  # a plug-in has a field that JSON Schema cannot describe
         return []
 
     def mapping(schema: Any, value: Any) -> Mapping[str, Any]:
-        """Of what a value may be, return the mapping."""
+        """Return the schema of the mapping or list among the alternatives for a value."""
         while "$ref" in schema:
             schema = whole["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
         if "discriminator" in schema:
@@ -362,8 +370,8 @@ def _fields(kind: TypeAdapter[Any], data: Any, location: Location) -> list[str]:
             chosen = schema["discriminator"]["mapping"].get(str(value.get(tag)) if isinstance(value, dict) else None)
             return {} if chosen is None else mapping({"$ref": chosen}, value)
         members = [mapping(member, value) for key in ("anyOf", "oneOf", "allOf") for member in schema.get(key, ())]
-        wanted = "items" if isinstance(value, list) else "properties"
-        return next((each for each in (schema, *members) if wanted in each), schema)
+        keyword = "items" if isinstance(value, list) else "properties"
+        return next((each for each in (schema, *members) if keyword in each), schema)
 
     schema, value = mapping(whole, data), data
     for step in location:
@@ -381,6 +389,6 @@ def _value(data: Any, location: Location) -> Any:
 
 
 def dotted(location: Location) -> str:
-    """Spell a location as ``constraint.of.1.pattern``."""
+    """Return a location in the form ``constraint.of.1.pattern``."""
     plain = [str(step) if isinstance(step, int) or step.isidentifier() else short(step) for step in location]
     return one_line(".".join(plain)) if plain else ""

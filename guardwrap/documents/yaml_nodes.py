@@ -1,7 +1,7 @@
-"""YAML to plain JSON types and back, from files that anyone may have written: limits on size, depth and time.
+"""YAML to plain JSON types and back, with limits on size, depth and time, since anyone may have written a file.
 
-PyYAML's parser in Python, not the one in C that comes with most copies of it: that has other messages, and within these
-limits the slower one takes no more than a second and a half for the worst of files.
+This uses PyYAML's parser in Python. The C parser in most builds of PyYAML does not have the same messages, and within
+these limits the Python one takes at most 1.5 seconds, even for the worst files.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ __all__ = [
 
 
 _being_read: ContextVar[tuple[str, ...]] = ContextVar("_being_read", default=())
-"""The file that is being read, last, and those that refer to it."""
+"""Paths of the file that is being read (the last one) and of the files through which it was reached."""
 
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Read a file, within the limits of one."""
+    """Context for reading one file within its limits; exceeding the time limit raises SpecError."""
     outer = _being_read.set((path,))
     try:
         with loading():
             yield
     except TimeLimit as limit:
-        raise SpecError(f"{path}: takes more than {limit.seconds:g} s to read; make it smaller") from None
+        raise SpecError(f"{path}: reading it takes more than {limit.seconds:g} s; make it smaller") from None
     finally:
         _being_read.reset(outer)
 
 
 @contextmanager
 def reading_too(path: Path) -> Iterator[None]:
-    """Read a file that the one being read refers to: within the limits of that one, both together.
+    """Context for reading a file to which the current one refers. Both share the limits of the current one.
 
     Raises
     ------
     SpecError
-        If it refers to itself, by way of others perhaps, or too many files refer to each other.
+        If a file refers to itself, directly or through others, or if the chain of files is too long.
     """
     files = _being_read.get()
     if any(_is_same(path, other) for other in files):
-        raise SpecError(f"{str(path)!r} refers to itself, by way of what it names; leave one of the references out")
+        raise SpecError(f"{str(path)!r} refers to itself through the files that it names; remove one of the references")
     if len(files) > MAX_FILES:
-        raise SpecError(f"files refer to each other more than {MAX_FILES} deep; write the constraint out")
+        raise SpecError(f"files refer to one another more than {MAX_FILES} levels deep; write the constraint out")
     outer = _being_read.set((*files, str(path)))
     try:
         yield
@@ -75,26 +75,26 @@ def reading_too(path: Path) -> Iterator[None]:
 def _is_same(path: Path, other: str) -> bool:
     try:
         return path.samefile(other)
-    except (OSError, ValueError):  # one of them is no file
+    except (OSError, ValueError):  # one of them does not exist
         return False
 
 
 def path_beside(name: str) -> Path:
-    """Return the path of a file that stands beside the one that is being read; where none is, that of the name."""
+    """Return a file name as a path relative to the folder of the file that is being read, if one is being read."""
     files = _being_read.get()
     return Path(files[-1]).parent / name if files else Path(name)
 
 
 def read_text(path: str | Path) -> str:
-    """Read a file of text, of limited size."""
+    """Read a UTF-8 text file of at most ``MAX_BYTES``; raise SpecError if that is not possible."""
     if what := irregular(path):
-        raise SpecError(f"cannot read {str(path)!r}: it is {what}, and a file is needed")
+        raise SpecError(f"cannot read {str(path)!r}: it is {what}; give a regular file")
     try:
         with open(path, "rb") as file:
             raw = file.read(MAX_BYTES + 1)
         text = raw[:MAX_BYTES].decode("utf-8") if len(raw) > MAX_BYTES else raw.decode("utf-8")
     except UnicodeDecodeError:
-        # Where the limit cut a character in two, the size is the error to report.
+        # The limit may have cut a character in two, so report the size first.
         if len(raw) > MAX_BYTES:
             raise SpecError(f"{path}: larger than {MAX_BYTES} bytes") from None
         raise SpecError(f"{path}: not UTF-8 text") from None
@@ -106,9 +106,9 @@ def read_text(path: str | Path) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 but for its booleans: ``on`` is a field of ours, and ``yes`` and ``no`` are words.
+    """YAML 1.1 with only ``true`` and ``false`` as booleans: ``on`` is a field here, and ``yes`` and ``no`` are words.
 
-    Ends where a file is nested too deep, holds too many values or takes too long.
+    Stops at a file that is nested too deeply, holds too many values or takes too long.
     """
 
     path = ""
@@ -116,7 +116,7 @@ class _Loader(yaml.SafeLoader):
     nodes = 0
     directives = 0
     quoted: tuple[Any, Any] | None = None
-    """Where the last value in quotes begins and ends that goes on in the next line."""
+    """Start and end of the last quoted value that spans several lines."""
 
     def get_event(self) -> yaml.Event:
         event: yaml.Event = super().get_event()  # type: ignore[no-untyped-call]
@@ -127,7 +127,7 @@ class _Loader(yaml.SafeLoader):
         self.depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if self.depth > MAX_DEPTH:
             raise SpecError(f"{self.path}:{_mark(event)}: nested deeper than {MAX_DEPTH} levels")
-        if self.nodes > 2 * MAX_VALUES:  # a key for each value at most
+        if self.nodes > 2 * MAX_VALUES:  # each value has at most one key
             raise SpecError(f"{self.path}:{_mark(event)}: more than {MAX_VALUES} values")
         return event
 
@@ -151,7 +151,22 @@ _Loader.add_implicit_resolver(_BOOL, re.compile("(?:true|True|TRUE|false|False|F
 
 
 def compose(text: str, path: str, needed: str) -> yaml.Node:
-    """Parse to nodes, with limits on depth and size; they carry the line numbers."""
+    """Parse YAML to nodes, which have line numbers.
+
+    Parameters
+    ----------
+    text
+        The YAML text.
+    path
+        Its name in error messages.
+    needed
+        What the file should contain, for the error about an empty one.
+
+    Raises
+    ------
+    SpecError
+        If the text is empty, malformed, too large or nested too deeply.
+    """
     loader = None
     try:
         loader = _Loader(text)
@@ -159,7 +174,7 @@ def compose(text: str, path: str, needed: str) -> yaml.Node:
         root = loader.get_single_node()
     except (SpecError, TimeLimit):
         raise
-    except Exception as error:  # PyYAML lets ValueError, OverflowError … of hostile escapes and directives through
+    except Exception as error:  # hostile escapes and directives make PyYAML raise ValueError, OverflowError and others
         raise SpecError(f"{path}{_explained(error, text, loader)}") from None
     if root is None:
         raise SpecError(f"{path}: empty file; {needed}")
@@ -167,21 +182,22 @@ def compose(text: str, path: str, needed: str) -> yaml.Node:
 
 
 _PLAIN = {
-    "<block end>, but found '<scalar>'": "more text after a quote or a bracket that ends a value: put the whole value "
-    "in quotes",
-    "expected <block end>": "this line belongs to none above it: indent it as the others of its list or mapping",
-    "mapping values are not allowed here": "a colon where none can be: indent this line as the others of its mapping, "
-    "and put a value that holds ': ' in quotes",
+    "<block end>, but found '<scalar>'": "text after the closing quote or bracket of a value: put the whole value in "
+    "quotes",
+    "expected <block end>": "this line does not align with a line above it: indent it like the rest of its list or "
+    "mapping",
+    "mapping values are not allowed here": "unexpected colon: indent this line like the rest of its mapping, and put a "
+    "value that contains ': ' in quotes",
     "found character '\\t'": "a tab: indent with spaces",
     "found unknown escape character": "a backslash in double quotes begins an escape: put the value in single quotes",
-    "found undefined alias": "a value that begins with * refers to another one: put it in quotes",
+    "found undefined alias": "a value that begins with * refers to another value: put it in quotes",
     "that cannot start any token": "a value cannot begin with this character: put it in quotes",
 }
-"""What PyYAML says of frequent mistakes, by what its message holds, and what to do."""
+"""Frequent mistakes: part of PyYAML's message, and the message that users get instead."""
 
 _OPEN = (
-    "a {} that begins here is not closed, or lacks a comma; inside of it put a value in quotes that has one of "
-    ", : ? [ ] {{ }} or begins with a #"
+    "the {} that begins here is not closed, or a comma is missing; inside it, put values in quotes that contain one of "
+    ", : ? [ ] {{ }} or begin with #"
 )
 _BEGUN = {
     "found unexpected end of stream": "a quote that begins here is not closed",
@@ -189,25 +205,25 @@ _BEGUN = {
     "expected ',' or '}'": _OPEN.format("{"),
     "could not find expected ':'": "a key without its colon",
 }
-"""Those that are seen only at a later line than where they are made."""
+"""Mistakes that PyYAML notices only after the line where they are, which its ``context_mark`` has."""
 
 
 def _explained(error: Exception, text: str, loader: _Loader | None) -> str:
-    """Say where PyYAML has found a mistake, and what it is, in plain words if it is a frequent one.
+    """Return the line of a mistake that PyYAML reports, and an explanation in plain words if it is a frequent one.
 
     Parameters
     ----------
     error
-        What it raised.
+        The exception that PyYAML raised.
     text
-        What it was given.
+        The YAML text.
     loader
-        How far it came; None where it has not begun.
+        The loader, which knows how far it came; None if it could not be created.
     """
     seen, begun = (getattr(error, name, None) for name in ("problem_mark", "context_mark"))
     problem = one_line(getattr(error, "problem", None) or getattr(error, "context", None) or error)
-    early = next((words for said, words in _BEGUN.items() if said in problem and begun), None)
-    words = early or next((words for said, words in _PLAIN.items() if said in problem), problem)
+    early = next((words for part, words in _BEGUN.items() if part in problem and begun), None)
+    words = early or next((words for part, words in _PLAIN.items() if part in problem), problem)
     mark = begun if early else seen or begun
     if mark is None or loader is None:
         return f": malformed YAML: {words}"
@@ -215,7 +231,7 @@ def _explained(error: Exception, text: str, loader: _Loader | None) -> str:
     if loader.flow_level and loader.marks and problem.startswith("expected the node content"):
         line, words = loader.marks[-1].line, _OPEN.format("[ or {")
     elif quoted is not None and seen is not None and quoted[1].line == seen.line:
-        line, words = quoted[0].line, "a quote that begins here is not closed in its line"
+        line, words = quoted[0].line, "a quote that begins here is not closed on the same line"
     else:
         lines = text.splitlines()
         for at in (line, line - 1):
@@ -223,29 +239,34 @@ def _explained(error: Exception, text: str, loader: _Loader | None) -> str:
                 (what for what, form in _LACKS.items() if 0 <= at < len(lines) and form.match(lines[at])), None
             )
             if lacks is not None:
-                line, words = at, f"a space is missing after {lacks} of this line"
+                line, words = at, f"a space is missing after {lacks} in this line"
                 break
     return f":{line + 1}: malformed YAML: {words}"
 
 
 _LACKS = {"the -": re.compile(r"\s*-[A-Za-z_]+:(\s|$)"), "the colon": re.compile(r"\s*(- +)?[A-Za-z_]+:[^\s:/]")}
-"""Lines that lack a space, by the character that it has to follow."""
+"""Patterns of lines in which a space is missing, by the character that it must follow."""
 
 
-def _mark(found: yaml.Node | yaml.Event) -> int:
-    return found.start_mark.line + 1 if found.start_mark else 1
+def _mark(parsed: yaml.Node | yaml.Event) -> int:
+    return parsed.start_mark.line + 1 if parsed.start_mark else 1
 
 
 class NodeReader:
-    """Turns nodes into JSON types and writes aliases out.
+    """Converts nodes to JSON types and expands aliases.
 
-    Refuses alias bombs, cycles, duplicate keys, merge keys, keys that are not strings, and what YAML has and JSON
-    has not: dates, sets, binary data, infinities, objects.
+    Rejects alias bombs, cycles, duplicate keys, merge keys, keys that are not strings, and the YAML types that JSON
+    lacks: dates, sets, binary data, infinities, objects.
+
+    Parameters
+    ----------
+    path
+        The name of the file in error messages.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.loader = _Loader("")  # constructs scalars
+        self.loader = _Loader("")  # converts scalars
         self.values = 0
         self.characters = 0
         self.parents: list[yaml.Node] = []
@@ -254,16 +275,16 @@ class NodeReader:
         return SpecError(f"{self.path}:{_mark(node)}: {message}")
 
     def read(self, node: yaml.Node) -> Any:
-        """Return what a node and all in it say, or raise SpecError."""
+        """Return the value of a node; raise SpecError if it cannot be converted."""
         self.values += 1
         if self.values > MAX_VALUES:
-            raise SpecError(f"{self.path}: more than {MAX_VALUES} values, aliases counted in full")
+            raise SpecError(f"{self.path}: more than {MAX_VALUES} values, with aliases expanded")
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         if any(parent is node for parent in self.parents):
-            raise self._error(node, "an alias refers to what it is part of")
+            raise self._error(node, "an alias refers to a value that contains it")
         if len(self.parents) >= MAX_DEPTH:
-            raise self._error(node, f"nested deeper than {MAX_DEPTH} levels, aliases counted in full")
+            raise self._error(node, f"nested deeper than {MAX_DEPTH} levels, with aliases expanded")
         kind = "map" if isinstance(node, yaml.MappingNode) else "seq"
         if node.tag != f"tag:yaml.org,2002:{kind}":
             raise self._error(node, f"a YAML {_tag(node)} is not supported")
@@ -275,40 +296,40 @@ class NodeReader:
         return value
 
     def _mapping(self, node: yaml.MappingNode) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key, value in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
                 raise self._error(key, "merge keys (<<) are not supported; write the fields out")
             if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
                 alone = isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode) and not value.value
                 if alone and node.flow_style and key.value:  # {200}
-                    raise self._error(key, f"{short(key.value)} stands alone where {{name: value}} should")
+                    raise self._error(key, f"expected {{name: value}}, got only {short(key.value)}")
                 raise self._error(key, "a key must be a string; put it in quotes")
             name = self._scalar(key)
-            if name in found:
+            if name in mapping:
                 first = next(other for other, _ in node.value if other.value == key.value)
-                how = f"first in line {_mark(first)}; indent what belongs to another, or begin it with '- '"
-                raise self._error(key, f"{short(name)} stands twice, {how}")
-            found[name] = self.read(value)
-        return found
+                how = f"first in line {_mark(first)}; indent it if it belongs elsewhere, or begin a list item with '- '"
+                raise self._error(key, f"duplicate key {short(name)}, {how}")
+            mapping[name] = self.read(value)
+        return mapping
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
         kind = _tag(node)
         self.characters += len(node.value)
         if self.characters > MAX_BYTES:
-            raise SpecError(f"{self.path}: more than {MAX_BYTES} characters, aliases counted in full")
+            raise SpecError(f"{self.path}: more than {MAX_BYTES} characters, with aliases expanded")
         if kind == "str":
             if any("\ud800" <= char <= "\udfff" for char in node.value):
                 raise self._error(node, "half of a surrogate pair")
             return node.value
         if kind in ("int", "float") and len(node.value) > MAX_NUMBER:
-            raise self._error(node, f"a number of more than {MAX_NUMBER} characters")
+            raise self._error(node, f"a number with more than {MAX_NUMBER} characters")
         if kind not in ("null", "bool", "int", "float"):
             raise self._error(node, f"a YAML {kind} is not supported; put it in quotes if you mean a string")
         try:
             value = self.loader.construct_object(node)
         except Exception:  # PyYAML's constructors raise ValueError, KeyError … on a wrong tag
-            raise self._error(node, f"{short(node.value)} is no YAML {kind}") from None
+            raise self._error(node, f"{short(node.value)} is not a valid YAML {kind}") from None
         if isinstance(value, float) and not math.isfinite(value):
             problem = "is not a finite number; put it in quotes if you mean a string"
             raise self._error(node, f"{short(node.value)} {problem}")
@@ -316,12 +337,12 @@ class NodeReader:
 
 
 def to_yaml(data: Mapping[str, Any]) -> str:
-    """Write plain JSON types as YAML that reads back the same."""
+    """Return plain JSON types as YAML that reads back as the same data."""
     return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what PyYAML would write plainly, or in single quotes, and then read as a line break."""
+    """Puts strings in double quotes if they contain characters that PyYAML would read back as line breaks."""
 
 
 def _represent_str(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
@@ -333,17 +354,17 @@ _Dumper.add_representer(str, _represent_str)
 
 
 def _tag(node: yaml.Node) -> str:
-    """Name a node's type in a few plain characters."""
+    """Return a short name for a node's type."""
     tag = str(node.tag).removeprefix("tag:yaml.org,2002:")
     return tag if tag.isidentifier() and len(tag) <= 20 else short(tag)
 
 
 def short(value: object) -> str:
-    """Spell a value in one short line."""
+    """Return a value's ``repr``, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def one_line(message: object) -> str:
-    """Put a message that others wrote into one line."""
+    """Return another library's message in one line, cut to 500 characters."""
     return " ".join(str(message).split())[:500] or type(message).__name__

@@ -347,7 +347,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "not a number": (tensors(lambda t: t[FIRST].fill_(float("nan"))), "numbers above 1e.06, or that are none"),
     "absurd numbers": (tensors(lambda t: t[FIRST].fill_(1e30)), "numbers above 1e.06"),
     "absurd scale": (config(lora_alpha=10**40), "lora_alpha has the value '1000"),
-    "card a pipe": (piped(CARD), "card.yaml': it is a named pipe, and a file is needed"),
+    "card a pipe": (piped(CARD), "card.yaml': it is a named pipe; give a regular file"),
     "config a pipe": (piped(CONFIG), "has no adapter_config.json"),
     "weights a pipe": (piped(WEIGHTS), "has no adapter_model.safetensors"),
     "a long header": (written(WEIGHTS, header(5_000_000)), "has a header of more than 5000000 bytes"),

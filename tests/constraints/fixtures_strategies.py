@@ -1,4 +1,4 @@
-"""Random constraints and texts that are hard on them, and the property that every verdict must have."""
+"""Strategies for random constraints and for difficult texts, and the property that every verdict must have."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from guardwrap.outcomes import Draw
 
 
 def profile(examples: int) -> settings:
-    """Settings of every property here: the same examples in every run, and as many as are asked for."""
+    """Return the settings of all properties: the given number of examples, the same ones in every run."""
     return settings(
         max_examples=examples,
         derandomize=True,
@@ -33,7 +33,7 @@ def profile(examples: int) -> settings:
 
 
 def judged(constraint: Constraint, draw: Draw) -> bool | None:
-    """Return the judgement of one draw, or None where the checker gives up."""
+    """Return the judgement of one draw, or None if the checker gives up."""
     try:
         return run_check(constraint, [draw])[0]
     except CheckFailed:
@@ -58,11 +58,11 @@ def assert_sound(constraint: Constraint, text: str, *, prompt: str = "", finishe
 
 # ----------------------------------------------------------------------------------------------------------- texts
 
-# Strategies are made once, not in each draw: making them took longer than what is tested.
+# Strategies are created once, not in each draw, because creating them took longer than the tests themselves.
 up_to = cache(lambda most: st.integers(0, most))
 
 LETTERS = ["a", "b", "A", "ab", "i", "I", "s", "k", "x"]
-# Case pairs that are not one to one, combining marks, characters outside the basic plane.
+# Letters whose upper and lower case do not map one to one, combining marks, characters outside the basic plane.
 AWKWARD = ["İ", "ı", "ß", "ẞ", "ſ", "\u212a", "é", "e\u0301", "\u0301", "🙂", "ﬁ", "\u0660", "Σ", "ς"]
 SPACES = [" ", "  ", "\n", "\r", "\r\n", "\t", "\x0b", "\x1c", "\x85", "\u2028", "\u00a0"]
 MARKS = [".", "!", "?", "…", ",", "-", "_", '"', "'", "”", ")", "Mr.", "e.g.", "A."]
@@ -83,7 +83,7 @@ json_values = st.recursive(
 
 @st.composite
 def json_texts(draw: st.DrawFn) -> str:
-    """Draw a JSON text in one of the ways of writing it."""
+    """Draw a value as JSON text, with random white space, escapes and number formats."""
     text = json.dumps(draw(json_values), ensure_ascii=draw(up_to(1)) == 1, indent=draw(INDENTS))
     return draw(MARGINS) + text + draw(MARGINS)
 
@@ -91,12 +91,12 @@ def json_texts(draw: st.DrawFn) -> str:
 INDENTS, MARGINS = st.sampled_from([None, 1, "\t"]), st.sampled_from(["", "", " ", "\n", "\r\n\t"])
 
 
-INSERTED = st.sampled_from(["", None, *PIECES, "NaN", "1", "e", "-"])  # None doubles what is there
+INSERTED = st.sampled_from(["", None, *PIECES, "NaN", "1", "e", "-"])  # None means: repeat the piece
 
 
 @st.composite
 def mutated(draw: st.DrawFn, source: st.SearchStrategy[str]) -> str:
-    """Delete, double, replace or insert a few pieces of a text."""
+    """Delete, repeat, replace or insert a few pieces of a text."""
     text = draw(source)
     for _ in range(1 + draw(up_to(2))):
         start = draw(up_to(len(text)))
@@ -139,7 +139,7 @@ REFERENCES = [r"\1", r"(?P=n)", r"(?(1)a|b)", r"(?(1)a)", r"\2"]
 
 @cache
 def patterns(atoms: Sequence[str] = tuple(ATOMS), depth: int = 2) -> st.SearchStrategy[str]:
-    """Expressions; not always valid ones."""
+    """Draw an expression, which need not be valid."""
     inner = patterns(atoms, depth - 1) if depth else st.nothing()
     several = st.lists(inner, min_size=2, max_size=3)
     repeats, groups, assertions = st.sampled_from(REPEATS), st.sampled_from(GROUPS), st.sampled_from(ASSERTIONS)
@@ -321,7 +321,7 @@ AWKWARD_PATTERNS = [
 
 
 class Theme(NamedTuple):
-    """Few characters at a time: what a random constraint is about must come up in a random text again and again."""
+    """Draw a text over a small alphabet, so that random texts often contain what a random constraint looks for."""
 
     pieces: tuple[str, ...]
     atoms: tuple[str, ...]
@@ -364,7 +364,7 @@ views: st.SearchStrategy[Any] = st.sampled_from([*("completion",) * 4, *VIEWS])
 
 
 def attempt(kind: type[Constraint], *args: object, **fields: object) -> Constraint:
-    """Build a constraint; where its fields make none, one that is always there."""
+    """Build a constraint; if its fields are invalid, return a fixed one instead."""
     try:
         return kind(*args, **fields)
     except ConstraintError:
@@ -373,7 +373,7 @@ def attempt(kind: type[Constraint], *args: object, **fields: object) -> Constrai
 
 @cache
 def regexes(theme: Theme) -> st.SearchStrategy[Constraint]:
-    """Regex constraints."""
+    """Draw a Regex."""
     awkward = [pattern for pattern in AWKWARD_PATTERNS if r"\d" in pattern or not theme.digits]
     source = st.one_of(patterns(theme.atoms), patterns(theme.atoms), st.sampled_from(awkward))
     matches, flags = st.sampled_from(["search", "fullmatch"]), st.lists(st.sampled_from(theme.flags), max_size=2)
@@ -396,7 +396,7 @@ def regexes(theme: Theme) -> st.SearchStrategy[Constraint]:
 
 @cache
 def keywords(theme: Theme) -> st.SearchStrategy[Constraint]:
-    """Keyword constraints."""
+    """Draw a Keyword."""
     matches, words = (
         st.sampled_from(["any", "all", "none"]),
         st.lists(st.sampled_from(theme.words), min_size=1, max_size=3),
@@ -494,7 +494,7 @@ nameable_leaves = st.one_of(
 
 
 def compose(inner: st.SearchStrategy[Constraint]) -> st.SearchStrategy[Constraint]:
-    """Combine constraints; what excludes itself visibly falls back to a disjunction."""
+    """Combine constraints; if they plainly contradict each other, use a disjunction instead."""
 
     def conjunction(parts: list[Constraint]) -> Constraint:
         try:
@@ -514,7 +514,7 @@ def trees_of(theme: Theme) -> st.SearchStrategy[Constraint]:
 
 @cache
 def texts_of(theme: Theme) -> st.SearchStrategy[str]:
-    # Never short: the property looks at every prefix anyway.
+    # Never short, because the property checks every prefix anyway.
     return st.lists(st.sampled_from(theme.pieces), min_size=8, max_size=14).map("".join)
 
 

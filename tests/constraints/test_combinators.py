@@ -1,4 +1,4 @@
-"""Kleene logic, equality, and who gets to see which draw."""
+"""Combinators: Kleene logic, equality, and which parts judge which draws."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def conjunction(a, b):
 
 
 def outcome(constraint, text):
-    """The judgement and the verdict, or None where the checker gives up."""
+    """Return the judgement and the verdict, or None if the checker gives up."""
     draw = Draw(prompt="", token_ids=tuple(range(len(text))), text=text)
     try:
         return run_check(constraint, [draw])[0], constraint.verdict(text)
@@ -99,7 +99,7 @@ def test_only_constraints_combine():
     for other in others:
         for combine in (operator.and_, operator.or_):
             for pair in ((Finished(), other), (other, Finished())):
-                with pytest.raises(ConstraintError, match=r"joins constraints, and .* is none"):
+                with pytest.raises(ConstraintError, match=r"combines constraints, and .* is not one"):
                     combine(*pair)
     wrong: tuple[Any, ...] = ([], (), Finished(), [Finished(), "a"], None, 5, "ab")
     for composite in (All, AnyOf):
@@ -114,7 +114,7 @@ def test_only_constraints_combine():
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Counted(Constraint):
-    """Remembers what it was asked to judge."""
+    """Records the texts that it judges."""
 
     answer: str
     price: int = 0
@@ -239,7 +239,7 @@ def test_contradictions_are_real(a, b, text):
 
 
 class Undescribed(Constraint):
-    """Neither a dataclass nor spelled out."""
+    """Is not a dataclass, and does not override ``spec``."""
 
     def check(self, draws):
         return [True for _ in draws]
@@ -247,7 +247,7 @@ class Undescribed(Constraint):
 
 def test_a_constraint_without_spelling_says_so():
     assert Undescribed().accepts("a")
-    with pytest.raises(GuardwrapError, match="has no spelling"):
+    with pytest.raises(GuardwrapError, match="has no canonical form"):
         _ = Undescribed().digest
 
 

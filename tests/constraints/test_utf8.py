@@ -1,4 +1,4 @@
-"""Bytes that end within a character: which characters they begin, and which of them an expression tells apart."""
+"""Incomplete UTF-8: the characters that bytes may begin, and how an expression groups these characters."""
 
 import pytest
 import regex
@@ -44,7 +44,7 @@ PATTERNS = [
 @pytest.mark.parametrize(("pattern", "flags"), PATTERNS)
 @pytest.mark.parametrize("partial", [b"\xc3", b"\xe2\x84", b"\xd9", b"\xce", b"\xe2\x80"])
 def test_one_character_of_each_kind_stands_for_all(pattern: str, flags: tuple[str, ...], partial: bytes) -> None:
-    """What one of the kinds may begin, continue or end, any character may that is not among them, and no other can."""
+    """All characters of a group can begin, continue or end the same matches, and one of each group is returned."""
     found = regex_analysis.character_kinds(pattern, flags, partial)
     assert found is not None
     compiled = regex_analysis.compile_pattern(pattern, flags)

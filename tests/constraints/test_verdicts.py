@@ -1,4 +1,4 @@
-"""A verdict is sound or UNDECIDED, and says something where it can.
+"""Verdicts are sound, and decided where they can be.
 
 Covers ``constraints/base.py`` too.
 """
@@ -120,7 +120,7 @@ def test_once_unsound(constraint, text):
 
 
 class PartialRegex(Regex):
-    """Plain partial matching, wrong with zero-width assertions."""
+    """Use partial matching for all expressions, which is wrong with zero-width assertions."""
 
     def prefix_verdict(self, prefix):
         found = self.compiled.fullmatch(prefix, partial=True)
@@ -128,28 +128,28 @@ class PartialRegex(Regex):
 
 
 class HastyRegex(Regex):
-    """A match is taken for settled wherever it ends."""
+    """Take a match for final wherever it ends."""
 
     def prefix_verdict(self, prefix):
         return S if self.compiled.search(prefix) else U
 
 
 class HastyLuhn(Regex):
-    """The extent of a match is taken for settled."""
+    """Take the end of a match for final."""
 
     def prefix_verdict(self, prefix):
         return S if self.holds(prefix) else U
 
 
 class HastyKeyword(Keyword):
-    """An occurrence counts though the word may go on."""
+    """Count an occurrence though more letters may follow."""
 
     def prefix_verdict(self, prefix):
         return V if sum(self.counts(prefix, len(prefix))) else U
 
 
 class LastSentence(Regex):
-    """The view is taken of the prefix."""
+    """Judge the view of the prefix as if the text were complete."""
 
     def verdict(self, prefix):
         return U if all(self.holds(text) for text in view(Draw("", (), prefix), self.on)) else V
@@ -277,7 +277,7 @@ def test_sentences(text, expected):
     assert sentences(text) == expected
 
 
-# The rule as one would write it without a thought for long runs of white space.
+# The rule in its simplest form, which takes quadratic time for long runs of white space.
 _PLAIN = regex.compile(
     r"(?<!(?<!\w)(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\.g|i\.e|cf|[A-Z])\.)"
     r"(?<!(?:^|[.!?…:\"'”’)\]]\s|\n)\d{1,3}\.)(?<=[.!?…]+[\"'”’)\]]*)\s+|\s*\n\s*"

@@ -1,4 +1,4 @@
-"""Whatever a constraint does ends: loading a file, judging a text, a verdict. On a clock that the tests turn.
+"""Time limits for loading a file, judging a text and verdicts, with a clock that the tests control.
 
 Covers ``constraints/prefix_reader.py`` and ``documents/time_limits.py`` too.
 """
@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def watched(seconds: int = 20) -> Iterator[None]:
-    """Fail where something hangs."""
+    """Fail if something hangs."""
 
     def bark(*_: Any) -> None:
         raise AssertionError(f"not done after {seconds} s")
@@ -72,7 +72,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Busy(TextConstraint):
-    """Takes so many seconds for each text, and looks at the clock when they are over."""
+    """Takes a number of seconds for each text, and then checks the time limit."""
 
     seconds: float
     clock: Clock
@@ -108,7 +108,7 @@ def drawn(*texts: str) -> list[Draw]:
 def test_all_parts_together_have_one_limit(clock, kind):
     parts = [Busy(0.4, clock) for _ in range(500)]
     with pytest.raises(
-        CheckFailed, match="when the 2 s that all parts together may take on one text of 6 char"
+        CheckFailed, match="when the 2 s that all parts together may spend on one text of 6 char"
     ) as caught:
         run_check(kind(parts), drawn("secret"))
     assert "secret" not in str(caught.value)
@@ -125,7 +125,7 @@ def test_the_limit_is_of_one_text_and_not_of_the_batch(clock):
 
 def test_all_parts_of_a_view_have_one_limit(clock):
     busy = Busy(0.4, clock, on="lines")
-    with pytest.raises(CheckFailed, match="were over"):
+    with pytest.raises(CheckFailed, match="ran out"):
         busy.accepts("a\n" * 100)
     assert len(busy.calls) == 5
 
@@ -169,7 +169,7 @@ def test_of_limits_in_each_other_the_earliest_holds(clock):
 
 
 class Spy:
-    """Stands for a compiled expression and keeps the seconds that it was given."""
+    """A stand-in for a compiled expression that records the timeouts."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -190,7 +190,7 @@ def test_a_verdict_in_a_view_has_the_time_of_a_verdict(on):
 
 def test_a_clock_that_was_ahead_gives_no_more_than_the_limit():
     time_limits.now()
-    time_limits._running.cpu += 0.9 * time_limits._STALE  # as where another thread had the processor meanwhile
+    time_limits._running.cpu += 0.9 * time_limits._STALE  # as if another thread had run meanwhile
     with time_limits.time_limit(0.05):
         time_limits._running.wall = float("-inf")
         assert 0 < (time_limits.seconds_left() or 0) <= 0.05
@@ -219,7 +219,7 @@ def test_of_several_parts_the_slowest_is_given_up(clock):
 
 
 def test_a_part_that_is_slow_now_and_then_is_not_given_up(clock):
-    """As when Python's collector of garbage is at work."""
+    """A pause, as for Python's garbage collector."""
     busy = Busy(0.001, clock, Verdict.VIOLATED, name="busy")
     reader = PrefixReader(busy)
     for number in range(300):
@@ -228,12 +228,12 @@ def test_a_part_that_is_slow_now_and_then_is_not_given_up(clock):
 
 
 def test_verdicts_on_all_candidates_of_a_token_have_a_limit_too(clock):
-    """Each is done in time; a thousand of them would hold up the batch for 40 s."""
+    """Each verdict is in time, but a thousand of them would delay the batch by 40 s."""
     slow = Busy(0.04, clock)
     reader = PrefixReader(slow & Busy(0.0, clock, Verdict.VIOLATED, name="quick"))
     for number in range(1, 4):
         began = clock.seconds
-        assert not any(reader.violated(reader.start, [f"a{i}" for i in range(1000)]))  # not known, so not left out
+        assert not any(reader.violated(reader.start, [f"a{i}" for i in range(1000)]))  # UNDECIDED, so not masked
         assert 1.9 < clock.seconds - began < 2.1
         assert reader.slow == ({0} if number == 3 else set())
     calls = len(slow.calls)
@@ -265,7 +265,7 @@ def test_a_users_prefix_function_may_judge_whole_texts(clock):
 
 
 class Hesitant(TextConstraint):
-    """Never gets its verdict done."""
+    """Never completes a verdict."""
 
     on = "completion"
     name = "hesitant"
@@ -300,7 +300,7 @@ def test_a_schema_with_many_anchors_is_crawled_once(monkeypatch):
         crawled.append(arguments)
         crawl(self, *arguments, **options)
 
-    JSONSchema({})  # reads the meta-schema, where no one did so far
+    JSONSchema({})  # reads the meta-schema, if that has not happened yet
     monkeypatch.setattr(References, "add", counting)
     count = 300
     schema = {
@@ -317,7 +317,7 @@ def test_references_that_double_end(monkeypatch):
     monkeypatch.setattr(time_limits, "CHECK_SECONDS", 0.1)
     parts: dict[str, Any] = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(40)}
     made = JSONSchema({"$defs": {**parts, "d40": {}}, "$ref": "#/$defs/d0"})
-    with watched(), pytest.raises(CheckFailed, match="were over"):
+    with watched(), pytest.raises(CheckFailed, match="ran out"):
         made.accepts("1")
 
 
@@ -325,7 +325,7 @@ def test_references_that_double_end(monkeypatch):
     "schema", [{"$ref": "#"}, {"allOf": [{"$ref": "#"}]}, {"not": {"$ref": "#"}}, {"unevaluatedItems": {"$ref": "#"}}]
 )
 def test_references_in_circles_end(schema):
-    with watched(), pytest.raises(CheckFailed, match="nested too deep"):
+    with watched(), pytest.raises(CheckFailed, match="nested too deeply"):
         JSONSchema({**schema, "contains": {"$ref": "#"}}).accepts("[" * 400 + "]" * 400)
 
 
@@ -346,10 +346,10 @@ def further(frames: int, judge: Any) -> Any:
     ids=["dynamic", "not", "ids"],
 )
 def test_the_stack_never_ends_within_rust(schema):
-    """A panic there is no Exception. Each of the runs ends elsewhere in the library's frames."""
+    """A panic in the library is not an Exception. Each run ends in another of the library's frames."""
     made, deep = JSONSchema(schema), "[" * 450 + "]" * 450
     for frames in range(0, 80):
-        with pytest.raises(CheckFailed, match="nested too deep"):
+        with pytest.raises(CheckFailed, match="nested too deeply"):
             further(frames, lambda: made.accepts(deep))
 
 
@@ -357,12 +357,12 @@ def test_a_schema_nested_too_deep_is_refused():
     schema: Any = {}
     for _ in range(300):
         schema = {"not": schema}
-    with pytest.raises(ConstraintError, match="nested too deep"):
+    with pytest.raises(ConstraintError, match="nested too deeply"):
         JSONSchema(schema)
 
 
 def test_branches_keep_no_errors(monkeypatch):
-    """Each error spells the value out: many branches by a long text were more memory than there is."""
+    """Each error has the whole value in its message: many branches times a long text exceed all memory."""
     monkeypatch.setattr(time_limits, "CHECK_SECONDS", 1.0)
     text = json.dumps(["a" * 100_000])
     branches = [{"type": "string", "minLength": i} for i in range(400)]
@@ -386,7 +386,7 @@ def test_many_items_without_a_keyword_to_judge_them_by_end(monkeypatch, keyword,
 
     monkeypatch.setattr(time_limits, "now", counting)
     assert JSONSchema({keyword: inner}).accepts(json.dumps([1] * 1_000))
-    assert looks >= 1_000 or (inner is True and keyword != "contains")  # the library has True done in no time
+    assert looks >= 1_000 or (inner is True and keyword != "contains")  # the library returns at once for True
 
 
 def test_unique_items_take_linear_time():
@@ -404,7 +404,7 @@ def test_numbers_beyond_a_double_are_not_json(text):
         made = JSONSchema(schema)
         assert made.accepts(text) is False
         assert (~made).accepts(text) is True
-        for end in range(1, len(text) + 1):  # it may go on with e-400 until something else follows
+        for end in range(1, len(text) + 1):  # e-400 may still follow until another character does
             finished = end > len(text.rstrip("}]"))
             assert made.verdict(text[:end]) is (Verdict.VIOLATED if finished else Verdict.UNDECIDED)
     assert JSONSchema({"multipleOf": 0.1}).accepts("1e300")
@@ -413,7 +413,7 @@ def test_numbers_beyond_a_double_are_not_json(text):
 def test_a_nested_schema_keyword_does_not_change_the_judge(monkeypatch):
     monkeypatch.setattr(time_limits, "CHECK_SECONDS", 0.1)
     inner = {"$schema": "http://json-schema.org/draft-07/schema#", "pattern": r"^(?:\w|\w\w)+$"}
-    with watched(), pytest.raises(CheckFailed, match="were over"):
+    with watched(), pytest.raises(CheckFailed, match="ran out"):
         JSONSchema({"allOf": [inner]}).accepts(json.dumps("a" * 60 + "!"))
 
 
@@ -442,7 +442,7 @@ def test_a_long_timeout_is_refused():
 
 
 def test_brackets_left_open(monkeypatch):
-    """20 KB of them took 6 s to find out that they are no expression: nothing may take them apart."""
+    """20 KB of them took 6 s until they were rejected, so they must not be parsed."""
     with monkeypatch.context() as nothing:
         nothing.setattr("guardwrap.constraints.kinds.regex_analysis._TOKENS", None)
         for opened in ("[" * 20_000, "[a" * 10_000, "(?x)#" + "[" * 20_000):
@@ -452,7 +452,7 @@ def test_brackets_left_open(monkeypatch):
 
 
 def test_long_fixed_texts():
-    with pytest.raises(ConstraintError, match="more than 500 fixed characters in a row; a Keyword takes them"):
+    with pytest.raises(ConstraintError, match="more than 500 fixed characters in a row; use a Keyword"):
         Regex("ab" * 300)
     word = "aß" * 600
     assert Keyword(word).accepts(f"x {word.upper().replace('SS', 'ß')} y")
@@ -504,7 +504,7 @@ def test_loading_has_a_limit(clock, monkeypatch, tmp_path):
 
     monkeypatch.setattr("guardwrap.documents.yaml_nodes.check_deadline", slower)
     text = "guardwrap: 1\nconstraint: {kind: keyword, words: [" + "a," * 30 + "]}"
-    with pytest.raises(SpecError, match=r"^f\.yaml: takes more than 1\.7 s to read; make it smaller$"):
+    with pytest.raises(SpecError, match=r"^f\.yaml: reading it takes more than 1\.7 s; make it smaller$"):
         parse(text, path="f.yaml")
     parse("guardwrap: 1\nconstraint: {kind: finished}")
 
@@ -515,7 +515,7 @@ def test_expressions_of_a_file_have_one_limit():
     parse(head + part * 3)
     with pytest.raises(SpecError, match=r":8: constraint\.of\.3\.pattern: .*more than 150000 items together"):
         parse(head + part * 5)
-    parse(head + part * 3)  # counted anew
+    parse(head + part * 3)  # the count begins again for each file
     with pytest.raises(SpecError, match="words have 120000 items; at most 100000"):
         parse(f"guardwrap: 1\nconstraint: {{kind: keyword, words: {'a' * 120_000}}}")
 

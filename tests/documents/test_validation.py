@@ -1,4 +1,4 @@
-"""YAML as validated data: where an error is, and what it proposes, whatever is read."""
+"""YAML as validated data: the location of an error, and what it suggests, for all kinds of files."""
 
 from __future__ import annotations
 
@@ -93,14 +93,14 @@ def test_code_is_read_only_where_the_reader_says_so() -> None:
 
 
 def test_what_is_no_data_is_no_traceback() -> None:
-    with pytest.raises(Invalid, match="is of the type set, which YAML has not"):
+    with pytest.raises(Invalid, match="has the type set, which YAML does not support"):
         validated({"first": {1, 2}}, TypeAdapter(Whole))
 
 
 @pytest.mark.parametrize(
     ("loc", "location"),
     [
-        (("rule", "size", "size"), ("rule", "size")),  # a kind that is called as one of its fields
+        (("rule", "size", "size"), ("rule", "size")),  # a kind that has the name of one of its fields
         (("rule", "size", "part", "kind", "kind"), ("rule", "part", "kind")),
         (("rule", "size", "other"), ("rule",)),
     ],

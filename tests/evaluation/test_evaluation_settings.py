@@ -70,8 +70,8 @@ proposals:
         (CONFIG.replace("words", "wrods"), "c.yaml:1: constraint.wrods: unknown field 'wrods' (did you mean 'words'?)"),
         (CONFIG.replace("kind: keyword, words: a", "kind: not"), "c.yaml:1: constraint: needs a field 'of'"),
         (CONFIG.replace("prompts", "# "), "c.yaml:1: the file: needs a field 'prompts'"),
-        ("# nothing\n", "c.yaml: empty file; this file is a mapping with the fields model, dtype, constraint, prompts"),
-        ("- 1\n", "c.yaml:1: this file is a mapping with the fields model, dtype, constraint"),
+        ("# nothing\n", "c.yaml: empty file; this file must be a mapping with the fields model, dtype, constraint"),
+        ("- 1\n", "c.yaml:1: this file must be a mapping with the fields model, dtype, constraint"),
     ],
 )
 def test_settings_that_cannot_work(tmp_path, monkeypatch, text, message):
@@ -179,7 +179,7 @@ def test_a_list_of_constraints_all_of_which_must_hold(tmp_path, read):
     for wrong, says in (
         (text.replace("words: a", "wrods: a"), "c.yaml:3: constraint.0.wrods: unknown field 'wrods' (did you mean"),
         (text.replace("file: word", "file: wrd"), "c.yaml:4: constraint.1: there is no file "),
-        (text.replace("file: word.yaml", "word.yaml"), "c.yaml:4: constraint.1: a constraint file is named by its"),
+        (text.replace("file: word.yaml", "word.yaml"), "c.yaml:4: constraint.1: to use the constraint of another file"),
         (text.replace("- catalogue:no-urls", "- catalogue:no-url"), "c.yaml:5: constraint.2: unknown catalogue entry"),
         (text.replace("- catalogue:no-urls", "- [catalogue:no-urls]"), "c.yaml:5: constraint.2: must be "),
         (

@@ -144,7 +144,7 @@ def test_a_plan_is_of_each_prompts_own_constraint(world: World) -> None:
         ([Regex("b")] * 3, "there are 3 of them, and 2 prompts"),
         (iter([Regex("b")]), "there are more prompts"),
         (iter([Regex("b")] * 3), "there are fewer prompts"),
-        ([Regex("b"), 7], r"constraint_each\[1\]: 7 .int. is no constraint"),
+        ([Regex("b"), 7], r"constraint_each\[1\]: 7 .int. is not a constraint"),
         ([Regex("b"), "catalogue:no-url"], r"constraint_each\[1\]: unknown catalogue entry 'no-url'"),
         ([Regex("b"), ~OURS], r"constraint_each\[1\]: no text can satisfy both"),
         (

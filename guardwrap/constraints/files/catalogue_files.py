@@ -1,4 +1,4 @@
-"""The ready-made constraint files, found in a wheel and in a checkout."""
+"""The ready-made constraint files (the catalogue), in an installed wheel or in a checkout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def catalogue_names() -> list[str]:
 
 
 def catalogue_path(name: str) -> Path:
-    """Return the path of a ready-made constraint file, or raise UnknownName."""
+    """Return the path of a ready-made constraint file; raise UnknownName if there is none with this name."""
     if name not in catalogue_names():
         raise UnknownName("catalogue entry", name, catalogue_names())
     return content("constraints") / f"{name}.yaml"

@@ -1,4 +1,4 @@
-"""Constraints from whatever a user gives: objects, files, names of ready-made ones, lists of these."""
+"""Conversion of everything that users pass as constraints: objects, files, catalogue names, and lists of these."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ __all__ = ["PerPromptOptions", "as_constraint_file", "catalogue"]
 
 @dataclass(frozen=True)
 class PerPromptOptions:
-    """What one prompt of a call has of its own; None is the call's.
+    """Options for one prompt that replace those of its call. None keeps the call's option.
 
     Parameters
     ----------
     constraints
-        What must hold besides: whatever ``GuardedGenerator`` takes.
+        Constraints that must hold in addition to the call's, in any form that ``GuardedGenerator`` accepts.
     sampler, budget
-        As ``GuardedGenerator`` takes them.
+        The sampler and the budget, in any form that ``GuardedGenerator`` accepts.
     seed
-        With one of its own a prompt gets the texts that it gets alone with this seed.
+        The prompt's seed. The prompt then gets the same texts as in a call of its own with this seed.
     number
-        In the place of the prompt's number in its call, for randomness; None for its own, or 0 beside a seed.
+        Replaces the prompt's position in its call, from which its random numbers are derived. None means the position
+        itself, or 0 if ``seed`` is set.
     """
 
     constraints: Any = None
@@ -53,50 +54,51 @@ def catalogue(name: str) -> ConstraintFile:
     Raises
     ------
     UnknownName
-        If there is none; names the nearest one.
+        If the catalogue has no such name; the message suggests the nearest one.
     """
     return load(catalogue_path(name))
 
 
-def as_constraint_file(given: object, *, allow_code: bool = False) -> ConstraintFile:
-    """Read whatever a user may give as constraints.
+def as_constraint_file(source: object, *, allow_code: bool = False) -> ConstraintFile:
+    """Convert any form of constraints that users may pass.
 
     Parameters
     ----------
-    given
-        A Constraint, a ConstraintFile, ``"catalogue:<name>"``, the path of a constraint file, or a sequence of these:
-        then all must hold, and the first sampler, proposal, adapter and budget among them apply.
+    source
+        A Constraint, a ConstraintFile, ``"catalogue:<name>"``, the path of a constraint file, or a sequence of these.
+        All constraints of a sequence must hold, and the first sampler, proposal, adapter and budget in it apply.
     allow_code
         Whether files may name Python functions.
 
     Raises
     ------
     ConstraintError
-        If it is none of these.
+        If it is none of these forms.
     UsageError
-        If one of the files has a prompt as its proposal, and another an adapter.
+        If one of the files has a prompt as its proposal, and another has an adapter.
     """
-    if isinstance(given, ConstraintFile):
-        return given
-    if isinstance(given, Constraint):
-        return ConstraintFile(given)
-    if isinstance(given, str) and given.startswith(PREFIX):
-        return catalogue(given.removeprefix(PREFIX))
-    if isinstance(given, str | Path):
-        if isinstance(given, str) and not given.endswith((".yaml", ".yml")) and not Path(given).exists():
-            raise SpecError(f"{given!r} is no file{instead(given)}, or 'catalogue:<name>' for a ready-made constraint")
-        return load(given, allow_code=allow_code)
-    if isinstance(given, Sequence) and given:
-        files = [as_constraint_file(item, allow_code=allow_code) for item in given]
+    if isinstance(source, ConstraintFile):
+        return source
+    if isinstance(source, Constraint):
+        return ConstraintFile(source)
+    if isinstance(source, str) and source.startswith(PREFIX):
+        return catalogue(source.removeprefix(PREFIX))
+    if isinstance(source, str | Path):
+        if isinstance(source, str) and not source.endswith((".yaml", ".yml")) and not Path(source).exists():
+            hint = f"{instead(source)}, or 'catalogue:<name>' for a ready-made constraint"
+            raise SpecError(f"{source!r} is not a file{hint}")
+        return load(source, allow_code=allow_code)
+    if isinstance(source, Sequence) and source:
+        files = [as_constraint_file(item, allow_code=allow_code) for item in source]
         if len(files) == 1:
             return files[0]
-        whose = next((file for file in files if file.sampler is not None), files[0])
+        sampled = next((file for file in files if file.sampler is not None), files[0])
         first: dict[str, Any] = {
             name: next((getattr(file, name) for file in files if getattr(file, name) is not None), None)
             for name in ("budget", "proposal", "adapter")
         }
         require_one(first["proposal"], first["adapter"])
         every = All([file.constraint for file in files])
-        return ConstraintFile(every, sampler=whose.sampler, source=whose.source, **first)
-    hint = instead(given) or "; give a Constraint, a list of them, 'catalogue:<name>' or the path of a constraint file"
-    raise ConstraintError(f"{shown(given)} is no constraint{hint}")
+        return ConstraintFile(every, sampler=sampled.sampler, source=sampled.source, **first)
+    hint = instead(source) or "; pass a Constraint, a list of them, 'catalogue:<name>' or the path of a constraint file"
+    raise ConstraintError(f"{shown(source)} is not a constraint{hint}")

@@ -1,8 +1,8 @@
-"""Constraint files: what they hold, how one is read, and how one is written.
+"""Constraint files: their contents, how to read one, and how to write one.
 
-A file says ``guardwrap: 1`` (the version of the format), a ``constraint``, and optionally ``name``, ``description``,
-``sampler``, ``proposal``, ``adapter``, ``budget`` and ``examples``. It is data: code it names (``kind: python``) is
-refused unless the caller allows it.
+A file has the fields ``guardwrap: 1`` (the version of the format) and ``constraint``, and optionally ``name``,
+``description``, ``sampler``, ``proposal``, ``adapter``, ``budget`` and ``examples``. Files are data: one that names
+code (``kind: python``) is rejected unless the caller allows it.
 """
 
 from __future__ import annotations
@@ -43,25 +43,26 @@ __all__ = ["ConstraintFile", "dump", "json_schema", "load", "load_part", "parse"
 
 @dataclass(frozen=True)
 class ConstraintFile:
-    """A constraint with what its file says about it.
+    """A constraint with the other fields of its file.
 
     Parameters
     ----------
     constraint
         The constraint.
     name, description
-        For people.
+        A name and a description for people. They have no effect.
     sampler
-        The sampler to use, its name or its name with options as in ``{"qrs": {"target_tvd": 0.05}}``, or None for the
-        caller's.
+        The sampler to use, as a name or a name with options, such as ``{"qrs": {"target_tvd": 0.05}}``; None for the
+        caller's sampler.
     budget
-        The budget to use, or None for the caller's.
+        The budget for one prompt; None for the caller's budget.
     accepts, rejects
-        Texts that show, and test, what the constraint means.
+        Example texts that the constraint must accept or reject. ``guardwrap check`` tests them.
     source
-        The file that it was read from, for errors about what is looked at later; None for one made in Python.
+        The file that it was read from, so that later errors can name the line; None if it was created in Python.
     proposal, adapter
-        What attempts are drawn from, or None for what the caller says. Of both only a mask and an adapter go together.
+        What attempts are drawn from instead of the model itself; None for the caller's choice. An adapter can be
+        combined with a mask, but with no other proposal.
     """
 
     constraint: Constraint
@@ -78,7 +79,7 @@ class ConstraintFile:
 
 TITLE = "A constraint file of guardwrap"
 DIALECT = "http://json-schema.org/draft-07/schema#"
-"""The draft that editors know best. The schema means the same in the newest."""
+"""The draft that editors support best. The schema means the same in draft 2020-12."""
 
 
 class _Strict(BaseModel):
@@ -97,35 +98,35 @@ def _all_of(several: list[Constraint]) -> Constraint:
 Whole: Any = Annotated[
     Annotated[Constraint, Tag("one constraint")]
     | Annotated[list[Constraint], Field(min_length=1), AfterValidator(_all_of), Tag("several constraints")],
-    Discriminator(lambda given: "several constraints" if isinstance(given, list) else "one constraint"),
+    Discriminator(lambda value: "several constraints" if isinstance(value, list) else "one constraint"),
 ]
-"""The constraint of a file: one, or a list all of which must hold."""
+"""The pydantic type of the field ``constraint``: one constraint, or a list of constraints that must all hold."""
 
 
 class _File(_Strict):
-    """What must hold of every text, and how texts are drawn.
+    """The rule that every text must satisfy, and how texts are drawn.
 
     Parameters
     ----------
     guardwrap
         Version of the format: 1.
     name
-        What people call it.
+        A short name for people.
     description
-        What it asks for, and what it does not catch.
+        What the constraint requires, and what it does not catch.
     constraint
-        What must hold: one constraint, or a list of constraints that must all hold.
+        One constraint, or a list of constraints that must all hold.
     sampler
-        Which attempts become texts: a name, or a name with its options. Left out: rejection.
+        The sampler, which decides which attempts become texts: a name, or a name with options. Default: rejection.
     proposal
-        What attempts are drawn from, if not the model itself: another prompt, or the model masked. Not beside an
-        adapter, unless it only masks.
+        What attempts are drawn from instead of the model itself: another prompt, or the masked model. An adapter can
+        only be combined with a mask.
     adapter
         A trained adapter that attempts are drawn from.
     budget
-        What may be spent on one prompt.
+        How much may be spent on one prompt.
     examples
-        Texts that show what it means; guardwrap check holds the constraint against them.
+        Texts that the constraint must accept or reject; guardwrap check tests them.
     """
 
     guardwrap: Literal[1]
@@ -141,7 +142,7 @@ class _File(_Strict):
     @field_validator("guardwrap", mode="before")
     @classmethod
     def _whole_number(cls, value: Any) -> Any:
-        # true and 1.0 are equal to 1, but no version.
+        # true and 1.0 equal 1 in Python, but are not valid versions.
         if type(value) is not int:
             raise ValueError("the version of the format is the number 1")
         return value
@@ -157,7 +158,7 @@ class _File(_Strict):
 
 @cache
 def _a_file() -> TypeAdapter[_File]:
-    """Return what a constraint file is; other packages' kinds are imported here."""
+    """Return pydantic's adapter for constraint files. This imports the kinds of plug-ins."""
     _File.model_rebuild()
     return TypeAdapter(_File)
 
@@ -170,7 +171,7 @@ def _a_constraint() -> TypeAdapter[Constraint]:
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of constraint files, for editors: every field has a description."""
     schema = share(_a_file().json_schema(), "AnyKind")
-    # pydantic puts whole docstrings there.
+    # pydantic's descriptions are whole docstrings; keep the first paragraph, and use the rest for the fields.
     for definition in (schema, *schema["$defs"].values()):
         add_descriptions(definition, definition.get("description", ""))
     for name in ("accepts", "rejects"):
@@ -194,7 +195,7 @@ def load(path: str | Path, *, allow_code: bool = False) -> ConstraintFile:
     Raises
     ------
     SpecError
-        If the file cannot be read or is not well formed.
+        If the file cannot be read or is invalid; the message names path and line.
     """
     return parse(read_text(path), path=str(path), allow_code=allow_code)
 
@@ -205,38 +206,38 @@ def parse(text: str, *, path: str = "<string>", allow_code: bool = False) -> Con
     Parameters
     ----------
     text
-        YAML.
+        The YAML text.
     path
-        What error messages call it.
+        Its name in error messages.
     allow_code
-        As in ``load``.
+        Whether the text may name Python functions (``kind: python``), which are then imported and run.
 
     Raises
     ------
     SpecError
-        If it is not well formed; the message names path and line.
+        If it is invalid; the message names path and line.
     """
     if len(text) > MAX_BYTES:
         raise SpecError(f"{path}: larger than {MAX_BYTES} bytes")
-    _a_file()  # before the clock runs
+    _a_file()  # import plug-ins before the time limit begins
     with reading(path):
         return _parsed(text, path, allow_code)
 
 
 def load_part(path: Path, *, allow_code: bool = False) -> Constraint:
-    """Read the constraint of a file that another one names, within ``yaml_nodes.reading_too``.
+    """Read the constraint of a file that another file names. Call it within ``yaml_nodes.reading_too``.
 
     Parameters
     ----------
     path
         Path of the YAML file.
     allow_code
-        As in ``load``.
+        Whether the file may name Python functions (``kind: python``), which are then imported and run.
 
     Raises
     ------
     SpecError
-        If the file cannot be read or is not well formed.
+        If the file cannot be read or is invalid; the message names path and line.
     """
     return _parsed(read_text(path), str(path), allow_code).constraint
 
@@ -244,11 +245,11 @@ def load_part(path: Path, *, allow_code: bool = False) -> Constraint:
 def _parsed(text: str, path: str, allow_code: bool) -> ConstraintFile:
     source = read_document(text, path, "a constraint file is a mapping that begins with 'guardwrap: 1'")
     if "guardwrap" not in source.data and not any(nearest("guardwrap", [key]) for key in source.data):
-        under = "" if "constraint" in source.data else ", and write what must hold under 'constraint:'"
+        under = "" if "constraint" in source.data else ", and write the rules under 'constraint:'"
         raise SpecError(f"{path}:1: begin the file with the line 'guardwrap: 1', the version of its format{under}")
     file = source.read(_a_file(), allow_code=allow_code)
-    if _is_too_deep(file.constraint):  # of files that name others: one alone is nested less
-        raise source.error(("constraint",), f"nested deeper than {MAX_DEPTH} levels, with what it names")
+    if _is_too_deep(file.constraint):  # only possible through other files: the depth of each file is limited already
+        raise source.error(("constraint",), f"nested deeper than {MAX_DEPTH} levels, counting the files that it names")
     return ConstraintFile(
         file.constraint,
         file.name,
@@ -274,37 +275,37 @@ def _is_too_deep(constraint: Constraint) -> bool:
 
 
 def read_constraint(data: Any, *, allow_code: bool = False) -> Constraint:
-    """Read a constraint that is spelt as in a constraint file, of plain JSON types.
+    """Read a constraint from plain JSON types, in the form of a constraint file's field ``constraint``.
 
     Parameters
     ----------
     data
-        Its mapping, the name of a ready-made one, or a list of these, all of which must hold.
+        A mapping, ``"catalogue:NAME"``, or a list of these, all of which must hold.
     allow_code
-        As in ``load``.
+        Whether it may name Python functions (``kind: python``), which are then imported and run.
 
     Raises
     ------
     Invalid
-        If it is not well formed; says where.
+        If it is invalid; the error has the location.
     """
     return validated(data, _a_constraint(), allow_code=allow_code)
 
 
 def dump(constraint: Constraint | ConstraintFile) -> str:
-    """Write a constraint as the text of a constraint file; ``parse`` reads it back with the same digest.
+    """Return a constraint as the text of a constraint file, which ``parse`` reads back with the same digest.
 
     Raises
     ------
     ConstraintError
-        If a part was made of an object in memory, such as a lambda or a loaded pipeline.
+        If a part holds an object that a file cannot name, such as a lambda or a loaded pipeline.
     """
     file = constraint if isinstance(constraint, ConstraintFile) else ConstraintFile(constraint)
     for part in walk(file.constraint):
         if part.in_memory:
             raise ConstraintError(
-                f"{part.title} was made of an object in memory; a constraint file needs a name for it "
-                "('module:function', a Hub id, a path; of a type its schema)"
+                f"{part.title} was made from an object in memory; a constraint file needs a name for it "
+                "('module:function', a Hub id, a path; for a type, its schema)"
             )
     data: dict[str, Any] = {"guardwrap": 1}
     for key in ("name", "description"):

@@ -1,4 +1,4 @@
-"""The kinds of constraints that exist: ours and those that other packages register."""
+"""The registry of constraint kinds: the built-in ones and those of plug-ins."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ _OURS: dict[str, type[Constraint]] = {
 
 @cache
 def kinds() -> dict[str, type[Constraint]]:
-    """Return all kinds of constraints: name to class.
+    """Return all kinds of constraints, as a mapping of names to classes.
 
-    Other packages add theirs through the entry point group ``guardwrap.constraints``; each names a frozen
-    dataclass that derives from Constraint and has a field ``kind`` of type ``Literal["<name>"]``. Fields of the type
-    Constraint hold constraints of any kind.
+    A package adds a kind through the entry point group ``guardwrap.constraints``. The entry's name is the kind, and its
+    value is a frozen dataclass that derives from ``Constraint`` and has a field ``kind`` of type ``Literal["<name>"]``.
+    A field of type ``Constraint`` accepts a constraint of any kind.
 
     Raises
     ------
     ConstraintError
-        If a plug-in takes a name that exists or is no such class.
+        If a plug-in uses the name of another kind, or is not such a class.
     """
-    found = dict(_OURS)
+    classes = dict(_OURS)
     for entry in entry_points(group="guardwrap.constraints"):
-        if entry.name in found:
-            raise ConstraintError(f"plug-in {entry.value!r} takes the constraint kind {entry.name!r}, which exists")
+        if entry.name in classes:
+            raise ConstraintError(f"plug-in {entry.value!r} uses the name of another constraint kind, {entry.name!r}")
         kind = entry.load()
         if not (isinstance(kind, type) and issubclass(kind, Constraint) and hasattr(kind, "__dataclass_fields__")):
             raise ConstraintError(f"plug-in {entry.value!r} is not a frozen dataclass that derives from Constraint")
-        found[entry.name] = kind
-    return found
+        classes[entry.name] = kind
+    return classes

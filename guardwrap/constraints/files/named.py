@@ -1,4 +1,4 @@
-"""Constraints that a file names in the place of spelling them out: ready-made ones, and those of other files."""
+"""References in constraint files: to the catalogue (``catalogue:NAME``) and to other files (``file: NAME``)."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ class _InAFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    file: str = Field(description="Another constraint file, by its way from this one; its constraint alone is taken.")
+    file: str = Field(description="Another constraint file, relative to this one; only its constraint is used.")
 
 
 def _ready_made(name: str) -> Constraint:
     if not name.startswith(PREFIX):
         if name in catalogue_names():
-            raise ValueError(f"{short(name)} is no constraint; did you mean {PREFIX}{name}?")
+            raise ValueError(f"{short(name)} is not a constraint; did you mean {PREFIX}{name}?")
         if name.endswith((".yaml", ".yml")):
-            raise ValueError(f"a constraint file is named by its field file: {{file: {name}}}")
+            raise ValueError(f"to use the constraint of another file, write {{file: {name}}}")
         close = nearest(name, catalogue_names())
-        raise ValueError(f"{short(name)} is no constraint{close}; give a kind, {PREFIX}NAME, or file: NAME")
+        raise ValueError(f"{short(name)} is not a constraint{close}; give a kind, {PREFIX}NAME, or file: NAME")
     return _read(catalogue_path(name.removeprefix(PREFIX)))
 
 
-def _of_the_file(given: _InAFile, info: ValidationInfo) -> Constraint:
-    if PurePosixPath(given.file).is_absolute() or PureWindowsPath(given.file).anchor:
-        raise ValueError(f"{short(given.file)} is an absolute path; name the file by its way from this one")
-    path = path_beside(given.file)
+def _of_the_file(reference: _InAFile, info: ValidationInfo) -> Constraint:
+    if PurePosixPath(reference.file).is_absolute() or PureWindowsPath(reference.file).anchor:
+        raise ValueError(f"{short(reference.file)} is an absolute path; give a path relative to this file")
+    path = path_beside(reference.file)
     if not path.exists():
         others = islice((other.name for other in path.parent.glob("*.y*ml")), 1000)
         raise ValueError(f"there is no file {short(str(path))}{nearest(path.name, others)}")
@@ -60,37 +60,37 @@ def _read(path: Path, *, allow_code: bool = False) -> Constraint:
             raise Elsewhere(error) from None
 
 
-# No field is called so: the names of these choices are in the locations of errors, and are told from fields.
-_SPELT, _NAMED, _FILED = "a constraint", "a ready-made constraint", "a constraint file"
+# pydantic adds the names of these choices to the locations of errors. No field has such a name, so they can be removed.
+_INLINE, _NAMED, _FILED = "a constraint", "a ready-made constraint", "a constraint file"
 
 
-def _which(given: Any) -> str:
-    check_deadline()  # pydantic makes the value anew for each level that it is nested
-    if isinstance(given, str):
+def _which(value: Any) -> str:
+    check_deadline()  # pydantic creates the value again for each level of nesting
+    if isinstance(value, str):
         return _NAMED
-    return _FILED if isinstance(given, dict) and "file" in given and "kind" not in given else _SPELT
+    return _FILED if isinstance(value, dict) and "file" in value and "kind" not in value else _INLINE
 
 
-def _or_named(spelt: CoreSchema, handler: Any) -> CoreSchema:
-    """Return what pydantic reads a constraint by, be it spelt out or named.
+def _or_named(inline: CoreSchema, handler: Any) -> CoreSchema:
+    """Return pydantic's schema for a constraint that is written out, named from the catalogue, or in another file.
 
     Parameters
     ----------
-    spelt
-        What it reads one by that is spelt out.
+    inline
+        The schema for a constraint that is written out.
     handler
-        Pydantic's.
+        Pydantic's handler, which creates schemas.
     """
-    known = {
+    catalogue_name = {
         "type": "string",
         "enum": [PREFIX + name for name in catalogue_names()],
         "description": "A ready-made constraint; guardwrap catalogue lists them.",
     }
-    named = Annotated[str, AfterValidator(_ready_made), WithJsonSchema(known)]
+    named = Annotated[str, AfterValidator(_ready_made), WithJsonSchema(catalogue_name)]
     in_a_file = Annotated[_InAFile, AfterValidator(_of_the_file)]
-    # The one that is spelt out first: what a mapping may have is looked for in this order.
+    # The written-out form comes first, because the fields of a mapping are looked up in this order.
     choices = {
-        _SPELT: spelt,
+        _INLINE: inline,
         _FILED: handler.generate_schema(in_a_file),
         _NAMED: handler.generate_schema(named),
     }
@@ -98,25 +98,25 @@ def _or_named(spelt: CoreSchema, handler: Any) -> CoreSchema:
 
 
 def any_constraint(handler: Any) -> Any:
-    """Return what pydantic reads a constraint by: its ``kind`` says which class it is, or it is only named.
+    """Return pydantic's schema for a constraint of any kind, written out or named.
 
     Parameters
     ----------
     handler
-        Pydantic's, which makes the schema of each class.
+        Pydantic's handler, which creates the schema of each class.
 
     Raises
     ------
     ConstraintError
-        If a plug-in has a field of a type that cannot be read.
+        If a plug-in has a field of a type that cannot be read from YAML.
     """
     schemas = {}
     for name, kind in kinds().items():
         try:
             schemas[name] = handler.generate_schema(kind)
-        except (NameError, PydanticUserError) as error:  # a type that is nowhere, or one that pydantic does not know
+        except (NameError, PydanticUserError) as error:  # a type that is undefined, or not supported by pydantic
             raise ConstraintError(
-                f"the kind {name!r} of {kind.__module__!r} has a field that YAML cannot give: {one_line(error)}"
+                f"the kind {name!r} of {kind.__module__!r} has a field that cannot be read from YAML: {one_line(error)}"
             ) from None
     return _or_named(core_schema.tagged_union_schema(schemas, "kind"), handler)
 

@@ -1,4 +1,4 @@
-"""What a constraint file says that attempts are drawn from: ``proposal`` and ``adapter``, there and back."""
+"""The fields ``proposal`` and ``adapter`` of constraint files: reading them, writing them, and checking an adapter."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = [
 ]
 
 MOST_PARTS = 16
-"""Of a constraint whose parts are tried together, as what another one is made of."""
+"""The most parts of a constraint of which ``demands`` compares every run of neighbors with another constraint."""
 
 LONGEST = 200
-"""Characters of a card's description in messages."""
+"""The most characters of a card's description in a message."""
 
 
 class _Strict(BaseModel):
@@ -40,44 +40,46 @@ class _Strict(BaseModel):
 
 class _Told(_Strict):
     prompt: Annotated[str, AfterValidator(Prompt)] = Field(
-        description="Attempts are drawn from this prompt; {prompt} in it stands for the user's own."
+        description="Attempts are drawn from this prompt; {prompt} in it is replaced by the user's prompt."
     )
 
 
 class _Mask(_Strict):
-    proposal: Annotated[_Told, AfterValidator(lambda told: told.prompt)] | None = Field(
-        None, description="What is masked, if not the model itself: a prompt."
+    proposal: Annotated[_Told, AfterValidator(lambda hint: hint.prompt)] | None = Field(
+        None, description="A prompt to mask, instead of the model itself."
     )
     unseen: float = Field(
-        Masked.unseen, description="Share of the probability whose tokens are not looked at: at least 0 and below 1."
+        Masked.unseen, description="Share of the probability whose tokens are not checked: at least 0 and below 1."
     )
 
 
 class _OneOf(_Strict):
-    """One of the two."""
+    """Either a prompt or a mask."""
 
     prompt: Annotated[str, AfterValidator(Prompt)] | None = Field(
-        None, description="Attempts are drawn from this prompt; {prompt} in it stands for the user's own."
+        None, description="Attempts are drawn from this prompt; {prompt} in it is replaced by the user's prompt."
     )
     masked: Annotated[_Mask, AfterValidator(lambda mask: Masked(**vars(mask)))] | None = Field(
-        None, description="Tokens after which the constraint cannot be satisfied are left out; {} for the defaults."
+        None, description="Tokens after which the constraint cannot be satisfied are masked; {} for the defaults."
     )
 
 
-def _one(given: _OneOf) -> Prompt | Masked:
-    if (given.prompt is None) == (given.masked is None):
-        raise ValueError("give one of prompt and masked; a masked prompt is {masked: {proposal: {prompt: '...'}}}")
-    return given.prompt or given.masked  # type: ignore[return-value]  # as the validators made them
+def _one(options: _OneOf) -> Prompt | Masked:
+    if (options.prompt is None) == (options.masked is None):
+        raise ValueError("give either prompt or masked; a masked prompt is {masked: {proposal: {prompt: '...'}}}")
+    return options.prompt or options.masked  # type: ignore[return-value]  # the validators have converted them
 
 
 class _AdapterOptions(_Strict):
-    source: str = Field(description="Its folder, by its way from this file, its Hub id, or catalogue:NAME.")
-    allow_mismatch: bool = Field(False, description="Whether one of another model or another constraint is taken.")
-    revision: str | None = Field(None, description="Of a Hub id: a branch, tag or commit.")
+    source: str = Field(description="Its folder, relative to this file, its Hub id, or catalogue:NAME.")
+    allow_mismatch: bool = Field(
+        False, description="Whether an adapter trained for another model or another constraint is allowed."
+    )
+    revision: str | None = Field(None, description="With a Hub id: a branch, tag or commit.")
 
 
 def _located(source: str) -> str:
-    """Return an adapter's folder, where there is one of that name, or its name elsewhere."""
+    """Return the path of an adapter's folder if there is such a folder; otherwise the name as it is."""
     if source.startswith(PREFIX):
         if (name := source.removeprefix(PREFIX)) not in adapters():
             raise UnknownName("adapter", name, adapters())
@@ -93,12 +95,12 @@ def _located(source: str) -> str:
     return source
 
 
-def _adapter(given: _AdapterOptions) -> Adapter:
-    return Adapter(_located(given.source), given.allow_mismatch, given.revision)
+def _adapter(options: _AdapterOptions) -> Adapter:
+    return Adapter(_located(options.source), options.allow_mismatch, options.revision)
 
 
-def _form(given: Any) -> str:
-    return "a name" if isinstance(given, str) else "options"
+def _form(value: Any) -> str:
+    return "a name" if isinstance(value, str) else "options"
 
 
 AProposal: Any = Annotated[
@@ -106,23 +108,23 @@ AProposal: Any = Annotated[
     | Annotated[_OneOf, AfterValidator(_one), Tag("options")],
     Discriminator(_form),
 ]
-"""What pydantic reads a proposal by, as a value of ``guardwrap.proposals`` …"""
+"""The pydantic type of the field ``proposal``. The value is a ``Prompt`` or a ``Masked``."""
 
 AnAdapter: Any = Annotated[
     Annotated[str, AfterValidator(lambda source: Adapter(_located(source))), Tag("a name")]
     | Annotated[_AdapterOptions, AfterValidator(_adapter), Tag("options")],
     Discriminator(_form),
 ]
-"""… and an adapter."""
+"""The pydantic type of the field ``adapter``. The value is an ``Adapter``."""
 
 
 def proposal_spelt(proposal: Prompt | Masked) -> str | dict[str, Any]:
-    """Spell a proposal as a constraint file does.
+    """Return a proposal in the form of a constraint file's field ``proposal``.
 
     Raises
     ------
     ConstraintError
-        If it is a function, or another model.
+        If it is a function or another model, which a file cannot hold.
     """
     if isinstance(proposal, Masked):
         options = _without_defaults(proposal)
@@ -131,17 +133,17 @@ def proposal_spelt(proposal: Prompt | Masked) -> str | dict[str, Any]:
         return {"masked": options} if options else "masked"
     if isinstance(proposal, Prompt) and isinstance(proposal.template, str):
         return {"prompt": proposal.template}
-    raise ConstraintError("a constraint file has a prompt or a mask as its proposal; leave what is made in Python out")
+    raise ConstraintError("a constraint file can only hold a prompt or a mask as its proposal; leave the proposal out")
 
 
 def adapter_spelt(adapter: Adapter) -> str | dict[str, Any]:
-    """Spell an adapter as a constraint file does."""
+    """Return an adapter in the form of a constraint file's field ``adapter``."""
     options = {**_without_defaults(adapter), "source": str(adapter.source)}
     return options if len(options) > 1 else str(options["source"])
 
 
 class _Trained(BaseModel):
-    """Of an adapter's card what it was trained for; the rest is read where torch is at hand."""
+    """The fields of an adapter's card that name its constraint. The rest of the card is read where torch is loaded."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -150,20 +152,20 @@ class _Trained(BaseModel):
 
 
 def adapter_misfit(adapter: Adapter, constraint: Constraint) -> str | None:
-    """Say in words that an adapter was trained for another constraint, by its card alone.
+    """Return a message if an adapter's card says that it was trained for another constraint.
 
     Parameters
     ----------
     adapter
-        Which.
+        The adapter.
     constraint
-        What texts have to satisfy.
+        The constraint that texts must satisfy.
 
     Returns
     -------
     str or None
-        None where it was trained for this one or a weaker one, where another is allowed, and where that is not known:
-        it has no card, is a whole model, or is on the Hub.
+        None if the adapter was trained for this constraint or a weaker one, if a mismatch is allowed, or if it is not
+        known: the adapter has no card, is a whole model, or is on the Hub.
 
     Raises
     ------
@@ -181,10 +183,16 @@ def adapter_misfit(adapter: Adapter, constraint: Constraint) -> str | None:
 
 
 def demands(constraint: Constraint, digest: str) -> bool:
-    """Whether a constraint visibly demands all that the one of this digest does, and perhaps more.
+    """Whether a constraint plainly implies the constraint with this digest.
 
-    It does where that one, or the parts of that one side by side, are parts of it: every text that satisfies the
-    constraint then satisfies that one too.
+    It does if it is that constraint, or a conjunction (``All``) that contains it as one part or as neighboring parts.
+
+    Parameters
+    ----------
+    constraint
+        The constraint that may be stricter.
+    digest
+        The digest of the other constraint, 64 hex digits.
     """
     if constraint.digest == digest:
         return True
@@ -200,24 +208,24 @@ def demands(constraint: Constraint, digest: str) -> bool:
 def trained_for_another(
     adapter: Adapter, name: str, digest: str, description: str, constraint: Constraint
 ) -> str | None:
-    """Say in words that an adapter's card has another constraint.
+    """Return a message if an adapter was trained for another constraint.
 
-    None where it has this one or a weaker one, or another is allowed.
+    None if it was trained for this constraint or a weaker one, or if a mismatch is allowed.
 
     Parameters
     ----------
     adapter
-        Which.
+        The adapter.
     name
-        What to call it.
+        Its name in the message.
     digest, description
-        Of the constraint that it was trained for, as its card has them.
+        The digest and the description of the constraint that it was trained for, from its card.
     constraint
-        What texts have to satisfy.
+        The constraint that texts must satisfy.
     """
     if adapter.allow_mismatch or demands(constraint, digest):
         return None
-    alike = description in ("", constraint.title)  # and so tells nobody what the difference is
+    alike = description in ("", constraint.title)  # then only the digests show the difference
     trained, wanted = (f" (digest {each[:12]})" if alike else "" for each in (digest, constraint.digest))
     if description:
         shown = description if len(description) <= LONGEST else f"{description[:LONGEST]}..."

@@ -1,4 +1,4 @@
-"""A constraint on syntax: the text is in the language of a context-free grammar."""
+"""The ``Grammar`` constraint on syntax, and ``csv``, a ready-made grammar."""
 
 from __future__ import annotations
 
@@ -32,30 +32,31 @@ class Grammar(TextConstraint):
     grammar
         Rules and terminals in Lark's EBNF.
     file
-        A file of them instead. One that a constraint file names is looked for beside it.
+        Path of a file that holds the grammar, instead of ``grammar``. In a constraint file, a relative path is relative
+        to that file.
     start
-        The rule that sentences are derived from.
+        The rule that the whole text must match.
     on
         The view of the text that is judged.
     name
-        What reports call it.
+        Label in reports.
 
     Raises
     ------
     ConstraintError
-        If the grammar cannot be read; names the line.
+        If the grammar cannot be read; the message names the line.
     Unsatisfiable
         If no text is in its language.
 
     Notes
     -----
-    A terminal takes as many characters as any terminal that may stand there can: with ``A: /a+/`` and ``B: /ab/``,
-    ``A B`` does not match ``aab``. Regular expressions are those of Rust's ``regex`` crate, without look-around.
-    ``%import common.NAME``, aliases (``-> name``), ``?rule``, ``!rule`` and ``%ignore`` are as in Lark; templates,
-    priorities, other imports, ``%declare``, ``%override`` and ``%extend`` are refused.
+    Terminals are greedy: the longest match of all terminals that are possible at a position wins. With ``A: /a+/`` and
+    ``B: /ab/``, ``A B`` does not match ``aab``. Regular expressions are those of Rust's ``regex`` crate, without
+    look-around. ``%import common.NAME``, aliases (``-> name``), ``?rule``, ``!rule`` and ``%ignore`` are as in Lark;
+    templates, priorities, other imports, ``%declare``, ``%override`` and ``%extend`` are rejected.
 
-    A prefix is VIOLATED where the parser cannot go on: where no sentence begins like this. Two things it does not see
-    before it is there: that a terminal which has begun can no longer end in time, and that a rule derives nothing.
+    A prefix is VIOLATED once no text of the language begins with it. In two cases the parser notices this late: when a
+    terminal that has begun can no longer be completed in time, and when a rule derives no text at all.
 
     Examples
     --------
@@ -74,27 +75,27 @@ class Grammar(TextConstraint):
     kind: Literal["grammar"] = field(default="grammar", kw_only=True)
 
     def __post_init__(self, file: str | None) -> None:
-        require((self.grammar is None) is not (file is None), "Grammar needs the grammar, or a file with it")
+        require((self.grammar is None) is not (file is None), "Grammar needs either a grammar or a file that holds one")
         require(file is None or isinstance(file, str), f"file must be a path, not {type(file).__name__}")
-        if file is not None:  # the spelling is that of what stands in it
+        if file is not None:  # the canonical form holds the file's contents, not its path
             object.__setattr__(self, "grammar", read_text(path_beside(file)))
         require(isinstance(self.grammar, str), f"grammar must be a string, not {type(self.grammar).__name__}")
         require(isinstance(self.start, str), f"start must be the name of a rule, not {type(self.start).__name__}")
         require_choice(self.on, VIEWS, "on")
-        # What is wrong with the grammar is reported here, not at the first text.
+        # Report mistakes in the grammar now, not at the first text.
         with about("grammar" if file is None else "file"):
             self.recogniser  # noqa: B018
 
     @property
     def recogniser(self) -> Matcher:
-        """What reads texts; a new one where the last gave up."""
-        found: Matcher | None = self.__dict__.get("_recogniser")
-        if found is None or not found.alive:
-            found = self.__dict__["_recogniser"] = Matcher(str(self.grammar), self.start)
-        return found
+        """The parser for this grammar. It is replaced by a new one after it has exceeded its limits."""
+        matcher: Matcher | None = self.__dict__.get("_recogniser")
+        if matcher is None or not matcher.alive:
+            matcher = self.__dict__["_recogniser"] = Matcher(str(self.grammar), self.start)
+        return matcher
 
     def __getstate__(self) -> dict[str, Any]:
-        # The recogniser is not to be pickled; a copy makes its own.
+        # The parser cannot be pickled; a copy creates its own.
         return {key: value for key, value in self.__dict__.items() if key != "_recogniser"}
 
     def holds(self, text: str) -> bool:
@@ -113,14 +114,14 @@ class Grammar(TextConstraint):
             raise CheckFailed(self.title, reason) from None
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """VIOLATED where no sentence begins like this."""
+        """Return VIOLATED if no text of the language begins with the prefix."""
         try:
             return self._reading(prefix).verdict
         except Exhausted:
             return Verdict.UNDECIDED
 
     def monitor(self) -> Monitor:
-        """Return a monitor whose steps cost what is new: 2 µs a byte, and 30 ns for each byte before."""
+        """Return a monitor. Each step takes 2 µs per new byte and 30 ns per byte read before."""
         return self._reading("") if self.on == "completion" else super().monitor()
 
     def _reading(self, text: str) -> _Reading:
@@ -130,7 +131,7 @@ class Grammar(TextConstraint):
         return self._ask(read)
 
     def _ask(self, question: Callable[[Matcher], _Answer]) -> _Answer:
-        """Ask what reads texts; once more where other texts had used it up."""
+        """Ask the parser. If other texts have used up its limits, ask a new parser."""
         recogniser = self.recogniser
         try:
             return question(recogniser)
@@ -142,21 +143,21 @@ class Grammar(TextConstraint):
 
 @dataclass(frozen=True)
 class _Reading(Monitor):
-    """A text read so far."""
+    """Monitor of a grammar after the text read so far."""
 
     grammar: Grammar
     text: str
     recogniser: Matcher
-    matcher: LLMatcher | None  # None: no sentence begins like this
-    lost: bool = False  # took too long, or too much
+    matcher: LLMatcher | None  # None if no text of the language begins with this one, or if ``lost``
+    lost: bool = False  # whether reading exceeded the time limit or the parser's limits
 
     @property
     def verdict(self) -> Verdict:
-        """VIOLATED where no sentence begins like this."""
+        """VIOLATED if no text of the language begins with the text read so far."""
         return Verdict.VIOLATED if self.matcher is None and not self.lost else Verdict.UNDECIDED
 
     def read(self, text: str, /) -> _Reading:
-        """Let the parser go on from where it is."""
+        """Continue parsing with more text."""
         if self.matcher is None:
             return self
         longer = self.text + text
@@ -164,13 +165,13 @@ class _Reading(Monitor):
             with time_limit(VERDICT_SECONDS):
                 try:
                     return _Reading(self.grammar, longer, self.recogniser, self.recogniser.follow(self.matcher, text))
-                except Exhausted:  # perhaps by other texts
+                except Exhausted:  # other texts may have used up the parser's limits, so try again with a new one
                     return self.grammar._reading(longer)
         except (TimeLimit, Exhausted):
             return _Reading(self.grammar, "", self.recogniser, None, lost=True)
 
     def may_begin(self, partial: bytes, /) -> bool:
-        """Look whether the parser, which reads bytes, could go on with these, or with U+FFFD."""
+        """Return whether the parser, which reads bytes, accepts these bytes or U+FFFD next."""
         if self.matcher is None:
             return self.lost
         try:
@@ -180,7 +181,7 @@ class _Reading(Monitor):
             return True
 
     def verdicts(self, texts: Sequence[str], /) -> list[Verdict]:
-        """Look which candidates the parser could go on with; it stays where it is."""
+        """Return VIOLATED for each candidate that the parser does not accept next."""
         if self.matcher is None:
             return [self.verdict] * len(texts)
         try:
@@ -191,7 +192,7 @@ class _Reading(Monitor):
         return [Verdict.UNDECIDED if may else Verdict.VIOLATED for may in possible]
 
 
-# RFC 4180, with line feeds alone too.
+# RFC 4180, except that a line may also end with a line feed alone.
 _CSV = r"""
 start: record (NEWLINE record)* NEWLINE?
 field: [TEXT | QUOTED]
@@ -202,14 +203,16 @@ NEWLINE: /\r?\n/
 
 
 def csv(columns: int, *, on: View = "completion", name: str | None = None) -> Grammar:
-    r"""Return the constraint that a text is CSV (RFC 4180) with so many columns in every line.
+    r"""Return the constraint that a text is CSV (RFC 4180) with the same number of columns in every record.
 
     Parameters
     ----------
     columns
-        How many, at least 1.
-    on, name
-        As of Grammar.
+        The number of columns, from 1 to 10000.
+    on
+        The view of the text that is judged.
+    name
+        Label in reports.
 
     Examples
     --------
@@ -218,6 +221,6 @@ def csv(columns: int, *, on: View = "completion", name: str | None = None) -> Gr
     >>> csv(2).verdict("Ada,1815,").name
     'VIOLATED'
     """
-    require(is_count(columns) and 1 <= columns <= 10_000, "columns must be a whole number of 1 to 10000")
+    require(is_count(columns) and 1 <= columns <= 10_000, "columns must be a whole number from 1 to 10000")
     more = f' ("," field)~{columns - 1}' if columns > 1 else ""
     return Grammar(f"record: field{more}{_CSV}", on=on, name=name)

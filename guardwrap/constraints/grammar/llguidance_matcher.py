@@ -1,7 +1,8 @@
-"""Whether a text is in the language of a grammar, and whether it may become one that is: ``llguidance``, within limits.
+"""Parsing by a grammar with ``llguidance``, within limits on size and time.
 
-Its Earley parser reads bytes, each as one token, and takes back none. A text that it does not read to the end begins no
-sentence, however it goes on; so judgements and verdicts come from the same steps of the same parser.
+The library's Earley parser reads bytes, one token each, and never backtracks. If it rejects a byte, no text of the
+language begins with the bytes so far. Judgements of whole texts and verdicts on prefixes therefore use the same steps.
+In comments here, a sentence is a text of the language.
 """
 
 from __future__ import annotations
@@ -17,33 +18,33 @@ from guardwrap.errors import ConstraintError, Unsatisfiable, nearest
 
 __all__ = ["Exhausted", "Matcher"]
 
-# Of a grammar. What the library does with one cannot be interrupted; within these it takes at most 0.2 s. The grammar
-# of Python that comes with Lark has 391 and 198.
+# Limits on a grammar. The library cannot be interrupted while it compiles one, which takes up to 0.2 s within these
+# limits. Lark's grammar of Python has 391 definitions and brackets, and 198 repetitions.
 MAX_CHARACTERS = 20_000
-MAX_NESTED = 600  # definitions and brackets: each may take 3.2 kB of the stack, at whose end the process ends
-MAX_REPEATS = 600  # time and memory are quadratic in them: 10 000 in a row take 0.8 s and 400 MB
-_FUEL = 200_000  # of the lexer; the library's own measure
+MAX_NESTED = 600  # definitions and brackets; each may take 3.2 kB of stack, and a stack overflow kills the process
+MAX_REPEATS = 600  # repetitions; time and memory are quadratic in them: 10 000 in a row take 0.8 s and 400 MB
+_FUEL = 200_000  # the lexer's limit, in the library's own unit
 
-# Of a text. After so many bytes the clock is looked at: one takes 2 µs, and where a grammar is hostile 0.1 s.
+# The time limit is checked after this many bytes. One byte takes 2 µs, and up to 0.1 s with a hostile grammar.
 _STEP = 16
 
 
 class Exhausted(Exception):
-    """The library gave up: nothing is known about the text."""
+    """The library reached one of its limits, so nothing is known about the text."""
 
 
 class Matcher:
-    """What reads texts by one grammar.
+    """Parser for one grammar.
 
-    All its matchers share a lexer, which grows with what they read. When it reaches its limit every one of them refuses
-    whatever comes, without a word. So a refusal counts only if the lexer still answers afterwards: see ``alive``.
+    All of its ``LLMatcher`` objects share one lexer, which grows as they read. When the lexer reaches its limit, all of
+    them silently reject every byte. So a rejection counts only if the lexer still works afterwards: see ``alive``.
 
     Parameters
     ----------
     grammar
-        In Lark's EBNF.
+        Rules and terminals in Lark's EBNF.
     start
-        The rule that sentences are derived from.
+        The rule that the whole text must match.
 
     Raises
     ------
@@ -61,61 +62,68 @@ class Matcher:
             raise ConstraintError(_complaint(self._first.get_error(), grammar))
         self._canary = [byte for byte in range(256) if self._first.validate_tokens([byte])][:1]
         if not (self._canary or self._first.is_accepting()):
-            raise Unsatisfiable(f"no text is in the language of {start!r}: it refers to itself without an end")
+            raise Unsatisfiable(f"the rule {start!r} matches no text: it refers to itself without end")
 
     def begin(self) -> LLMatcher:
-        """Return a matcher that has read nothing."""
+        """Return the state of the parser before any text."""
         return self._first.deep_copy()
 
     @property
     def alive(self) -> bool:
-        """Whether the lexer still answers: once it gives up it never does again."""
+        """Whether the lexer is still within its limit. Once it is not, this parser is of no further use."""
         return not self._canary or self.begin().try_consume_tokens(self._canary) == 1
 
     def follow(self, matcher: LLMatcher, text: str) -> LLMatcher | None:
-        """Return a matcher that has read this too, or None if no sentence goes on like this.
+        """Return the state after more text, or None if no sentence continues with this text.
+
+        Parameters
+        ----------
+        matcher
+            The state before the text; it does not change.
+        text
+            The text that follows.
 
         Raises
         ------
         Exhausted
-            If the library gave up.
+            If the library reached one of its limits.
         TimeLimit
-            If the time is over.
+            If the time limit is exceeded.
         """
-        after, read = matcher.deep_copy(), _encoded(text)
-        for i in range(0, len(read), _STEP):
+        after, tokens = matcher.deep_copy(), _encoded(text)
+        for i in range(0, len(tokens), _STEP):
             check_deadline()
-            step = read[i : i + _STEP]
+            step = tokens[i : i + _STEP]
             if after.try_consume_tokens(step) < len(step):
                 self._require(after)
                 return None
         return after
 
     def may_follow(self, matcher: LLMatcher, texts: Sequence[str]) -> list[bool]:
-        """Say of each text whether a sentence may go on like this; the matcher stays as it is.
+        """Return, for each text, whether some sentence continues with it. The state does not change.
 
         Raises
         ------
         Exhausted
-            If the library gave up.
+            If the library reached one of its limits.
         TimeLimit
-            If the time is over.
+            If the time limit is exceeded.
         """
         return self.may_follow_bytes(matcher, [text.encode("utf-8", "surrogatepass") for text in texts])
 
     def may_follow_bytes(self, matcher: LLMatcher, texts: Sequence[bytes]) -> list[bool]:
-        """Say the same of texts as bytes of UTF-8, which may end within a character."""
+        """Do the same as ``may_follow`` for UTF-8 bytes, which may end in the middle of a character."""
         possible = []
         for text in texts:
             check_deadline()
-            read = list(text)
-            possible.append(matcher.validate_tokens(read) == len(read))
+            tokens = list(text)
+            possible.append(matcher.validate_tokens(tokens) == len(tokens))
         if not all(possible):
             self._require(matcher)
         return possible
 
     def ends(self, matcher: LLMatcher) -> bool:
-        """Whether what was read is a sentence."""
+        """Whether the text read so far is a sentence."""
         if matcher.is_accepting():
             return True
         self._require(matcher)
@@ -132,11 +140,11 @@ def _bytes() -> LLTokenizer:
 
 
 def _encoded(text: str) -> list[int]:
-    # Half of a surrogate pair becomes bytes that are no UTF-8 and match no terminal.
+    # Half of a surrogate pair becomes bytes that are not UTF-8, which no terminal matches.
     return list(text.encode("utf-8", "surrogatepass"))
 
 
-# What a grammar is made of, as the library sees it: what is quoted, and comments, have no part in its structure.
+# Parts of a grammar as the library reads it. Strings, regular expressions and comments are blanked out first.
 _QUOTED = regex.compile(r'"(?:\\.|[^"\\\n])*+"|(?:\#|//)[^\n]*+|/(?:\\.|[^/\\])++/')
 _DEFINED = regex.compile(r"^[ \t]*[?!]*([A-Za-z_][\w-]*)(?:\.-?\d+)?[ \t]*(?=:|\[[^\]\n]*\][ \t]*:)", regex.MULTILINE)
 _FOREIGN = regex.compile(
@@ -149,7 +157,13 @@ _IMPORT = regex.compile(r"%import[ \t]+(?!common\b)([\w.]+)")
 
 
 def prepared(grammar: str, start: str) -> str:
-    """Return a grammar as the library takes it, or raise ConstraintError: too large, or not of Lark's EBNF."""
+    """Return a grammar in the form that the library expects.
+
+    Raises
+    ------
+    ConstraintError
+        If the grammar is too large, uses syntax that is not supported, or lacks the rule ``start``.
+    """
     if len(grammar) > MAX_CHARACTERS:
         raise ConstraintError(f"the grammar has {len(grammar)} characters; at most {MAX_CHARACTERS} are allowed")
     for characters, most, what in (
@@ -169,26 +183,26 @@ def prepared(grammar: str, start: str) -> str:
     if imported := _IMPORT.search(bare):
         where = bare[: imported.start()].count("\n") + 1
         raise ConstraintError(
-            f"line {where}: {imported[1]!r} cannot be imported, only common.NAME; write its rules out"
+            f"line {where}: {imported[1]!r} cannot be imported, only common.NAME; copy its rules into the grammar"
         )
     names = _DEFINED.findall(bare)
     if start not in names:
-        raise ConstraintError(f"the grammar has no rule {start!r}{nearest(start, names)}; define it, or say start=")
-    lines = [grammar, '%llguidance {"allow_initial_skip": true}']  # as Lark has it: what is ignored may come first, too
+        raise ConstraintError(f"the grammar has no rule {start!r}{nearest(start, names)}; define it, or set start=")
+    lines = [grammar, '%llguidance {"allow_initial_skip": true}']  # as in Lark, ignored text may come first
     if start != "start":
         if "start" in names:
-            raise ConstraintError(f"the grammar has a rule 'start' beside start={start!r}; give it another name")
+            raise ConstraintError(f"the grammar has a rule 'start' besides start={start!r}; rename that rule")
         lines.append(f"start: {start}")
     return "\n".join(lines)
 
 
 def _complaint(error: str, grammar: str) -> str:
-    """Put what the library complains of into one line."""
+    """Return the library's error message in one line, with the line number in the grammar."""
     lines = error.splitlines()
-    found = regex.match(r"(?:at )?(?:(\d+)\(\d+\): )?(.*)", lines[0])
+    match = regex.match(r"(?:at )?(?:(\d+)\(\d+\): )?(.*)", lines[0])
     cause = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
-    message = found[2].split(";")[0].replace("lexer error", "neither a rule nor a terminal")
+    message = match[2].split(";")[0].replace("lexer error", "neither a rule nor a terminal")
     message = message.replace("(in regex): regex parse error:", f"({cause})")[:200]
-    if not found[1]:
+    if not match[1]:
         return f"the grammar cannot be read: {message}"
-    return f"line {min(int(found[1]), grammar.count(chr(10)) + 1)}: {message}"
+    return f"line {min(int(match[1]), grammar.count(chr(10)) + 1)}: {message}"

@@ -1,7 +1,8 @@
-"""All subschemas that are applied to one value of one kind, and what they come to: Kleene's logic over their verdicts.
+"""All subschemas that apply to one value of one kind, and their combined verdicts, by Kleene's three-valued logic.
 
-A subschema is judged once a value, however many ways lead to it. What it says itself is its local verdict; with what
-the subschemas in it say of the same value, its total one.
+A subschema is judged once per value, however many paths lead to it. Its local verdict covers its own rules for the
+value; its total verdict also covers the subschemas that it applies to the same value (``allOf``, ``$ref`` and so on).
+Below, the place of a subschema is its index in ``Applicators.nodes``.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from guardwrap.documents.time_limits import check_deadline
 
 __all__ = ["LITERALS", "SATISFIED", "UNDECIDED", "VIOLATED", "Applicators", "Children"]
 
-VIOLATED, UNDECIDED, SATISFIED = (int(verdict) for verdict in Verdict)  # plain, for they are compared all the time
+VIOLATED, UNDECIDED, SATISFIED = (int(verdict) for verdict in Verdict)  # plain integers compare faster
 Verdicts = tuple[int, ...]
 LITERALS: dict[Kind, Any] = {"null": None, "true": True, "false": False}
 
 
 class Children(NamedTuple):
-    """What is asked of the value of a property, of an item, or of a key.
+    """The subschemas that apply to a child of an object or array: a property's value, an item or a key.
 
     Parameters
     ----------
     nodes
-        The subschemas that are applied to it.
+        The subschemas that apply to the child.
     asked
-        For each of them, the places of the container's that are violated if it is.
+        For each of them, the places of the container's subschemas that are violated if it is violated.
     counted
-        For each of them, the places of the container's that count the items that satisfy it.
+        For each of them, the places of the container's subschemas that count it for ``contains``.
     never
-        The places of the container's that allow no such value at all.
+        The places of the container's subschemas that do not allow this child at all.
     """
 
     nodes: tuple[Subschema, ...]
@@ -43,18 +44,18 @@ class Children(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """The keys of an object to which no others may be added."""
+    """The allowed keys of an object that must not have others."""
 
     words: Words
     patterns: tuple[Pattern, ...]
 
     def may_become(self, prefix: str, seen: Collection[str]) -> bool:
-        """Whether a key that begins like this may be one of them, and none that was there."""
+        """Whether a key that begins with the prefix can be an allowed one that is not in ``seen``."""
         return self.words.may_become(prefix, seen) or any(each.may_be_found(prefix, -1) for each in self.patterns)
 
 
 class _Logic(NamedTuple):
-    """An ``InPlace`` by places in a plan. What stands at place -1 is never known."""
+    """An ``InPlace`` with places instead of subschemas. The verdict at place -1 is always UNDECIDED."""
 
     every: tuple[int, ...]
     some: tuple[tuple[int, ...], ...]
@@ -65,31 +66,31 @@ class _Logic(NamedTuple):
 
 
 class Applicators:
-    """What is applied to one value of one kind.
+    """The subschemas that apply to one value of one kind.
 
     Parameters
     ----------
     roots
-        The subschemas that are asked for. With those that they apply to the same value they have places.
+        The subschemas that apply to the value. ``nodes`` also holds those that they apply to the same value in turn.
     kind
-        Of the value.
+        The kind of the value.
     """
 
     def __init__(self, roots: Sequence[Subschema], kind: Kind) -> None:
         self.nodes, places, parts = _closure(roots, kind)
         self.roots = tuple(places[root] for root in roots)
-        logic = [inner and _placed(inner, own, places) for own, inner in enumerate(parts)]
+        logic = [inner and _placed(inner, place, places) for place, inner in enumerate(parts)]
         self._logic = logic if any(logic) else None
         self.dependent = {key for inner in parts if inner for key, _ in inner.dependent}
-        """Keys on which something depends that is applied to the whole."""
+        """Keys whose presence makes another subschema apply to the object (``dependentSchemas``)."""
         self.local = tuple(_at_start(node, kind) for node in self.nodes)
         self.total = self.totals(self.local, (), finished=kind in LITERALS)
         self.pending = tuple((i, self.nodes[i]) for i, verdict in enumerate(self.local) if verdict == UNDECIDED)
-        """Those that have not said all about this kind of value, with their places."""
+        """The subschemas that the kind of the value alone does not decide, with their places."""
         of_kind: dict[Kind, list[tuple[int, Any]]] = {"string": [], "number": [], "object": [], "array": []}
         for i, node in self.pending:
-            said = {"string": node.strings, "number": node.limits, "object": node.objects, "array": node.arrays}
-            rules = said.get(kind)  # of null, true and false there is nothing to say but by a reference not followed
+            by_kind = {"string": node.strings, "number": node.limits, "object": node.objects, "array": node.arrays}
+            rules = by_kind.get(kind)  # null, true and false have no rules of their own
             if rules is not None:
                 of_kind[kind].append((i, rules))
         self.strings: list[tuple[int, Strings]] = of_kind["string"]
@@ -104,10 +105,10 @@ class Applicators:
         self.counting = tuple((i, rules) for i, rules in self.arrays if rules.contains)
         self.closed = tuple((i, closed) for i, rules in self.objects if (closed := _closed(rules)))
         self.names = _children([(rules.names, i) for i, rules in self.objects])
-        # With so many items or properties there are no more; checked where a comma promises one.
+        # The most items or properties, checked at each comma, because one more must follow it.
         sized: list[tuple[int, Any]] = of_kind["object"] + of_kind["array"]
         self.most = tuple((i, rules.most) for i, rules in sized if rules.most < float("inf"))
-        # Said early only where someone else may want to know, and where nothing else is to be said.
+        # SATISFIED before the end matters only to combined verdicts, and needs a node without other open rules.
         self.settled_by = tuple(
             (i, rules.settled_by)
             for i, rules in self.objects
@@ -121,20 +122,20 @@ class Applicators:
         self._children: dict[str | int | None, Children] = {}
 
     def totals(self, local: Verdicts, seen: Collection[str], *, finished: bool) -> Verdicts:
-        """Return the total verdicts.
+        """Return the total verdicts, by place.
 
         Parameters
         ----------
         local
-            The local ones.
+            The local verdicts, by place.
         seen
             The keys of the object so far.
         finished
-            Whether there will be no more.
+            Whether the value is complete.
         """
         if self._logic is None:
             return local
-        total = [UNDECIDED] * (len(local) + 1)  # the last stands for what is never known
+        total = [UNDECIDED] * (len(local) + 1)  # the last one is for place -1
         for i, (verdict, logic) in enumerate(zip(local, self._logic, strict=True)):
             if logic and verdict != VIOLATED:
                 check_deadline()
@@ -143,9 +144,9 @@ class Applicators:
         return tuple(total[:-1])
 
     def of_key(self, key: str) -> Children:
-        """Return what is asked of the value of a property."""
+        """Return the subschemas that apply to the value of a property."""
         named = key if key in self._named else None
-        if named is None and not self._all_named:  # there is no end of such keys
+        if named is None and not self._all_named:  # not cached, because there is no limit to the number of such keys
             return self._of_key(key)
         if named not in self._children:
             self._children[named] = self._of_key(key)
@@ -155,13 +156,13 @@ class Applicators:
         asked: list[tuple[Subschema | None, int]] = []
         for i, rules in self.objects:
             check_deadline()
-            found: list[Subschema | None] = [inner for pattern, inner in rules.patterns if pattern.found_in(key)]
-            found += [rules.properties[key]] if key in rules.properties else []
-            asked += [(inner, i) for inner in found or [rules.additional]]
+            applied: list[Subschema | None] = [inner for pattern, inner in rules.patterns if pattern.found_in(key)]
+            applied += [rules.properties[key]] if key in rules.properties else []
+            asked += [(inner, i) for inner in applied or [rules.additional]]
         return _children(asked)
 
     def of_item(self, index: int) -> Children:
-        """Return what is asked of an item."""
+        """Return the subschemas that apply to the item at an index."""
         index = min(index, self._longest)
         if index not in self._children:
             self._children[index] = _children(
@@ -174,18 +175,18 @@ class Applicators:
 def _children(
     asked: Iterable[tuple[Subschema | None, int]], counted: Iterable[tuple[Subschema | None, int]] = ()
 ) -> Children:
-    found: dict[Subschema, tuple[list[int], list[int]]] = {}
+    places: dict[Subschema, tuple[list[int], list[int]]] = {}
     never: list[int] = []
     for inner, i in asked:
         if inner is not None and inner.never:
             never.append(i)
         elif inner is not None and not inner.trivial:
-            found.setdefault(inner, ([], []))[0].append(i)
+            places.setdefault(inner, ([], []))[0].append(i)
     for inner, i in counted:
         if inner is not None:
-            found.setdefault(inner, ([], []))[1].append(i)
-    asking, counting = zip(*found.values(), strict=True) if found else ((), ())
-    return Children(tuple(found), tuple(map(tuple, asking)), tuple(map(tuple, counting)), tuple(never))
+            places.setdefault(inner, ([], []))[1].append(i)
+    asking, counting = zip(*places.values(), strict=True) if places else ((), ())
+    return Children(tuple(places), tuple(map(tuple, asking)), tuple(map(tuple, counting)), tuple(never))
 
 
 def _closed(rules: Objects) -> Closed | None:
@@ -198,7 +199,10 @@ def _closed(rules: Objects) -> Closed | None:
 def _closure(
     roots: Sequence[Subschema], kind: Kind
 ) -> tuple[tuple[Subschema, ...], dict[Subschema, int], list[InPlace | None]]:
-    """Return all subschemas that are applied to the value: inner ones first, unless they go in circles."""
+    """Return all subschemas that apply to the value, their places, and what each applies to the value in turn.
+
+    A subschema comes after those that it applies, except where these form a cycle.
+    """
     places: dict[Subschema, int] = {}
     parts: list[InPlace | None] = []
     entered: set[Subschema] = set()
@@ -227,7 +231,7 @@ def _closure(
 
 def _in_place(node: Subschema, kind: Kind) -> InPlace | None:
     if node.kinds is not None and kind not in node.kinds:
-        return None  # it is violated, whatever the others say
+        return None  # the node is violated by its type alone
     inner = node.in_place or InPlace()
     if kind in ("object", "array"):
         like = tuple(tuple(each for each in group if each.schema["type"] == kind) for group in node.containers)
@@ -250,9 +254,9 @@ def _members(inner: InPlace | None) -> Iterator[Subschema]:
     yield from (each for _, each in inner.dependent)
 
 
-def _placed(inner: InPlace, own: int, places: dict[Subschema, int]) -> _Logic:
+def _placed(inner: InPlace, parent: int, places: dict[Subschema, int]) -> _Logic:
     def place(node: Subschema) -> int:
-        return places[node] if places[node] < own else -1  # it comes later: they go in a circle
+        return places[node] if places[node] < parent else -1  # a later place means a cycle
 
     condition = None
     if inner.condition:
@@ -270,30 +274,30 @@ def _placed(inner: InPlace, own: int, places: dict[Subschema, int]) -> _Logic:
 
 
 def _applied(logic: _Logic, total: Sequence[int], seen: Collection[str], *, finished: bool) -> int:
-    """Return the verdict on what a subschema applies to the value itself."""
-    found = min((total[i] for i in logic.every), default=SATISFIED)
+    """Return the combined verdict of the subschemas that a subschema applies to the same value."""
+    verdict = min((total[i] for i in logic.every), default=SATISFIED)
     for group in logic.some:
-        found = min(found, max((total[i] for i in group), default=VIOLATED))
+        verdict = min(verdict, max((total[i] for i in group), default=VIOLATED))
     if logic.one:
-        verdicts = [total[i] for i in logic.one]
-        satisfied, undecided = verdicts.count(SATISFIED), verdicts.count(UNDECIDED)
+        branches = [total[i] for i in logic.one]
+        satisfied, undecided = branches.count(SATISFIED), branches.count(UNDECIDED)
         if satisfied > 1 or (satisfied == 0 and undecided == 0):
-            found = VIOLATED
+            verdict = VIOLATED
         elif undecided:
-            found = min(found, UNDECIDED)
+            verdict = min(verdict, UNDECIDED)
     if logic.none is not None:
-        found = min(found, -total[logic.none])
+        verdict = min(verdict, -total[logic.none])
     if logic.condition:
         met, then, otherwise = logic.condition
         if_met = SATISFIED if then is None else total[then]
         if_not = SATISFIED if otherwise is None else total[otherwise]
-        found = min(found, if_met if if_met == if_not else min(max(-total[met], if_met), max(total[met], if_not)))
+        verdict = min(verdict, if_met if if_met == if_not else min(max(-total[met], if_met), max(total[met], if_not)))
     for key, i in logic.dependent:
         if key in seen:
-            found = min(found, total[i])
+            verdict = min(verdict, total[i])
         elif not finished:
-            found = min(found, max(UNDECIDED, total[i]))
-    return found
+            verdict = min(verdict, max(UNDECIDED, total[i]))
+    return verdict
 
 
 def _at_start(node: Subschema, kind: Kind) -> int:

@@ -1,8 +1,8 @@
-"""The drafts of JSON Schema that are supported, and schemas of older ones rewritten in draft 2020-12.
+"""The supported drafts of JSON Schema, and the conversion of older drafts to draft 2020-12.
 
-Each schema is read as the draft that it declares, and then rewritten in place to mean the same in draft 2020-12. So
-whole texts and prefixes are judged by one set of keywords. Whatever the declared draft does not know is dropped then.
-References are followed before that, since their pointers lead through the schema as it was written.
+Each schema is read as the draft that it declares, and then rewritten in place to mean the same in draft 2020-12, so
+that one set of keywords judges whole texts and prefixes. Keywords that the declared draft does not have are dropped.
+References are resolved first, because their pointers refer to the schema as it was written.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ __all__ = [
 ]
 
 WHOLE = "integer written without a fraction"
-"""The type of whole numbers in draft 4, where 1.0 is none."""
+"""The type of integers in draft 4, which does not include 1.0."""
 UNSEEN = "contains does not evaluate"
-"""Set beside a ``contains`` that does not count for ``unevaluatedItems``: it does since draft 2020-12."""
+"""A key next to a ``contains`` that does not count for ``unevaluatedItems``. It only counts since draft 2020-12."""
 
 
 class Draft(NamedTuple):
-    """One of the drafts.
+    """A draft of JSON Schema.
 
     Parameters
     ----------
     name
-        As messages call it.
+        Its name in messages.
     meta_schema
         The URI of its meta-schema, without a fragment.
     keywords
-        All that it knows.
+        All of its keywords.
     id
-        The keyword that names a schema.
+        The keyword for the URI of a schema.
     ref_is_alone
-        Whether keywords beside ``$ref`` are ignored, and anchors are written as ids.
+        Whether keywords next to ``$ref`` are ignored, and anchors are written in ``id`` or ``$id``.
     has_lists
         Whether ``items`` may be a list.
     """
@@ -84,21 +84,21 @@ DRAFT_2019 = Draft("draft 2019-09", "https://json-schema.org/draft/2019-09/schem
 DRAFT_2020 = Draft("draft 2020-12", "https://json-schema.org/draft/2020-12/schema", _IN_2020, has_lists=False)
 DRAFTS = (DRAFT_4, DRAFT_6, DRAFT_7, DRAFT_2019, DRAFT_2020)
 UNDECLARED = DRAFT_2020._replace(keywords=_IN_2020 | {"additionalItems"}, has_lists=True)
-"""Draft 2020-12, for schemas that declare none. A list under ``items``, which that draft does not allow, is read as
-older drafts read it: it means the same in each of them, and writers of schemas that declare nothing still use it."""
+"""Draft 2020-12, for schemas without ``$schema``. A list under ``items``, which that draft does not allow, is read as
+in older drafts: it means the same in all of them, and is still common in schemas without ``$schema``."""
 
 _BY_URI = {draft.meta_schema.partition("://")[2]: draft for draft in DRAFTS}
-_BY_URI["json-schema.org/schema"] = DRAFT_2020  # of whatever draft is the newest
+_BY_URI["json-schema.org/schema"] = DRAFT_2020  # the URI for the newest draft
 _KNOWN = "draft 4, 6, 7, 2019-09 or 2020-12"
 
 
 def draft_of(schema: Any, around: Draft) -> Draft:
-    """Return the draft that a schema declares, or else that of the schema around it.
+    """Return the draft that a schema declares; without a declaration, the draft of the schema around it.
 
     Raises
     ------
     ConstraintError
-        If it declares what is not supported.
+        If it declares a draft or dialect that is not supported.
     """
     declared = schema.get("$schema") if isinstance(schema, dict) else None
     if not isinstance(declared, str) or (around.ref_is_alone and "$ref" in schema):
@@ -109,7 +109,7 @@ def draft_of(schema: Any, around: Draft) -> Draft:
     if uri == "json-schema.org/draft-03/schema":
         raise ConstraintError(f"$schema names draft 3, which is not supported; write the schema in {_KNOWN}")
     raise ConstraintError(
-        f"$schema names a dialect of its own, {declared[:80]!r}; name {_KNOWN}, or leave $schema out for draft 2020-12"
+        f"$schema names an unknown dialect, {declared[:80]!r}; name {_KNOWN}, or leave $schema out for draft 2020-12"
     )
 
 
@@ -122,9 +122,9 @@ _NAMED = _words("$defs definitions dependencies dependentSchemas patternProperti
 
 
 def subschemas(schema: dict[str, Any], draft: Draft) -> Iterator[tuple[tuple[str | int, ...], Any, Any]]:
-    """Yield where the subschemas of a schema stand: the way there, and the container and key of each.
+    """Yield the direct subschemas of a schema: for each its path, its container and its key in the container.
 
-    The schema need not be well formed; what cannot be a schema is left out.
+    The schema may be malformed; values that cannot be schemas are left out.
     """
     alone = draft.ref_is_alone and "$ref" in schema
     for keyword, argument in schema.items():
@@ -140,7 +140,7 @@ def subschemas(schema: dict[str, Any], draft: Draft) -> Iterator[tuple[tuple[str
 
 
 def names_of(schema: dict[str, Any], draft: Draft) -> tuple[str | None, list[str]]:
-    """Return the URI reference that names a schema, without its fragment, if any, and its anchors."""
+    """Return the URI reference that names a schema, without its fragment (None if there is none), and its anchors."""
     if draft.ref_is_alone:
         uri, _, fragment = schema.get(draft.id, "").partition("#") if "$ref" not in schema else ("", "", "")
         return uri or None, [fragment] if fragment else []
@@ -149,16 +149,16 @@ def names_of(schema: dict[str, Any], draft: Draft) -> tuple[str | None, list[str
 
 
 def modernize(schema: dict[str, Any], draft: Draft, uri: str | None) -> None:
-    """Rewrite a schema, and not those in it, in place: in draft 2020-12, with what the draft knows and no more.
+    """Rewrite a schema in place as draft 2020-12, without its subschemas. Keywords unknown to its draft are removed.
 
     Parameters
     ----------
     schema
-        A well-formed schema.
+        A valid schema.
     draft
         Its draft.
     uri
-        The URI that it has of its own, if any.
+        Its absolute URI, if it has one; None otherwise.
     """
     alone = draft.ref_is_alone and "$ref" in schema
     kept = {"$ref": schema["$ref"]} if alone else {key: schema[key] for key in schema if key in draft.keywords}
@@ -184,11 +184,11 @@ def modernize(schema: dict[str, Any], draft: Draft, uri: str | None) -> None:
 
 
 def _prefix_items(schema: dict[str, Any]) -> None:
-    """Spell a list of schemas for the first items, and what comes after them."""
+    """Rewrite ``items`` as a list, and ``additionalItems``, as ``prefixItems`` and ``items``."""
     others = schema.pop("additionalItems", None)
     if isinstance(schema.get("items"), list):
         schema["prefixItems"] = schema.pop("items")
-        if others is not None:  # else they are not evaluated, either
+        if others is not None:  # without additionalItems, further items must not count as evaluated
             schema["items"] = others
 
 

@@ -33,14 +33,14 @@ def _words(text: str, separator: str | None = None) -> list[str]:
 
 
 class Untranslatable(Exception):
-    """What an expression has that is not translated.
+    """An expression is invalid or cannot be translated.
 
     Parameters
     ----------
     reason
-        What it is, and what to write instead.
+        What is wrong, and what to write instead.
     valid
-        Whether ECMA-262 allows it.
+        Whether ECMA-262 allows the expression.
     """
 
     def __init__(self, reason: str, *, valid: bool = False) -> None:
@@ -49,7 +49,7 @@ class Untranslatable(Exception):
 
 
 def escape_character(code: int) -> str:
-    """Spell a character outside sets."""
+    """Return a character as an expression, for use outside sets."""
     char = chr(code)
     if 0xD800 <= code < 0xE000:
         raise Untranslatable("it has half of a surrogate pair; write the whole character", valid=True)
@@ -57,7 +57,7 @@ def escape_character(code: int) -> str:
 
 
 def _in_set(code: int) -> str:
-    """Spell a character of a set. Punctuation is escaped, since ``regex`` gives some pairs of it a meaning."""
+    """Return a character for use in a set. Punctuation is escaped, because ``regex`` reads pairs such as ``&&``."""
     if code < 0x80:
         return chr(code) if chr(code).isalnum() else f"\\x{code:02x}"
     return f"\\U{code:08x}"
@@ -102,7 +102,7 @@ _INCOMPLETE = {
     "0": r"write \x and two hexadecimal digits",
 }
 
-# The names of the standard: general categories with their short ones, binary properties, and scripts by key.
+# The names in ECMA-262: general categories (short name: long names), binary properties, and the keys for scripts.
 _CATEGORIES = dict(
     pair.split(":")
     for pair in _words(
@@ -136,12 +136,12 @@ TOKEN = re.compile(
     r"|(?P<set>\[\^?)|(?P<repeat>[*+?]\??|\{(?P<least>[0-9]+)(?:,(?P<most>[0-9]*))?\}\??)|(?P<other>.)",
     re.DOTALL,
 )
-"""What an expression is made of outside its sets; a backslash that is ``other`` begins no escape."""
+"""One token of an expression, outside sets. A backslash in the group ``other`` does not begin a valid escape."""
 _LOW = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 
 
 def no_escape(spelling: str, i: int) -> NoReturn:
-    """Say what is wrong with a backslash that begins no escape."""
+    """Raise Untranslatable for a backslash that does not begin a valid escape."""
     letter = spelling[i + 1 : i + 2]
     if not letter:
         raise Untranslatable("it ends with a backslash")
@@ -149,7 +149,10 @@ def no_escape(spelling: str, i: int) -> NoReturn:
 
 
 def escape(token: re.Match[str]) -> tuple[int | str, int]:
-    """Return what an escape stands for, and where it ends: a character, or the contents of a set."""
+    """Return the meaning of an escape, and the position of its end.
+
+    The meaning is a code point, or a string with the contents of a set.
+    """
     end = token.end()
     if digits := token["wide"] or token["four"] or token["two"]:
         code = int(digits, 16) if len(digits) < 20 else _LAST + 1
@@ -168,14 +171,14 @@ def escape(token: re.Match[str]) -> tuple[int | str, int]:
     if single in _CONTROLS:
         return _CONTROLS[single], end
     if single.isascii() and single.isalpha():
-        way_out = _INSTEAD.get(single, f"to look for the letter, write {single}")
-        raise Untranslatable(f"\\{single} at position {token.start()} is no escape of it; {way_out}")
+        way_out = _INSTEAD.get(single, f"to match the letter, write {single}")
+        raise Untranslatable(f"\\{single} at position {token.start()} is not an escape of ECMA-262; {way_out}")
     return ord(single), end
 
 
 @cache
 def _property(spelling: str) -> str:
-    """Return the contents of a set: the characters that have a property or, with a capital P, those that have not."""
+    """Return a Unicode property (``p{...}``) or its complement (``P{...}``) as the contents of a set."""
     has, name = spelling[0], spelling[2:-1]
     if name == "Any":
         return _spelled(_EVERY) if has == "p" else ""
@@ -196,15 +199,15 @@ def _property(spelling: str) -> str:
             pass
         else:
             return f"\\{has}{{{known}}}"
-    raise Untranslatable(f"\\{spelling[:60]} names no Unicode property that is known", valid=True)
+    raise Untranslatable(f"\\{spelling[:60]} names an unknown Unicode property", valid=True)
 
 
 def read_set(spelling: str, i: int, *, negated: bool) -> tuple[str, int]:
-    """Translate the set whose bracket was opened before a position; return it and where it ends."""
+    """Translate a set, and return the translation and the position of its end. ``i`` is the position after ``[``."""
     parts = list(_parts(spelling, i))
     end = parts.pop()[1]
     items = [item for item, _ in parts]
-    found: list[str] = []
+    contents: list[str] = []
     k = 0
     while k < len(items):
         if k + 2 < len(items) and items[k + 1] == _HYPHEN:
@@ -212,15 +215,15 @@ def read_set(spelling: str, i: int, *, negated: bool) -> tuple[str, int]:
             if isinstance(first, int) and isinstance(last, int):
                 if first > last:
                     raise Untranslatable(f"a range in the set that ends at position {end - 1} is out of order")
-                found.append(f"{_in_set(first)}-{_in_set(last)}")
-            else:  # the hyphen is a character beside a class, as in [\w-.]
-                found += [each if isinstance(each, str) else _in_set(each) for each in (first, ord("-"), last)]
+                contents.append(f"{_in_set(first)}-{_in_set(last)}")
+            else:  # next to a class, as in [\w-.], the hyphen is a character
+                contents += [each if isinstance(each, str) else _in_set(each) for each in (first, ord("-"), last)]
             k += 3
         else:
             item = _character(items[k])
-            found.append(item if isinstance(item, str) else _in_set(item))
+            contents.append(item if isinstance(item, str) else _in_set(item))
             k += 1
-    inner = "".join(found)
+    inner = "".join(contents)
     if not inner:
         return ANY if negated else NONE, end
     return f"[{'^' if negated else ''}{inner}]", end
@@ -234,18 +237,21 @@ def _character(item: int | str) -> int | str:
 
 
 def _parts(spelling: str, i: int) -> Iterator[tuple[int | str, int]]:
-    """Yield the characters of a set, and its classes as text, each with where it ends; the bracket comes last."""
+    """Yield the members of a set, each with the position of its end: code points, and classes as strings.
+
+    The last one, an empty string, stands for the closing bracket.
+    """
     start = i - 1
     while (char := spelling[i : i + 1]) != "]":
         check_deadline()
         if not char:
-            raise Untranslatable(f"the set at position {start} is not closed; to look for a bracket, write \\[")
+            raise Untranslatable(f"the set at position {start} is not closed; to match a bracket, write \\[")
         if char == "\\":
             token = TOKEN.match(spelling, i)
             if token is None or token["other"]:
                 no_escape(spelling, i)
             if token["number"] or token["back"] is not None or token["single"] == "B":
-                raise Untranslatable(f"{token[0][:20]} at position {i} may not stand in a set")
+                raise Untranslatable(f"{token[0][:20]} at position {i} is not allowed in a set")
             item, i = (0x08, token.end()) if token["single"] == "b" else escape(token)
         else:
             item, i = _HYPHEN if char == "-" else ord(char), i + 1

@@ -1,9 +1,9 @@
 r"""ECMA-262 regular expressions, translated to the ``regex`` module's syntax.
 
-JSON Schema writes ``pattern`` and ``patternProperties`` in ECMA-262, with its ``u`` flag: characters are code points,
-``\d``, ``\w`` and ``\b`` are ASCII, and ``$`` does not match before a final newline. Syntax that only expressions
-without the flag may have is accepted where it has one meaning: needless backslashes, and ``{``, ``}`` and ``]`` as
-characters. Everything else is rejected with an error that names it.
+In JSON Schema, ``pattern`` and ``patternProperties`` are ECMA-262 expressions with the flag ``u``: characters are code
+points, ``\d``, ``\w`` and ``\b`` are ASCII, and ``$`` does not match before a final newline. Some syntax is only valid
+without the flag: needless backslashes, and ``{``, ``}`` and ``]`` as characters. It is accepted if it is unambiguous.
+Everything else is rejected with an error that names it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = ["Expression", "compile_expression", "is_expression", "translate"]
 
 
 class Expression(str):
-    """A regular expression as its schema writes it.
+    """A regular expression as written in a schema.
 
     Parameters
     ----------
     translated
-        The same in the syntax of ``regex``.
+        Its translation to the syntax of ``regex``.
     compiled
-        That, compiled.
+        The compiled translation.
     """
 
     translated: str
@@ -53,7 +53,7 @@ def compile_expression(spelling: str) -> Expression:
     Raises
     ------
     ConstraintError
-        If it is invalid, has what cannot be translated, or is too large.
+        If it is invalid, cannot be translated, or is too large.
     """
     expression = Expression(spelling)
     expression.translated = translate(spelling)
@@ -62,34 +62,34 @@ def compile_expression(spelling: str) -> Expression:
 
 
 def translate(spelling: str) -> str:
-    """Return an expression of ECMA-262 in the syntax of ``regex``, version 0.
+    """Return the translation of an ECMA-262 expression to the syntax of ``regex``, version 0.
 
     Raises
     ------
     ConstraintError
-        If it is invalid, or has what cannot be translated; the message names it.
+        If it is invalid or cannot be translated; the message names the part that is wrong.
     """
     try:
         return _translated(spelling)
-    except Untranslatable as refused:
+    except Untranslatable as reason:
         raise ConstraintError(
-            f"invalid regular expression {quoted(spelling[:80])} (JSON Schema uses ECMA-262): {refused}"
+            f"invalid regular expression {quoted(spelling[:80])} (JSON Schema uses ECMA-262): {reason}"
         ) from None
 
 
 def is_expression(text: str) -> bool:
-    """Whether a text is an expression of ECMA-262, as large as ``compile_pattern`` allows."""
+    """Whether a text is a valid ECMA-262 expression, within the size limits of ``compile_pattern``."""
     try:
         compile_pattern(_translated(text), spelling=text)
-    except Untranslatable as refused:
-        return refused.valid
+    except Untranslatable as reason:
+        return reason.valid
     except ConstraintError:
         return False
     return True
 
 
 class _Group(NamedTuple):
-    """A group that is open: its beginning, and the number of capturing groups before it."""
+    """An open group: its opening characters, and the number of capturing groups before it."""
 
     opening: str
     captures: int
@@ -97,26 +97,27 @@ class _Group(NamedTuple):
 
 @dataclass(slots=True)
 class _State:
-    """What has been translated so far.
+    """The state of the translation.
 
     Parameters
     ----------
     pieces
-        The translation.
+        The translation so far.
     open
         The groups that are open.
     closed
-        Numbers of capturing groups that are closed.
+        The numbers of the capturing groups that are closed.
     unsafe
-        Those of which ``regex`` and ECMA-262 may keep different captures.
+        The numbers of groups whose captures may differ between ``regex`` and ECMA-262.
     names
-        Numbers of groups by their names.
+        The numbers of named groups, by name.
     back
-        References to groups: place in ``pieces``, how messages call it, and the number, or a name not known yet.
+        References to groups: the index in ``pieces``, a description for messages, and the number of the group, or its
+        name if it is not defined yet.
     captures
-        How many capturing groups have begun.
+        The number of capturing groups that have begun.
     last
-        The capturing groups in what a quantifier would repeat; None where it would repeat nothing.
+        The capturing groups in the part that a quantifier would repeat; None if a quantifier is not allowed here.
     has_empty_set
         Whether there was a set without characters.
     """
@@ -168,34 +169,34 @@ def _translated(spelling: str) -> str:
                 escape_character(meant) if isinstance(meant, int) else f"[{meant}]" if meant else NONE, _NO_GROUPS
             )
     if state.open:
-        raise Untranslatable("a group is not closed; to look for a parenthesis, write \\(")
+        raise Untranslatable("a group is not closed; to match a parenthesis, write \\(")
     unsafe = _union(state.unsafe) if state.back else set()
     for place, shown, target in state.back:
         number = state.names.get(target, 0) if isinstance(target, str) else target
         if not 0 < number <= state.captures:
-            raise Untranslatable(f"{shown} refers to no group")
+            raise Untranslatable(f"{shown} refers to a group that does not exist")
         if number in unsafe or isinstance(target, str):
             raise Untranslatable(f"{shown} {_UNSAFE}", valid=True)
-        # One to a group that has matched nothing matches the empty string.
+        # In ECMA-262, a reference to a group that did not take part in the match matches the empty string.
         state.pieces[place] = f"(?({number})\\{number})"
     return "".join(state.pieces)
 
 
 _UNSAFE = (
     "refers to a group that is repeated, or in a look-around, or not closed before it, which cannot be translated; "
-    "write the expression without it"
+    "write the expression without this reference"
 )
 
 
 def _union(ranges: list[range]) -> set[int]:
-    """Return the numbers in any of them, each looked at once: groups may be nested thousands deep."""
-    found: set[int] = set()
+    """Return the numbers in any of the ranges, in linear time: groups may be nested thousands of levels deep."""
+    numbers: set[int] = set()
     end = 0
     for each in sorted(ranges, key=lambda each: each.start):
         check_deadline()
-        found.update(range(max(each.start, end), each.stop))
+        numbers.update(range(max(each.start, end), each.stop))
         end = max(end, each.stop)
-    return found
+    return numbers
 
 
 def _open(state: _State, token: re.Match[str]) -> None:
@@ -204,15 +205,15 @@ def _open(state: _State, token: re.Match[str]) -> None:
         where = f"{opening!r} at position {token.start()}"
         if token["special"] in tuple("ims-"):
             raise Untranslatable(
-                f"{where}: flags cannot be translated; spell letters in both cases, as [aA]", valid=True
+                f"{where}: inline flags are not supported; write letters in both cases, as [aA]", valid=True
             )
         known = "(...), (?:...), (?<name>...), (?=...), (?!...), (?<=...) and (?<!...)"
-        raise Untranslatable(f"{where} begins no group; its groups are {known}")
+        raise Untranslatable(f"{where} does not begin a group; ECMA-262 has {known}")
     if name is not None:
         if not name.replace("$", "_").isidentifier():
-            raise Untranslatable(f"{name[:40]!r} is no name of a group; use letters, digits and _")
+            raise Untranslatable(f"{name[:40]!r} is not a valid group name; use letters, digits and _")
         if name in state.names:
-            raise Untranslatable(f"two groups have the name {name[:40]!r}; give one of them another", valid=True)
+            raise Untranslatable(f"two groups have the name {name[:40]!r}; rename one of them", valid=True)
         state.names[name] = state.captures + 1
         opening = "("
     state.open.append(_Group(opening, state.captures))
@@ -222,7 +223,7 @@ def _open(state: _State, token: re.Match[str]) -> None:
 
 def _close(state: _State) -> None:
     if not state.open:
-        raise Untranslatable("a parenthesis closes no group; to look for one, write \\)")
+        raise Untranslatable("unmatched ')'; to match a parenthesis, write \\)")
     group = state.open.pop()
     inner = range(group.captures + 1, state.captures + 1)
     if group.opening == "(":
@@ -236,10 +237,10 @@ def _close(state: _State) -> None:
 def _repeat(state: _State, token: re.Match[str]) -> None:
     where = f"{token['repeat'][:20]!r} at position {token.start()}"
     if state.last is None:
-        raise Untranslatable(f"{where} repeats nothing; a quantifier comes once, after a character, a set or a group")
+        raise Untranslatable(f"{where} has nothing to repeat; put one quantifier after a character, a set or a group")
     least, most = (token[name] or "" for name in ("least", "most"))
     if most and (len(most.lstrip("0")), most.lstrip("0")) < (len(least.lstrip("0")), least.lstrip("0")):
-        raise Untranslatable(f"{where} has its numbers out of order")
+        raise Untranslatable(f"{where} has its numbers in the wrong order")
     state.unsafe.append(state.last)
     state.add(token["repeat"], None)
 
@@ -266,8 +267,8 @@ def _character(state: _State, token: re.Match[str]) -> None:
     elif char == "\\":
         no_escape(token.string, place)
     elif char == "{" and re.compile(r"\{,[0-9]+\}").match(token.string, place):
-        raise Untranslatable(f"'{{,' at position {place} begins no quantifier; write {{0,n}}")
+        raise Untranslatable(f"'{{,' at position {place} does not begin a quantifier; write {{0,n}}")
     elif char == "]" and state.has_empty_set:
-        raise Untranslatable("a ']' right after '[' or '[^' ends an empty set; to look for it, write \\]")
+        raise Untranslatable("a ']' right after '[' or '[^' ends an empty set; to match a ']', write \\]")
     else:
         state.add(escape_character(ord(char)), _NO_GROUPS)

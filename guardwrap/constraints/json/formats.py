@@ -1,8 +1,8 @@
-"""The formats of JSON Schema, draft 2020-12: whether a string is a date, a URI and so on.
+"""The formats of JSON Schema draft 2020-12: whether a string is a date, a URI and so on.
 
-Those that come with ``jsonschema`` are not used: nothing interrupts their parsers (half a second for an IRI of 1000
-characters), and they accept a URI with a line break after it, and ``@`` as an e-mail address. Here every expression is
-run by ``regex`` within the limits, and of possessive repeats, so that its time is linear.
+The checkers of ``jsonschema`` are not used. Their parsers cannot be interrupted (half a second for an IRI of 1000
+characters), and they accept a URI with a line break after it, and ``@`` as an e-mail address. Here ``regex`` runs all
+expressions, with a timeout, and possessive quantifiers keep their time linear.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ _TIME = r"([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9]|60)(?:\.[0-9]++)?(?:[Zz]|(
 
 
 def _date(text: str) -> bool:
-    found = _match(_DATE, text)
-    return found is not None and 1 <= int(found[3]) <= monthrange(int(found[1]), int(found[2]))[1]
+    match = _match(_DATE, text)
+    return match is not None and 1 <= int(match[3]) <= monthrange(int(match[1]), int(match[2]))[1]
 
 
 def _time(text: str) -> bool:
-    found = _match(_TIME, text)
-    if found is None or found[3] != "60":
-        return found is not None
-    minutes = int(found[1]) * 60 + int(found[2])
-    if found[4]:
-        minutes -= int(found[4] + "1") * (int(found[5]) * 60 + int(found[6]))
-    return minutes % 1440 == 1439  # leap seconds end days of UTC
+    match = _match(_TIME, text)
+    if match is None or match[3] != "60":
+        return match is not None
+    minutes = int(match[1]) * 60 + int(match[2])
+    if match[4]:
+        minutes -= int(match[4] + "1") * (int(match[5]) * 60 + int(match[6]))
+    return minutes % 1440 == 1439  # a leap second is the last second of a day in UTC
 
 
 def _date_time(text: str) -> bool:
@@ -71,13 +71,16 @@ def _date_time(text: str) -> bool:
 
 
 def _units(units: str) -> str:
-    """Amounts of units: any of them first, and then each right after the one before it."""
+    """Return an expression for amounts of units, e.g. years, months and days. It may begin and end with any unit.
+
+    As in RFC 3339, no unit between the first and the last may be left out.
+    """
     following = ""
-    found = []
+    alternatives = []
     for unit in reversed(units):
         following = f"[0-9]++{unit}(?:{following})?" if following else f"[0-9]++{unit}"
-        found.append(following)
-    return f"(?:{'|'.join(found)})"
+        alternatives.append(following)
+    return f"(?:{'|'.join(alternatives)})"
 
 
 _DURATION = f"P(?:{_units('YMD')}(?:T{_units('HMS')})?|T{_units('HMS')}|[0-9]++W)"
@@ -112,12 +115,12 @@ def _idn_hostname(text: str) -> bool:
         return False
     try:
         return bool(idna.encode(text))
-    except UnicodeError:  # which IDNAError is
+    except UnicodeError:  # the base class of IDNAError
         return False
 
 
 def _email(text: str, *, others: str, is_host: Callable[[str], bool]) -> bool:
-    """RFC 5321, and 6531 where other characters are allowed."""
+    """Return whether a text is an address of RFC 5321, or of RFC 6531 if other characters are allowed."""
     local, at, domain = text.rpartition("@")
     atom = rf"[A-Za-z0-9!#$%&'*+/=?^_`{{|}}~\-{others}]++"
     quoted = rf'"(?:[ !#-\[\]-~{others}]|\\[ -~])*+"'
@@ -151,8 +154,8 @@ def _reference(*, ucs: str = "", private: str = "", relative: bool) -> str:
 
 
 def _uri(text: str, **kind: Any) -> bool:
-    found = _match(_reference(**kind), text)
-    return found is not None and (found["six"] is None or _ipv6(found["six"]))
+    match = _match(_reference(**kind), text)
+    return match is not None and (match["six"] is None or _ipv6(match["six"]))
 
 
 _NAME = rf"(?:[A-Za-z0-9_]|{_PERCENT})++(?:\.(?:[A-Za-z0-9_]|{_PERCENT})++)*+"
@@ -165,7 +168,7 @@ _TEMPLATE = (
 # -------------------------------------------------------------------------------------------------- pointers and others
 
 _POINTER = "(?:/(?:[^~/]|~[01])*+)*+"
-_LONGEST_EXPRESSION = 20_000  # compiling one is not interrupted, and takes up to 8 µs for each character
+_LONGEST_EXPRESSION = 20_000  # characters; compiling takes up to 8 µs per character and cannot be interrupted
 
 
 def _regex(text: str) -> bool:
@@ -196,7 +199,7 @@ FORMATS: Mapping[str, Callable[[str], bool]] = {
 
 
 def names_format(schema: Any) -> bool:
-    """Whether a schema names one of these formats anywhere, or seems to."""
+    """Whether any mapping in a schema has a key ``format`` with one of these formats, even if it is not a keyword."""
     todo = [schema]
     while todo:
         check_deadline()

@@ -1,6 +1,7 @@
-"""The objects and arrays that are open, one within the other, and how verdicts rise from the inner to the outer ones.
+"""The stack of open objects and arrays in a JSON text, and how verdicts propagate from inner to outer ones.
 
-Nothing here changes: what is read next makes new frames, which share what lies below and beside.
+Frames are immutable: each step returns a new frame, which shares unchanged parts with the old one. A place is the index
+of a subschema in ``Applicators.nodes``.
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ from guardwrap.documents.time_limits import check_deadline
 __all__ = ["Dead", "Frame", "closed", "ended", "named", "naming", "promised", "raised"]
 
 _NO_KEYS: HashTrieSet[str] = HashTrieSet()
-_NO_ITEMS: HashTrieSet[_Own] = HashTrieSet()
+_NO_ITEMS: HashTrieSet[_CanonicalItem] = HashTrieSet()
 _NOTHING = Children((), (), (), ())
 
 
 class Dead(Exception):
-    """No text that begins like this satisfies the schema."""
+    """No text that begins with the text read so far satisfies the schema."""
 
 
-class _Own:
-    """An item in canonical form. ``rpds`` wants a plain bool of each comparison, and 1 == "a" has none at first."""
+class _CanonicalItem:
+    """An array item in canonical form, for ``uniqueItems``.
+
+    ``rpds`` requires that a comparison returns a plain bool, which ``1 == "a"`` does only after NotImplemented.
+    """
 
     __slots__ = ("form", "hash")
 
@@ -39,22 +43,22 @@ class _Own:
         return self.hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Own) and bool(self.form == other.form)
+        return isinstance(other, _CanonicalItem) and bool(self.form == other.form)
 
 
 class Frame:
-    """An object or array that is open.
+    """An open object or array.
 
     Parameters
     ----------
     above
-        The one that it stands in.
+        The frame of the object or array that contains it; None for the outermost one.
     plan
-        What is applied to it.
+        The subschemas that apply to it.
     is_object
         Whether it is an object.
     keeps
-        Whether its value is needed once it is finished.
+        Whether its value is needed once it is complete.
     """
 
     def __init__(self, above: Frame | None, plan: Applicators, *, is_object: bool, keeps: bool) -> None:
@@ -64,38 +68,38 @@ class Frame:
         self.keeps = keeps
         self.local = plan.local
         self.total = plan.total
-        self.unsure = 0  # a bit for each subschema of which something finished without a verdict
-        self.count = 0  # of items or properties that have begun
+        self.unsure = 0  # bits by place: set if a child was completed while a verdict on it is UNDECIDED
+        self.count = 0  # items or properties that have begun
         self.seen = _NO_KEYS
-        self.key = ""  # of the value that is read
-        self.child = _NOTHING  # what is asked of the value that is read
-        self.hits = ((0, 0),) * len(plan.counting)  # items that surely, and that perhaps satisfy ``contains``
-        self.items: Any = None  # what it has so far: (the others, the last) or (the others, (key, the last))
-        self.unique: HashTrieSet[_Own] = _NO_ITEMS
+        self.key = ""  # the key of the current child
+        self.child = _NOTHING  # the subschemas that apply to the current child
+        self.hits = ((0, 0),) * len(plan.counting)  # items that certainly, and that perhaps, satisfy ``contains``
+        self.items: Any = None  # the children so far, as a linked list: (earlier ones, last item or (key, last value))
+        self.unique: HashTrieSet[_CanonicalItem] = _NO_ITEMS
 
     def but(self, **changes: Any) -> Frame:
-        """Return one that differs in this."""
-        made = Frame.__new__(Frame)
-        made.__dict__.update(self.__dict__, **changes)
-        return made
+        """Return a copy with some attributes changed."""
+        copy = Frame.__new__(Frame)
+        copy.__dict__.update(self.__dict__, **changes)
+        return copy
 
 
 def raised(frame: Frame | None, plan: Applicators, before: Verdicts | None, total: Verdicts) -> Frame | None:
-    """Tell the frame around a value what is newly violated of it.
+    """Return the frame around a value, updated with the subschemas that the value newly violates.
 
     Parameters
     ----------
     frame
-        The frame; None around the whole.
+        The frame; None if the value is the whole text.
     plan
-        That of the value.
+        The subschemas that apply to the value.
     before, total
-        Its total verdicts; None for none before.
+        The value's total verdicts before, None if there were none, and now.
 
     Raises
     ------
     Dead
-        If the whole is violated.
+        If the whole text is violated.
     """
     failed = [
         root
@@ -110,16 +114,21 @@ def raised(frame: Frame | None, plan: Applicators, before: Verdicts | None, tota
 
 
 def decided(frame: Frame, changes: dict[int, int], *, again: bool = False) -> Frame:
-    """Return a frame some of whose subschemas have a local verdict now; what follows of it rises as far as it goes.
+    """Return a frame with new local verdicts for some subschemas, and propagate violations to the frames above.
 
     Parameters
     ----------
     frame
         The frame so far.
     changes
-        The verdicts, by place.
+        The new local verdicts, by place.
     again
-        Whether something else may follow even where there are no changes.
+        Whether to recompute the total verdicts even if no local verdict changes.
+
+    Raises
+    ------
+    Dead
+        If the whole text is violated.
     """
     path: list[tuple[Frame, Verdicts, Verdicts]] = []
     while True:
@@ -136,7 +145,7 @@ def decided(frame: Frame, changes: dict[int, int], *, again: bool = False) -> Fr
             root for root, place in enumerate(plan.roots) if total[place] == VIOLATED and frame.total[place] != VIOLATED
         ]
         if not failed:
-            frame = frame.above  # type: ignore[assignment]  # as it was
+            frame = frame.above  # type: ignore[assignment]  # unchanged
             break
         if frame.above is None:
             raise Dead
@@ -148,13 +157,13 @@ def decided(frame: Frame, changes: dict[int, int], *, again: bool = False) -> Fr
 
 
 def _never(frame: Frame, places: Iterable[int]) -> Frame:
-    """Return a frame of which these subschemas are violated."""
+    """Return a frame in which the subschemas at these places are violated."""
     changes = dict.fromkeys(places, VIOLATED)
     return decided(frame, changes) if changes else frame
 
 
 def promised(frame: Frame) -> Frame:
-    """Return a frame in which one more property or item must follow."""
+    """Return a frame after an opening bracket or comma, when one more property or item must follow."""
     count = frame.count + 1
     plan = frame.plan
     places = [i for i, most in plan.most if count > most]
@@ -165,35 +174,35 @@ def promised(frame: Frame) -> Frame:
 
 
 def naming(frame: Frame, prefix: str) -> Frame:
-    """Return a frame in which a key begins like this."""
+    """Return a frame in which the current key begins with a prefix."""
     return _never(frame, [i for i, keys in frame.plan.closed if not keys.may_become(prefix, frame.seen)])
 
 
 def named(frame: Frame, plan: Applicators, before: Verdicts, total: Verdicts, key: str) -> Frame:
-    """Return a frame that has read a key.
+    """Return a frame after a complete key.
 
     Parameters
     ----------
     frame
         The frame so far.
     plan
-        Of the key, as a string.
+        The subschemas that apply to the key, as a string.
     before, total
-        Its total verdicts before it was finished, and now.
+        The key's total verdicts before it was complete, and now.
     key
         The key.
 
     Raises
     ------
     Dead
-        If it was there before.
+        If the object already has this key, or the whole text is violated.
     """
     if key in frame.seen:
         raise Dead
-    frame = _told(frame, plan, before, total)
+    frame = _with_child(frame, plan, before, total)
     child = frame.plan.of_key(key)
     seen = frame.seen.insert(key)
-    # So many are there, and so many must come.
+    # The properties so far and the required ones that are still missing must not exceed maxProperties.
     places = [
         i
         for i, rules in frame.plan.objects
@@ -206,22 +215,27 @@ def named(frame: Frame, plan: Applicators, before: Verdicts, total: Verdicts, ke
 
 
 def ended(frame: Frame | None, plan: Applicators, before: Verdicts | None, total: Verdicts, value: Any) -> Frame | None:
-    """Return the frame around a value that is finished.
+    """Return the frame around a value that is complete.
 
     Parameters
     ----------
     frame
-        The frame so far; None around the whole.
+        The frame so far; None if the value is the whole text.
     plan
-        That of the value.
+        The subschemas that apply to the value.
     before, total
-        Its total verdicts before it was finished, and now.
+        The value's total verdicts before it was complete, and now.
     value
-        The value, where the frame needs it.
+        The value, if the frame needs it.
+
+    Raises
+    ------
+    Dead
+        If the whole text is violated.
     """
     if frame is None:
         return raised(frame, plan, before, total)
-    frame = _kept(_told(frame, plan, before, total), value)
+    frame = _kept(_with_child(frame, plan, before, total), value)
     hits, changes = list(frame.hits), {}
     for root, place in enumerate(plan.roots):
         for i in frame.child.counted[root]:
@@ -238,8 +252,8 @@ def ended(frame: Frame | None, plan: Applicators, before: Verdicts | None, total
     return decided(frame, changes) if changes else frame
 
 
-def _told(frame: Frame, plan: Applicators, before: Verdicts | None, total: Verdicts) -> Frame:
-    """Return a frame that knows what became of a value or key that is finished."""
+def _with_child(frame: Frame, plan: Applicators, before: Verdicts | None, total: Verdicts) -> Frame:
+    """Return a frame with the verdicts on a complete value or key."""
     unsure = frame.unsure
     for root, place in enumerate(plan.roots):
         if total[place] == UNDECIDED:
@@ -247,9 +261,9 @@ def _told(frame: Frame, plan: Applicators, before: Verdicts | None, total: Verdi
                 unsure |= 1 << i
     if unsure != frame.unsure:
         frame = frame.but(unsure=unsure)
-    told = raised(frame, plan, before, total)
-    assert told is not None
-    return told
+    updated = raised(frame, plan, before, total)
+    assert updated is not None
+    return updated
 
 
 def _kept(frame: Frame, value: Any) -> Frame:
@@ -257,14 +271,14 @@ def _kept(frame: Frame, value: Any) -> Frame:
         frame = frame.but(items=(frame.items, (frame.key, value) if frame.is_object else value))
     if not frame.plan.wants_items:
         return frame
-    own = _Own(canonical(value))
-    if own in frame.unique:
+    item = _CanonicalItem(canonical(value))
+    if item in frame.unique:
         return _never(frame, [i for i, rules in frame.plan.arrays if rules.unique])
-    return frame.but(unique=frame.unique.insert(own))
+    return frame.but(unique=frame.unique.insert(item))
 
 
 def closed(frame: Frame) -> Frame | None:
-    """Return the frame around one whose bracket is closed."""
+    """Return the frame around an object or array after its closing bracket."""
     value = _value(frame) if frame.keeps else None
     plan, local = frame.plan, list(frame.local)
     for i, node in plan.pending:
@@ -275,17 +289,17 @@ def closed(frame: Frame) -> Frame | None:
 
 
 def _value(frame: Frame) -> Any:
-    items, found = frame.items, []
+    items, children = frame.items, []
     while items is not None:
         check_deadline()
         items, last = items
-        found.append(last)
-    found.reverse()
-    return dict(found) if frame.is_object else found
+        children.append(last)
+    children.reverse()
+    return dict(children) if frame.is_object else children
 
 
 def _at_end(frame: Frame, i: int, node: Subschema, value: Any) -> int:
-    """Return the local verdict on an object or array that is finished."""
+    """Return the local verdict of the subschema at place ``i`` on a complete object or array."""
     check_deadline()
     if frame.is_object:
         if node.objects is not None and not _complete(frame, node.objects):
@@ -306,7 +320,7 @@ def _at_end(frame: Frame, i: int, node: Subschema, value: Any) -> int:
 
 
 def _complete(frame: Frame, rules: Objects) -> bool:
-    """Whether an object has the properties that it must have."""
+    """Whether an object has all required properties, and enough of them."""
     return (
         rules.least <= frame.count
         and all(key in frame.seen for key in rules.required)

@@ -1,4 +1,4 @@
-"""JSON read piece by piece: a pushdown recogniser for RFC 8259 that asks at each step what a schema says."""
+"""Incremental recognizer for JSON: a pushdown automaton for RFC 8259 that applies a schema as it reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["ApplicatorCache", "JSONMonitor"]
 
 
 class ApplicatorCache:
-    """The plans of a schema, made when they are first needed.
+    """The ``Applicators`` of a schema, created when they are first needed.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class ApplicatorCache:
         The schema.
     """
 
-    LARGEST = 200_000  # subschemas in all of them, each counted where it stands, and a plan as some more
+    LARGEST = 200_000  # limit on the size: the subschemas of all ``Applicators``, plus 20 for each
 
     def __init__(self, schema: Schema) -> None:
         self.top = (schema.top,)
@@ -43,29 +43,31 @@ class ApplicatorCache:
         self._size = 0
 
     def of(self, nodes: tuple[Subschema, ...], kind: Kind) -> Applicators:
-        """Return the plan for a value."""
-        found = self._made.get((nodes, kind))
-        if found is None:
-            found = Applicators(nodes, kind)
-            self._size += 20 + len(found.nodes)
+        """Return the ``Applicators`` for a value of a kind to which these subschemas apply."""
+        applicators = self._made.get((nodes, kind))
+        if applicators is None:
+            applicators = Applicators(nodes, kind)
+            self._size += 20 + len(applicators.nodes)
             if self._size > self.LARGEST:
                 self._made, self._size = {}, 0
-            self._made[nodes, kind] = found
-        return found
+            self._made[nodes, kind] = applicators
+        return applicators
 
 
 class _Want(IntEnum):
+    """What the recognizer expects next."""
+
     VALUE = auto()
-    FIRST_ITEM = auto()  # or the bracket
+    FIRST_ITEM = auto()  # or the closing bracket
     KEY = auto()
-    FIRST_KEY = auto()  # or the bracket
+    FIRST_KEY = auto()  # or the closing bracket
     COLON = auto()
-    COMMA = auto()  # or a bracket, or nothing
-    STRING = auto()  # from here on, the rest of something that has begun
-    NAME = auto()
+    COMMA = auto()  # or a closing bracket, or the end of the text
+    STRING = auto()  # this and the next three: the rest of a token that has begun
+    NAME = auto()  # a key
     NUMBER = auto()
-    WORD = auto()
-    NOTHING = auto()
+    WORD = auto()  # null, true or false
+    NOTHING = auto()  # the verdict is final
 
 
 _KINDS: dict[str, Kind] = {'"': "string", "{": "object", "[": "array", "t": "true", "f": "false", "n": "null"}
@@ -75,14 +77,14 @@ _GAPS = frozenset(":,")
 
 
 class JSONMonitor(Monitor):
-    """Where a text that is read under a schema stands. Only one that is being made changes.
+    """State of the recognizer after part of a text. Immutable, except for a new copy while it reads.
 
     Parameters
     ----------
     plans
-        Of the schema.
+        The ``Applicators`` of the schema.
     compact
-        Whether there may be no white space but single spaces after colons and commas.
+        Whether white space is forbidden, except single spaces after colons and commas.
     """
 
     verdict: Verdict = Verdict.UNDECIDED
@@ -92,18 +94,18 @@ class JSONMonitor(Monitor):
         self._compact = compact
         self._want = _Want.VALUE
         self._frame: Frame | None = None
-        self._after_gap = False  # whether a space may stand here in a compact text
-        # Of the string, number or word that is read:
+        self._after_gap = False  # whether a compact text may have a space here
+        # The current string, number or word:
         self._plan = plans.of((), "null")
         self._local: Verdicts = ()
         self._total: Verdicts = ()
-        self._text = ""  # decoded, as far as it is needed
+        self._text = ""  # the decoded text, if it is needed
         self._wants_text = False
-        self._length = 0  # characters of the string
-        self._rest = ""  # of a string: an escape that is not whole; of a word: what must follow
+        self._length = 0  # characters of the string so far
+        self._rest = ""  # in a string: an incomplete escape; in a word: the characters that must follow
 
     def read(self, text: str, /) -> Monitor:
-        """Return the monitor that has read this too."""
+        """Return the monitor after more text."""
         try:
             with time_limit(VERDICT_SECONDS):
                 return self._read(text)
@@ -111,18 +113,18 @@ class JSONMonitor(Monitor):
             return self._over(Verdict.UNDECIDED)
 
     def verdicts(self, texts: Sequence[str], /) -> list[Verdict]:
-        """Return for each text the verdict if it came next."""
+        """Return the verdict after each candidate."""
         try:
             with time_limit(VERDICT_SECONDS):
                 return [self._read(text).verdict for text in texts]
-        except (TimeLimit, RecursionError):  # for one of them, perhaps
+        except (TimeLimit, RecursionError):  # perhaps only one of them, so judge each within its own limit
             return super().verdicts(texts)
 
     @property
     def key(self) -> Hashable | None:
-        """Where it stands, and what it knows of the string, number or word that it is in.
+        """The state of the recognizer, including the current string, number or word.
 
-        How long a string is counts only if the schema says something about it.
+        The length of a string is part of it only if the schema has rules for the string.
         """
         place = (self._want, self.verdict, self._frame, self._after_gap)
         if self._want not in _STEPS:
@@ -131,7 +133,7 @@ class JSONMonitor(Monitor):
         return (*place, self._plan, self._local, self._total, self._text, self._wants_text, self._rest, length)
 
     def may_begin(self, partial: bytes, /) -> bool:
-        """Return whether it is in a string that may go on so: outside strings JSON is ASCII."""
+        """Return whether these bytes may continue the current string. Outside strings, JSON is ASCII."""
         if self._want is _Want.NOTHING:
             return self.verdict is not Verdict.VIOLATED
         if self._want is not _Want.STRING and self._want is not _Want.NAME:
@@ -148,7 +150,7 @@ class JSONMonitor(Monitor):
         )
 
     def _following(self) -> set[str] | None:
-        """Return the characters that may follow in the words of a string or key; None where others may, too."""
+        """Return the characters that can follow in the allowed words of a string or key; None if others can, too."""
         closed = [keys for _, keys in self._frame.plan.closed] if self._want is _Want.NAME and self._frame else []
         rules = [rules for _, rules in self._plan.strings]
         if any(each.pattern is not None for each in rules) or any(keys.patterns for keys in closed):
@@ -157,33 +159,33 @@ class JSONMonitor(Monitor):
         return {char for each in words for char in each.following(self._text)}
 
     def _copy(self) -> Self:
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        return made
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        return copy
 
     def _over(self, verdict: Verdict) -> JSONMonitor:
-        made = self._copy()
-        made._want, made._frame, made.verdict = _Want.NOTHING, None, verdict
-        return made
+        copy = self._copy()
+        copy._want, copy._frame, copy.verdict = _Want.NOTHING, None, verdict
+        return copy
 
     def _read(self, text: str) -> JSONMonitor:
         if self._want is _Want.NOTHING or not text:
             return self
-        made = self._copy()
+        copy = self._copy()
         try:
             i = 0
             while i < len(text):
                 check_deadline()
-                step = _STEPS.get(made._want)
-                i = made._structure(text[i], i) if step is None else step(made, text, i)
+                step = _STEPS.get(copy._want)
+                i = copy._structure(text[i], i) if step is None else step(copy, text, i)
         except Dead:
             return self._over(Verdict.VIOLATED)
-        return made
+        return copy
 
     # --------------------------------------------------------------------------------------------------- structure
 
     def _structure(self, char: str, i: int) -> int:
-        """Read one character outside strings, numbers and words; return where to go on."""
+        """Read the character at ``i``, outside strings, numbers and words; return the position to continue at."""
         if char in _SPACE:
             if self._compact and not (self._after_gap and char == " "):
                 raise Dead
@@ -236,7 +238,8 @@ class JSONMonitor(Monitor):
         elif kind == "string":
             self._want = _Want.STRING
         else:
-            self._frame = frames.ended(self._frame, plan, plan.total, plan.total, LITERALS[kind])  # of that kind is one
+            # The first letter decides which word it is, so the value is complete for the schema.
+            self._frame = frames.ended(self._frame, plan, plan.total, plan.total, LITERALS[kind])
             self._rest = kind[1:]
             self._want = _Want.WORD
         return i + 1
@@ -244,7 +247,7 @@ class JSONMonitor(Monitor):
     # ------------------------------------------------------------------------------- strings, numbers and words
 
     def _begin(self, child: Children | None, kind: Kind) -> Applicators:
-        """Begin a value of a kind, or a key; what allows none of that kind is violated at once."""
+        """Begin a value of a kind, or a key. Subschemas that do not allow the kind are violated at once."""
         plan = self._plans.of(self._plans.top if child is None else child.nodes, kind)
         frame = self._frame = frames.raised(self._frame, plan, None, plan.total)
         self._plan, self._local, self._total = plan, plan.local, plan.total
@@ -254,7 +257,7 @@ class JSONMonitor(Monitor):
 
     def _string(self, text: str, i: int) -> int:
         raw = self._rest + text[i:]
-        end = lexical.BODY.match(raw).end()  # type: ignore[union-attr]  # it matches nothing, too
+        end = lexical.BODY.match(raw).end()  # type: ignore[union-attr]  # always matches, if only the empty string
         body, closed = raw[:end], raw[end : end + 1] == '"'
         after = i + end + 1 - len(self._rest) if closed else len(text)
         self._rest = ""
@@ -274,7 +277,7 @@ class JSONMonitor(Monitor):
         return after
 
     def _grow(self, piece: str) -> None:
-        """Take in more of a string or key, and note what it can no longer become."""
+        """Add a piece to the current string or key, and note which subschemas it violates now."""
         before = self._length
         self._length += len(piece)
         is_key = self._want is _Want.NAME
@@ -309,7 +312,7 @@ class JSONMonitor(Monitor):
             self._finish(text, holds)
 
     def _number(self, text: str, i: int) -> int:
-        end = lexical.NUMBER_RUN.match(text, i).end()  # type: ignore[union-attr]  # it matches nothing, too
+        end = lexical.NUMBER_RUN.match(text, i).end()  # type: ignore[union-attr]  # always matches
         digits = self._text = self._text + text[i:end]
         if end == len(text):
             if not lexical.NUMBER_BEGUN.fullmatch(digits):
@@ -320,7 +323,7 @@ class JSONMonitor(Monitor):
             raise Dead
         try:
             value = lexical.exact_number(digits)
-        except (ValueError, OverflowError):  # beyond reading
+        except (ValueError, OverflowError):  # beyond the range of a double
             raise Dead from None
 
         def holds(node: Subschema) -> bool | None:
@@ -340,7 +343,7 @@ class JSONMonitor(Monitor):
         return i + len(piece)
 
     def _violate(self, places: Iterable[int]) -> None:
-        """Note what is violated of the string or number that is read."""
+        """Note that the current string or number violates the subschemas at these places."""
         failed = {i for i in places if self._local[i] == UNDECIDED}
         if failed:
             self._local = tuple(VIOLATED if i in failed else old for i, old in enumerate(self._local))
@@ -348,13 +351,13 @@ class JSONMonitor(Monitor):
             self._frame = frames.raised(self._frame, self._plan, before, self._total)
 
     def _finish(self, value: Any, holds: Callable[[Subschema], bool | None]) -> None:
-        """Finish a string or number that is a value."""
+        """Complete a string or number that is a value, not a key."""
         total = self._at_end(value, holds)
         self._frame = frames.ended(self._frame, self._plan, self._total, total, value)
         self._want = _Want.COMMA
 
     def _at_end(self, value: Any, holds: Callable[[Subschema], bool | None]) -> Verdicts:
-        """Return the total verdicts on a string or number that is finished."""
+        """Return the total verdicts on a complete string or number."""
         local = list(self._local)
         for i, node in self._plan.pending:
             if local[i] == UNDECIDED:

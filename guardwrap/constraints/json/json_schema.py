@@ -1,4 +1,4 @@
-"""A constraint on JSON: the text, or the fenced block in it, parses and validates."""
+"""The ``JSONSchema`` constraint: the text, or the fenced block in it, is JSON that is valid under a schema."""
 
 from __future__ import annotations
 
@@ -32,44 +32,44 @@ from guardwrap.formatting import counted
 __all__ = ["JSONSchema"]
 
 
-def _in_files(kind: Any, check: Callable[[Any], Any] = lambda given: given) -> GetPydanticSchema:
-    """Say what a field may hold in a constraint file, where that is less than in Python."""
+def _in_files(kind: Any, check: Callable[[Any], Any] = lambda value: value) -> GetPydanticSchema:
+    """Restrict the values that a field accepts in a constraint file; in Python it accepts more."""
     return GetPydanticSchema(
         lambda _, handler: core_schema.no_info_before_validator_function(check, handler.generate_schema(kind))
     )
 
 
-def _no_type(given: Any) -> None:
-    if given is not None:
+def _no_type(value: Any) -> None:
+    if value is not None:
         raise ValueError("a file cannot name a Python type; give its schema, and leave type out")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class JSONSchema(TextConstraint):
-    r"""The text is JSON that validates, by the draft that the schema declares (``jsonschema``).
+    r"""The text is JSON that is valid under a JSON Schema, read as the draft that the schema declares.
 
     Parameters
     ----------
     schema
-        The schema; ``{}`` or True accepts any JSON. Or a type that pydantic makes values of (a model, a dataclass, a
-        TypedDict, ``list[int]`` …, or a TypeAdapter): its schema, and ``type``.
+        The schema; ``{}`` or True accepts any JSON. Or a type that pydantic supports (a model, a dataclass, a
+        TypedDict, ``list[int]`` …, or a TypeAdapter), which sets both the schema and ``type``.
     file
-        A file of the schema instead, JSON (``.json``) or YAML; one that a constraint file names stands beside it.
+        Path of a file that holds the schema, JSON (``.json``) or YAML, instead of ``schema``. In a constraint file, a
+        relative path is relative to that file.
     where
-        ``"text"``: the whole text is JSON; ``"fenced"``: the text holds exactly one fenced block (three
-        backticks, with or without ``json``), and that is JSON.
+        ``"text"``: the whole text is JSON; ``"fenced"``: the text has exactly one fenced block (three backticks, with
+        or without ``json``), and its contents are JSON.
     formats
-        Whether ``format`` must hold, for each of the 19 formats of draft 2020-12, in all drafts. Any other one says
-        nothing about a text.
+        Whether ``format`` is checked, for the 19 formats of draft 2020-12, in all drafts. Other formats are ignored.
     type
-        A Python type. Then pydantic must make a value of the text, too, and ``parse`` returns it.
+        A Python type. Pydantic must then be able to convert the text to a value as well, which ``parse`` returns.
     on
         The view of the text that is judged.
     whitespace
-        ``"any"``: as JSON allows; ``"compact"``: none outside strings but a single space after a colon or comma, so
-        that a text cannot spend its tokens on white space. What ``json.dumps`` writes without ``indent`` is compact.
+        ``"any"``: as JSON allows; ``"compact"``: none outside strings, except a single space after a colon or comma,
+        so that attempts do not spend tokens on white space. ``json.dumps`` without ``indent`` writes compact JSON.
     name
-        What reports call it.
+        Label in reports.
 
     Raises
     ------
@@ -78,32 +78,36 @@ class JSONSchema(TextConstraint):
 
     Notes
     -----
-    NaN and infinities are refused, as in RFC 8259, and so are numbers beyond the range of a double, such as 1e400:
-    they are not JSON that can be read. So are objects that have a key twice, of which RFC 8259 leaves open what they
-    mean: else no property would be settled before the end. Half of a surrogate pair, ``"\ud800"``, is no character, and
-    refused. Numbers are compared as they are written, in decimal: 4.02 is a multiple of 0.01.
+    Some texts that parsers accept are rejected:
 
-    ``$schema`` may name draft 4, 6, 7, 2019-09 or 2020-12, also in a schema within another; anything else is refused.
-    Without it, a schema is one of draft 2020-12, in which ``items`` may be a list, too, as in older drafts. What the
-    declared draft does not know says nothing, and ``guardwrap check`` notes it. References lead to what is in the
-    schema, by pointer, anchor or ``$id``, or to the meta-schema of a draft; nothing is fetched.
+    - NaN and infinities, as in RFC 8259, and numbers beyond the range of a double, such as 1e400;
+    - objects with duplicate keys, whose meaning RFC 8259 leaves open. If they were allowed, no property would be final
+      before the end of its object;
+    - half of a surrogate pair, such as ``"\ud800"``, which is not a character.
 
-    ``pattern`` and ``patternProperties`` are expressions of ECMA-262, with its flag ``u``. Those with flags of their
-    own, such as ``(?i)``, and with references to groups that are repeated are refused, and so is the syntax of other
-    languages. ``format: regex`` takes no more than 20 000 characters.
+    Numbers are compared exactly, in decimal: 4.02 is a multiple of 0.01.
 
-    Where the whole text is judged as JSON, verdicts on prefixes look at the whole schema: an attempt ends where a type,
-    a key, a word of an enum, a number that is finished … leaves no way on. ``unevaluatedItems`` and
-    ``unevaluatedProperties`` are looked at when the bracket closes, and what a type asks beyond its schema at the end.
+    ``$schema`` may name draft 4, 6, 7, 2019-09 or 2020-12, also in subschemas; anything else is rejected. A schema
+    without ``$schema`` is read as draft 2020-12, except that ``items`` may also be a list, as in older drafts. Keywords
+    that the declared draft does not have are ignored, and ``guardwrap check`` reports them. References may point into
+    the schema, by pointer, anchor or ``$id``, or to the meta-schema of a draft. Nothing is fetched.
 
-    A type's schema is pydantic's for validation: the JSON, keys by alias, that ``validate_json`` takes. It does not say
-    all: it takes any string for a Decimal, and knows nothing of validators in Python. So a text satisfies the
-    constraint if the schema and pydantic take it, and there is a value for each such text. No constraint file can name
-    the type, and the digest is another than that of the schema alone; for the same constraint in Python and YAML, give
-    ``Model.model_json_schema()``. Nothing limits the time that validators in Python take.
+    ``pattern`` and ``patternProperties`` are ECMA-262 expressions with the flag ``u``. Inline flags such as ``(?i)``,
+    references to repeated groups, and the syntax of other languages are rejected. ``format: regex`` accepts at most
+    20 000 characters.
 
-    Every step into a schema or a text takes some of Python's stack. Where that ends, the check raises CheckFailed: with
-    Python's usual limit at 100 to 200 levels of a text whose schema refers to itself.
+    If the whole text is judged as JSON, verdicts on prefixes consider the whole schema: an attempt ends as soon as a
+    type, a key, an enum value, a complete number or the like cannot lead to a valid text. ``unevaluatedItems`` and
+    ``unevaluatedProperties`` are checked when the bracket closes; what a type requires beyond its schema, at the end.
+
+    The schema of a type is pydantic's schema for validation, with keys by alias: the JSON that ``validate_json``
+    accepts. It is less strict than the type: it allows any string for a Decimal, and leaves out validators in Python.
+    So a text satisfies the constraint if both the schema and pydantic accept it, and every such text has a value. A
+    constraint file cannot name a type, and the digest differs from that of the schema alone. For the same constraint in
+    Python and YAML, pass ``Model.model_json_schema()``. There is no time limit for validators in Python.
+
+    Each level of nesting in a schema or text uses some of Python's stack. If the stack overflows, the check raises
+    CheckFailed: with Python's default limit, at 100 to 200 levels of a text whose schema refers to itself.
 
     Examples
     --------
@@ -122,10 +126,10 @@ class JSONSchema(TextConstraint):
     kind: Literal["json_schema"] = field(default="json_schema", kw_only=True)
 
     def __post_init__(self, file: str | None) -> None:
-        needed = "JSONSchema needs a schema (a mapping or a bool, or a type), or a file with it"
+        needed = "JSONSchema needs either a schema (a mapping, a bool or a type) or a file that holds one"
         require((self.schema is None) is not (file is None), needed)
         require(file is None or isinstance(file, str), f"file must be a path, not {shown(file)}")
-        if file is not None:  # the spelling is that of what stands in it
+        if file is not None:  # the canonical form holds the file's contents, not its path
             object.__setattr__(self, "schema", read_schema_file(file))
         require(self.type is None or is_type(self.type), "type must be a type, such as a pydantic model")
         require(isinstance(self.formats, bool), "formats must be true or false")
@@ -136,11 +140,11 @@ class JSONSchema(TextConstraint):
         if not isinstance(self.schema, dict | bool):
             raise ConstraintError(f"a schema must be a mapping, true or false, or a type, not {shown(self.schema)}")
         try:
-            # A private copy, and proof that the schema is JSON.
+            # This makes a private copy, and fails if the schema is not JSON.
             object.__setattr__(self, "schema", lexical.load_json(json.dumps(self.schema, allow_nan=False)))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ConstraintError(f"schema is not JSON: {first_line(error)}") from None
-        # What is wrong is reported here, not at the first text; and a copy has the name of this one's type.
+        # Report mistakes now, not at the first text. The type's name is computed now so that copies share it.
         with about("schema" if file is None else "file", inside=file is None):
             self.validator, self.adapter, self._type_name  # noqa: B018
         require_choice(self.where, ("text", "fenced"), "where")
@@ -149,33 +153,36 @@ class JSONSchema(TextConstraint):
 
     @cached_property
     def validator(self) -> Any:
-        """What judges values; its references are looked up and its expressions compiled."""
+        """The validator for parsed values, with references resolved and expressions compiled."""
         return read_schema(self.schema, formats=self.formats)
 
     @cached_property
     def adapter(self) -> TypeAdapter[Any] | None:
-        """What makes values of the type."""
+        """Pydantic's adapter for the type; None without a type."""
         return None if self.type is None else type_adapter_of(self.type)
 
     @cached_property
     def title(self) -> str:
-        """What reports call it: its name; else that of the type, the schema's own title, or its keys."""
+        """Label in reports: its name, or else the type's name, the schema's title, or the schema's keys."""
         schema = self.schema if isinstance(self.schema, dict) else {}
-        called = self.type.__name__ if isinstance(self.type, type) else schema.get("title")
+        label = self.type.__name__ if isinstance(self.type, type) else schema.get("title")
         keys = schema.get("properties")
-        if not called and isinstance(keys, dict) and keys:
-            called = f"keys {', '.join(keys)}"
-        if self.name or not called or not isinstance(called, str):
+        if not label and isinstance(keys, dict) and keys:
+            label = f"keys {', '.join(keys)}"
+        if self.name or not label or not isinstance(label, str):
             return super().title
-        called = " ".join(called.split())
-        return f"JSONSchema({called if len(called) <= 45 else called[:42] + '...'})"
+        label = " ".join(label.split())
+        return f"JSONSchema({label if len(label) <= 45 else label[:42] + '...'})"
 
     def __getstate__(self) -> dict[str, Any]:
-        # These are not to be pickled; a copy makes its own.
+        # These cannot be pickled; a copy creates its own.
         return {key: value for key, value in self.__dict__.items() if key not in ("validator", "adapter", "_reading")}
 
     def spec(self) -> dict[str, Any]:
-        """Spell ``formats`` where it says something: schemas without formats keep the digest that they had before."""
+        """Return the canonical form. ``formats`` is in it only if the schema names a format.
+
+        Schemas without formats so keep the digest that they had before the option existed.
+        """
         spec = super().spec()
         spec.pop("formats", None)
         if names_format(self.schema):
@@ -192,26 +199,26 @@ class JSONSchema(TextConstraint):
 
     @property
     def _looks(self) -> bool:
-        """False with a type: its validators may be in Python."""
+        """False with a type, which may have validators in Python."""
         return self.type is None
 
     @property
     def in_memory(self) -> bool:
-        """Whether it has a type, which no constraint file can name."""
+        """Whether it has a type, which a constraint file cannot name."""
         return self.type is not None
 
     def parse(self, text: str) -> Any:
-        """Return what a text says that satisfies the constraint: plain JSON types, or a value of the type.
+        """Return the value of a text that satisfies the constraint: plain JSON types, or a value of the type.
 
         Raises
         ------
         UsageError
-            If the text does not satisfy the constraint, or another view than the whole text is judged.
+            If the text does not satisfy the constraint, or ``on`` is not ``"completion"``.
         CheckFailed
-            If it cannot be judged.
+            If the text cannot be judged.
         """
         if self.on != "completion":
-            raise UsageError(f"{self.title} judges on={self.on!r}; only texts judged on='completion' are parsed")
+            raise UsageError(f"{self.title} judges on={self.on!r}; only on='completion' can be parsed")
         if not self.accepts(text):
             raise UsageError(f"{self.title} does not hold for this text, so it is not parsed")
         text = fenced(text)[0] if self.where == "fenced" else text
@@ -231,14 +238,14 @@ class JSONSchema(TextConstraint):
             ValueError,
             OverflowError,
             RecursionError,
-        ):  # not JSON, or beyond reading: digits, depth
+        ):  # not JSON, or too many digits, or nested too deeply
             return False
         if self.whitespace == "compact" and not lexical.is_compact(text):
             return False
         try:
             return bool(self.validator.is_valid(value)) and self._makes_value(text)
         except RecursionError:
-            raise CheckFailed(self.title, "got a text nested too deep for its schema") from None
+            raise CheckFailed(self.title, "got a text that is nested too deeply for its schema") from None
 
     def _makes_value(self, text: str) -> bool:
         try:
@@ -250,7 +257,7 @@ class JSONSchema(TextConstraint):
         return True
 
     def fault(self, text: str) -> str:
-        """Say where the text is no JSON, or which value in it does not fit, and what of the schema."""
+        """Return where the text is not JSON, or which value in it is invalid, and why."""
         if self.where == "fenced":
             blocks = fenced(text)
             if len(blocks) != 1:
@@ -263,7 +270,7 @@ class JSONSchema(TextConstraint):
         if (unfit := schema_misfit(self.validator, value)) is not None:
             return unfit
         if self.whitespace == "compact" and not lexical.is_compact(text):
-            return "has white space that whitespace='compact' refuses"
+            return "has white space that whitespace='compact' does not allow"
         try:
             if self.adapter is not None:
                 self.adapter.validate_json(text)
@@ -273,11 +280,11 @@ class JSONSchema(TextConstraint):
         return ""
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """VIOLATED where no JSON text that satisfies the schema begins like this, as far as that can be known."""
+        """Return VIOLATED if it is certain that no valid JSON text begins with the prefix."""
         return Verdict.UNDECIDED if self.where == "fenced" else self._reading.read(prefix).verdict
 
     def monitor(self) -> Monitor:
-        """Return one whose verdicts cost what is new, where the whole text is JSON."""
+        """Return a monitor; if the whole text is JSON, one whose cost depends on the new text only."""
         return self._reading if self.where == "text" and self.on == "completion" else super().monitor()
 
     @cached_property
@@ -289,10 +296,10 @@ class JSONSchema(TextConstraint):
 
 
 def fenced(text: str) -> list[str]:
-    """Return what stands between lines of three backticks, the first of two perhaps with ``json``."""
+    """Return the contents of all blocks between lines of three backticks. The first line may also have ``json``."""
     blocks: list[str] = []
     lines = text.split("\n")
-    first: int | None = None  # line of the block that is open
+    first: int | None = None  # first line of the block that is open
     for number, line in enumerate(lines):
         bare = line.strip(" \t")
         if first is not None and bare == "```":

@@ -1,7 +1,7 @@
-"""The keywords of draft 2020-12 that differ from those of ``jsonschema``, and the validator that has them.
+"""The validator for whole texts: that of ``jsonschema`` for draft 2020-12, with some keywords replaced.
 
-Whatever the library does looks at the clock. Regular expressions are run by ``regex``, which has a time limit, and
-never by ``re``. Keywords whose work, or memory for errors, grows faster than the text are written anew.
+Every keyword checks the time limit. Regular expressions are run by ``regex``, which has a timeout, and never by ``re``.
+Keywords whose time, or memory for errors, grows faster than the text are reimplemented here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _search(expression: Expression, text: str) -> bool:
 
 
 def fits(validator: Any, value: Any, schema: Any) -> bool:
-    """Whether a value satisfies a subschema of the validator's."""
+    """Whether a value satisfies a subschema of the validator's schema."""
     check_deadline()
     return next(validator.descend(value, schema), None) is None
 
@@ -41,8 +41,8 @@ def _followed(validator: Any, keyword: str, reference: str) -> Any:
 
 
 def _reference(keyword: str, validator: Any, reference: str, value: Any, schema: Any) -> _Errors:
-    found = _followed(validator, keyword, reference)
-    yield from validator.descend(value, found.contents, resolver=found.resolver)
+    target = _followed(validator, keyword, reference)
+    yield from validator.descend(value, target.contents, resolver=target.resolver)
 
 
 def _pattern(validator: Any, expression: Expression, value: Any, schema: Any) -> _Errors:
@@ -64,7 +64,7 @@ def _pattern_properties(validator: Any, properties: dict[Expression, Any], value
 
 
 def _named_in(schema: Any, key: str) -> bool:
-    """Whether a schema's ``properties`` or ``patternProperties`` speak of a property."""
+    """Whether a schema's ``properties`` or ``patternProperties`` apply to a property."""
     expressions: dict[Expression, Any] = schema.get("patternProperties", {})
     return key in schema.get("properties", ()) or any(_search(expression, key) for expression in expressions)
 
@@ -76,7 +76,7 @@ def _additional_properties(validator: Any, inner: Any, value: Any, schema: Any) 
 
 
 def _not_allowed(key: str) -> _Errors:
-    # The library names the value alone, and not where it stands.
+    # The library's message quotes the object, but does not name the key's location.
     yield jsonschema.ValidationError(f"the key {key!r} is not allowed")
 
 
@@ -84,7 +84,7 @@ def _contains(validator: Any, inner: Any, value: Any, schema: Any) -> _Errors:
     if isinstance(value, list):
         count = sum(fits(validator, item, inner) for item in value)
         if not schema.get("minContains", 1) <= count <= schema.get("maxContains", len(value)):
-            yield jsonschema.ValidationError(f"contains {count} items that fit")
+            yield jsonschema.ValidationError(f"has {count} items that match contains")
 
 
 def _multiple_of(validator: Any, step: Any, value: Any, schema: Any) -> _Errors:
@@ -92,7 +92,7 @@ def _multiple_of(validator: Any, step: Any, value: Any, schema: Any) -> _Errors:
         yield jsonschema.ValidationError(f"{value!r} is not a multiple of {step!r}")
 
 
-# The library keeps all errors of all branches, each with the value spelled out.
+# The library keeps all errors of all branches, each with the whole value in its message.
 
 
 def _any_of(validator: Any, branches: list[Any], value: Any, schema: Any) -> _Errors:
@@ -109,19 +109,19 @@ def _one_of(validator: Any, branches: list[Any], value: Any, schema: Any) -> _Er
 def _unique_items(validator: Any, unique: bool, value: Any, schema: Any) -> _Errors:
     seen = set()
     for item in value if unique and isinstance(value, list) else ():
-        check_deadline()  # whole numbers can be chosen such that their hashes are all the same
-        own = canonical(item)
-        if own in seen:
+        check_deadline()  # a hostile text can hold numbers that all have the same hash
+        form = canonical(item)
+        if form in seen:
             yield jsonschema.ValidationError("has items that are not unique")
             return
-        seen.add(own)
+        seen.add(form)
 
 
 _TRUE, _FALSE = object(), object()
 
 
 def canonical(value: Any) -> Any:
-    """Return something hashable, equal for two values where JSON Schema has them equal: 1 is 1.0, and no true."""
+    """Return a hashable form that is equal for two values if JSON Schema says so: 1 equals 1.0, but not true."""
     if isinstance(value, list):
         check_deadline()
         return tuple([canonical(item) for item in value])
@@ -133,7 +133,7 @@ def canonical(value: Any) -> Any:
     return value
 
 
-# The library keeps what is evaluated in lists, and looks for each item or property in them.
+# The library keeps evaluated items and properties in lists, and searches these for each one: quadratic time.
 
 
 def _unevaluated_items(validator: Any, inner: Any, value: Any, schema: Any) -> _Errors:
@@ -155,9 +155,10 @@ def _unevaluated_properties(validator: Any, inner: Any, value: Any, schema: Any)
 
 
 def _evaluate(validator: Any, schema: Any, value: Any, seen: set[Any], *, top: bool = False) -> None:
-    """Add which items or properties a schema speaks of, provided that the value satisfies it.
+    """Add the items or properties that a schema evaluates to ``seen``. The value must satisfy the schema.
 
-    At the top, all its keywords count but the one that asks.
+    With ``top``, the schema's own ``unevaluatedItems`` and ``unevaluatedProperties`` do not count, because one of them
+    is being checked.
     """
     check_deadline()
     if isinstance(schema, bool):
@@ -177,11 +178,11 @@ def _evaluate(validator: Any, schema: Any, value: Any, seen: set[Any], *, top: b
 
 
 def _in_place(validator: Any, schema: Any, value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the schemas that a schema applies to the value itself, each with a validator that stands in it."""
+    """Yield the schemas that a schema applies to the value itself and that hold, each with a validator for it."""
     for keyword in _REFERENCES:
         if keyword in schema:
-            found = _followed(validator, keyword, schema[keyword])
-            yield validator.evolve(schema=found.contents, _resolver=found.resolver), found.contents
+            target = _followed(validator, keyword, schema[keyword])
+            yield validator.evolve(schema=target.contents, _resolver=target.resolver), target.contents
     inner = [branch for keyword in ("allOf", "anyOf", "oneOf") for branch in schema.get(keyword, ())]
     inner = [branch for branch in inner if fits(validator, value, branch)]
     if "if" in schema:
@@ -207,11 +208,11 @@ def _looking(judge: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _evolve(self: Any, **changes: Any) -> Any:
-    """Make a validator of a subschema. It is of this class, whatever the subschema's ``$schema`` says."""
+    """Return a validator for a subschema. It has this class, whatever the subschema's ``$schema`` says."""
     check_deadline()
     schema = changes.setdefault("schema", self.schema)
     changes.setdefault("format_checker", self.format_checker)
-    if "_resolver" not in changes:  # the library forgets it in not and if, whose schemas may have an $id, too
+    if "_resolver" not in changes:  # the library does not pass it on in not and if, whose subschemas may have an $id
         inner = schema is not self.schema
         resource = DRAFT202012.create_resource(schema)
         changes["_resolver"] = self._resolver.in_subresource(resource) if inner else self._resolver

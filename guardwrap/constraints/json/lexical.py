@@ -1,4 +1,4 @@
-"""JSON texts: what is read as one, and the pieces that they are made of."""
+"""Parsing of whole JSON texts, and the regular expressions for their strings, numbers and white space."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 class Exact(Decimal):
-    """A number with a fraction or an exponent, exactly as it is written: 4.02 is no double."""
+    """The exact decimal value of a number with a fraction or an exponent. A float cannot represent 4.02 exactly."""
 
     def __repr__(self) -> str:
         return str(self)
@@ -33,16 +33,16 @@ def load_json(text: str) -> Any:
     Raises
     ------
     ValueError, OverflowError
-        If it is none, has NaN, an infinity or a number beyond the range of a double, a lone surrogate, or an object
-        that has a key twice.
+        If it is not JSON, or has NaN, an infinity, a number beyond the range of a double, a lone surrogate, or an
+        object with a duplicate key.
     RecursionError
-        If it is nested too deep.
+        If it is nested too deeply.
     """
     return _load(text, _finite)
 
 
 def load_exact(text: str) -> Any:
-    """Return the value of a JSON text, with ``Exact`` for numbers that are not integers; errors as ``load_json``."""
+    """Do the same as ``load_json``, but with ``Exact`` instead of float."""
     return _load(text, _exact)
 
 
@@ -51,7 +51,7 @@ def _load(text: str, parse_float: Any) -> Any:
         text, parse_constant=_refuse, parse_float=parse_float, parse_int=_whole, object_pairs_hook=_without_duplicates
     )
     if has_lone_surrogate(text):
-        raise ValueError("half of a surrogate pair stands alone")
+        raise ValueError("a lone half of a surrogate pair")
     return value
 
 
@@ -62,37 +62,37 @@ _WHOLE_ESCAPE = re.compile(
 
 
 def has_lone_surrogate(text: str) -> bool:
-    """Whether a string in a JSON text has half of a surrogate pair, which is no character and no UTF-8."""
+    """Whether a string in a JSON text has half of a surrogate pair, which UTF-8 cannot encode."""
     return "\\" in _WHOLE_ESCAPE.sub("", text) or SURROGATE.search(text) is not None
 
 
 def exact_number(digits: str) -> int | Exact:
-    """Return the exact value of a number that is spelled as JSON does; the errors are those of ``load_exact``."""
+    """Return the exact value of a JSON number. Raises the same errors as ``load_exact``."""
     return _exact(digits) if any(char in digits for char in ".eE") else _whole(digits)
 
 
 def is_whole(value: Decimal) -> bool:
-    """Whether a number has no fraction; of any exponent, at once."""
+    """Whether a number has no fraction. Fast for any exponent."""
     return bool(value == value.to_integral_value())
 
 
 def is_multiple(value: int | Decimal, of: int | Decimal) -> bool:
-    """Whether a number is a multiple of another, which is positive. Exact, and quick for any exponents.
+    """Whether a number is a multiple of ``of``, which is positive. Exact, and fast for any exponents.
 
-    Powers of ten are counted and taken modulo the other number; they are never written out.
+    Powers of ten are computed modulo ``of``, never in full.
     """
     figures, exponent = _scientific(value)
     step, step_exponent = _scientific(of)
     shift = exponent - step_exponent
     if figures == "" or shift < 0:
-        # The figures do not end in zero, so what is finer than the step is no multiple of it.
+        # The digits do not end in zero, so a number with smaller units than the step is not a multiple of it.
         return figures == ""
-    # Python converts no more than some thousand figures; a double and a step have fewer.
+    # Python limits int() to 4300 digits; these numbers have fewer.
     return int(figures) * pow(10, shift, int(step)) % int(step) == 0
 
 
 def _scientific(value: int | Decimal) -> tuple[str, int]:
-    """Return the figures of a number, without zeros at either end, and the power of ten that multiplies them."""
+    """Return the digits of a number, without zeros at either end, and the power of ten that multiplies them."""
     _, digits, exponent = Decimal(value).as_tuple()
     assert isinstance(exponent, int)
     figures = "".join(map(str, digits)).lstrip("0")
@@ -115,8 +115,8 @@ def _exact(digits: str) -> Exact:
     _finite(digits)
     try:
         value = Exact(digits)
-    except InvalidOperation:  # an exponent of some 19 digits
-        value = Exact("NaN")  # as where the user's context does not trap it
+    except InvalidOperation:  # an exponent of about 19 digits
+        value = Exact("NaN")  # the same result as if the user's decimal context does not trap this error
     if not value.is_finite():
         raise ValueError("beyond the range of a decimal")
     return value
@@ -130,19 +130,19 @@ def _whole(digits: str) -> int:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key stands twice in an object")
-    return found
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("an object has a duplicate key")
+    return value
 
 
-# In patterns of one string, number or word there is nothing to backtrack into.
+# These patterns run without a timeout: each covers one string, number or word, and cannot backtrack.
 BODY = re.compile(r'(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+')
-"""What stands in a string, as far as it is whole."""
+"""The contents of a string, up to the first incomplete or invalid escape."""
 ESCAPE_BEGUN = re.compile(r"\\(?:u(?:[dD](?:[0-9abAB][0-9a-fA-F]?)?|[0-9abcefABCEF][0-9a-fA-F]{0,2})?)?")
-"""An escape that is not whole, and does not become a low surrogate: one needs a high one before it."""
+"""An incomplete escape that cannot become a low surrogate, which must follow a high one."""
 HIGH_SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\Z")
-"""At the end of a body: an escape that becomes one character with the next, which must be a low surrogate."""
+"""A high surrogate at the end of a body. It forms one character with the next escape, a low surrogate."""
 LOW_SURROGATE_BEGUN = re.compile(r"\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?")
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 NUMBER_BEGUN = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*|(?:\.[0-9]+)?[eE][+-]?[0-9]*)?)?")
@@ -153,5 +153,5 @@ _LOOSE = re.compile(r"[\t\n\r]|(?<![:,]) ")
 
 
 def is_compact(text: str) -> bool:
-    """Whether a JSON text has no white space outside strings but single spaces after colons and commas."""
+    """Whether a JSON text has no white space outside strings, except single spaces after colons and commas."""
     return _LOOSE.search(_STRING.sub('""', text)) is None

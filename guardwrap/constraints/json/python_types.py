@@ -1,4 +1,4 @@
-"""Python types as JSON Schemas, through pydantic, and what makes values of them."""
+"""JSON Schemas of Python types, through pydantic, and the adapters that convert JSON to values of these types."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from guardwrap.errors import ConstraintError
 __all__ = ["is_type", "schema_of", "type_adapter_of"]
 
 
-def is_type(given: object) -> bool:
-    """Whether something is a type, such as a pydantic model or ``list[int]``, or a TypeAdapter of one."""
-    return isinstance(given, type | TypeAdapter) or typing.get_origin(given) is not None
+def is_type(value: object) -> bool:
+    """Whether a value is a type, such as a pydantic model or ``list[int]``, or a TypeAdapter of one."""
+    return isinstance(value, type | TypeAdapter) or typing.get_origin(value) is not None
 
 
-def type_adapter_of(given: Any) -> TypeAdapter[Any]:
-    """Return what makes values of a type.
+def type_adapter_of(kind: Any) -> TypeAdapter[Any]:
+    """Return pydantic's adapter for a type; a TypeAdapter is returned as it is.
 
     Raises
     ------
     ConstraintError
-        If pydantic does not know the type.
+        If pydantic does not support the type.
     """
-    if isinstance(given, TypeAdapter):
-        return given
+    if isinstance(kind, TypeAdapter):
+        return kind
     try:
-        return TypeAdapter(given)
+        return TypeAdapter(kind)
     except (PydanticUserError, SchemaError, NameError, TypeError) as error:
-        raise ConstraintError(f"pydantic makes no values of {_name(given)}: {_first_line(error)}") from None
+        raise ConstraintError(f"pydantic does not support the type {_name(kind)}: {_first_line(error)}") from None
 
 
 def schema_of(adapter: TypeAdapter[Any]) -> dict[str, Any]:
-    """Return the schema of the JSON that pydantic makes values of: its mode ``"validation"``, keys by alias.
+    """Return the schema of the JSON that pydantic accepts for a type (mode ``"validation"``, keys by alias).
 
     Raises
     ------
@@ -47,11 +47,11 @@ def schema_of(adapter: TypeAdapter[Any]) -> dict[str, Any]:
         return adapter.json_schema(mode="validation")
     except (PydanticUserError, NameError, TypeError) as error:
         reason = f"pydantic has no JSON Schema for {_name(adapter)}: {_first_line(error)}"
-        raise ConstraintError(f"{reason}; give a schema of your own, and the type as type=") from None
+        raise ConstraintError(f"{reason}; pass your own schema, and the type as type=") from None
 
 
-def _name(given: Any) -> str:
-    return str(getattr(given, "__name__", None) or repr(given))[:80]
+def _name(kind: Any) -> str:
+    return str(getattr(kind, "__name__", None) or repr(kind))[:80]
 
 
 def _first_line(error: BaseException) -> str:

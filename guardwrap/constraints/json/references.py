@@ -1,9 +1,9 @@
-"""References in a JSON Schema: what each refers to, found once, when the schema is read. Nothing is ever fetched.
+"""References in a JSON Schema, resolved once, when the schema is read. Nothing is ever fetched.
 
-A schema is one document of resources: the schema itself, those in it that have an ``$id``, and the meta-schemas of
-drafts where they are referred to. ``referencing`` finds other schemas than the draft says: it follows ``$ref`` to a
-dynamic anchor dynamically, forgets resources that were entered without a reference, and takes the wrong base below an
-anchor.
+A schema is a document of several resources: the schema itself, the subschemas with an ``$id``, and the meta-schemas of
+drafts that it refers to. The library ``referencing`` is not used, because in three cases it resolves a reference to
+another schema than the draft says: it follows a ``$ref`` to a dynamic anchor dynamically, forgets resources that were
+entered without a reference, and uses the wrong base URI below an anchor.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from guardwrap.errors import ConstraintError
 
 __all__ = ["Known", "References", "SchemaPlace", "Scope", "meta_schemas"]
 
-HERE = "urn:guardwrap:schema"  # unless the schema has an $id
+HERE = "urn:guardwrap:schema"  # the URI of a schema without an $id
 _REFERRING = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 class SchemaPlace(NamedTuple):
-    """A schema and where it stands.
+    """A schema and its location.
 
     Parameters
     ----------
     contents
         The schema.
     base
-        URI of its resource.
+        The URI of its resource.
     draft
-        That of the schema around it.
+        The draft of the schema around it.
     """
 
     contents: Any
@@ -45,18 +45,18 @@ class SchemaPlace(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is known of a schema.
+    """A schema that has been added to the document.
 
     Parameters
     ----------
     schema
         The schema.
     base
-        URI of its resource.
+        The URI of its resource.
     draft
         Its draft.
     is_named
-        Whether the URI is its own.
+        Whether the URI is that of the schema itself, not of a schema around it.
     """
 
     schema: dict[str, Any]
@@ -66,14 +66,14 @@ class Known(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """What a reference refers to.
+    """The target of a reference.
 
     Parameters
     ----------
     contents
         The schema.
     resolver
-        The scope in it.
+        The scope for references in it.
     """
 
     contents: Any
@@ -82,16 +82,16 @@ class Resolved(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where the validator stands: it takes the place of ``referencing.Resolver``, whose names it has.
+    """The validator's position in the document. It replaces ``referencing.Resolver`` and has the same method names.
 
     Parameters
     ----------
     references
-        Of the whole schema.
+        The references of the whole document.
     _base_uri
-        Of the resource that the validator is in.
+        The URI of the current resource.
     entered
-        URIs of all resources on the way here, the outermost first: the dynamic scope.
+        The URIs of all resources that were entered so far, the outermost first: the dynamic scope.
     """
 
     references: References
@@ -106,18 +106,18 @@ class Scope:
         return Resolved(place.contents, Scope(self.references, place.base, entered))
 
     def in_subresource(self, resource: Any) -> Scope:
-        """Enter a schema that stands in the one that the validator is in."""
+        """Enter a subschema of the current schema."""
         contents = resource.contents
         if isinstance(contents, bool) or "$id" not in contents:
             return self
-        return self.into(SchemaPlace(contents, contents["$id"])).resolver  # a whole URI by now
+        return self.into(SchemaPlace(contents, contents["$id"])).resolver  # modernize has made the $id absolute
 
     def lookup(self, reference: str) -> Resolved:
         """Follow a ``$ref``."""
         return self.into(self.references.found[self._base_uri, reference])
 
     def lookup_dynamic(self, reference: str) -> Resolved:
-        """Follow a ``$dynamicRef``: to the outermost anchor of its name, if what it names is a dynamic one."""
+        """Follow a ``$dynamicRef``: if its target is a dynamic anchor, to the outermost anchor of the same name."""
         place = self.references.found[self._base_uri, reference]
         dynamic, name = self.references.dynamic, unquote(urldefrag(reference).fragment)
         if (place.base, name) in dynamic:
@@ -128,24 +128,24 @@ class Scope:
 
 @dataclass(eq=False, slots=True)
 class References:
-    """The resources and anchors of a document, and what its references refer to.
+    """The resources and anchors of a document, and the targets of its references.
 
     Parameters
     ----------
     known
-        The schemas that were taken in, by their ``id``.
+        The schemas that have been added, by Python's ``id()`` of each.
     resources
-        By their URIs.
+        The resources, by URI.
     anchors
-        By the URI of their resource and their name; ``$dynamicAnchor`` is among them.
+        The anchors, including each ``$dynamicAnchor``, by the URI of their resource and their name.
     dynamic
-        Those that are dynamic. A resource with ``$recursiveAnchor`` is one with an empty name.
+        The dynamic anchors, by the same keys. A ``$recursiveAnchor`` is a dynamic anchor with an empty name.
     twice
-        URIs of resources, and anchors, that several schemas of older drafts have: wrong only where one refers to them.
+        URIs and anchors that several schemas of older drafts share. This is an error only if a reference uses them.
     found
-        What references refer to, by the URI of the resource that they stand in and their spelling.
+        The targets of references, by the URI of the resource that contains the reference and the reference itself.
     unread
-        Schemas that were taken in and not looked at yet.
+        Added schemas whose references are not resolved yet.
     """
 
     known: dict[int, Known] = field(default_factory=dict)
@@ -158,11 +158,11 @@ class References:
 
     @property
     def ambiguous(self) -> bool:
-        """Whether some ``$dynamicRef`` may lead to one place or another, by the way that leads to it."""
+        """Whether the target of some ``$dynamicRef`` depends on the path by which the validator reaches it."""
         return len({name for _, name in self.dynamic}) < len(self.dynamic)
 
     def add_document(self, schema: Any) -> Scope:
-        """Take in a schema of JSON, and return the scope at its top."""
+        """Add a whole schema, and return the scope at its root."""
         draft = draft_of(schema, UNDECLARED)
         uri = names_of(schema, draft)[0] if isinstance(schema, dict) else None
         base = HERE if uri is None else joined("", uri)
@@ -172,15 +172,20 @@ class References:
         return Scope(self, base, (base,))
 
     def add(self, top: SchemaPlace, *, names: bool = True) -> None:
-        """Take in a schema and all in it.
+        """Add a schema and its subschemas.
 
         Parameters
         ----------
         top
             The schema.
         names
-            Whether those in it may have names. A schema where none is expected, as in an ``enum``, may not if it has
-            references: drafts leave open where they lead then.
+            Whether the schemas may have URIs and anchors. False for a schema in a place where none is expected, such as
+            an ``enum``: the drafts leave open what references in it mean if it also has names.
+
+        Raises
+        ------
+        ConstraintError
+            If names are not allowed but change a meaning, or if two schemas have the same name.
         """
         todo, unexpected, refers = [top], set[str](), False
         while todo:
@@ -202,45 +207,47 @@ class References:
                 self._put(self.anchors, (base, anchor), schema, f"anchor {anchor[:80]!r}", draft)
             if names:
                 self._add_dynamic(schema, base, draft)
-            known = self.known[id(schema)] = Known(schema, base, draft, is_named)
-            self.unread.append(known)
+            added = self.known[id(schema)] = Known(schema, base, draft, is_named)
+            self.unread.append(added)
             todo += [SchemaPlace(container[key], base, draft) for _, container, key in subschemas(schema, draft)]
-        if "$dynamicAnchor" in unexpected or (unexpected and refers):  # else the names change nothing
+        if "$dynamicAnchor" in unexpected or (unexpected and refers):  # otherwise the names change nothing
             key = min(unexpected)
-            raise ConstraintError(f"schema refers to one with {key} where none is expected; move it to $defs")
+            raise ConstraintError(
+                f"schema refers to a subschema with {key} in a place where no schema is expected; move it to $defs"
+            )
 
     def _add_dynamic(self, schema: dict[str, Any], base: str, draft: Draft) -> None:
         if "$dynamicAnchor" in schema and "$dynamicAnchor" in draft.keywords:
             self.dynamic[base, schema["$dynamicAnchor"]] = schema
         if draft is DRAFT_2019 and schema.get("$recursiveAnchor"):
             if self.resources.get(base) is not schema:
-                raise ConstraintError("schema has $recursiveAnchor in one that has no $id of its own; give it one")
+                raise ConstraintError("a subschema with $recursiveAnchor has no $id; give it one")
             self.dynamic[base, ""] = schema
 
     def _put(self, table: dict[Any, Any], key: Any, schema: Any, name: str, draft: Draft) -> None:
         if table.setdefault(key, schema) is not schema:
             if not draft.ref_is_alone:
-                raise ConstraintError(f"two schemas in the schema have the {name}; give one of them another")
+                raise ConstraintError(f"two subschemas have the same {name}; rename one of them")
             self.twice.add(key)
 
     def follow(self, reference: str, base: str) -> SchemaPlace:
-        """Find what a reference refers to. It may be where no schema is expected, and then is to be taken in.
+        """Return the target of a reference. If it is in a place where no schema is expected, the caller must add it.
 
         Parameters
         ----------
         reference
-            As it is spelt.
+            The reference as it is written.
         base
-            URI of the resource that it stands in.
+            The URI of the resource that contains it.
 
         Raises
         ------
         ConstraintError
-            If it refers to what is not in the document.
+            If the target is not in the document.
         """
-        if not isinstance(reference, str):  # which the meta-schema of draft 4 does not rule out
+        if not isinstance(reference, str):  # the meta-schema of draft 4 allows other types
             raise ConstraintError(f"invalid JSON Schema: $ref must be a string, not {reference!r:.40}")
-        if reference.startswith("#"):  # for the sake of URIs that urljoin cannot read, such as URNs
+        if reference.startswith("#"):  # urljoin cannot resolve fragments of some URIs, such as URNs
             uri, fragment = base, unquote(reference[1:])
         else:
             uri, fragment = joined(base, reference), unquote(urldefrag(reference).fragment)
@@ -249,11 +256,13 @@ class References:
                 self.add_document(meta_schema)
         if uri not in self.resources:
             raise ConstraintError(
-                f"schema refers to {reference[:80]!r}, another document; only references inside it work, so put that "
-                "document in $defs, with its $id"
+                f"schema refers to {reference[:80]!r}, another document; only references within the schema are "
+                "supported, so put that document in $defs, with its $id"
             )
         if uri in self.twice or (uri, fragment) in self.twice:
-            raise ConstraintError(f"schema refers to {reference[:80]!r}, and several in it have that name; rename them")
+            raise ConstraintError(
+                f"schema refers to {reference[:80]!r}, and several subschemas have that name; rename them"
+            )
         place = self._at(uri, fragment)
         if place is None:
             raise ConstraintError(f"schema refers to {reference[:80]!r}, which is not in it")
@@ -261,7 +270,7 @@ class References:
         return place
 
     def _at(self, uri: str, fragment: str) -> SchemaPlace | None:
-        """Return what a fragment of a resource stands for."""
+        """Return the schema that a fragment of a resource refers to; None if there is none."""
         schema, base, draft = self.resources[uri], uri, UNDECLARED
         if not fragment.startswith("/"):
             named = self.anchors.get((uri, fragment)) if fragment else schema
@@ -273,7 +282,7 @@ class References:
             key = step.replace("~1", "/").replace("~0", "~")
             try:
                 schema = _item(schema, key) if isinstance(schema, list) else schema[key]
-            except (LookupError, TypeError):  # TypeError of what has no parts
+            except (LookupError, TypeError):  # TypeError if the value is not a mapping or list
                 return None
             if id(schema) in self.known:
                 _, base, draft, _ = self.known[id(schema)]
@@ -281,14 +290,14 @@ class References:
 
 
 def _item(items: list[Any], key: str) -> Any:
-    """Return the item that a step of a pointer leads to; LookupError for none: 01 is no place, and neither is ١."""
+    """Return the item for one step of a JSON pointer; raise LookupError for an invalid index, such as 01 or ١."""
     if not (key.isascii() and key.isdigit() and len(key) < 10 and (key == "0" or key[0] != "0")):
         raise LookupError(key)
     return items[int(key)]
 
 
 def joined(base: str, reference: str) -> str:
-    """Return the URI, without its fragment, that a reference stands for."""
+    """Return the absolute URI of a reference, without its fragment."""
     try:
         return urldefrag(urljoin(base, reference)).url
     except ValueError as error:
@@ -298,17 +307,17 @@ def joined(base: str, reference: str) -> str:
 
 
 def meta_schemas(uri: str) -> list[Any]:
-    """Return the documents of the draft whose meta-schema, or a part of it, has a URI: to be changed at will."""
+    """Return new copies of all meta-schema documents of the draft to which a URI belongs; empty for other URIs."""
     return [json.loads(text) for text in _meta_schemas().get(uri, ())]
 
 
 @cache
 def _meta_schemas() -> dict[str, tuple[str, ...]]:
     registry = jsonschema_specifications.REGISTRY
-    found: dict[str, tuple[str, ...]] = {}
+    documents: dict[str, tuple[str, ...]] = {}
     for draft in DRAFTS:
         folder = draft.meta_schema.removesuffix("schema")
         uris = [uri for uri in registry if uri.startswith(folder)]
         texts = tuple(json.dumps(registry.contents(uri)) for uri in uris)
-        found |= dict.fromkeys(uris, texts)
-    return found
+        documents |= dict.fromkeys(uris, texts)
+    return documents

@@ -1,4 +1,4 @@
-"""Strings and numbers under a JSON Schema while they are typed."""
+"""Rules of a JSON Schema for strings and numbers, for values that are still incomplete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["NumberRange", "Pattern", "Words", "limits_of"]
 
 
 class Words:
-    """Strings, one of which is being typed.
+    """A set of allowed strings, with fast lookup by prefix.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Words:
         return i < len(self._sorted) and self._sorted[i] == text
 
     def may_become(self, prefix: str, but: Collection[str] = ()) -> bool:
-        """Whether one of them begins with the prefix, and is none of those that are left out."""
+        """Whether one of the strings begins with the prefix and is not in ``but``."""
         for i in range(bisect_left(self._sorted, prefix), len(self._sorted)):
             check_deadline()
             if not self._sorted[i].startswith(prefix):
@@ -44,49 +44,49 @@ class Words:
         return False
 
     def following(self, prefix: str) -> set[str]:
-        """Return the characters that follow the prefix in those that begin with it."""
-        found: set[str] = set()
+        """Return the characters that follow the prefix in the strings that begin with it."""
+        characters: set[str] = set()
         for i in range(bisect_left(self._sorted, prefix), len(self._sorted)):
             check_deadline()
             if not self._sorted[i].startswith(prefix):
                 break
-            found.update(self._sorted[i][len(prefix) : len(prefix) + 1])
-        return found
+            characters.update(self._sorted[i][len(prefix) : len(prefix) + 1])
+        return characters
 
 
-_EACH = 256  # up to so many characters an expression is asked at each
+_EACH = 256  # up to this length an expression is tried after every character
 
 
 class Pattern(NamedTuple):
-    """A regular expression that a string must have a match of.
+    """A regular expression that must match somewhere in a string.
 
     Parameters
     ----------
     compiled
-        The expression.
+        The compiled expression.
     dies
-        Whether a failed partial search means that there will be none.
+        Whether a failed partial search proves that no longer string has a match.
     """
 
     compiled: Any
     dies: bool
 
     def found_in(self, text: str) -> bool:
-        """Whether a whole string has a match."""
+        """Whether a complete string has a match."""
         return within(self.compiled.search, text) is not None
 
     def may_be_found(self, prefix: str, before: int) -> bool:
-        """Whether a string that begins like this may have a match.
+        """Whether a string that begins with the prefix may have a match.
 
-        In long strings this looks only now and then, so that all looks together take linear time. Which prefixes it
-        looks at does not depend on how the string is cut.
+        In long strings the expression is tried only at some lengths, so that all tries together take linear time. These
+        lengths do not depend on how the string is cut into pieces.
 
         Parameters
         ----------
         prefix
             The string so far.
         before
-            How long the string was when this was asked last.
+            The length of the string at the previous call, in characters.
         """
         if not self.dies:
             return True
@@ -95,7 +95,7 @@ class Pattern(NamedTuple):
 
 
 def _checkpoint(length: int) -> int:
-    """Return the last length, at most this one, at which an expression is asked: then each quarter more."""
+    """Return the greatest length, up to this one, at which an expression is tried: beyond ``_EACH``, every 25 %."""
     if length <= _EACH:
         return length
     steps = int(math.log(length / _EACH, 1.25))
@@ -110,18 +110,21 @@ _LEAST, _MOST = Exact("-Infinity"), Exact("Infinity")
 
 
 class NumberRange(NamedTuple):
-    """What is said of numbers.
+    """The rules for numbers in one subschema.
 
     Parameters
     ----------
     integer
-        ``"integer"`` if it must be a whole number, of which 1.0 is one; ``WHOLE`` if it must be spelled as one.
-    least, above, most, below
-        Limits, the second and the last exclusive.
+        ``"number"``; ``"integer"`` for whole numbers, including 1.0; ``WHOLE`` for whole numbers written without a
+        fraction.
+    least, most
+        Inclusive limits.
+    above, below
+        Exclusive limits, or None.
     choices
-        It must be in each of these.
+        Sets of numbers; the number must be in each of them.
     multiple
-        Whether the validator is asked of ``multipleOf``.
+        Whether there is a ``multipleOf``, which the validator checks.
     """
 
     integer: str
@@ -133,7 +136,7 @@ class NumberRange(NamedTuple):
     multiple: bool
 
     def hold(self, value: int | Exact) -> bool:
-        """Whether they hold of a number, ``multipleOf`` left aside."""
+        """Whether a complete number satisfies the rules, except ``multipleOf``."""
         return (
             (self.integer == "number" or isinstance(value, int) or (self.integer == "integer" and is_whole(value)))
             and self.least <= value <= self.most
@@ -143,10 +146,10 @@ class NumberRange(NamedTuple):
         )
 
     def may_hold(self, digits: str) -> bool:
-        """Whether they may hold of a number that is spelled like this so far.
+        """Whether a number that begins with these characters may satisfy the rules.
 
-        An exponent makes any number small, so all that is sure is the sign, and what the first digits are. -0 is 0, and
-        so is -0e9.
+        An exponent can still make the number small or large, so only its sign and its first digits are certain. -0 and
+        -0e9 equal 0.
         """
         if self.integer == WHOLE and not digits.lstrip("-").isdigit() and digits != "-":
             return False
@@ -158,16 +161,16 @@ class NumberRange(NamedTuple):
 
 
 def limits_of(schema: dict[str, Any], choices: list[list[int | Exact]], integer: str) -> NumberRange | None:
-    """Return what a subschema says of numbers, if anything.
+    """Return the rules for numbers in a subschema; None if there are none.
 
     Parameters
     ----------
     schema
-        Its JSON.
+        The subschema.
     choices
-        The numbers in its enum, and the one in its const.
+        The numbers in its ``enum``, and the one in its ``const``.
     integer
-        Its type.
+        Its numeric type: ``"number"``, ``"integer"`` or ``WHOLE``.
     """
     names = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
     if integer == "number" and not choices and not names & schema.keys():
@@ -183,7 +186,7 @@ def limits_of(schema: dict[str, Any], choices: list[list[int | Exact]], integer:
     )
 
 
-_FEW = 64  # more choices than these are not compared digit by digit
+_FEW = 64  # the most choices that are compared digit by digit
 
 
 def _one_begins(choices: frozenset[int | Exact], digits: str) -> bool:
@@ -191,9 +194,9 @@ def _one_begins(choices: frozenset[int | Exact], digits: str) -> bool:
 
 
 def _begins(choice: int | Exact, digits: str) -> bool:
-    """Whether some number that is spelled like this so far is this one.
+    """Whether a number that begins with these characters can equal a choice.
 
-    Zeros before and after the figures of a number, and an exponent, only move its point.
+    Leading and trailing zeros and an exponent only move the decimal point, so the significant digits are compared.
     """
     check_deadline()
     typed = digits.replace("E", "e").partition("e")[0].lstrip("-").replace(".", "").lstrip("0")

@@ -1,4 +1,4 @@
-"""Schemas in files of their own."""
+"""JSON Schemas in separate files."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ __all__ = ["read_schema_file"]
 
 
 def read_schema_file(name: str) -> Any:
-    """Return what a file of JSON (``.json``) or YAML says, as plain JSON types.
+    """Return the contents of a JSON (``.json``) or YAML file as plain JSON types.
 
     Parameters
     ----------
     name
-        Its path; one that a constraint file names stands beside it.
+        The path. While a constraint file is read, a relative path is relative to that file.
 
     Raises
     ------
     SpecError
-        If it cannot be read, or is too large.
+        If the file cannot be read, is malformed or is too large.
     """
     path = str(path_beside(name))
     text = read_text(path)
     if not path.endswith(".json"):
         return NodeReader(path).read(compose(text, path, "a schema is a mapping or a bool"))
     try:
-        found = json.loads(text, object_pairs_hook=_without_repeats)
+        schema = json.loads(text, object_pairs_hook=_without_repeats)
     except json.JSONDecodeError as error:
         raise SpecError(f"{path}:{error.lineno}: malformed JSON: {one_line(error.msg)}") from None
     except RecursionError:
         raise SpecError(f"{path}: nested deeper than {MAX_DEPTH} levels") from None
     except ValueError as error:
         raise SpecError(f"{path}: {one_line(error)}") from None
-    _require_small(found, path)
-    return found
+    _require_small(schema, path)
+    return schema
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         seen: set[str] = set()
         repeated = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"{short(repeated)} stands twice")
-    return found
+        raise ValueError(f"duplicate key {short(repeated)}")
+    return mapping
 
 
-def _require_small(found: Any, path: str) -> None:
-    """Hold JSON to the limits of YAML."""
-    level, values = [found], 0
+def _require_small(schema: Any, path: str) -> None:
+    """Apply the limits for YAML files to JSON."""
+    level, values = [schema], 0
     for _ in range(MAX_DEPTH + 1):
         check_deadline()
         values += len(level)

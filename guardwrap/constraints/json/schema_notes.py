@@ -1,4 +1,4 @@
-"""What is valid in a JSON Schema and perhaps not meant: names that say nothing in its draft."""
+"""Finds probable mistakes in a valid JSON Schema: misspelled keywords, and keywords that its draft ignores."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from guardwrap.constraints.json.drafts import DRAFT_2020, DRAFTS, UNDECLARED, Dr
 __all__ = ["misspelt", "unheeded"]
 
 _CLOSE = 0.8
-""""propertys" and "minlength" are as close to a keyword, "format_" and "item" too; "name" and "options" are not."""
+"""The least similarity to a keyword. "propertys", "minlength", "format_" and "item" reach it, "name" does not."""
 _SAYS_NOTHING = {
     *("$anchor", "$comment", "$dynamicAnchor", "$id", "$recursiveAnchor", "$schema", "$vocabulary", "contentEncoding"),
     *("contentMediaType", "contentSchema", "default", "deprecated", "description", "examples", "id", "readOnly"),
     *("title", "writeOnly"),
 }
-"""Keywords that decide nothing about a value, so that no other name is likely to mean them."""
+"""Keywords that do not affect whether a value is valid. Names that resemble them are not reported."""
 _OTHERS = frozenset(("discriminator", "example", "externalDocs", "nullable", "xml"))
-"""Names of OpenAPI, written on purpose."""
+"""OpenAPI keywords, which are written on purpose."""
 _EVERY = frozenset().union(*(draft.keywords for draft in DRAFTS))
 _PLACES = frozenset(("$defs", "definitions"))
-"""Keywords that only hold schemas for references, which find them in every draft."""
+"""Keywords that only hold schemas for references, which may point to them in every draft."""
 
 
 def misspelt(schema: Any) -> dict[str, str]:
-    """Return names in a schema that are no keywords of any draft, but are close to one of its own: with that one."""
-    found: dict[str, str] = {}
+    """Return the names in a schema that are keywords of no draft but resemble one, each with that keyword."""
+    misspelled: dict[str, str] = {}
     for inner, draft in _schemas(schema):
         says = draft.keywords - _SAYS_NOTHING
         for name in inner.keys() - _EVERY - _OTHERS:
             if close := get_close_matches(name, sorted(says), n=1, cutoff=_CLOSE):
-                found[name] = close[0]
-    return found
+                misspelled[name] = close[0]
+    return misspelled
 
 
 def unheeded(schema: Any) -> dict[str, str]:
-    """Return keywords that say nothing where they stand, because of the draft, with the reason in words."""
-    found: dict[str, str] = {}
+    """Return the keywords of a schema that its draft ignores, each with the reason as the end of a sentence."""
+    ignored: dict[str, str] = {}
     for inner, draft in _schemas(schema):
         if draft.ref_is_alone and "$ref" in inner:
-            beside = (inner.keys() & _EVERY) - _SAYS_NOTHING - _PLACES - {"$ref"}
-            found |= dict.fromkeys(beside, f"stands beside $ref, where {draft.name} ignores it; put both into allOf")
+            siblings = (inner.keys() & _EVERY) - _SAYS_NOTHING - _PLACES - {"$ref"}
+            ignored |= dict.fromkeys(siblings, f"is ignored next to $ref in {draft.name}; put both into allOf")
             continue
         for name in (inner.keys() & _EVERY) - draft.keywords - _PLACES:
             if name != "id" or isinstance(inner[name], str):
-                found[name] = f"is no keyword of {_called(draft)}, but of {_those_that_know(name)}"
+                ignored[name] = f"is not a keyword of {_called(draft)}, but of {_those_that_know(name)}"
         if draft is UNDECLARED and "additionalItems" in inner and not isinstance(inner.get("items"), list):
-            found["additionalItems"] = f"is no keyword of {_called(draft)}; write items"
-    return found
+            ignored["additionalItems"] = f"is not a keyword of {_called(draft)}; write items"
+    return ignored
 
 
 def _called(draft: Draft) -> str:
     if draft is UNDECLARED:
-        return f"{DRAFT_2020.name}, which is meant where no $schema is declared"
+        return f"{DRAFT_2020.name}, the default without $schema"
     return f"{draft.name}, which $schema declares"
 
 

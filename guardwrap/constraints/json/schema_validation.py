@@ -1,6 +1,6 @@
-"""JSON Schemas through ``jsonschema``: reading one, and what does not fit it.
+"""Reads a JSON Schema: checks it, resolves its references and returns its validator. Also explains invalid values.
 
-A schema of an older draft is rewritten in draft 2020-12 first (``drafts``), so that one validator judges them all.
+A schema of an older draft is first rewritten as draft 2020-12 (``drafts``), so that one validator judges all drafts.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from guardwrap.errors import ConstraintError, nearest
 __all__ = ["read_schema", "schema_misfit"]
 
 _MOST_ERRORS = 100
-"""That are looked at to name one: a long list may have one an item."""
+"""The most errors that are compared to report one: a long list may have an error for each item."""
 
 
 def read_schema(schema: Any, *, formats: bool = False) -> Any:
-    """Check a schema and everything that it refers to.
+    """Check a schema and everything that it refers to, and return its validator.
 
     Parameters
     ----------
     schema
-        Of JSON.
+        The schema, as plain JSON types.
     formats
-        Whether ``format`` must hold.
+        Whether ``format`` is checked.
 
     Returns
     -------
     jsonschema.protocols.Validator
-        With every reference known and every expression compiled. It fetches nothing.
+        A validator with all references resolved and all expressions compiled. It fetches nothing.
 
     Raises
     ------
     ConstraintError
-        If it is not well formed, or refers to what is not in it.
+        If the schema is invalid, or refers to something outside of it.
     """
     try:
-        # A copy, for it is rewritten; its numbers are those that it spells.
+        # Work on a copy, which is rewritten below, with exact decimal numbers.
         schema = lexical.load_exact(json.dumps(schema))
         _require_well_formed(schema)
         return _validator_of(schema, References(), formats=formats)
     except RecursionError:
-        raise ConstraintError("schema is nested too deep") from None
+        raise ConstraintError("schema is nested too deeply") from None
 
 
 def _validator_of(schema: Any, references: References, *, formats: bool = False) -> Any:
-    """Find what the references of a schema and of all that it refers to are to, and rewrite all of it."""
+    """Resolve all references of a schema and of the schemas that it refers to, and rewrite these as draft 2020-12."""
     scope = references.add_document(schema)
     while references.unread:
         check_deadline()
@@ -65,7 +65,7 @@ def _validator_of(schema: Any, references: References, *, formats: bool = False)
         for keyword in sorted(_FOLLOWED & draft.keywords & inner.keys()):
             place = references.follow(inner[keyword], base)
             if id(place.contents) not in references.known:
-                # It stands where no schema is expected: under a keyword that nobody knows, or in an enum.
+                # It is in a place where no schema is expected, such as an unknown keyword or an enum.
                 _require_well_formed(place.contents, place.draft, (inner[keyword],))
                 references.add(place, names=False)
     for inner, base, draft, is_named in references.known.values():
@@ -83,7 +83,7 @@ _FOLLOWED = {"$ref", "$dynamicRef", "$recursiveRef"}
 
 
 def _require_one_meaning(schema: Any, base: str, draft: Draft, references: References) -> None:
-    """Refuse a ``$dynamicRef`` to a schema with ``$recursiveAnchor``, of draft 2019-09: no draft says what it means."""
+    """Reject a ``$dynamicRef`` to a schema with ``$recursiveAnchor`` (draft 2019-09): no draft defines its meaning."""
     if "$dynamicRef" in schema and "$dynamicRef" in draft.keywords:
         reference = schema["$dynamicRef"]
         if not urldefrag(reference).fragment and (references.found[base, reference].base, "") in references.dynamic:
@@ -111,16 +111,16 @@ _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 
 def _require_well_formed(schema: Any, around: Draft = UNDECLARED, place: tuple[str | int, ...] = ()) -> None:
-    """Hold a schema to the meta-schema of its draft, and those of other drafts in it to theirs.
+    """Check a schema against the meta-schema of its draft, and subschemas of other drafts against theirs.
 
     Parameters
     ----------
     schema
         The schema.
     around
-        The draft of what it stands in.
+        The draft of the schema that contains it.
     place
-        How it is called in errors, where it stands elsewhere.
+        Its location in error messages, if it was reached by a reference.
     """
     todo: list[tuple[Any, Draft, tuple[str | int, ...]]] = [(schema, around, ())]
     while todo:
@@ -158,7 +158,7 @@ def _require_conforming(schema: Any, draft: Draft, path: tuple[str | int, ...], 
     if error is None:
         return
     path = (*path, *error.absolute_path)
-    if error.validator == "anyOf" and path and path[-1] != "type":  # the error is in one of these, if they are schemas
+    if error.validator == "anyOf" and path and path[-1] != "type":  # look for the error in the subschemas, if any
         inner = error.instance if isinstance(error.instance, list) else [error.instance]
         for i, each in enumerate(inner):
             if isinstance(each, dict):
@@ -175,7 +175,7 @@ def _require_conforming(schema: Any, draft: Draft, path: tuple[str | int, ...], 
 
 
 def _of_another_draft(error: Any, path: tuple[str | int, ...]) -> str:
-    """Say what to do where something is spelled as another draft has it."""
+    """Return advice if the mistake is the syntax of another draft."""
     if not path or (path[-1], type(error.instance)) not in _SPELLED_OTHERWISE:
         return ""
     return f"; {_SPELLED_OTHERWISE[path[-1], type(error.instance)]}"
@@ -183,18 +183,18 @@ def _of_another_draft(error: Any, path: tuple[str | int, ...]) -> str:
 
 _4, _7 = (f'"$schema": "{draft.meta_schema}#"' for draft in (DRAFTS[0], DRAFTS[2]))
 _SPELLED_OTHERWISE: dict[tuple[str | int, type], str] = {
-    ("items", list): f"write prefixItems, or declare an older draft, as {_7}",
+    ("items", list): f"write prefixItems, or declare an older draft, such as {_7}",
     ("exclusiveMinimum", bool): f"write the limit itself, or declare draft 4, {_4}",
     ("exclusiveMaximum", bool): f"write the limit itself, or declare draft 4, {_4}",
 }
 
 
 def schema_misfit(validator: Any, value: Any) -> str | None:
-    """Return what in a value does not fit the schema, and where, in one line; None where all of it fits."""
+    """Return in one line what is invalid in a value, and where; None if the value is valid."""
     errors = list(islice(validator.iter_errors(value), _MOST_ERRORS))
     if not errors:
         return None
-    error = min(errors, key=lambda each: len(each.absolute_path))  # the first of the largest value
-    # The library spells the whole value; its beginning says which one is meant.
+    error = min(errors, key=lambda each: len(each.absolute_path))  # the first error about the outermost value
+    # The library's message has the whole value; its beginning is enough to recognize it.
     message = str(error.message).replace(repr(error.instance), short(error.instance))
     return one_line(message if error.json_path == "$" else f"{error.json_path}: {message}")

@@ -1,7 +1,8 @@
-"""The subschemas of a JSON Schema, sorted by what they say of each kind of value.
+"""The subschemas of a JSON Schema, with their rules sorted by kind of value, for judging incomplete texts.
 
-Made when they are first needed: a schema may refer to itself, and most texts meet few of its parts. What a keyword
-means is what it means to the validator that judges whole values; a keyword that is not known here is asked of it.
+A subschema is loaded when it is first needed, because a schema may refer to itself, and most texts reach few of its
+parts. Keywords mean the same as to the validator of whole texts. Keywords without support here are checked by that
+validator once a value is complete.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _KNOWN = _EVERYWHERE | _IN_PLACE | _OF_OBJECTS | _OF_ARRAYS | _OF_STRINGS | _OF_
 
 
 class InPlace(NamedTuple):
-    """The subschemas that are applied to the very same value."""
+    """The subschemas that a subschema applies to the same value, by keyword."""
 
     every: tuple[Subschema, ...] = ()
     some: tuple[tuple[Subschema, ...], ...] = ()
-    """Of each of these groups at least one must hold."""
+    """Groups of subschemas. In each group, at least one must hold."""
     one: tuple[Subschema, ...] = ()
     none: Subschema | None = None
     condition: tuple[Subschema, Subschema | None, Subschema | None] | None = None
@@ -46,7 +47,7 @@ class InPlace(NamedTuple):
 
 
 class Objects(NamedTuple):
-    """What is said of objects."""
+    """The rules for objects in one subschema."""
 
     properties: dict[str, Subschema]
     patterns: tuple[tuple[Pattern, Subschema], ...]
@@ -57,11 +58,11 @@ class Objects(NamedTuple):
     most: float
     dependent: dict[str, list[str]]
     settled_by: frozenset[str] | None
-    """Keys with which all is said, whatever other keys follow; None where there are no such keys."""
+    """Once all of these keys have valid values, the object satisfies these rules, whatever follows. None if unknown."""
 
 
 class Arrays(NamedTuple):
-    """What is said of arrays."""
+    """The rules for arrays in one subschema."""
 
     prefix: tuple[Subschema, ...]
     items: Subschema | None
@@ -74,27 +75,27 @@ class Arrays(NamedTuple):
 
 
 class Strings(NamedTuple):
-    """What is said of strings."""
+    """The rules for strings in one subschema."""
 
     words: tuple[Words, ...]
     least: float
     most: float
     pattern: Pattern | None
     asked: bool
-    """Whether there is a ``format``, of which the validator is asked: it knows whether that counts."""
+    """Whether there is a ``format``. The validator checks it, as it knows whether formats are enabled."""
 
 
 class Subschema:
-    """One of a schema's, read when ``loaded``.
+    """A subschema. Most of its attributes exist only after ``loaded``.
 
     Parameters
     ----------
     whole
         The schema that it belongs to.
     schema
-        Its JSON.
+        The subschema as plain JSON types.
     resolver
-        What its references are looked up with.
+        The scope in which its references are resolved.
     """
 
     __slots__ = (
@@ -125,7 +126,7 @@ class Subschema:
         self.never = schema is False or schema in ({"not": {}}, {"not": True})
 
     def loaded(self) -> Subschema:
-        """Return it with all its attributes."""
+        """Return this subschema, with all attributes set."""
         if not self._loaded:
             check_deadline()
             self._load()
@@ -137,7 +138,7 @@ class Subschema:
         types = schema.get("type")
         names = [types] if isinstance(types, str) else types
         self.asked: tuple[str, ...] = tuple((self.whole.keywords - _KNOWN) & schema.keys())
-        # Where a $dynamicRef leads may depend on the way that led to it.
+        # The target of a $dynamicRef may depend on the path by which it is reached.
         self.opaque = self.whole.dynamic and ("$dynamicRef" in schema or bool(self.asked))
         if self.opaque:
             self.asked = ()
@@ -148,12 +149,14 @@ class Subschema:
             self.kinds = frozenset(kind for name in names for kind in _KINDS.get(name, (name,)))
         choices = [[schema["const"]]] if "const" in schema else []
         choices += [schema["enum"]] if "enum" in schema else []
-        kept = [_by_kind(values) for values in choices]
-        self.literals: tuple[set[Kind], ...] = tuple(found.literals for found in kept)
-        self.containers = tuple(tuple(self._synthetic(_like(value)) for value in found.containers) for found in kept)
-        self.strings = self._strings(schema, tuple(Words(found.strings) for found in kept))
+        sorted_choices = [_by_kind(values) for values in choices]
+        self.literals: tuple[set[Kind], ...] = tuple(each.literals for each in sorted_choices)
+        self.containers = tuple(
+            tuple(self._synthetic(_like(value)) for value in each.containers) for each in sorted_choices
+        )
+        self.strings = self._strings(schema, tuple(Words(each.strings) for each in sorted_choices))
         integer = next((name for name in ("number", "integer", WHOLE) if names and name in names), "number")
-        self.limits: NumberRange | None = limits_of(schema, [found.numbers for found in kept], integer)
+        self.limits: NumberRange | None = limits_of(schema, [each.numbers for each in sorted_choices], integer)
         self.objects = self._objects(schema) if _OF_OBJECTS & schema.keys() else None
         self.arrays = self._arrays(schema) if _OF_ARRAYS & schema.keys() else None
         self.in_place = self._in_place(schema)
@@ -202,11 +205,11 @@ class Subschema:
             return None
         every = [self.within(inner) for inner in schema.get("allOf", ())]
         for keyword in _REFERENCES & schema.keys() if not self.opaque else ():
-            found = self.whole.referred(schema[keyword], self.resolver)
-            if found is None:
+            target = self.whole.referred(schema[keyword], self.resolver)
+            if target is None:
                 self.opaque = True
             else:
-                every.append(found)
+                every.append(target)
         condition = None
         if "if" in schema and schema.keys() & {"then", "else"}:
             then, otherwise = (self.within(schema[key]) if key in schema else None for key in ("then", "else"))
@@ -221,7 +224,7 @@ class Subschema:
         )
 
     def within(self, schema: Any) -> Subschema:
-        """Return a subschema of this one."""
+        """Return the ``Subschema`` for a part of this one."""
         resolver = self.resolver
         if isinstance(schema, dict) and "$id" in schema:
             resolver = resolver.in_subresource(DRAFT202012.create_resource(schema))
@@ -231,14 +234,14 @@ class Subschema:
         return Subschema(self.whole, schema, self.resolver)
 
     def asks(self, keyword: str, value: Any) -> bool | None:
-        """Ask the validator of one keyword; None where it gives up.
+        """Return whether a complete value satisfies one keyword; None if the validator exceeds Python's stack.
 
         Parameters
         ----------
         keyword
-            One of those in the schema.
+            A keyword of this subschema.
         value
-            A finished value.
+            The complete value.
         """
         validator = self.whole.validator.evolve(schema=self.schema, _resolver=self.resolver)
         judge = validator.VALIDATORS[keyword]
@@ -257,22 +260,22 @@ class _ByKind(NamedTuple):
 
 
 def _by_kind(values: list[Any]) -> _ByKind:
-    found = _ByKind([], [], set(), [])
+    by_kind = _ByKind([], [], set(), [])
     for value in values:
         check_deadline()
         if isinstance(value, str):
-            found.strings.append(value)
+            by_kind.strings.append(value)
         elif value is None or isinstance(value, bool):
-            found.literals.add({None: "null", True: "true", False: "false"}[value])
+            by_kind.literals.add({None: "null", True: "true", False: "false"}[value])
         elif isinstance(value, int | Exact):
-            found.numbers.append(value)
+            by_kind.numbers.append(value)
         else:
-            found.containers.append(value)
-    return found
+            by_kind.containers.append(value)
+    return by_kind
 
 
 def _like(value: Any) -> dict[str, Any]:
-    """Return a schema of the containers that are equal to this one."""
+    """Return a schema that only an array or object equal to this one satisfies."""
     if isinstance(value, list):
         parts = [{"const": item} for item in value]
         return {"type": "array", "prefixItems": parts, "items": False, "minItems": len(parts)}
@@ -281,14 +284,14 @@ def _like(value: Any) -> dict[str, Any]:
 
 
 class Schema:
-    """A schema with its subschemas.
+    """A schema, with its subschemas.
 
     Parameters
     ----------
     validator
-        What judges whole values by it.
+        The validator that judges whole values.
     dynamic
-        Whether there are ``$dynamicRef`` in it that may lead to one place or another.
+        Whether the target of some ``$dynamicRef`` depends on the path by which it is reached.
     """
 
     def __init__(self, validator: Any, *, dynamic: bool) -> None:
@@ -300,23 +303,23 @@ class Schema:
         self.top = self.subschema(validator.schema, validator._resolver)
 
     def subschema(self, schema: Any, resolver: Any) -> Subschema:
-        """Return the one of this JSON, the same each time."""
+        """Return the ``Subschema`` for a part of the schema: the same object each time."""
         key = (id(schema), resolver._base_uri)
         if key not in self._made:
             check_deadline()
-            self._made[key] = Subschema(self, schema, resolver)  # which keeps the JSON, and so its id
+            self._made[key] = Subschema(self, schema, resolver)  # this keeps ``schema`` alive, so its id is not reused
         return self._made[key]
 
     def referred(self, reference: str, resolver: Any) -> Subschema | None:
-        """Return where a reference leads; None where that is not known from here."""
+        """Return the target of a reference; None if resolving it exceeds Python's stack."""
         try:
-            found = resolver.lookup(reference)
+            target = resolver.lookup(reference)
         except RecursionError:
             return None
-        return self.subschema(found.contents, found.resolver)
+        return self.subschema(target.contents, target.resolver)
 
     def pattern(self, expression: Expression) -> Pattern:
-        """Return an expression of the schema."""
+        """Return the ``Pattern`` for an expression of the schema."""
         if expression not in self._patterns:
             check_deadline()
             self._patterns[expression] = Pattern(expression.compiled, extent(expression.translated, ()).dies)

@@ -1,4 +1,4 @@
-"""Which part of a constraint knows what a text says."""
+"""Finds the part of a constraint that can parse a text to a value."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["parser_of"]
 
 
 def parser_of(constraint: Constraint) -> Callable[[str], Any] | None:
-    """Return what reads a text as JSON: the one JSONSchema that must hold of the completion. None for none or several.
+    """Return ``parse`` of the only JSONSchema that the completion must satisfy; None if there is none, or several.
 
-    Under ``|`` and ``~`` none must hold.
+    A JSONSchema under ``|`` or ``~`` does not count, because the completion need not satisfy it.
     """
     parts = (part for part in _conjuncts(constraint) if isinstance(part, JSONSchema) and part.on == "completion")
-    found = list(dict.fromkeys(parts))
-    return found[0].parse if len(found) == 1 else None
+    schemas = list(dict.fromkeys(parts))
+    return schemas[0].parse if len(schemas) == 1 else None
 
 
 def _conjuncts(constraint: Constraint) -> Iterator[Constraint]:

@@ -1,4 +1,4 @@
-"""A constraint on a classifier's probability."""
+"""The ``Classifier`` constraint: a threshold for the probability that a text classifier returns."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class Classifier(Constraint):
     side
         ``"above"``: probability > threshold; ``"below"``: probability < threshold.
     too_long
-        What to do with a text beyond the classifier's maximum length: ``"raise"`` CheckFailed, or ``"truncate"``.
+        How to handle a text that exceeds the classifier's maximum length: ``"raise"`` CheckFailed, or ``"truncate"``.
     batch_size
         Texts per forward pass.
     on
         The view of the text that is judged.
     name
-        What reports call it.
+        Label in reports.
 
     Raises
     ------
     ConstraintError
-        If a parameter is invalid, or the model has no such label (seen when the model is loaded: at once for a
-        pipeline, at the first use for a name).
+        If a parameter is invalid, or the model has no such label. A pipeline is checked at once, a model that is given
+        by name when it is first used.
     ModelError
         If the model cannot be loaded.
 
@@ -87,7 +87,7 @@ class Classifier(Constraint):
         )
         require_choice(self.on, VIEWS, "on")
         if not isinstance(self.model, str):
-            self.pipeline  # noqa: B018  # an unknown label is reported here, not at the first text
+            self.pipeline  # noqa: B018  # report an unknown label now, not at the first text
 
     @cached_property
     def pipeline(self) -> Any:
@@ -98,7 +98,7 @@ class Classifier(Constraint):
 
             try:
                 pipe = pipeline("text-classification", model=cached_or_online(pipe))
-            except Exception as error:  # of a file that is damaged: whatever the libraries make of it
+            except Exception as error:  # the libraries raise anything for a damaged file
                 raise ModelError(f"cannot load the classifier {self.model!r}: {first_line(error)}") from None
         labels = [str(name) for name in pipe.model.config.id2label.values()]
         if self.label not in labels:
@@ -109,12 +109,12 @@ class Classifier(Constraint):
 
     @cached_property
     def max_tokens(self) -> int:
-        """The longest input that the classifier takes, in its own tokens, special tokens included."""
+        """The classifier's maximum input length in its own tokens, including special tokens."""
         limits = (
             getattr(self.pipeline.tokenizer, "model_max_length", None),
             getattr(self.pipeline.model.config, "max_position_embeddings", None),
         )
-        # A tokenizer that knows no limit says 10**30, which its own truncation does not take.
+        # A tokenizer without a limit reports 10**30, which its own truncation rejects.
         return min(10**9, *(int(limit) for limit in limits if limit))
 
     def probabilities(self, texts: Sequence[str]) -> list[float]:
@@ -132,24 +132,24 @@ class Classifier(Constraint):
             if longest > self.max_tokens:
                 raise CheckFailed(
                     self.title,
-                    f"got a text of {longest} tokens and takes {self.max_tokens}; set too_long='truncate' or judge a "
-                    "shorter view, e.g. on='last_sentence'",
+                    f"got a text of {longest} tokens, more than its maximum of {self.max_tokens}; set "
+                    "too_long='truncate' or judge a shorter view, e.g. on='last_sentence'",
                 )
         results = self.pipeline(
             list(texts), top_k=None, truncation=True, max_length=self.max_tokens, batch_size=self.batch_size
         )
-        found = [next(float(row["score"]) for row in scores if row["label"] == self.label) for scores in results]
-        for score in found:
-            # Not on the wrong side of the threshold, which ~ would make the right one: on neither.
-            if not math.isfinite(score):
-                what = "NaN" if math.isnan(score) else "an infinite number"
+        probabilities = [next(float(row["score"]) for row in rows if row["label"] == self.label) for rows in results]
+        for probability in probabilities:
+            # This cannot count as a rejection, because under ~ it would count as a pass.
+            if not math.isfinite(probability):
+                what = "NaN" if math.isnan(probability) else "an infinite number"
                 raise CheckFailed(
-                    self.title, f"gave {what} instead of a probability; load its model in float32, or take another"
+                    self.title, f"returned {what} instead of a probability; load its model in float32, or use another"
                 )
-        return found
+        return probabilities
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Score the view of each draw; every part of it must be on the right side of the threshold."""
+        """Score the strings of each draw's view; all of them must be on the right side of the threshold."""
         texts = [view(draw, self.on) for draw in draws]
         unique = list(dict.fromkeys(text for group in texts for text in group))
         scores = dict(zip(unique, self.probabilities(unique), strict=True))
@@ -160,7 +160,7 @@ class Classifier(Constraint):
         ]
 
     def spec(self) -> dict[str, Any]:
-        """Spell a pipeline by its model's name and a hash of its labels and weights; YAML takes names only."""
+        """Return the canonical form. A pipeline appears as its model's name and a hash of its labels and weights."""
         spec = super().spec()
         if not isinstance(self.model, str):
             spec["model"] = f"{self.model.model.config.name_or_path}#{self._weights}"
@@ -168,7 +168,7 @@ class Classifier(Constraint):
 
     @property
     def in_memory(self) -> bool:
-        """Whether the model was given as an object."""
+        """Whether the model is a pipeline object, not a name."""
         return not isinstance(self.model, str)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Constraints from the user's own functions."""
+"""The ``Python`` constraint, which calls a user's function, and the ``constraint`` decorator that creates it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Python", "constraint", "runs_code"]
 
 
 def _require_allowed(function: Any, info: ValidationInfo) -> Any:
-    """Let a file name code only where the caller allows it, wherever in the file it stands."""
+    """Reject a function in a file, at any depth, unless the caller passed ``allow_code=True``."""
     if not (info.context or {}).get("allow_code"):
         raise ValueError(f"names Python code ({short(function)}); pass allow_code=True if you trust the file")
     return function
@@ -33,22 +33,22 @@ def _require_allowed(function: Any, info: ValidationInfo) -> Any:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Python(Constraint):
-    """A user's function judges the text. Usually made with the ``constraint`` decorator.
+    """A user's function judges the text. Usually created with the ``constraint`` decorator.
 
     Parameters
     ----------
     function
-        Takes a string and returns a bool, or ``"module:function"``. With ``batched``, takes a list of strings and
-        returns a list of bools.
+        A function from a string to a bool, or its name as ``"module:function"``. With ``batched``, a function from a
+        list of strings to a list of bools.
     batched
-        Whether the function takes many strings at once.
+        Whether the function judges a list of strings in one call.
     prefix
-        A function from a prefix to a Verdict, or ``"module:function"``. It must be sound: VIOLATED only if no
-        continuation can satisfy the constraint. It sees the completion, so it goes with ``on="completion"`` only.
+        A function from a prefix to a Verdict, or its name as ``"module:function"``. It must be sound: VIOLATED only if
+        no continuation can satisfy the constraint. It receives the completion, so it requires ``on="completion"``.
     on
         The view of the text that is judged.
     name
-        What reports call it.
+        Label in reports.
 
     Raises
     ------
@@ -57,10 +57,10 @@ class Python(Constraint):
 
     Notes
     -----
-    Nothing limits the time that a function takes: it cannot be interrupted safely.
+    There is no time limit for a function, because Python cannot interrupt one safely.
 
-    The digest is that of ``module:function``. A lambda or a nested function has no such name: it cannot be written
-    to YAML and its digest is new in every process.
+    The digest is computed from ``module:function``. A lambda or a nested function has no such name, so it cannot be
+    written to YAML, and its digest differs in every process.
     """
 
     function: Annotated[Callable[..., Any] | str, AfterValidator(_require_allowed), WithJsonSchema({"type": "string"})]
@@ -76,43 +76,43 @@ class Python(Constraint):
 
     def __post_init__(self) -> None:
         require_choice(self.on, VIEWS, "on")
-        require(self.prefix is None or self.on == "completion", "prefix goes with on='completion' only")
-        for given in (self.function,) if self.prefix is None else (self.function, self.prefix):
-            require(isinstance(given, str) or callable(given), f"{given!r} is not a function")
+        require(self.prefix is None or self.on == "completion", "prefix requires on='completion'")
+        for function in (self.function,) if self.prefix is None else (self.function, self.prefix):
+            require(isinstance(function, str) or callable(function), f"{function!r} is not a function")
 
     @cached_property
     def call(self) -> Callable[..., Any]:
-        """The function itself."""
+        """The function, imported if it was given by name."""
         return resolve(self.function)
 
     @cached_property
     def call_prefix(self) -> Callable[[str], Verdict] | None:
-        """The prefix function itself."""
+        """The prefix function, imported if it was given by name."""
         return None if self.prefix is None else resolve(self.prefix)
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Call the function on the view of each draw."""
+        """Call the function on the strings of each draw's view."""
         texts = [view(draw, self.on) for draw in draws]
         flat = [text for group in texts for text in group]
         results = list(self.call(flat)) if self.batched else [self.call(text) for text in flat]
         if len(results) != len(flat):
             raise CheckFailed(self.title, f"returned {len(results)} results for {len(flat)} texts")
         for result in results:
-            # Not truthiness: None from a forgotten return is a bug, not a rejection.
+            # Truthiness is not enough: None from a forgotten return is a bug, not a rejection.
             if not isinstance(result, bool | np.bool_):
                 raise CheckFailed(self.title, f"returned {type(result).__name__} instead of bool")
-        ends = iter(results)
-        return [min([bool(next(ends)) for _ in group]) for group in texts]
+        remaining = iter(results)
+        return [min([bool(next(remaining)) for _ in group]) for group in texts]
 
     def verdict(self, prefix: str, /) -> Verdict:
-        """Ask the prefix function, if there is one."""
+        """Call the prefix function, if there is one."""
         if self.call_prefix is None:
             return Verdict.UNDECIDED
         with uncounted():
             return self.call_prefix(prefix)
 
     def spec(self) -> dict[str, Any]:
-        """Spell functions as ``module:function``."""
+        """Return the canonical form, with functions as ``module:function``."""
         spec = {**super().spec(), "function": self._spell(self.function)}
         if self.prefix is not None:
             spec["prefix"] = self._spell(self.prefix)
@@ -124,13 +124,13 @@ class Python(Constraint):
 
     @property
     def _looks(self) -> bool:
-        """False: a function looks at no clock."""
+        """False: a user's function does not check the time limit."""
         return False
 
     @property
     def in_memory(self) -> bool:
-        """Whether a function cannot be found again by its name."""
-        return not all(given is None or importable(given) for given in (self.function, self.prefix))
+        """Whether a function cannot be imported by its name."""
+        return not all(function is None or importable(function) for function in (self.function, self.prefix))
 
     @cached_property
     def _nonce(self) -> str:
@@ -138,7 +138,7 @@ class Python(Constraint):
 
     @cached_property
     def title(self) -> str:
-        """Its name, or the function's."""
+        """Its name, or the function's name."""
         function = self.function
         if self.name:
             return self.name
@@ -146,12 +146,12 @@ class Python(Constraint):
 
 
 def resolve(function: Callable[..., Any] | str) -> Callable[..., Any]:
-    """Find the function behind ``"module:function"``.
+    """Import a function that is given as ``"module:function"``; return any other function as it is.
 
     Raises
     ------
     ConstraintError
-        If there is none.
+        If it cannot be imported, or is not a function.
     """
     if not isinstance(function, str):
         return function
@@ -159,27 +159,27 @@ def resolve(function: Callable[..., Any] | str) -> Callable[..., Any]:
     if not path:
         raise ConstraintError(f"{function!r} is not of the form 'module:function'")
     try:
-        found: Any = import_module(module)
+        resolved: Any = import_module(module)
         for attribute in path.split("."):
-            found = getattr(found, attribute)
+            resolved = getattr(resolved, attribute)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConstraintError(f"cannot find {function!r}: {error}") from None
-    if isinstance(found, Python):  # the decorator's result stands under the function's name
-        found = resolve(found.function)
-    if not callable(found):
+    if isinstance(resolved, Python):  # a decorated function: its name is bound to the constraint
+        resolved = resolve(resolved.function)
+    if not callable(resolved):
         raise ConstraintError(f"{function!r} is not a function")
-    return found  # type: ignore[no-any-return]
+    return resolved  # type: ignore[no-any-return]
 
 
 def qualified(function: Callable[..., Any] | str) -> str:
-    """Spell a function as ``module:function``."""
+    """Return a function's name as ``module:function``."""
     if isinstance(function, str):
         return function
     return f"{getattr(function, '__module__', '?')}:{getattr(function, '__qualname__', type(function).__name__)}"
 
 
 def importable(function: Callable[..., Any] | str) -> bool:
-    """Whether another process finds this very function under ``module:function``."""
+    """Whether another process can import this function as ``module:function``."""
     if isinstance(function, str):
         return True
     name = qualified(function)
@@ -212,7 +212,7 @@ def constraint(
     on: View = "completion",
     name: str | None = None,
 ) -> Python | Callable[[Callable[..., Any]], Python]:
-    """Make a constraint of a function; see ``Python`` for the parameters.
+    """Turn a function into a constraint. See ``Python`` for the parameters.
 
     Examples
     --------
@@ -230,5 +230,5 @@ def constraint(
 
 
 def runs_code(constraint: Constraint) -> bool:
-    """Return whether judging runs code that is not guardwrap's own, so that nothing limits the time it takes."""
+    """Return whether judging runs code other than guardwrap's own, for which there is no time limit."""
     return not constraint.interruptible

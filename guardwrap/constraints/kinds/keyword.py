@@ -1,4 +1,4 @@
-"""Words and phrases that the text must, or must not, contain."""
+"""The ``Keyword`` constraint: words and phrases that the text must, or must not, contain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Keyword"]
 
 
 _QUICK = 100_000
-"""Characters of the words times characters of the text: comparisons, at most, that take about a millisecond."""
+"""Characters of all words times characters of the text. A search of this size takes about a millisecond at most."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,19 +33,19 @@ class Keyword(TextConstraint):
     words
         One word or phrase, or several.
     match
-        ``"any"``: their occurrences together number at least ``min_count`` and at most ``max_count``;
-        ``"all"``: so do the occurrences of each; ``"none"``: none occurs.
+        ``"any"``: the words occur at least ``min_count`` and at most ``max_count`` times in total; ``"all"``: each
+        word does; ``"none"``: no word occurs.
     case_sensitive
-        Whether case counts.
+        Whether upper and lower case are different.
     whole_words
-        Whether an occurrence must not be part of a longer word.
+        Whether a word counts only if it is not part of a longer one.
     min_count, max_count
-        Limits on the number of non-overlapping occurrences; not with ``"none"``. Without any of them there must be one
-        at least; ``max_count`` alone allows none, too.
+        Inclusive limits on the number of non-overlapping occurrences; not with ``"none"``. Without either, at least
+        one occurrence is required. With ``max_count`` alone, none is required.
     on
         The view of the text that is judged.
     name
-        What reports call it.
+        Label in reports.
 
     Raises
     ------
@@ -71,7 +71,7 @@ class Keyword(TextConstraint):
     kind: Literal["keyword"] = field(default="keyword", kw_only=True)
 
     def __post_init__(self) -> None:
-        # Not a set: its order, and with it the digest, would change from one process to the next.
+        # A set is rejected: its order, and so the digest, would differ from one process to the next.
         require(isinstance(self.words, Sequence), f"words must be a text or a list of texts, not {shown(self.words)}")
         words = (self.words,) if isinstance(self.words, str) else tuple(self.words)
         require(
@@ -83,44 +83,44 @@ class Keyword(TextConstraint):
         for name in ("min_count", "max_count"):
             limit = getattr(self, name)
             require(limit is None or is_count(limit), f"{name}={shown(limit)}: give a whole number of at least 0")
-        if self.min_count == 1 and self.max_count is None:  # as without it: one spelling
+        if self.min_count == 1 and self.max_count is None:  # the default; one canonical form means one digest
             object.__setattr__(self, "min_count", None)
         counted = self.min_count is not None or self.max_count is not None
-        require(not (self.match == "none" and counted), "min_count and max_count do not go with match='none'")
+        require(not (self.match == "none" and counted), "min_count and max_count cannot be used with match='none'")
         if self.max_count is not None and self.least > self.max_count:
             raise Unsatisfiable(f"min_count={self.min_count} exceeds max_count={self.max_count}")
         require_choice(self.on, VIEWS, "on")
-        size = ITEMS_OF_ANY * len(words) if self.match == "all" else 0  # an expression each
+        size = ITEMS_OF_ANY * len(words) if self.match == "all" else 0  # each word becomes an expression
         count_items(sum(map(len, words)) + size, "words have")
-        self.compiled  # noqa: B018  # here, not at the first text: it takes its time
+        self.compiled  # noqa: B018  # compile now, so that the first text does not wait for it
 
     @property
     def least(self) -> int:
-        """How many occurrences there must be."""
+        """The number of occurrences that are required."""
         return (1 if self.max_count is None else 0) if self.min_count is None else self.min_count
 
     @cached_property
     def compiled(self) -> tuple[regex.Pattern[str], ...]:
-        """One expression for each word; for ``any`` and ``none`` a single one for all of them."""
+        """For ``"all"`` one expression per word; for ``"any"`` and ``"none"`` one expression for all words."""
         flags = regex.VERSION0 | (0 if self.case_sensitive else regex.IGNORECASE)
         edge, end = (r"(?<!\w)", r"(?!\w)") if self.whole_words else ("", "")
-        # Longest first: where one word begins another, the longer one is the occurrence.
+        # Longest first, so that where one word begins another, the longer one is counted.
         words = [_escaped(word) for word in sorted(self.words, key=len, reverse=True)]
         groups = words if self.match == "all" else ["|".join(words)]
         return tuple(regex.compile(f"{edge}(?:{group}){end}", flags, cache_pattern=False) for group in groups)
 
     def counts(self, text: str, end: int) -> list[int]:
         """Count the occurrences that end at or before ``end``."""
-        # Few words in a short text are found in less time than it takes to look at the clock.
-        found = matches if self._characters * len(text) > _QUICK else regex.Pattern.finditer
-        return [sum(match.end() <= end for match in found(pattern, text)) for pattern in self.compiled]
+        # A few words in a short text are found in less time than it takes to check the time limit.
+        find = matches if self._characters * len(text) > _QUICK else regex.Pattern.finditer
+        return [sum(match.end() <= end for match in find(pattern, text)) for pattern in self.compiled]
 
     @cached_property
     def _characters(self) -> int:
         return sum(map(len, self.words))
 
     def holds(self, text: str) -> bool:
-        """Count in one string."""
+        """Count the occurrences in one string."""
         counts = self.counts(text, len(text))
         if self.match == "none":
             return not any(counts)
@@ -128,7 +128,7 @@ class Keyword(TextConstraint):
         return all(self.least <= count <= most for count in counts)
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Occurrences never go away, once the character after a whole word is known."""
+        """Judge by the occurrences that are certain: a whole word counts once the character after it is known."""
         if self.prefixing:
             return Verdict.UNDECIDED
         counts = self.counts(prefix, len(prefix) - (1 if self.whole_words else 0))
@@ -140,28 +140,28 @@ class Keyword(TextConstraint):
 
     @cached_property
     def prefixing(self) -> bool:
-        """Whether counts may fall as the text goes on: a longer word swallowing occurrences of shorter ones.
+        """Whether counts may fall when text is added, because a longer word replaces occurrences of shorter ones.
 
-        Presence is never in doubt, so this matters only where occurrences are counted.
+        This matters only where occurrences are counted: that some word occurs stays true.
         """
         counted = self.match == "any" and (self.least > 1 or self.max_count is not None)
         words = list(self.words)
         if counted and len(words) * sum(map(len, words)) > MAX_WORD_PAIRS:
             return True
-        if not self.case_sensitive:  # to the regex module, I matches i, which matches İ, and ı, which does not match i
+        if not self.case_sensitive:  # in the regex module, I matches i and ı, and i matches İ, but ı does not match i
             words = [word.replace("İ", "i").replace("ı", "i").casefold() for word in words]
         return counted and any(a != b and a in b for a in words for b in words)
 
     @cached_property
     def folded(self) -> frozenset[str]:
-        """Its words, spelt the same only where they are found in the very same texts.
+        """The words in a form that is equal for two words only if they occur in exactly the same texts.
 
-        Not so for I and i (ı matches the first only), and not for ß and ss.
+        This keeps apart I and i (ı matches only the first), and ß and ss.
         """
         return frozenset(self.words if self.case_sensitive else map(lower_ascii, self.words))
 
     def excludes(self, other: Constraint) -> str | None:
-        """Why another constraint contradicts this one, where that is plain to see."""
+        """Return why another constraint contradicts this one; None if that is not plain."""
         if not isinstance(other, Keyword) or self.on != other.on or other.match != "none":
             return None
         if (self.case_sensitive, self.whole_words) != (
@@ -175,11 +175,14 @@ class Keyword(TextConstraint):
 
 
 def _escaped(word: str) -> str:
-    """Spell a word as an expression; long ones in pieces, with something between them that always holds."""
+    """Return an expression for a word. Long words are split, with an always-true assertion between the pieces.
+
+    ``compile_pattern`` rejects longer runs of fixed characters, because ``regex`` takes cubic time for them.
+    """
     step = MAX_FIXED // 2
     return "(?!(?!))".join(regex.escape(word[i : i + step]) for i in range(0, len(word), step))
 
 
 def lower_ascii(word: str) -> str:
-    """Turn A to Z, but for I, into small letters."""
+    """Convert A to Z, except I, to lower case."""
     return "".join(char.lower() if char.isascii() and char != "I" else char for char in word)

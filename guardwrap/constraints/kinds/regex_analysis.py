@@ -1,8 +1,7 @@
-"""What a regular expression allows one to say about prefixes.
+"""Compiles regular expressions within limits, and decides which prefix verdicts are sound for each.
 
-Two questions, answered by parsing with the standard library's own parser and looking at each operation. Anything
-that is not known to be safe, any construct that the ``regex`` module reads differently from ``re`` included, gets
-the cautious answer.
+The analysis parses an expression with the standard library's parser and looks at every operation. Whatever is not known
+to be safe gets the cautious answer, including each construct that the ``regex`` module reads differently from ``re``.
 """
 
 from __future__ import annotations
@@ -31,30 +30,31 @@ _BEGINNINGS = {op.AT_BEGINNING, op.AT_BEGINNING_STRING}
 _ENDS = {op.AT_END, op.AT_END_STRING}
 _OUTER = _BEGINNINGS | _ENDS
 _REPEATS = {op.MAX_REPEAT, op.MIN_REPEAT}
-# `regex` reads {e<=1} as fuzzy matching and [[ ... ]] or [:alpha:] in its own way; `re` sees literals.
+# `regex` gives {e<=1}, [[ ... ]] and [:alpha:] special meanings, where `re` sees literal characters.
 _FOREIGN = re.compile(r"\{(?!\d*,?\d*\})|\[\[|\[:|&&|\|\||--|~~")
 
 _TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,\d*)?\}|.", re.DOTALL)
 
-# What a backslash and a letter or digit become between quotes that read them first, and nobody writes outside a set.
+# Control characters that double quotes make of \b and of \1 to \7. Nobody writes them in an expression on purpose.
 _LOST = {"\b": r"\b"} | {chr(digit): rf"\{digit}" for digit in range(1, 8)}
 
-# Where a compiled expression keeps the fixed text that every match has. It makes a table of it when it first searches,
-# without a look at the clock.
+# Index, in a compiled expression's pickled data, of the fixed text that every match contains. At the first search
+# `regex` builds a table from this text, which no timeout interrupts, so its length is limited.
 _REQUIRED = 8
 
 _ALONE = threading.Lock()
 
 
 class _Unknown(Exception):
-    """The expression has something that is not known to be safe."""
+    """The expression contains an operation that is not known to be safe."""
 
 
 @contextmanager
 def filtered_warnings(action: Literal["ignore", "error"], message: str = "") -> Iterator[None]:
-    """Ignore warnings that begin like this, or raise them, for a moment.
+    """Ignore warnings whose message begins with ``message``, or raise them as errors, within the context.
 
-    The filters are those of the whole process: two threads at once would each put back what the other had set.
+    A lock is held meanwhile. Warning filters belong to the whole process, so two threads at once would each restore
+    what the other had set.
     """
     with _ALONE, warnings.catch_warnings():
         warnings.filterwarnings(action, message)
@@ -69,9 +69,9 @@ def compile_pattern(pattern: str, flags: Sequence[str] = (), *, spelling: str | 
     pattern
         The expression.
     flags
-        Names of flags.
+        Names of flags, such as ``"ignorecase"``.
     spelling
-        How its author wrote it, where ``pattern`` was made of that.
+        The expression as its author wrote it, for messages, if ``pattern`` is a translation.
 
     Raises
     ------
@@ -82,21 +82,21 @@ def compile_pattern(pattern: str, flags: Sequence[str] = (), *, spelling: str | 
     shown = quoted(spelling[:80])
     if spelling.count("[") > MAX_SETS:
         raise ConstraintError(f"regular expression {shown} has more than {MAX_SETS} '['; write fewer sets")
-    # Long sets cost by the character, as much as two of them were an item.
-    count_items(max(_items(pattern), len(pattern) // 2), f"regular expression {shown} repeats")
+    # A long set costs about as much as one item for every two of its characters.
+    count_items(max(_items(pattern), len(pattern) // 2), f"regular expression {shown} expands to")
     tokens = () if _LOST.keys().isdisjoint(spelling) else map(re.Match.group, _TOKENS.finditer(spelling))
     if lost := next((token for token in tokens if token in _LOST), None):
         raise ConstraintError(
-            f"regular expression {shown} has the control character U+{ord(lost):04X}, as which {_LOST[lost]} is read "
-            rf"between double quotes: write it between single quotes (YAML), as r'...' (Python) or with two \ (JSON); "
-            rf"to look for the control character itself, write \x{ord(lost):02x}, with its backslash"
+            f"regular expression {shown} contains the control character U+{ord(lost):04X}, which double quotes make of "
+            rf"{_LOST[lost]}: use single quotes (YAML), r'...' (Python) or two backslashes (JSON); "
+            rf"to match the control character itself, write \x{ord(lost):02x} with its backslash"
         )
     bits = regex.VERSION0
     for flag in flags:
         bits |= getattr(regex, flag.upper())
     try:
-        # Not cached: the module tidies its cache with the global random numbers, which are the user's.
-        with filtered_warnings("ignore"):  # deprecations that concern the expression's author, not its user
+        # Not cached, because the module shrinks its cache with the global random generator, which is the user's.
+        with filtered_warnings("ignore"):  # deprecation warnings concern the expression's author, not its user
             compiled = regex.compile(pattern, bits, cache_pattern=False)
     except Exception as error:  # regex.error, but also OverflowError, RecursionError, ValueError, KeyError …
         position = getattr(error, "pos", None)
@@ -105,13 +105,13 @@ def compile_pattern(pattern: str, flags: Sequence[str] = (), *, spelling: str | 
         raise ConstraintError(f"invalid regular expression {shown}{where}: {reason[:200]}") from None
     if len(compiled._pickled_data[_REQUIRED]) > MAX_FIXED:
         raise ConstraintError(
-            f"regular expression {shown} needs more than {MAX_FIXED} fixed characters in a row; a Keyword takes them"
+            f"regular expression {shown} requires more than {MAX_FIXED} fixed characters in a row; use a Keyword"
         )
     return compiled
 
 
 def _items(pattern: str) -> int:
-    """How many items the expression has when its fixed repeats are written out; about, and rather more than less."""
+    """Estimate how many items the expression has once its fixed repeats are expanded. Errs on the high side."""
     sizes, last = [0], 0
     for token in _TOKENS.finditer(pattern):
         text = token.group()
@@ -133,19 +133,20 @@ def _items(pattern: str) -> int:
 
 
 class Extent(NamedTuple):
-    """What is known of an expression's matches in texts that go on.
+    """What is known about an expression's matches in a text that is still growing.
 
     Parameters
     ----------
     lookahead
-        With the value w, a match of a search that ends at least w characters before the end of a prefix is a match
-        in every text that begins with the prefix. None where no such number is known.
+        The number w such that a match that ends at least w characters before the end of a prefix is also a match in
+        every text that begins with the prefix. None if no such number is known.
     widest
-        The most characters that a match can have; None where there is no limit, or none that is known.
+        The length of the longest possible match, in characters. None if there is no limit, or it is not known.
     only_consumes
-        Whether the expression has no zero-width assertion, so that a failed partial match means a dead prefix.
+        Whether the expression has no zero-width assertion, so that a failed partial match proves that no text
+        beginning with the prefix matches.
     dies
-        Whether a failed partial search means that no text that begins with the prefix has a match.
+        Whether a failed partial search proves that no text beginning with the prefix has a match.
     """
 
     lookahead: int | None = None
@@ -155,7 +156,7 @@ class Extent(NamedTuple):
 
 
 def extent(pattern: str, flags: Sequence[str]) -> Extent:
-    """Return what is known of an expression's matches, by its flags' names."""
+    """Return what is known about the matches of an expression with these flags (names, such as ``"ignorecase"``)."""
     parsed = _parse(pattern, flags)
     if parsed is None:
         return Extent()
@@ -163,8 +164,9 @@ def extent(pattern: str, flags: Sequence[str]) -> Extent:
     widest = width if width < MAX_ITEMS else None
     operations = list(_flatten(parsed, parsed.state.flags))
     only_consumes = all(code in _CONSUMING for code, _, _ in operations)
-    # What is true at the beginning of a text stays so. At its end, what asks for the end fails only where it fails in
-    # every text that goes on, but it must have the last word: a group that cannot be entered again would rely on it.
+    # The answers of ^ and \A never change as a text grows. A $ or \Z that comes last fails in a partial search only if
+    # it fails in every longer text too. An earlier one may match at the end of the prefix, inside a group whose other
+    # branches are then never tried, although a longer text needs them: see ^(?>$|\n)b.
     plain = all(code in _CONSUMING or (code is op.AT and argument in _OUTER) for code, argument, _ in operations)
     dies = plain and sum(code is op.AT and argument in _ENDS for code, argument, _ in operations) == _last_words(parsed)
     try:
@@ -175,7 +177,7 @@ def extent(pattern: str, flags: Sequence[str]) -> Extent:
 
 
 def _last_words(parsed: Any) -> int:
-    """How often the expression asks for the end of the text in its last place."""
+    """Count the assertions of the end of the text that come last in the expression, in any of its branches."""
     if not len(parsed):
         return 0
     code, argument = parsed[-1]
@@ -193,7 +195,7 @@ def _parse(pattern: str, flags: Sequence[str]) -> Any:
     for flag in flags:
         bits |= getattr(re, flag.upper())
     try:
-        with filtered_warnings("error", "Possible "):  # "possible nested set": the two modules would differ
+        with filtered_warnings("error", "Possible "):  # "Possible nested set": `re` and `regex` read it differently
             parsed = parser.parse(pattern, bits)
             parsed.getwidth()
             return parsed
@@ -202,7 +204,7 @@ def _parse(pattern: str, flags: Sequence[str]) -> Any:
 
 
 def _flatten(parsed: Iterable[tuple[Any, Any]], flags: int) -> Iterable[tuple[Any, Any, int]]:
-    """Yield the operations that are not mere structure, each with the flags that hold for it."""
+    """Yield the operations inside groups, branches and repeats, each with the flags that apply to it."""
     for code, argument in parsed:
         if code is op.BRANCH:
             for branch in argument[1]:
@@ -217,7 +219,7 @@ def _flatten(parsed: Iterable[tuple[Any, Any]], flags: int) -> Iterable[tuple[An
 
 
 def _reach(code: Any, argument: Any, flags: int) -> int:
-    """How far beyond its own position an operation looks."""
+    """Return how many characters beyond its own position an operation looks at; raise ``_Unknown`` if not known."""
     if code in _CONSUMING or code is op.GROUPREF:
         return 0
     if code is op.AT:
@@ -246,25 +248,26 @@ _CATEGORIES = {
     op.CATEGORY_WORD: r"\w",
     op.CATEGORY_NOT_WORD: r"\W",
 }
-_MOST_CHARACTERS = 4096  # more of them are not told apart, which takes up to 0.1 s
-_MOST_SETS = 100  # different ones in an expression; one with more is not looked at
+_MOST_CHARACTERS = 4096  # the most characters that are sorted into groups, which takes up to 0.1 s
+_MOST_SETS = 100  # the most different sets of characters in an expression that is analyzed
 
 
 @lru_cache(1024)
 def character_kinds(pattern: str, flags: tuple[str, ...], partial: bytes) -> str | None:
-    """Return one character of each kind that an expression tells apart, of those that begin with these bytes.
+    """Group the characters that begin with these bytes by how an expression treats them; return one of each group.
 
     Parameters
     ----------
     pattern, flags
-        An expression that only consumes characters.
+        An expression that only consumes characters, and the names of its flags.
     partial
         The first bytes of a character of several bytes, without the last one.
 
     Returns
     -------
     str or None
-        None if the expression has too many different sets of characters, or one with some of very many characters.
+        None if the expression has more than 100 different sets of characters, or if more than 4096 characters begin
+        with these bytes and one of the sets contains some of them.
     """
     sets = _sets(pattern, flags)
     if sets is None:
@@ -286,7 +289,7 @@ def character_kinds(pattern: str, flags: tuple[str, ...], partial: bytes) -> str
 
 @lru_cache(64)
 def _sets(pattern: str, flags: tuple[str, ...]) -> list[Any] | None:
-    """Compile each set of characters in an expression; a single character is a set as well."""
+    """Compile each set of characters in an expression; a single character counts as a set."""
     parsed = _parse(pattern, flags)
     if parsed is None:
         return None
@@ -303,7 +306,7 @@ def _sets(pattern: str, flags: tuple[str, ...]) -> list[Any] | None:
 
 
 def _source(code: Any, argument: Any) -> str:
-    """Spell an operation that consumes one character as an expression."""
+    """Return an operation that consumes one character as an expression."""
     if code is op.ANY:
         return "."
     items = argument if code is op.IN else [(op.LITERAL, argument)]

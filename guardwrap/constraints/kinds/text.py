@@ -1,4 +1,4 @@
-"""Constraints on the text itself: regular expressions, lengths, and how it ended."""
+"""Regular expressions, lengths and how a text ended; ``TextConstraint``, the base of constraints on one string."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Unit = Literal["characters", "words", "sentences", "lines", "tokens"]
 
 
 def require_choice(value: object, choices: tuple[str, ...], field_name: str) -> None:
-    """Raise ConstraintError, with the nearest valid spelling, unless a value is one of the choices."""
+    """Raise ConstraintError, which suggests the nearest choice, unless a value is one of the choices."""
     require(
         value in choices,
         f"{field_name}={value!r} is not one of {', '.join(choices)}{nearest(value, choices)}",
@@ -43,29 +43,30 @@ def require_choice(value: object, choices: tuple[str, ...], field_name: str) -> 
 
 
 class TextConstraint(Constraint):
-    """A constraint that judges one string at a time, through a view of the draw.
+    """A constraint that judges one string at a time, selected by a view of the draw.
 
-    Every part that the view yields must hold. Subclasses give ``holds`` and, where it can be sound, ``prefix_verdict``.
-    What these take counts towards the seconds that all parts of a constraint together may spend on one text.
+    Every string that the view selects must hold. Subclasses implement ``holds`` and, where it can be sound,
+    ``prefix_verdict``. Their time counts towards the limit of ``CHECK_SECONDS`` that all parts of a constraint share
+    for one text.
     """
 
     on: View
     way_out: ClassVar[str] = ""
-    """What to do where something exceeds a limit of its own."""
+    """Advice that the error message ends with when a string exceeds the constraint's own time limit."""
 
     @abstractmethod
     def holds(self, text: str) -> bool:
         """Judge one whole string."""
 
     def fault(self, text: str) -> str:
-        """Say what is wrong with a string that does not hold, in a few words; "" where the title says it all.
+        """Return what is wrong with a string that does not hold, in a few words; "" if the title says enough.
 
-        It may quote the string: so it is for whoever gave the text, and no error or report has it.
+        It may quote the string, so show it only to the person who supplied the text. Errors and reports leave it out.
         """
         return ""
 
     def fault_of(self, draw: Draw) -> str:
-        """Say what is wrong with a draw that was rejected: with the first part of its view that does not hold."""
+        """Return what is wrong with a rejected draw: the fault of the first string of its view that does not hold."""
         try:
             with charged(draw):
                 return next((self.fault(text) for text in view(draw, self.on) if not self.holds(text)), "")
@@ -73,11 +74,11 @@ class TextConstraint(Constraint):
             return ""
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Judge a prefix of the string that ``holds`` will see."""
+        """Judge a prefix of the string that ``holds`` receives when the text is complete."""
         return Verdict.UNDECIDED
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Judge the view of each draw."""
+        """Judge the strings of each draw's view."""
         return [self._holds(draw) for draw in draws]
 
     def _holds(self, draw: Draw) -> bool:
@@ -91,13 +92,13 @@ class TextConstraint(Constraint):
             reason = f"took more than {limit.seconds:g} s on {text}{self.way_out}"
             if limit.shared:
                 reason = (
-                    f"was at work when the {limit.seconds:g} s that all parts together may take on {text} were over; "
-                    "make it simpler, or the texts shorter"
+                    f"was running when the {limit.seconds:g} s that all parts together may spend on {text} ran out; "
+                    "simplify it, or shorten the texts"
                 )
             raise CheckFailed(self.title, reason) from None
 
     def verdict(self, prefix: str, /) -> Verdict:
-        """Judge what is settled of the view; VIOLATED as soon as one settled part fails."""
+        """Judge the strings of the view that can no longer change; VIOLATED as soon as one of them fails."""
         try:
             with time_limit(VERDICT_SECONDS):
                 return self.prefix_verdict(prefix) if self.on == "completion" else self._settled_verdict(prefix)
@@ -109,7 +110,7 @@ class TextConstraint(Constraint):
         try:
             if not all(self.holds(text) for text in parts):
                 return Verdict.VIOLATED
-        except CheckFailed:  # the final check will say so
+        except CheckFailed:  # the check of the whole text raises it again
             return Verdict.UNDECIDED
         return Verdict.SATISFIED if parts and self.on == "first_sentence" else Verdict.UNDECIDED
 
@@ -123,18 +124,18 @@ class Regex(TextConstraint):
     pattern
         The expression.
     match
-        ``"search"``: somewhere; ``"fullmatch"``: from end to end.
+        ``"search"``: the match may be anywhere; ``"fullmatch"``: it must cover the whole text.
     flags
         Any of ``"ignorecase"``, ``"multiline"``, ``"dotall"``, ``"verbose"``, ``"ascii"``.
     checksum
         ``"luhn"``: a match counts only if its digits pass the Luhn check (ISO/IEC 7812-1).
     timeout
-        Seconds that one match may take, at most 2: all parts of a constraint together have no more for one text.
-        Beyond them the check raises CheckFailed.
+        Limit in seconds for one match, at most 2 (the limit for all parts of a constraint together on one text). If
+        it is exceeded, the check raises CheckFailed.
     on
         The view of the text that is judged.
     name
-        What reports call it.
+        Label in reports.
 
     Raises
     ------
@@ -143,9 +144,10 @@ class Regex(TextConstraint):
 
     Notes
     -----
-    Prefix verdicts are given where they are sound: in a search, a match that no later character can undo; in a
-    full match, a prefix that begins no match. Expressions outside the subset that ``patterns`` understands stay
-    UNDECIDED, and so does a prefix that takes more than 0.05 s to judge, all parts together.
+    A prefix verdict is given where it is sound: SATISFIED for a search whose match no later character can undo,
+    VIOLATED for a full match that no text beginning with the prefix can have. A prefix stays UNDECIDED if the
+    expression is outside the subset that ``regex_analysis`` understands, or if all parts together take more than
+    0.05 s to judge it.
 
     Examples
     --------
@@ -167,20 +169,20 @@ class Regex(TextConstraint):
     def __post_init__(self) -> None:
         require(isinstance(self.pattern, str), f"pattern must be a string, not {shown(self.pattern)}")
         require_choice(self.match, ("search", "fullmatch"), "match")
-        given: Any = self.flags
-        require(isinstance(given, str | Iterable), f"flags must be a list, not {shown(given)}")
-        flags = (given,) if isinstance(given, str) else tuple(given)
+        flags: Any = self.flags
+        require(isinstance(flags, str | Iterable), f"flags must be a list, not {shown(flags)}")
+        flags = (flags,) if isinstance(flags, str) else tuple(flags)
         for flag in flags:
             require_choice(flag, get_args(Flag), "flags")
         object.__setattr__(self, "flags", tuple(sorted(set(flags))))
         require(self.checksum in (None, "luhn"), f"checksum={self.checksum!r} is not luhn")
-        require(self.checksum is None or self.match == "search", "checksum goes with match='search' only")
+        require(self.checksum is None or self.match == "search", "checksum requires match='search'")
         in_range = is_number(self.timeout) and 0 < self.timeout <= CHECK_SECONDS
-        most = f"{CHECK_SECONDS:g}, which is what judging one text may take"
+        most = f"{CHECK_SECONDS:g}, the limit for judging one text"
         require(in_range, f"timeout must be seconds above 0, and at most {most}; rewrite an expression that needs more")
         object.__setattr__(self, "timeout", float(self.timeout))
         require_choice(self.on, VIEWS, "on")
-        # An invalid expression is reported here, not at the first text, and what takes time is done here.
+        # Compile here, so that an invalid or expensive expression is noticed now and not at the first text.
         with about("pattern"):
             self.compiled, self.extent  # noqa: B018
 
@@ -191,51 +193,51 @@ class Regex(TextConstraint):
 
     @cached_property
     def extent(self) -> regex_analysis.Extent:
-        """What is known of its matches in texts that go on."""
+        """What is known about matches in a text that is still growing."""
         return regex_analysis.extent(self.pattern, self.flags)
 
     @property
     def lookahead(self) -> int | None:
-        """How many characters beyond a match can decide about it; None where that is not known."""
+        """How many characters after a match can still undo it; None if not known."""
         return self.extent.lookahead
 
     @property
     def reach(self) -> int | None:
-        """How many characters from the start of a match decide about its extent; None where that is not known."""
+        """How many characters from the start of a match decide where it ends; None if not known."""
         widest, lookahead = self.extent.widest, self.lookahead
         return None if widest is None or lookahead is None else widest + lookahead
 
     @property
     def consuming(self) -> bool:
-        """Whether the expression only consumes characters, so that partial matching is sound."""
+        """Whether the expression has no zero-width assertion, so that partial matching is sound."""
         return self.extent.only_consumes
 
     def spelled_with(self, partial: bytes, /) -> str | None:
-        """Return one character of each kind that the expression tells apart, in a full match that only consumes."""
-        known = self.match == "fullmatch" and self.consuming and self.on == "completion"
-        return regex_analysis.character_kinds(self.pattern, tuple(self.flags), partial) if known else None
+        """Return one character of each group that the expression treats alike; None unless ``consuming`` full match."""
+        applies = self.match == "fullmatch" and self.consuming and self.on == "completion"
+        return regex_analysis.character_kinds(self.pattern, tuple(self.flags), partial) if applies else None
 
     def holds(self, text: str) -> bool:
         """Match one string."""
         if self.checksum:
-            found = matches(self.compiled, text, most=self.timeout, overlapped=True)
-            return any(luhn(match.group()) for match in found)
+            candidates = matches(self.compiled, text, most=self.timeout, overlapped=True)
+            return any(luhn(match.group()) for match in candidates)
         return within(getattr(self.compiled, self.match), text, most=self.timeout) is not None
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Settled match, or dead prefix."""
+        """Return SATISFIED for a match that cannot be undone, VIOLATED for a prefix that cannot become a full match."""
         if self.match == "fullmatch":
             dead = self.consuming and not within(self.compiled.fullmatch, prefix, most=self.timeout, partial=True)
             return Verdict.VIOLATED if dead else Verdict.UNDECIDED
         if self.checksum is None and self.lookahead is not None:
             last = len(prefix) - self.lookahead
-            found = matches(self.compiled, prefix, most=self.timeout, overlapped=True)
-            return Verdict.SATISFIED if any(match.end() <= last for match in found) else Verdict.UNDECIDED
+            candidates = matches(self.compiled, prefix, most=self.timeout, overlapped=True)
+            return Verdict.SATISFIED if any(match.end() <= last for match in candidates) else Verdict.UNDECIDED
         if self.checksum and self.reach is not None:
-            # One more digit can make the match longer and its checksum wrong, so its extent must be settled too.
+            # One more digit can make the match longer and its checksum wrong, so the match's end must be settled too.
             last = len(prefix) - self.reach
-            found = matches(self.compiled, prefix, most=self.timeout, overlapped=True)
-            settled = any(match.start() <= last and luhn(match.group()) for match in found)
+            candidates = matches(self.compiled, prefix, most=self.timeout, overlapped=True)
+            settled = any(match.start() <= last and luhn(match.group()) for match in candidates)
             return Verdict.SATISFIED if settled else Verdict.UNDECIDED
         return Verdict.UNDECIDED
 
@@ -249,19 +251,19 @@ def luhn(text: str) -> bool:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Length(TextConstraint):
-    """The text is neither shorter nor longer than given.
+    """The length of the text is between two limits.
 
     Parameters
     ----------
     min, max
-        Limits, inclusive; None is no limit.
+        Limits, inclusive; None means no limit.
     unit
         ``"characters"`` (code points), ``"words"`` (separated by white space), ``"sentences"``, ``"lines"``, or
-        ``"tokens"`` (of the attempt, the end-of-sequence token included; on the completion only).
+        ``"tokens"`` (of the attempt, including the end-of-sequence token; only with ``on="completion"``).
     on
         The view of the text that is judged.
     name
-        What reports call it.
+        Label in reports.
 
     Raises
     ------
@@ -286,10 +288,10 @@ class Length(TextConstraint):
             raise Unsatisfiable(f"Length min={self.min} exceeds max={self.max}")
         require_choice(self.unit, get_args(Unit), "unit")
         require_choice(self.on, VIEWS, "on")
-        require(self.unit != "tokens" or self.on == "completion", "unit='tokens' goes with on='completion' only")
+        require(self.unit != "tokens" or self.on == "completion", "unit='tokens' requires on='completion'")
 
     def measure(self, text: str) -> int:
-        """Count the units of one string. Never falls as the string goes on."""
+        """Count the units of one string. The count never falls when text is added at the end."""
         if self.unit == "characters":
             return len(text)
         if self.unit == "words":
@@ -305,22 +307,22 @@ class Length(TextConstraint):
         return self.within(self.measure(text))
 
     def fault(self, text: str) -> str:
-        """Say how long it is, and how long it may be."""
+        """Return how long the string is, and the limits."""
         if self.unit == "tokens":
             return ""
         limits = [f"at {word} {most}" for word, most in (("least", self.min), ("most", self.max)) if most is not None]
         return f"has {counted(self.measure(text), self.unit[:-1])}, not {' and '.join(limits)}"
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Measure the view, or the tokens of the attempt."""
+        """Measure the strings of the view, or count the tokens of the attempt."""
         if self.unit != "tokens":
             return super().check(draws)
         if any(draw.text and not draw.token_ids for draw in draws):
-            raise CheckFailed(self.title, "counts tokens, and a plain text has none; judge it in another unit")
+            raise CheckFailed(self.title, "counts tokens, but a plain text has none; use another unit")
         return [self.within(len(draw.token_ids)) for draw in draws]
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Too long stays too long; long enough stays long enough."""
+        """Return VIOLATED for a prefix that is too long, SATISFIED for one that is long enough if there is no max."""
         if self.unit == "tokens":
             return Verdict.UNDECIDED
         count = self.measure(prefix)
@@ -329,7 +331,7 @@ class Length(TextConstraint):
         return Verdict.SATISFIED if self.within(count) else Verdict.UNDECIDED
 
     def excludes(self, other: Constraint) -> str | None:
-        """Why another constraint contradicts this one, where that is plain to see."""
+        """Return why another constraint contradicts this one; None if that is not plain."""
         if not isinstance(other, Length) or (self.unit, self.on) != (other.unit, other.on):
             return None
         if self.min is not None and other.max is not None and self.min > other.max:
@@ -344,12 +346,12 @@ class Finished(Constraint):
     Parameters
     ----------
     name
-        What reports call it.
+        Label in reports.
     """
 
     name: str | None = field(default=None, kw_only=True)
     kind: Literal["finished"] = field(default="finished", kw_only=True)
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Look at how the attempts ended."""
+        """Return whether each attempt ended by itself."""
         return [draw.finished for draw in draws]

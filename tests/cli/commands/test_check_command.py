@@ -89,7 +89,7 @@ def test_check_notes_what_is_valid_and_perhaps_not_meant(tmp_path):
         "'brief' counts tokens, which texts have only when they are drawn; it judges none here",
         "'minlength' in 'drink' is no keyword of JSON Schema and says nothing (did you mean 'minLength'?)",
         "'propertys' in 'drink' is no keyword of JSON Schema and says nothing (did you mean 'properties'?)",
-        "'prefixItems' in 'older' says nothing: it is no keyword of draft 7, which $schema declares, "
+        "'prefixItems' in 'older' says nothing: it is not a keyword of draft 7, which $schema declares, "
         "but of draft 2020-12 and later",
         "'tea, coffee' is one phrase; for several words write a list: [tea, coffee]",
     ]

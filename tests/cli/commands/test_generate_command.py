@@ -317,7 +317,7 @@ def test_a_named_pipe_is_no_file_of_settings(tmp_path):
         ("train", "pipe.yaml", "-o", "out"),
         ("evaluate", "pipe.yaml", "-o", "out"),
     ):
-        assert_one_line(run(*args), "cannot read 'pipe.yaml': it is a named pipe, and a file is needed")
+        assert_one_line(run(*args), "cannot read 'pipe.yaml': it is a named pipe; give a regular file")
     (tmp_path / "results").mkdir()
     for file in ("result.json", "curve.jsonl", "evaluation.json"):
         os.mkfifo(tmp_path / "results" / file)

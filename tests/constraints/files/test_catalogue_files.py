@@ -1,4 +1,4 @@
-"""The ready-made constraint files: each judges its own examples right, aborts early where it can, and is sound."""
+"""The ready-made constraint files: each agrees with its examples, aborts early where it can, and is sound."""
 
 import time
 from dataclasses import replace
@@ -19,9 +19,9 @@ from guardwrap.errors import CheckFailed, UnknownName
 from guardwrap.outcomes import Draw
 
 NAMES = catalogue_names()
-# Its examples need a model; everything else is judged by rules.
+# The examples of this file need a model; all other files are judged by rules.
 RULES = [name for name in NAMES if name != "positive-ending"]
-# Every violation of these is settled by characters already written.
+# In these files, every violation is certain as soon as its characters are written.
 BANS = [
     "no-contact-details",
     "no-markdown",
@@ -50,7 +50,7 @@ def misjudged(file: ConstraintFile) -> list[str]:
 
 
 def unsound(constraint: Constraint, text: str) -> list[str]:
-    """Continuations that contradict a verdict on a prefix of the text."""
+    """Return continuations that contradict a verdict on a prefix of the text."""
     wrong, seen = [], set()
     for end in range(len(text) + 1):
         verdict = constraint.verdict(text[:end])
@@ -121,7 +121,7 @@ def test_the_check_of_examples_can_fail(name):
 def test_every_part_rejects_some_example(name):
     file = load(name)
     blamed = {judgement.blame for judgement in judge(file.constraint, [attempt(text) for text in file.rejects])}
-    # A plain text counts as finished, so no example can show that part.
+    # A plain text counts as finished, so no example can be rejected by that part.
     assert blamed == {part.title for part in file.constraint.parts if not isinstance(part, Finished)}
 
 
@@ -153,7 +153,7 @@ def test_a_ban_aborts_early(name):
     file = load(name)
     for text in file.rejects:
         assert file.constraint.verdict(text + MORE) is Verdict.VIOLATED, text
-    # Not because of what was added.
+    # The added text must not be the reason.
     for text in file.accepts:
         assert file.constraint.accepts(text + MORE), text
         assert file.constraint.verdict(text + MORE) is not Verdict.VIOLATED, text
@@ -204,13 +204,13 @@ def test_an_attempt_that_was_cut_off_is_rejected(name):
 def test_cards_have_13_to_19_digits_and_a_check_digit(start, length):
     constraint = load("no-payment-cards").constraint
     body = (start + "01928374655647382910")[: length - 1]
-    # ISO/IEC 7812-1, written out: from the right, every second digit doubled, the check digit not.
+    # ISO/IEC 7812-1: from the right, every second digit is doubled, beginning after the check digit.
     total = sum(sum(divmod(int(d) * (2 - i % 2), 10)) for i, d in enumerate(reversed(body)))
     for digit in range(10):
         card = f"{body}{digit}"
         valid = (total + digit) % 10 == 0 and 13 <= length <= 19
         assert constraint.accepts(f"Card {card}.") is not valid, card
-        # Four groups of an invalid longer number may be a card.
+        # Four groups within a longer, invalid number may be a card number.
         grouped = "-".join(card[i : i + 4] for i in range(0, length, 4))
         assert not (valid and constraint.accepts(f"Card {grouped}.")), grouped
 
@@ -256,7 +256,7 @@ def test_the_check_of_time_can_fail():
 
 
 class StandIn:
-    """A pipeline with the interface of text-classification that gives scores from a table and records its inputs."""
+    """A stand-in for a text-classification pipeline that returns scores from a table and records its inputs."""
 
     def __init__(self, joy, labels=("anger", "joy", "neutral")):
         self.joy, self.asked = joy, []
@@ -267,7 +267,7 @@ class StandIn:
     def __call__(self, texts, top_k=1, truncation=False, max_length=None, batch_size=1):
         assert top_k is None
         self.asked += texts
-        # The label that counts is the last one and never the most probable of the others.
+        # The label that counts comes last, and is never the most probable one of several.
         return [
             [{"label": "anger", "score": 1.0}, {"label": "neutral", "score": 0.99}, {"label": "joy", "score": p}]
             for p in (self.joy[text] for text in texts)
@@ -282,7 +282,7 @@ class Tokenizer:
 
 
 def positive_ending(pipeline: StandIn) -> Classifier:
-    # Not the shared file: the stand-in would stay in its cache.
+    # Load a new file, because the stand-in would stay in the cache of the shared one.
     constraint = catalogue("positive-ending").constraint
     assert isinstance(constraint, Classifier)
     constraint.__dict__["pipeline"] = pipeline

@@ -1,4 +1,4 @@
-"""Constraint files: there and back, digests, and what hostile files get.
+"""Constraint files: reading, writing, digests, and errors for hostile files.
 
 Covers ``documents/editor_schema.py``, ``documents/inputs.py`` and ``documents/yaml_nodes.py`` too.
 """
@@ -153,7 +153,7 @@ def test_files_obey_the_published_schema(constraint):
 
 # ------------------------------------------------------------------------------------------------------------- digests
 
-# Stored reports refer to these. A change here breaks them: bump the version of the format instead.
+# Stored reports refer to these digests. Do not change them; raise the version of the format instead.
 PINNED = {
     "df24f343770ca0e969d9d9f5cb551219a110e9c235ce646a3a1582ec7c0ca538": lambda: Regex(r"\d{3}-\d{4}"),
     "caec0dc16fdfe522e48ecbccbf86a60fa68afc179acc28a9c73e26749f5590cc": lambda: (
@@ -348,7 +348,7 @@ def test_yaml_and_python_spellings(text, made):
 
 
 def refused(text, path="<string>", **kwargs):
-    """The one-line message with which a text is refused, or None."""
+    """Return the one-line message with which a text is rejected, or None."""
     try:
         parse(text, **kwargs)
         return None
@@ -503,23 +503,23 @@ def test_mutated_files(data):
     text = VALID
     for _ in range(data.draw(st.integers(1, 3))):
         way = data.draw(st.integers(0, 4))
-        if way == 0:  # a value becomes another
+        if way == 0:  # replace a value
             ends = [i for i in range(len(text)) if text[i] in ":,[" and text[i + 1 : i + 2] != "\n"]
             start = data.draw(st.sampled_from(ends)) + 1
             stop = min(i for i in range(start, len(text)) if text[i] in ",}]\n")
             text = text[:start] + " " + data.draw(st.sampled_from(TOKENS)) + text[stop:]
-        elif way == 1:  # a line goes, or comes twice
+        elif way == 1:  # delete or repeat a line
             lines = text.splitlines(keepends=True)
             i = data.draw(st.integers(0, len(lines) - 1))
             text = "".join(lines[:i] + lines[i : i + 1] * data.draw(st.sampled_from([0, 2])) + lines[i + 1 :])
-        elif way == 2:  # a line is indented otherwise
+        elif way == 2:  # change the indentation of a line
             lines = text.splitlines(keepends=True)
             i = data.draw(st.integers(0, len(lines) - 1))
             text = "".join([*lines[:i], " " * data.draw(st.integers(0, 6)) + lines[i].lstrip(), *lines[i + 1 :]])
-        elif way == 3:  # a word is misspelt
+        elif way == 3:  # misspell a word
             i = data.draw(st.integers(0, len(text) - 1))
             text = text[:i] + data.draw(st.sampled_from(["x", "", "\n", "\t", ":", "é", '"'])) + text[i + 1 :]
-        else:  # a value becomes another one line on
+        else:  # move a value to the next line
             lines = text.splitlines(keepends=True)
             i = data.draw(st.integers(0, len(lines) - 1))
             key = lines[i].split(":")[0]
@@ -558,27 +558,27 @@ HOSTILE = {
     "alias bomb": (
         "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
         + "".join(f"{chr(98 + i)}: &{chr(98 + i)} [{','.join([f'*{chr(97 + i)}'] * 10)}]\n" for i in range(9)),
-        "aliases counted in full",
+        "with aliases expanded",
     ),
     "alias chain": (
         "k0: &a0 [x]\n" + "".join(f"k{i}: &a{i} [x, *a{i - 1}]\n" for i in range(1, 1_000)),
-        "aliases counted in full",
+        "with aliases expanded",
     ),
     "long string many times": (
         "a: &a '" + "x" * 400_000 + "'\nb: [" + "*a, " * 10_000 + "]",
-        "characters, aliases counted in full",
+        "characters, with aliases expanded",
     ),
     "long key many times": (
         "a: &a\n  ? '" + "x" * 400_000 + "'\n  : 1\nb: [" + "*a, " * 20_000 + "]",
-        "characters, aliases counted in full",
+        "characters, with aliases expanded",
     ),
-    "recursive list": ("a: &a [*a]", ":1: an alias refers to what it is part of"),
+    "recursive list": ("a: &a [*a]", ":1: an alias refers to a value that contains it"),
     "recursive mapping": (
         "guardwrap: 1\nconstraint: &c\n  kind: not\n  of: *c\n",
-        ":2: an alias refers to what it is part of",
+        ":2: an alias refers to a value that contains it",
     ),
     "recursive key": ("&a {*a : 1}", "string"),
-    "undefined alias": ("a: 1\nb: *c", ":2: malformed YAML: a value that begins with . refers to another one"),
+    "undefined alias": ("a: 1\nb: *c", ":2: malformed YAML: a value that begins with . refers to another value"),
     "python object": ("a: !!python/object/apply:os.system ['true']", ":1: a YAML '?python/object"),
     "python name": ("a: !!python/name:os.system ''", ":1: a YAML"),
     "python tuple": ("a: !!python/tuple [1]", ":1: a YAML"),
@@ -594,20 +594,20 @@ HOSTILE = {
     "binary": ("a: !!binary aGk=", ":1: a YAML binary"),
     "mapping as text": ("a: !!str {b: c}", ":1: a YAML str is not supported"),
     "list as mapping": ("a: !!map [b]", ":1: a YAML map is not supported"),
-    "int nonsense": ("a: !!int b", ":1: 'b' is no YAML int"),
-    "float nonsense": ("a: !!float b", ":1: 'b' is no YAML float"),
-    "bool nonsense": ("a: !!bool b", ":1: 'b' is no YAML bool"),
-    "empty int": ("a: !!int ''", ":1: '' is no YAML int"),
-    "huge int": ("b: 1\na: 1" + "0" * 5000, ":2: a number of more than 40 characters"),
-    "huge hex": ("a: 0x" + "f" * 5000, ":1: a number of more than"),
-    "huge binary": ("a: 0b" + "1" * 500_000, ":1: a number of more than"),
-    "huge sexagesimal": ("a: 1" + ":1" * 400_000, ":1: a number of more than"),
-    "huge float": ("a: 1." + "0" * 5000, ":1: a number of more than"),
+    "int nonsense": ("a: !!int b", ":1: 'b' is not a valid YAML int"),
+    "float nonsense": ("a: !!float b", ":1: 'b' is not a valid YAML float"),
+    "bool nonsense": ("a: !!bool b", ":1: 'b' is not a valid YAML bool"),
+    "empty int": ("a: !!int ''", ":1: '' is not a valid YAML int"),
+    "huge int": ("b: 1\na: 1" + "0" * 5000, ":2: a number with more than 40 characters"),
+    "huge hex": ("a: 0x" + "f" * 5000, ":1: a number with more than"),
+    "huge binary": ("a: 0b" + "1" * 500_000, ":1: a number with more than"),
+    "huge sexagesimal": ("a: 1" + ":1" * 400_000, ":1: a number with more than"),
+    "huge float": ("a: 1." + "0" * 5000, ":1: a number with more than"),
     "nan": ("a: .nan", ":1: '.nan' is not a finite number"),
     "inf": ("x: 1\na: -.inf", ":2: '-.inf' is not a finite number"),
     "overflow": ("a: 1.0e+400", ":1: '1.0e.400' is not a finite number"),
-    "duplicate key": ("guardwrap: 1\nname: a\nname: b", ":3: 'name' stands twice"),
-    "duplicate key spelt otherwise": ('a: 1\n"\\x61": 2', ":2: 'a' stands twice"),
+    "duplicate key": ("guardwrap: 1\nname: a\nname: b", ":3: duplicate key 'name'"),
+    "duplicate key in other characters": ('a: 1\n"\\x61": 2', ":2: duplicate key 'a'"),
     "merge key": ("a: &a {b: 1}\nc:\n  <<: *a", ":3: merge keys"),
     "number as key": ("1: a", ":1: a key must be a string"),
     "null as key": ("~: a", ":1: a key must be a string"),
@@ -616,65 +616,68 @@ HOSTILE = {
     "mapping as key": ("? {a: b}\n: c", ":1: a key must be a string"),
     "value key": ("=: a", ":1: a key must be a string"),
     "tab": ("guardwrap: 1\nconstraint:\n\tkind: finished", ":3: malformed YAML: a tab: indent with spaces"),
-    "too few spaces": ("a:\n  b: c\n d: e", ":3: malformed YAML: this line belongs to none above it: indent it"),
-    "too many spaces": ("a:\n  b: c\n    d: e", ":3: malformed YAML: a colon where none can be: indent this line"),
-    "colon in a value": ("a: b: c", ":1: malformed YAML: .* put a value that holds ': ' in quotes"),
-    "set as a value": ("a: 1\nb: [a-z]+", ":2: malformed YAML: more text after .* put the whole value in quotes"),
+    "too few spaces": (
+        "a:\n  b: c\n d: e",
+        ":3: malformed YAML: this line does not align with a line above it: indent",
+    ),
+    "too many spaces": ("a:\n  b: c\n    d: e", ":3: malformed YAML: unexpected colon: indent this line"),
+    "colon in a value": ("a: b: c", ":1: malformed YAML: .* put a value that contains ': ' in quotes"),
+    "set as a value": ("a: 1\nb: [a-z]+", ":2: malformed YAML: text after .* put the whole value in quotes"),
     "reserved character": ("a: @me", ":1: malformed YAML: a value cannot begin with this character: put it in quotes"),
     "colon forgotten": ("a: 1\nb\nc: 2", ":2: malformed YAML: a key without its colon"),
     "nul": ("a: \0", "malformed YAML"),
     "control character": ("a: \x07", "malformed YAML"),
     "unclosed quote": ("a: 'b\nc: d\n", ":1: malformed YAML: a quote that begins here is not closed"),
-    "unclosed bracket": ("b: 1\na: [b\n", ":2: malformed YAML: a . that begins here is not closed"),
+    "unclosed bracket": ("b: 1\na: [b\n", ":2: malformed YAML: the . that begins here is not closed"),
     "comment in a list": (
         "a: 1\nb: [[c], d, #e]\nf: [g]\n- h",
-        ":2: malformed YAML: a . that begins here is not closed, .* or begins with a #$",
+        ":2: malformed YAML: the . that begins here is not closed, .* or begin with #$",
     ),
     "comment in a mapping": (
         "a: 1\nb:\n  - {c: [1], d: #e}\n",
-        ":3: malformed YAML: a . or . that begins here is not closed",
+        ":3: malformed YAML: the . or . that begins here is not closed",
     ),
     "comment as a value": (
         HEAD + "  kind: regex\n  pattern: #tag",
-        ":4: constraint.pattern: must be a string, and nothing stands here; put it in quotes if it begins with #",
+        ":4: constraint.pattern: must be a string, but is empty; put it in quotes if it begins with #",
     ),
     "comment as a word": (
         HEAD + "  kind: keyword\n  words:\n    - a\n    - #b",
-        ":6: constraint.words.1: must be a string, and",
+        ":6: constraint.words.1: must be a string, but",
     ),
     "indented too little": (
         HEAD + "  kind: not\n  of:\n    kind: regex\n  pattern: a",
-        ":6: constraint.pattern: field 'pattern' belongs to 'of' above it: indent it as what stands there$",
+        ":6: constraint.pattern: field 'pattern' belongs to 'of' above it: indent it like the fields there$",
     ),
     "quote closed lines later": (
         "a: 1\nb: 'c\nd: e\nf: 'g'",
-        ":2: malformed YAML: a quote that begins here is not closed in",
+        ":2: malformed YAML: a quote that begins here is not closed on",
     ),
     "double quote closed later": (
         'a: "x\nb: c\n\nc: "y"',
-        ":1: malformed YAML: a quote that begins here is not closed in",
+        ":1: malformed YAML: a quote that begins here is not closed on",
     ),
     "question mark in brackets": (
         "a:\n  - {b: c, d: https?://}",
-        ":2: malformed YAML: a . that begins .* in quotes that has one of , : ",
+        ":2: malformed YAML: the . that begins .* in quotes that contain one of , : ",
     ),
     "no space after the dash": (
         "a:\n  -kind: b\n    c: d",
-        ":2: malformed YAML: a space is missing after the - of this",
+        ":2: malformed YAML: a space is missing after the - in this",
     ),
-    "... and a list before": ("a:\n  - b: c\n  -kind: d", ":3: malformed YAML: a space is missing after the - of this"),
+    "... and a list before": ("a:\n  - b: c\n  -kind: d", ":3: malformed YAML: a space is missing after the - in this"),
     "no space after the colon": (
         "a:\n  - b: c\n    unit:words\n    d: e",
-        ":3: .*: a space is missing after the colon of",
+        ":3: .*: a space is missing after the colon in",
     ),
-    "field twice": ("a: 1\nb:\n  c: 2\n  d: 3\n  c: 4", ":5: 'c' stands twice, first in line 3; indent what belongs"),
+    "field twice": ("a: 1\nb:\n  c: 2\n  d: 3\n  c: 4", ":5: duplicate key 'c', first in line 3; indent it if it"),
     "budget as a number": (
         "guardwrap: 1\nbudget: 200\nconstraint: {kind: finished}",
         ":2: budget: must be a mapping of fields, not 200; {max_attempts: 1000} is one",
     ),
     "several under not": (
         HEAD + "  kind: not\n  of:\n    - {kind: finished}",
-        ":4: constraint.of: must be a mapping .*; join several with kind: all",
+        ":4: constraint.of: must be a mapping .*; combine several with kind: all",
     ),
     "space in a reference": (
         HEAD + "  - catalogue: printable-text",
@@ -682,11 +685,11 @@ HOSTILE = {
     ),
     "catalogue taken for a kind": (
         HEAD + "  kind: catalogue\n  name: printable-text",
-        ":3: constraint.kind: 'catalogue' is no kind; write catalogue:NAME, .* in place of this mapping$",
+        ":3: constraint.kind: 'catalogue' is not a kind; write catalogue:NAME, .* instead of this mapping$",
     ),
     "file taken for a kind": (
         HEAD + "  - {kind: file, name: other.yaml}",
-        ":3: constraint.0.kind: 'file' is no kind; write {file: NAME}, .* in place of this mapping$",
+        ":3: constraint.0.kind: 'file' is not a kind; write {file: NAME}, .* instead of this mapping$",
     ),
     "hint as a text": (
         HEAD + "  {kind: finished}\nproposal: 'Tea. {prompt}'",
@@ -714,7 +717,7 @@ HOSTILE = {
     "long version directive": ("%YAML 1." + "1" * 5000 + "\n---\na: 1", "malformed YAML"),
     "other version directive": ("%YAML 2.0\n---\na: 1", "malformed YAML"),
     "tag directive twice": ("%TAG ! a\n%TAG ! b\n---\na: 1", "malformed YAML"),
-    # Spelled so that counting them takes a quarter of the limit in seconds, on a machine that is busy too.
+    # Written so that counting them takes a quarter of the time limit, even on a busy machine.
     "many values": ("a:\n" + "-\n" * 200_000, "more than 20000 values"),
     "many keys": ("?\n" * 80_000, "more than 20000 values"),
     "long file": ("a: " + "x" * 2_000_000, "larger than"),
@@ -728,7 +731,7 @@ HOSTILE = {
         "both required and banned",
     ),
     "lines in a choice": (HEAD + '  {kind: regex, pattern: a, match: "a\\nb"}', "is not one of search, fullmatch"),
-    "memory in a pattern": (HEAD + "  {kind: regex, pattern: '((a{1000}){1000}){1000}'}", ":3: .*repeats"),
+    "memory in a pattern": (HEAD + "  {kind: regex, pattern: '((a{1000}){1000}){1000}'}", ":3: .*expands to"),
     "words of another type": (
         HEAD + "  kind: keyword\n  words: {a: b}",
         ":4: constraint.words: must be a string, not dict",
@@ -747,7 +750,7 @@ HOSTILE = {
     ),
     "schema elsewhere": (
         HEAD + "  {kind: json_schema, schema: {$ref: 'http://example.com/'}}",
-        "only references inside it",
+        "only references within the schema",
     ),
     "half a pattern below another field": (
         HEAD + "  - kind: finished\n  - kind: regex\n    match: search\n    pattern: '(a'",
@@ -771,7 +774,7 @@ HOSTILE = {
     ),
     "budget without a name": (
         HEAD + "  {kind: finished}\nbudget: {200}",
-        r":4: '200' stands alone where \{name: value\} should",
+        r":4: expected \{name: value\}, got only '200'",
     ),
     "budget of another type": (HEAD + "  {kind: finished}\nbudget: many", ":4: budget"),
     "examples of another type": (
@@ -920,7 +923,7 @@ def test_booleans_are_words_but_for_true_and_false():
         ("# rules\nname: x\nconstraint: {kind: regex, pattern: a}", "'guardwrap: 1', the version of its format"),
         (
             "kind: regex\npattern: a",
-            "'guardwrap: 1', the version of its format, and write what must hold under 'constraint:'",
+            "'guardwrap: 1', the version of its format, and write the rules under 'constraint:'",
         ),
     ],
 )

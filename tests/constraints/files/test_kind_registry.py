@@ -1,4 +1,4 @@
-"""Constraint kinds and samplers of other packages come in through entry points."""
+"""Constraint kinds and samplers of plug-ins, which entry points register."""
 
 import json
 import os
@@ -126,7 +126,7 @@ def test_new_kinds_and_samplers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "says"),
     [
-        ({"constraints": "regex = shouting:Shouted"}, "takes the constraint kind 'regex', which exists"),
+        ({"constraints": "regex = shouting:Shouted"}, "uses the name of another constraint kind, 'regex'"),
         ({"constraints": "new = shouting:other"}, "not a frozen dataclass"),
         ({"samplers": "rejection = shouting:other"}, "no new Sampler of its own name"),
         ({"samplers": "new = shouting:Shouted"}, "no new Sampler of its own name"),
@@ -283,7 +283,7 @@ def test_a_field_that_yaml_cannot_give(tmp_path: Path) -> None:
     done = run(tmp_path, USE, constraints="bad = shouting:Unreadable\n" + KINDS)
     assert done.returncode != 0
     last = done.stderr.splitlines()[-1]
-    assert "ConstraintError: the kind 'bad' of 'shouting' has a field that YAML cannot give: " in last
+    assert "ConstraintError: the kind 'bad' of 'shouting' has a field that cannot be read from YAML: " in last
     assert "Nowhere" in last
 
 

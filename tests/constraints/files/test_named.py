@@ -1,4 +1,4 @@
-"""Constraints that a file names: ready-made ones and those of other files."""
+"""References in constraint files: to the catalogue and to other files."""
 
 import re
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_what_is_named_is_what_is_spelt_out(tmp_path, spelt, made):
     (tmp_path / "tea.yaml").write_text(TEA)
     found = load(written(tmp_path / "rules.yaml", spelt)).constraint
     assert found.digest == made(Keyword("tea")).digest
-    assert parse("guardwrap: 1\nconstraint: [{kind: regex, pattern: a}]").constraint != found  # a digest can differ
+    assert parse("guardwrap: 1\nconstraint: [{kind: regex, pattern: a}]").constraint != found  # digests can differ
 
 
 def test_a_file_is_looked_for_beside_the_one_that_names_it(tmp_path, monkeypatch):
@@ -66,12 +66,12 @@ def test_only_the_constraint_is_taken(tmp_path):
     ("spelt", "says"),
     [
         ("[catalogue:no-url]", "constraint.0: unknown catalogue entry 'no-url' (did you mean 'no-urls'?)"),
-        ("{kind: not, of: no-urls}", "constraint.of: 'no-urls' is no constraint; did you mean catalogue:no-urls?"),
+        ("{kind: not, of: no-urls}", "constraint.of: 'no-urls' is not a constraint; did you mean catalogue:no-urls?"),
         ("tea.yaml", "{file: tea.yaml}"),
-        ("something", "'something' is no constraint; give a kind, catalogue:NAME, or file: NAME"),
+        ("something", "'something' is not a constraint; give a kind, catalogue:NAME, or file: NAME"),
         ("{file: te.yaml}", "there is no file"),
         ("{file: te.yaml}", "(did you mean 'tea.yaml'?)"),
-        ("{file: /etc/passwd}", "is an absolute path; name the file by its way from this one"),
+        ("{file: /etc/passwd}", "is an absolute path; give a path relative to this file"),
         ("{file: 'C:\\rules.yaml'}", "is an absolute path"),
         ("{file: tea.yaml, nam: x}", "constraint.nam: unknown field 'nam'; known: file"),
         ("{file: 3}", "constraint.file: must be a string"),
@@ -102,7 +102,7 @@ def test_files_that_refer_to_each_other_end(tmp_path, watchdog):
     (tmp_path / "link.yaml").symlink_to(tmp_path / "other.yaml")
     written(tmp_path / "other.yaml", "{file: link.yaml}")
     assert "refers to itself" in refused(tmp_path / "other.yaml")
-    # Two references to one file are no cycle.
+    # Two references to the same file are not a cycle.
     (tmp_path / "tea.yaml").write_text(TEA)
     twice = written(tmp_path / "twice.yaml", "{kind: any, of: [{file: tea.yaml}, {kind: all, of: [{file: tea.yaml}]}]}")
     assert load(twice).constraint.accepts("tea")
@@ -113,7 +113,7 @@ def test_chains_of_files_have_a_limit(tmp_path):
     for i in range(1, MAX_FILES + 2):
         written(tmp_path / f"{i}.yaml", f"{{file: {i - 1}.yaml}}")
     assert load(tmp_path / f"{MAX_FILES}.yaml").constraint == Regex("a")
-    assert f"more than {MAX_FILES} deep" in refused(tmp_path / f"{MAX_FILES + 1}.yaml")
+    assert f"more than {MAX_FILES} levels deep" in refused(tmp_path / f"{MAX_FILES + 1}.yaml")
 
 
 def test_files_together_are_nested_no_deeper_than_one(tmp_path):
@@ -123,11 +123,11 @@ def test_files_together_are_nested_no_deeper_than_one(tmp_path):
     written(tmp_path / "inner.yaml", nots(MAX_DEPTH // 2 - 1, "{kind: regex, pattern: a}"))
     assert load(written(tmp_path / "outer.yaml", nots(MAX_DEPTH // 2, "{file: inner.yaml}"))).constraint.digest
     deep = written(tmp_path / "outer.yaml", nots(MAX_DEPTH // 2 + 1, "{file: inner.yaml}"))
-    assert f"nested deeper than {MAX_DEPTH} levels, with what it names" in refused(deep)
+    assert f"nested deeper than {MAX_DEPTH} levels, counting the files that it names" in refused(deep)
 
 
 def test_files_together_have_the_time_of_one(tmp_path, watchdog):
-    """2^8 readings of a file that takes long: refused by the clock of the first one."""
+    """2^8 readings of a slow file are stopped by the time limit of the first file."""
     written(tmp_path / "0.yaml", "{kind: keyword, words: [" + ", ".join(f"w{i}" for i in range(2000)) + "]}")
     for i in range(1, MAX_FILES + 1):
         written(tmp_path / f"{i}.yaml", f"{{kind: any, of: [{{file: {i - 1}.yaml}}, {{file: {i - 1}.yaml}}]}}")

@@ -1,4 +1,4 @@
-"""Constraint files that say what attempts are drawn from."""
+"""The fields ``proposal`` and ``adapter`` of constraint files."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_there_and_back(spelt, proposal, adapter):
     again = parse(dump(file))
     assert (again.proposal, again.adapter) == (proposal, adapter)
     assert (parse(HEAD).proposal, parse(HEAD).adapter) == (None, None)
-    assert file.constraint.digest == parse(HEAD).constraint.digest  # of the constraint alone
+    assert file.constraint.digest == parse(HEAD).constraint.digest  # the digest covers only the constraint
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_there_and_back(spelt, proposal, adapter):
         ("proposal: {prompt: Mention tea.}", "proposal.prompt: Prompt('Mention tea.') needs {prompt}"),
         ("proposal: {masked: {unsen: 0.1}}", "proposal.masked.unsen: unknown field 'unsen' (did you mean 'unseen'?)"),
         ("proposal: {masked: {unseen: 1}}", "proposal.masked: Masked(unseen=1.0): give a share of at least 0"),
-        ("proposal: {}", "proposal: give one of prompt and masked"),
-        ("proposal: {prompt: '{prompt}', masked: {}}", "proposal: give one of prompt and masked"),
+        ("proposal: {}", "proposal: give either prompt or masked"),
+        ("proposal: {prompt: '{prompt}', masked: {}}", "proposal: give either prompt or masked"),
         ("adapter: catalogue:dragn", "adapter: unknown adapter 'dragn' (did you mean 'dragon'?)"),
         ("adapter: ./nowhere", "there is no folder"),
         ("adapter: 3", "adapter"),
@@ -92,7 +92,7 @@ def test_the_first_of_several_files_counts():
 
 def test_what_python_alone_can_say_is_not_dumped():
     for proposal in (Prompt(str), Masked(Prompt(str)), Masked("owner/model")):
-        with pytest.raises(ConstraintError, match="what is made in Python"):
+        with pytest.raises(ConstraintError, match="can only hold a prompt or a mask"):
             dump(ConstraintFile(Regex("a"), proposal=proposal))
 
 
@@ -132,7 +132,7 @@ MENTIONS, SHORT, CALM = Keyword("tea"), Length(max=9), ~Regex("!")
     [
         (MENTIONS & SHORT, MENTIONS, True),
         (SHORT & CALM & MENTIONS, MENTIONS, True),
-        (MENTIONS & SHORT & CALM, MENTIONS & SHORT, True),  # as a file's list beside one more
+        (MENTIONS & SHORT & CALM, MENTIONS & SHORT, True),  # the list in a file, and one more constraint
         (CALM & (MENTIONS & SHORT), MENTIONS & SHORT, True),
         (All((All((MENTIONS, SHORT), name="ours"), CALM)), MENTIONS & SHORT, True),
         (All((All((MENTIONS, SHORT), name="ours"), CALM)), MENTIONS, True),
@@ -165,7 +165,7 @@ def test_another_constraint_is_described():
     assert hostile is not None
     assert len(hostile) < 400
     assert hostile.isprintable()
-    # What is called alike, or not at all, is told apart by its digest.
+    # Constraints without a description, or with the same one, are distinguished by their digests.
     for description in ("", SHORT.title):
         alike = trained_for_another(Adapter("x"), "x", MENTIONS.digest, description, SHORT)
         assert alike is not None

@@ -1,4 +1,4 @@
-"""Grammars: the language is Lark's, a prefix is VIOLATED where no sentence begins like it, whatever is given ends.
+"""Grammars: the language is that of Lark, verdicts are sound, and hostile input ends within the limits.
 
 Covers ``constraints/grammar/llguidance_matcher.py`` too.
 """
@@ -34,7 +34,7 @@ from tests.constraints.fixtures_strategies import assert_sound, profile
 
 V, U = Verdict.VIOLATED, Verdict.UNDECIDED
 
-# name: (grammar, characters of the texts that are tried)
+# name: (grammar, the characters of the random texts)
 GRAMMARS = {
     "sums": ('start: N ("+" N)*\nN: /[ab]+/\n%ignore " "', "ab+ "),
     "brackets": ('start: ("(" start ")")*', "()"),
@@ -86,7 +86,7 @@ def test_violated_exactly_where_no_sentence_begins_like_this(name: str) -> None:
         seen.add(verdict)
         if verdict is V:
             assert text not in begun, text
-        else:  # some sentence does, perhaps a longer one
+        else:  # some sentence begins with it, perhaps a longer one
             assert text in begun or any(parses(theirs, text + more) for more in texts(alphabet)), text
     assert seen == {U, V}
 
@@ -125,11 +125,11 @@ def test_terminals_take_as_much_as_they_can() -> None:
     check_constraint(Grammar(grammar), texts("ab"))
 
 
-# Negative controls: are unsound verdicts and monitors seen?
+# Negative controls: are unsound verdicts and monitors detected?
 
 
 class Impatient(Grammar):
-    """A terminal that has only begun is an error."""
+    """Reject a terminal that is incomplete."""
 
     monitor = base.Constraint.monitor
 
@@ -142,7 +142,7 @@ class Impatient(Grammar):
 
 
 class Forgetful(Grammar):
-    """What is read next begins a terminal of its own."""
+    """Begin a new terminal at each piece of text."""
 
     def monitor(self) -> Monitor:
         class Reading(grammar_module._Reading):
@@ -167,10 +167,10 @@ def test_negative_control_a_monitor_that_forgets_a_terminal_is_caught() -> None:
         check_constraint(Forgetful(grammar), ["ab"])
 
 
-# What the library cannot do
+# Limits of the library
 
 
-# Its automaton has 2^25 states, so the lexer that all texts share is used up after some of them.
+# The automaton has 2^25 states, so a few texts use up the lexer that all texts share.
 WIDE = "(a|b)*a(a|b){24}"
 
 
@@ -187,7 +187,7 @@ def test_a_lexer_that_is_used_up_changes_no_judgement() -> None:
         assert grammar.verdict(text) is U
     assert not first.alive
     assert grammar.recogniser is not first
-    # One that began before goes on.
+    # A reading that began earlier continues.
     assert reading.verdicts(["ab", "c"]) == [U, V]
     assert reading.read("ab").verdict is U
     assert reading.read("c").verdict is V
@@ -220,7 +220,7 @@ def test_a_text_that_is_too_ambiguous_is_not_judged(monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 def test_a_text_that_takes_too_long_is_not_judged() -> None:
     grammar = Grammar("start: start start start | start start | X\nX: /a/")
-    with pytest.raises(CheckFailed, match="the 2 s that all parts together may take on one text of 2000"):
+    with pytest.raises(CheckFailed, match="the 2 s that all parts together may spend on one text of 2000"):
         grammar.accepts("a" * 2000)
     assert grammar.verdict("a" * 2000) is U
     reading = grammar.monitor().read("a" * 2000)
@@ -235,7 +235,7 @@ def chain(count: int, body: str, name: str = "r") -> str:
 @pytest.mark.parametrize(
     ("grammar", "problem"),
     [
-        (chain(598, "@"), None),  # beyond a few thousand the stack ends, and the process with it
+        (chain(598, "@"), None),  # beyond a few thousand, the stack overflows and kills the process
         (chain(400, '@ "b"?', "T"), None),
         (chain(598, '@ "b"?', "T"), "too big"),
         (chain(600, "@"), "602 colons and brackets; at most 600"),
@@ -279,7 +279,7 @@ def test_hostile_grammars_are_refused_or_read(grammar: str, problem: str | None)
         ("start: INT\n%import .other (INT)", "line 2: '.other' cannot be imported, only common.NAME"),
         ('%declare A\nstart: "a"', "line 1: '%declare' is not supported"),
         ('%extend start: "a"', "line 1: '%extend' is not supported"),
-        # What the library has beyond Lark: for tokens of a model, or without a limit on what it may cost.
+        # Syntax of the library that Lark lacks: for tokens of a model, or without a limit on its cost.
         ("// here\nstart: <|end|>", "line 2: '<' is not supported"),
         ("start: <[12]>", "line 1: '<' is not supported"),
         ("start: x\nx[max_tokens=3]: /a*/", r"line 2: 'x\[' is not supported"),
@@ -290,7 +290,7 @@ def test_hostile_grammars_are_refused_or_read(grammar: str, problem: str | None)
         ("start: @other", "line 1: '@' is not supported"),
         ('%llguidance {}\nstart: "a"', "line 1: '%llguidance' is not supported"),
         ('strat: "a"', r"no rule 'start' \(did you mean 'strat'\?\)"),
-        ("", "no rule 'start'; define it, or say start="),
+        ("", "no rule 'start'; define it, or set start="),
     ],
 )
 def test_errors_are_one_line_that_names_the_line(grammar: str, problem: str) -> None:
@@ -306,7 +306,7 @@ def test_quotes_and_comments_hide_what_would_not_be_supported() -> None:
 
 @pytest.mark.parametrize("grammar", ["start: x\nx: start", 'start: start "a"'])
 def test_a_language_without_texts_is_refused(grammar: str) -> None:
-    with pytest.raises(Unsatisfiable, match="no text is in the language of 'start'"):
+    with pytest.raises(Unsatisfiable, match="the rule 'start' matches no text"):
         Grammar(grammar)
 
 
@@ -316,7 +316,7 @@ def test_a_language_of_the_empty_text() -> None:
     assert Grammar("start:").verdict("a") is V
 
 
-# Spellings
+# Canonical forms
 
 
 def test_another_rule_may_be_the_start() -> None:
@@ -325,7 +325,7 @@ def test_another_rule_may_be_the_start() -> None:
     assert not Grammar(grammar, start="a").accepts("y")
     with pytest.raises(ConstraintError, match="no rule 'c'"):
         Grammar(grammar, start="c")
-    with pytest.raises(ConstraintError, match="a rule 'start' beside start='a'"):
+    with pytest.raises(ConstraintError, match="a rule 'start' besides start='a'"):
         Grammar(f'{grammar}start: "z"', start="a")
 
 
@@ -362,10 +362,10 @@ def test_a_constraint_file_may_name_a_file_beside_it(tmp_path: Path, monkeypatch
         ("file: none.lark", r"rules.yaml:2: constraint: cannot read '.*none.lark': No such file"),
         ("file: folder", r"rules.yaml:2: constraint: cannot read '.*folder': Is a directory"),
         ('grammar: "start: a"', r"rules.yaml:4: constraint.grammar: line 1: unknown name"),
-        ("on: completion", "rules.yaml:2: constraint: Grammar needs the grammar, or a file with it"),
+        ("on: completion", "rules.yaml:2: constraint: Grammar needs either a grammar or a file that holds one"),
         (
             "file: a.lark\n  grammar: 'start:'",
-            "rules.yaml:2: constraint: Grammar needs the grammar, or",
+            "rules.yaml:2: constraint: Grammar needs either a grammar",
         ),
         ("grammer: 'start:'", "unknown field 'grammer' \\(did you mean 'grammar'\\?\\)"),
     ],

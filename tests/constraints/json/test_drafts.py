@@ -1,4 +1,4 @@
-"""Schemas of every draft, held against the validator that ``jsonschema`` has for it.
+"""Schemas of all drafts, compared with the validators of ``jsonschema``.
 
 Covers ``constraints/json/schema_notes.py`` too.
 """
@@ -42,7 +42,7 @@ def theirs(draft: Draft, schema: Any, value: Any) -> bool:
 
 ONE, NULL = {"type": "integer"}, {"type": "null"}
 OLDER, MIDDLE, NEWER = (DRAFT_4, DRAFT_6, DRAFT_7), (DRAFT_6, DRAFT_7), (DRAFT_2019, DRAFT_2020)
-# What the drafts read differently, each with those whose meta-schemas allow it.
+# Schemas that drafts read differently, each with the drafts whose meta-schemas allow it.
 DIFFERENT: list[tuple[dict[str, Any], tuple[Draft, ...]]] = [
     *(
         (schema, (*OLDER, DRAFT_2019))
@@ -115,7 +115,7 @@ def test_each_draft_is_read_as_it_says(schema: dict[str, Any], draft: Draft) -> 
 
 
 def points_elsewhere(schema: Any) -> bool:
-    """Whether it has references that older drafts do not know, which the library cannot follow there."""
+    """Whether a schema has references that the library cannot follow in older drafts, which do not have them."""
     return any(f'"{name}"' in json.dumps(schema) for name in ("#here", "#there", "#"))
 
 
@@ -139,7 +139,7 @@ def test_any_schema_is_read_as_the_draft_says(draft: Draft, schema: Any, instanc
 
 
 def test_negative_control_dependencies_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were a schema judged as it is written, its draft would not count."""
+    """Negative control: without the conversion, the draft of a schema has no effect."""
     schema, text = {"dependencies": {"a": ["b"]}}, '{"a": 1}'
     assert JSONSchema(of(DRAFT_7, schema)).accepts(text) is theirs(DRAFT_7, schema, json.loads(text)) is False
     monkeypatch.setattr("guardwrap.constraints.json.schema_validation.modernize", lambda schema, draft, uri: None)
@@ -248,18 +248,18 @@ def test_a_draft_has_several_spellings(draft: Draft, spelling: str) -> None:
         ),
         (
             {"$schema": "https://json-schema.org/draft/next/schema"},
-            r"a dialect of its own, .*; name draft 4, 6, 7, 2019-09",
+            r"an unknown dialect, .*; name draft 4, 6, 7, 2019-09",
         ),
         (
             {"$schema": "http://a/b"},
-            "a dialect of its own, 'http://a/b'; name draft 4, 6, 7, 2019-09 or 2020-12, or leave",
+            "an unknown dialect, 'http://a/b'; name draft 4, 6, 7, 2019-09 or 2020-12, or leave",
         ),
-        ({"$schema": "draft-07"}, "a dialect of its own, 'draft-07'"),
-        ({"items": {"$schema": "http://a/b"}}, "a dialect of its own"),
+        ({"$schema": "draft-07"}, "an unknown dialect, 'draft-07'"),
+        ({"items": {"$schema": "http://a/b"}}, "an unknown dialect"),
         ({"$schema": 7}, r"at \$schema: 7 is not of type 'string'"),
         (
             of(DRAFT_2020, {"items": [{}]}),
-            r'at items: .*; write prefixItems, or declare an older draft, as "\$schema": ',
+            r'at items: .*; write prefixItems, or declare an older draft, such as "\$schema": ',
         ),
         (
             {"exclusiveMinimum": True},
@@ -278,15 +278,15 @@ def test_a_draft_has_several_spellings(draft: Draft, spelling: str) -> None:
         ),
         (
             of(DRAFT_2019, {"items": {"$recursiveAnchor": True}}),
-            r"\$recursiveAnchor in one that has no \$id of its own",
+            r"a subschema with \$recursiveAnchor has no \$id; give it one",
         ),
         (
             of(DRAFT_7, {"$id": "http://a/b", "allOf": [{"$id": "c"}, {"$id": "c"}], "items": {"$ref": "c"}}),
-            "several in it have that name",
+            "several subschemas have that name",
         ),
         (
             of(DRAFT_7, {"x": {"$id": "http://a/b", "items": {"$ref": "#"}}, "items": {"$ref": "#/x"}}),
-            "where none is expected",
+            "where no schema is expected",
         ),
         (
             {"$dynamicRef": "r", "$defs": {"r": of(DRAFT_2019, {"$id": "r", "$recursiveAnchor": True})}},
@@ -304,7 +304,7 @@ def test_what_is_refused_by_name(schema: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "accepted", "rejected"),
     [
-        # A schema in another is of the draft that it declares, with or without a name.
+        # A subschema has the draft that it declares, with or without a URI.
         (
             {"prefixItems": [of(DRAFT_4, {"minimum": 1, "exclusiveMinimum": True, "const": 9}), {"const": 1}]},
             ["[2, 1]"],
@@ -323,14 +323,14 @@ def test_what_is_refused_by_name(schema: dict[str, Any], message: str) -> None:
             ["[null, 1]"],
             ["[1]"],
         ),
-        # Pointers lead through a schema as it was written.
+        # Pointers refer to the schema as it was written.
         (of(DRAFT_7, {"items": [NULL, {"$ref": "#/items/0"}]}), ["[null, null]"], ["[null, 1]"]),
         (
             of(DRAFT_4, {"dependencies": {"a": ["b"], "c": NULL}, "items": {"$ref": "#/dependencies/c"}}),
             ["[null]"],
             ["[1]"],
         ),
-        # Names of older drafts: id in 4, and anchors that are spelled as ids.
+        # Names in older drafts: id in draft 4, and anchors in ids.
         (
             of(DRAFT_4, {"items": {"$ref": "#n"}, "definitions": {"n": {"id": "#n", "type": "null"}}}),
             ["[null]"],
@@ -351,7 +351,7 @@ def test_what_is_refused_by_name(schema: dict[str, Any], message: str) -> None:
         ),
         (of(DRAFT_7, {"allOf": [{"$id": "c"}, {"$id": "c"}]}), ["1"], []),
         (of(DRAFT_7, {"items": {"$ref": "#/x"}, "x": {"$id": "named", "type": "null"}}), ["[null]"], ["[1]"]),
-        # The meta-schemas can be referred to.
+        # References to the meta-schemas.
         (
             of(DRAFT_7, {"$ref": "http://json-schema.org/draft-07/schema#"}),
             ['{"items": [true]}'],
@@ -359,7 +359,7 @@ def test_what_is_refused_by_name(schema: dict[str, Any], message: str) -> None:
         ),
         ({"$ref": "http://json-schema.org/draft-04/schema#"}, ['{"type": "null"}'], ['{"items": true}', "true"]),
         (
-            # The outermost tree decides about children at every depth.
+            # The outermost tree applies to children at every depth.
             of(
                 DRAFT_2019,
                 {
@@ -379,7 +379,7 @@ def test_what_is_refused_by_name(schema: dict[str, Any], message: str) -> None:
             ['{"of": [{"data": 1}, {"of": []}]}'],
             ['{"of": [{"daat": 1}]}'],
         ),
-        # In draft 2019-09, what contains finds is not evaluated by that.
+        # In draft 2019-09, contains does not evaluate the items that it matches.
         (of(DRAFT_2019, {"contains": ONE, "unevaluatedItems": False}), [], ["[1]"]),
         (of(DRAFT_2020, {"contains": ONE, "unevaluatedItems": False}), ["[1]"], []),
     ],
@@ -425,16 +425,12 @@ def test_what_a_draft_does_not_know_is_named(schema: Any, names: set[str]) -> No
 
 def test_reasons_name_the_draft() -> None:
     assert unheeded(of(DRAFT_4, {"const": 1})) == {
-        "const": "is no keyword of draft 4, which $schema declares, but of draft 6 and later"
+        "const": "is not a keyword of draft 4, which $schema declares, but of draft 6 and later"
     }
     assert unheeded({"dependencies": {}}) == {
-        "dependencies": "is no keyword of draft 2020-12, which is meant where no $schema is declared, "
-        "but of draft 7 and older"
+        "dependencies": "is not a keyword of draft 2020-12, the default without $schema, but of draft 7 and older"
     }
-    assert (
-        "stands beside $ref, where draft 7 ignores it"
-        in unheeded(of(DRAFT_7, {"$ref": "#", "minItems": 1}))["minItems"]
-    )
+    assert "is ignored next to $ref in draft 7" in unheeded(of(DRAFT_7, {"$ref": "#", "minItems": 1}))["minItems"]
 
 
 def test_close_names_are_those_of_the_draft() -> None:

@@ -1,4 +1,4 @@
-"""How early JSON is given up under a schema: one case for each keyword, and cases that must not be given up."""
+"""How early JSON is VIOLATED under a schema: a case for each keyword, and cases that must stay UNDECIDED."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ EARLY: list[tuple[Any, str]] = [
     ({"unevaluatedProperties": False, **obj(a={}), "anyOf": [{"required": ["a"]}]}, '{"a": 1, "b": 2}'),
     ({"not": {"unevaluatedProperties": False, **obj(a={})}}, '{"a": 1}'),
     ({"items": {"unevaluatedItems": False, "prefixItems": [{}]}}, "[[1, 2]"),
-    # JSON itself.
+    # The syntax of JSON.
     (True, "[1 2"),
     (True, "[1,]"),
     (True, "01"),

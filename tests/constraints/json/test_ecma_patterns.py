@@ -85,7 +85,7 @@ MATCHES: list[tuple[str, list[str], list[str]]] = [
     ("#[ ]x", ["# x"], ["x"]),
     ("^&&--~~$", ["&&--~~"], []),
     (r"^[\s\S]*$", ["", "a\nb\u2028"], []),
-    ("^(?P<n>a)$", ["a"], ["b"]),  # as Go, Rust and Python write it: nothing else it could mean
+    ("^(?P<n>a)$", ["a"], ["b"]),  # the syntax of Go, Rust and Python, which has no other meaning
 ]
 
 
@@ -114,7 +114,7 @@ def test_patterns_and_names_of_properties_are_judged_by_it(
 
 
 def test_negative_control_regex_itself_reads_them_otherwise() -> None:
-    """Were expressions not translated, these would match."""
+    """Negative control: without the translation, these match."""
     assert regex.search("a$", "a\n")
     assert regex.search(r"\d", "\u0661")
     assert regex.search(r"\w", "é")
@@ -124,29 +124,29 @@ def test_negative_control_regex_itself_reads_them_otherwise() -> None:
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
-        (r"a\Z", r"\\Z at position 1 is no escape of it; write \$"),
-        (r"\Aa", r"\\A at position 0 is no escape of it; write \^"),
-        (r"\a", r"\\a at position 0 is no escape of it; to look for the letter, write a"),
-        ("(?i)a", r"'\(\?i' at position 0: flags cannot be translated; spell letters in both cases"),
-        ("(?i:a)", "flags cannot be translated"),
-        ("(?>a)", r"'\(\?>' at position 0 begins no group; its groups are"),
-        ("(?#a)", "begins no group"),
-        ("(a)(?P=n)", "begins no group"),
-        ("(?(1)a)", "begins no group"),
-        ("a++", r"'\+' at position 2 repeats nothing"),
-        ("a*+", "repeats nothing"),
-        ("*a", "repeats nothing"),
-        ("(?=a)*", "repeats nothing"),
-        (r"\b+", "repeats nothing"),
-        ("^*", "repeats nothing"),
-        ("a{,3}", r"'{,' at position 1 begins no quantifier; write {0,n}"),
-        ("a{3,2}", "has its numbers out of order"),
-        ("[^]]", r"ends an empty set; to look for it, write \\]"),
+        (r"a\Z", r"\\Z at position 1 is not an escape of ECMA-262; write \$"),
+        (r"\Aa", r"\\A at position 0 is not an escape of ECMA-262; write \^"),
+        (r"\a", r"\\a at position 0 is not an escape of ECMA-262; to match the letter, write a"),
+        ("(?i)a", r"'\(\?i' at position 0: inline flags are not supported; write letters in both cases"),
+        ("(?i:a)", "inline flags are not supported"),
+        ("(?>a)", r"'\(\?>' at position 0 does not begin a group; ECMA-262 has"),
+        ("(?#a)", "does not begin a group"),
+        ("(a)(?P=n)", "does not begin a group"),
+        ("(?(1)a)", "does not begin a group"),
+        ("a++", r"'\+' at position 2 has nothing to repeat"),
+        ("a*+", "has nothing to repeat"),
+        ("*a", "has nothing to repeat"),
+        ("(?=a)*", "has nothing to repeat"),
+        (r"\b+", "has nothing to repeat"),
+        ("^*", "has nothing to repeat"),
+        ("a{,3}", r"'{,' at position 1 does not begin a quantifier; write {0,n}"),
+        ("a{3,2}", "has its numbers in the wrong order"),
+        ("[^]]", r"ends an empty set; to match a ']', write \\]"),
         ("[]a]", "ends an empty set"),
         ("[b-a]", "out of order"),
         ("[a", "the set at position 0 is not closed"),
         ("(a", "a group is not closed"),
-        ("a)", "a parenthesis closes no group"),
+        ("a)", "unmatched '\\)'"),
         ("a\\", "it ends with a backslash"),
         (r"\x4", r"\\x at position 0 is incomplete; write \\xHH"),
         (r"\u00g0", r"\\u at position 0 is incomplete"),
@@ -155,15 +155,15 @@ def test_negative_control_regex_itself_reads_them_otherwise() -> None:
         (r"\01", r"\\0 at position 0 is incomplete"),
         (r"\k", r"write \\k<name>"),
         (r"\p", r"write \\p"),
-        (r"\p{Nonsense}", r"\\p{Nonsense} names no Unicode property that is known"),
-        (r"\p{Script=Nowhere}", "names no Unicode property"),
+        (r"\p{Nonsense}", r"\\p{Nonsense} names an unknown Unicode property"),
+        (r"\p{Script=Nowhere}", "names an unknown Unicode property"),
         (r"\ud83d", "half of a surrogate pair"),
         (r"[\ud800-\udbff]", "half of a surrogate pair"),
-        (r"\1", r"\\1 at position 0 refers to no group"),
-        (r"(a)\2", "refers to no group"),
-        (r"\k<n>", "refers to no group"),
-        (r"[\1]", "may not stand in a set"),
-        (r"[\B]", "may not stand in a set"),
+        (r"\1", r"\\1 at position 0 refers to a group that does not exist"),
+        (r"(a)\2", "refers to a group that does not exist"),
+        (r"\k<n>", "refers to a group that does not exist"),
+        (r"[\1]", "is not allowed in a set"),
+        (r"[\B]", "is not allowed in a set"),
         (r"\1(a)", "not closed before it"),
         (r"(\1a)", "not closed before it"),
         (r"(a)*\1", "repeated"),
@@ -171,9 +171,9 @@ def test_negative_control_regex_itself_reads_them_otherwise() -> None:
         (r"(?<=(a))\1", "look-around"),
         (r"(?!(a))\1", "look-around"),
         ("(?<n>a)|(?<n>b)", "two groups have the name 'n'"),
-        ("(?<1>a)", "no name of a group"),
-        ("\b", "is read between double quotes"),
-        ("(?:a{1000}){1000}", "repeats"),
+        ("(?<1>a)", "not a valid group name"),
+        ("\b", "which double quotes make of"),
+        ("(?:a{1000}){1000}", "expands to"),
     ],
     ids=lambda value: repr(value)[:40],
 )
@@ -186,7 +186,7 @@ def test_what_is_refused_by_name(expression: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("expression", "valid"),
     [
-        (r"(a)*\1", True),  # valid, though it is not translated
+        (r"(a)*\1", True),  # valid, but cannot be translated
         ("(?i:a)", True),
         (r"\1(a)", True),
         (r"\Z", False),
@@ -202,7 +202,7 @@ def test_the_format_regex_is_what_the_standard_allows(expression: str, valid: bo
 
 
 def test_translations_stay_small() -> None:
-    """Limits hold for what is compiled, and errors name what was written."""
+    """Limits apply to the translation, and errors quote the original."""
     assert len(translate(r"\S" * 100)) < 100 * 300
     with pytest.raises(ConstraintError, match=r"regular expression '\\S\\S"):
         compile_expression(r"\S" * MAX_ITEMS)

@@ -1,4 +1,4 @@
-"""Formats of JSON Schema: what they accept, what they cost, and when they count."""
+"""Formats of JSON Schema: what they accept, how long they take, and when they are checked."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ UNITS = [
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_hostile_strings_stay_within_the_limits(name: str) -> None:
-    """What takes more than two seconds raises CheckFailed."""
+    """A check that takes more than two seconds raises CheckFailed."""
     constraint = JSONSchema({"format": name})
     for unit in UNITS:
         long = (unit * 100_000)[:100_000]

@@ -1,4 +1,4 @@
-"""Verdicts on prefixes of JSON under a schema: sound, the same however the text is cut, and as early as they can be.
+"""Verdicts on prefixes of JSON under a schema: sound, independent of how the text is cut, and early.
 
 Covers ``constraints/json/applicators.py``, ``constraints/json/frames.py``, ``constraints/json/scalars.py`` and
 ``constraints/json/subschemas.py`` too.
@@ -45,7 +45,7 @@ space = st.sampled_from(["", "", "", " ", "\n\t"])
 
 @st.composite
 def spelled(draw: st.DrawFn, value: Any) -> str:
-    """Write a value as JSON: with white space, escapes, numbers in other forms, and now and then a key twice."""
+    """Write a value as JSON: with white space, escapes, other number formats, and sometimes a duplicate key."""
     if isinstance(value, dict):
         pairs = list(value.items())
         if pairs and draw(up_to(4)) == 0:
@@ -63,7 +63,7 @@ def spelled(draw: st.DrawFn, value: Any) -> str:
 
 
 def escaped(char: str) -> list[str]:
-    """Return the ways of escaping a character."""
+    """Return all escapes of a character."""
     units = char.encode("utf-16-be", "surrogatepass").hex()
     return ["".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))]
 
@@ -112,7 +112,7 @@ def test_the_laws_of_a_monitor(schema):
     check_constraint(JSONSchema(schema), [*written, '{"a": 1, "\\u0061": 1}', "[1.0, 1e0] ", '"\\ud83d\\ude00'])
 
 
-# A pattern on a string that still grows, and on a key.
+# A pattern for a string that still grows, and for a key.
 STRINGS = [*LETTERS, "\n", "1", "8", ".", " ", "-", "é", "🙂", "aab", "abb"]
 
 
@@ -153,7 +153,7 @@ def test_awkward_patterns_are_sound():
 
 
 def test_negative_control_the_end_has_the_last_word():
-    """``$`` is true at the end of the prefix, and an atomic group cannot be entered again where it is not."""
+    """``$`` matches at the end of the prefix, so the atomic group never tries its other branch."""
     hasty = Pattern(regex.compile(r"^(?>$|\n)b"), dies=True)
     assert not hasty.may_be_found("\n", -1)
     assert hasty.found_in("\nb")
@@ -169,7 +169,7 @@ person_texts = st.fixed_dictionaries({"a": st.sampled_from([0, 0, 1, "x", 0.5])}
 
 
 class LastOfTwo(JSONSchema):
-    """A key that stands twice counts as ``json.loads`` has it."""
+    """Accept duplicate keys, and keep the last value, as ``json.loads`` does."""
 
     def holds(self, text: str) -> bool:
         try:
@@ -189,7 +189,7 @@ def no_float(limits: NumberRange, value: float) -> bool:
 @pytest.mark.parametrize(
     ("kind", "place", "name", "wrong"),
     [
-        (LastOfTwo, NumberRange, "hold", NumberRange.hold),  # the constraint is what is wrong
+        (LastOfTwo, NumberRange, "hold", NumberRange.hold),  # here the constraint itself is wrong
         (JSONSchema, NumberRange, "may_hold", no_minus),
         (JSONSchema, NumberRange, "hold", no_float),
         (JSONSchema, json, "loads", lambda body: body[1:-1]),
@@ -213,7 +213,7 @@ def test_negative_controls(kind, place, name, wrong, monkeypatch):
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Count the steps that are taken; the clock never runs out."""
+    """Count the steps; the time limit never ends."""
     taken: list[int] = []
     for module in (json_monitor, frames, applicators, scalars, subschemas):
         monkeypatch.setattr(module, "check_deadline", lambda: taken.append(1))

@@ -1,4 +1,4 @@
-"""JSON: the recogniser of prefixes against json.loads, and schemas."""
+"""``JSONSchema``: the recognizer of prefixes compared with json.loads, and schemas."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def distinct(pairs):
 def parses(text):
     try:
         value = json.loads(text, parse_constant=refuse, object_pairs_hook=distinct)
-        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no UTF-8
+        json.dumps(value, ensure_ascii=False).encode()  # UTF-8 cannot encode half of a surrogate pair
     except (ValueError, RecursionError):
         return False
     return True
@@ -82,7 +82,7 @@ def test_a_dead_prefix_has_no_continuation(text, rests):
 
 
 def completion(prefix):
-    """Close what the prefix opened, in some way that makes it JSON."""
+    """Complete the prefix in some way that makes it JSON."""
     endings = [
         "",
         "0",
@@ -128,7 +128,7 @@ def completion(prefix):
 @profile(600)
 @given(mutated(json_texts()) | soup)
 def test_a_live_prefix_has_a_continuation(text):
-    """The recogniser is exact: where it says yes there is a continuation."""
+    """The recognizer is exact: if a prefix is not VIOLATED, it can be completed."""
     for end in range(len(text) + 1):
         if not begins_json(text[:end]):
             break
@@ -157,7 +157,7 @@ def test_deep_nesting_is_no_crash():
         assert JSONSchema({}).accepts(text) is False
     recursive = JSONSchema({"$defs": {"tree": {"items": {"$ref": "#/$defs/tree"}}}, "$ref": "#/$defs/tree"})
     assert recursive.accepts("[[[]]]")
-    with pytest.raises(CheckFailed, match="nested too deep"):
+    with pytest.raises(CheckFailed, match="nested too deeply"):
         recursive.accepts("[" * 500 + "]" * 500)
 
 
@@ -238,20 +238,20 @@ def test_catastrophic_patterns_end(monkeypatch):
     for schema, value in cases:
         constraint = JSONSchema(schema)
         draw = Draw("", (), json.dumps(value))
-        with pytest.raises(CheckFailed, match="were over") as caught:
+        with pytest.raises(CheckFailed, match="ran out") as caught:
             run_check(constraint, [draw])
         assert "aaaa" not in str(caught.value)
         run_verdict(constraint, draw.text)
-    # On a settled part of a view the verdict may give up, and must not fail.
+    # On a final part of a view, the verdict may give up, but must not raise.
     assert JSONSchema({"pattern": bad}, on="lines").verdict(f'"{key}"\n') == 0
 
 
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ({"$ref": "http://example.com/schema.json"}, "only references inside it"),
-        ({"items": {"$ref": "other.json#/a"}}, "only references inside it"),
-        ({"allOf": [{"$dynamicRef": "https://example.com/#x"}]}, "only references inside it"),
+        ({"$ref": "http://example.com/schema.json"}, "only references within the schema"),
+        ({"items": {"$ref": "other.json#/a"}}, "only references within the schema"),
+        ({"allOf": [{"$dynamicRef": "https://example.com/#x"}]}, "only references within the schema"),
         ({"$ref": "#/$defs/none"}, "not in it"),
         ({"items": {"$ref": "#none"}}, "not in it"),
         ({"title": "x", "$ref": "#/title/0/0/a"}, "not in it"),
@@ -260,14 +260,14 @@ def test_catastrophic_patterns_end(monkeypatch):
         ({"required": "a"}, "invalid JSON Schema at required"),
         ({"properties": {"a": {"minimum": "1"}}}, "invalid JSON Schema at properties/a/minimum"),
         ({"pattern": "("}, "invalid"),
-        ({"pattern": "a{99999999999}"}, "not JSON|invalid|repeats"),
-        ({"pattern": "((a{1000}){1000}){1000}"}, "repeats"),
+        ({"pattern": "a{99999999999}"}, "not JSON|invalid|expands to"),
+        ({"pattern": "((a{1000}){1000}){1000}"}, "expands to"),
         ({"patternProperties": {"[": {}}}, "invalid"),
         ({"const": float("nan")}, "not JSON"),
         ({"const": {1, 2}}, "not JSON"),
         ([], "a mapping, true or false"),
         ("{}", "a mapping, true or false"),
-        (None, "needs a schema"),
+        (None, "needs either a schema"),
     ],
     ids=lambda value: repr(value)[:40],
 )
@@ -289,7 +289,7 @@ def test_bad_fields():
 
 
 def test_a_schema_that_contains_itself_forever():
-    with pytest.raises(CheckFailed, match="nested too deep"):
+    with pytest.raises(CheckFailed, match="nested too deeply"):
         JSONSchema({"$ref": "#"}).accepts("1")
 
 

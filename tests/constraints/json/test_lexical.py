@@ -1,4 +1,4 @@
-"""JSON texts: numbers as they are written, and strings that are none."""
+"""JSON texts: exact numbers, and strings with lone surrogates."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_multiples_are_those_of_fractions(value: int | Exact, step: int | Exact)
         ({"type": "integer"}, ["1.0", "1.5e1", "1e308", "0e-400"], ["1.5", "1e-400", "9007199254740993.5"]),
         ({"uniqueItems": True}, ["[0.1, 0.10000000000000000001]"], ["[0.1, 1e-1]", "[1.0, 1]"]),
         ({"contains": {"const": 0.1}}, ["[0.10]"], ["[0.11]"]),
-        # Beyond the range of a double there is no JSON that can be exchanged.
+        # Numbers beyond the range of a double are not interoperable JSON.
         ({}, ["1e308", "1e-400"], ["1e400", "-1e999999999999", "1e-9999999999999999999999", "1" + "0" * 400]),
     ],
     ids=lambda value: repr(value)[:50],

@@ -1,4 +1,4 @@
-"""JSONSchema of Python types: what pydantic refuses is refused, and what is accepted has a value.
+"""JSONSchema of Python types: texts that pydantic rejects are rejected, and accepted texts have a value.
 
 Covers ``constraints/json/values.py`` too.
 """
@@ -83,7 +83,7 @@ def test_types(given: Any, text: str, value: Any, rejected: list[str]) -> None:
 
 
 def test_negative_control_the_schema_alone_says_less() -> None:
-    """Were pydantic not asked, these texts would have no values."""
+    """Negative control: without pydantic, texts are accepted that have no value."""
     for given, text in ((Even, '{"n": 3}'), (decimal.Decimal, '"abc"')):
         assert JSONSchema(JSONSchema(given).schema).accepts(text)
         assert not JSONSchema(given).accepts(text)
@@ -96,7 +96,7 @@ def test_a_type_is_in_the_digest_and_in_no_file() -> None:
     assert constraint == JSONSchema(Person)
     assert (constraint.in_memory, plain.in_memory) == (True, False)
     assert parse(dump(plain)).constraint == plain
-    with pytest.raises(ConstraintError, match="made of an object in memory"):
+    with pytest.raises(ConstraintError, match="made from an object in memory"):
         dump(constraint)
     with pytest.raises(ConstraintError, match="a file cannot name a Python type; give its schema"):
         parse("guardwrap: 1\nconstraint: {kind: json_schema, schema: {}, type: 'a:B'}\n")
@@ -139,8 +139,8 @@ def test_a_validator_that_crashes_is_no_violation() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (Callable[[int], int], "pydantic has no JSON Schema for .*; give a schema of your own, and the type as type="),
-        (type("Unknown", (), {}), "pydantic makes no values of Unknown"),
+        (Callable[[int], int], "pydantic has no JSON Schema for .*; pass your own schema, and the type as type="),
+        (type("Unknown", (), {}), "pydantic does not support the type Unknown"),
         (list["Nowhere"], "Nowhere"),  # type: ignore[name-defined]  # noqa: F821
     ],
     ids=str,

@@ -1,4 +1,4 @@
-"""References across the resources of a schema, where draft 2020-12 and ``referencing`` do not always agree."""
+"""References between the resources of a schema, for which ``referencing`` does not always follow draft 2020-12."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check(schema: Any, accepted: list[str], rejected: list[str]) -> None:
             ["[2]"],
         ),
         (
-            # A pointer that leads into another resource, whose own references begin there.
+            # A pointer into another resource, whose references are relative to that resource.
             {
                 "$id": "http://a/b",
                 "$defs": {
@@ -78,7 +78,7 @@ def check(schema: Any, accepted: list[str], rejected: list[str]) -> None:
             )
         ),
         (
-            # Strict trees: the dynamic anchor of the outermost resource decides about children at every depth.
+            # Strict trees: the dynamic anchor of the outermost resource applies to children at every depth.
             {
                 "$id": "http://a/strict",
                 "$dynamicAnchor": "node",
@@ -102,7 +102,7 @@ def test_references_inside_a_bundle(schema: Any, accepted: list[str], rejected: 
     check(schema, accepted, rejected)
 
 
-# What the draft says, and the library does not do: section 8.2.3.1, 8.2.3.2 and 7.1.
+# Sections 8.2.3.1, 8.2.3.2 and 7.1 of the draft, which the library does not follow.
 MISREAD: list[tuple[dict[str, Any], str, bool]] = [
     (
         # $ref to a dynamic anchor is one to a plain anchor.
@@ -117,7 +117,7 @@ MISREAD: list[tuple[dict[str, Any], str, bool]] = [
         True,
     ),
     (
-        # Below a dynamic anchor, references begin at the resource of the anchor.
+        # Below a dynamic anchor, references are relative to the resource of the anchor.
         {
             "$id": "http://a/root",
             "$ref": "x/y",
@@ -132,7 +132,7 @@ MISREAD: list[tuple[dict[str, Any], str, bool]] = [
         True,
     ),
     (
-        # A resource counts for $dynamicRef however it was entered.
+        # A resource counts for $dynamicRef, however it was entered.
         {
             "$id": "http://a/root",
             "properties": {
@@ -162,17 +162,17 @@ def test_where_the_library_reads_another_schema(schema: Any, text: str, valid: b
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ({"$ref": "http://json-schema.org/draft-03/schema#"}, "another document; only references inside it"),
-        ({"$id": "http://a/b", "$ref": "c"}, "refers to 'c', another document; only references inside it"),
+        ({"$ref": "http://json-schema.org/draft-03/schema#"}, "another document; only references within the schema"),
+        ({"$id": "http://a/b", "$ref": "c"}, "refers to 'c', another document; only references within the schema"),
         ({"$defs": {"a": {"$id": "a"}}, "$ref": "a#b"}, "refers to 'a#b', which is not in it"),
         ({"$ref": META + "#/$defs/none"}, "which is not in it"),
-        ({"allOf": [{"$id": "a"}, {"$id": "a"}]}, "two schemas in the schema have the \\$id 'a'"),
-        ({"allOf": [{"$anchor": "a"}, {"$dynamicAnchor": "a"}]}, "two schemas in the schema have the anchor 'a'"),
+        ({"allOf": [{"$id": "a"}, {"$id": "a"}]}, "two subschemas have the same \\$id 'a'"),
+        ({"allOf": [{"$anchor": "a"}, {"$dynamicAnchor": "a"}]}, "two subschemas have the same anchor 'a'"),
         (
             {"enum": [{"$id": "a", "$ref": "#"}], "$ref": "#/enum/0"},
-            "one with \\$id where none is expected; move it to \\$defs",
+            "a subschema with \\$id in a place where no schema is expected; move it to \\$defs",
         ),
-        ({"$schema": "http://a/b"}, "a dialect of its own, 'http://a/b'; name draft 4, 6"),
+        ({"$schema": "http://a/b"}, "an unknown dialect, 'http://a/b'; name draft 4, 6"),
         ({"prefixItems": [{}], "$ref": "#/prefixItems/01"}, "which is not in it"),
     ],
     ids=lambda value: repr(value)[:60],

@@ -1,4 +1,4 @@
-"""What is wrong with a text that a constraint rejects, in words."""
+"""Explanations of why a constraint rejects a text."""
 
 import json
 import pickle
@@ -31,13 +31,13 @@ def draw(text: str) -> Draw:
 LONG = {"type": "string"}
 FAULTS: list[tuple[TextConstraint, str, str]] = [
     (JSONSchema({}), "{", "is not JSON: Expecting property name enclosed in double quotes: line 1 column 2"),
-    (JSONSchema({}), '{"a": 1, "a": 2}', "is not JSON: a key stands twice in an object"),
+    (JSONSchema({}), '{"a": 1, "a": 2}', "is not JSON: an object has a duplicate key"),
     (JSONSchema({}), "NaN", "is not JSON: NaN is not JSON"),
     (JSONSchema({"required": ["a"]}), "{}", "'a' is a required property"),
     (JSONSchema({"properties": {"a": {"minimum": 3}}}), '{"a": 1}', "$.a: 1 is less than the minimum of 3"),
     (JSONSchema({"items": LONG}), json.dumps([["b" * 900]]), f"$[0]: ['{'b' * 55}... is not of type 'string'"),
     (JSONSchema({"anyOf": [LONG, {"type": "null"}]}), "1", "1 is not valid under any of the given schemas"),
-    (JSONSchema({}, whitespace="compact"), "[1,  2]", "has white space that whitespace='compact' refuses"),
+    (JSONSchema({}, whitespace="compact"), "[1,  2]", "has white space that whitespace='compact' does not allow"),
     (JSONSchema({}, where="fenced"), "none", "has 0 fenced blocks"),
     (JSONSchema({}, where="fenced"), "```\n{\n```", "is not JSON: Expecting property name enclosed in double"),
     (JSONSchema(Even), '{"number": 1}', "$.number: Value error, odd"),

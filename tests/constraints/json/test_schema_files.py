@@ -1,4 +1,4 @@
-"""Schemas in files of their own."""
+"""JSON Schemas in separate files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_json_and_yaml_are_the_schema_itself(tmp_path: Path) -> None:
         constraint = load(write(tmp_path, name, text)).constraint
         assert constraint == JSONSchema(SCHEMA)
         assert constraint.digest == JSONSchema(SCHEMA).digest
-        assert parse(dump(constraint)).constraint == constraint, "what is written needs no other file"
+        assert parse(dump(constraint)).constraint == constraint, "the dumped text does not depend on the schema's file"
 
 
 def dump_yaml() -> str:
@@ -73,14 +73,14 @@ def test_in_settings(tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         ("s.json", "{'a': 1}", r"s\.json:1: malformed JSON"),
-        ("s.json", '{\n"a": 1,\n"a": 2}', r"s\.json: 'a' stands twice"),
+        ("s.json", '{\n"a": 1,\n"a": 2}', r"s\.json: duplicate key 'a'"),
         ("s.json", '{"type": "thing"}', r"rules\.yaml:2: constraint\.file: invalid JSON Schema at type"),
         ("s.json", "[1]", r"rules\.yaml:2: constraint"),
         ("s.json", "[" * 100_000, "s.json: nested deeper|malformed"),
         ("s.json", '{"not": ' * (MAX_DEPTH + 1) + "{}" + "}" * (MAX_DEPTH + 1), "nested deeper than"),
         ("s.json", json.dumps({"enum": list(range(MAX_VALUES))}), "more than 20000 values"),
         ("s.json", '{"title": "' + "a" * MAX_BYTES + '"}', "larger than"),
-        ("s.yaml", "a: &a [*a]", r"s\.yaml:1: an alias refers to what it is part of"),
+        ("s.yaml", "a: &a [*a]", r"s\.yaml:1: an alias refers to a value that contains it"),
         ("s.yaml", "a: !!python/object:os.system x", "not supported"),
         ("s.yaml", "", "empty file"),
         ("s.json", '{"const": NaN}', "not JSON"),
@@ -99,14 +99,14 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     for spelt, message in (
         ("none.json", "cannot read '.*none.json'"),
-        ("pipe.json", "it is a named pipe, and a file is needed"),
+        ("pipe.json", "it is a named pipe; give a regular file"),
         (".", "cannot read"),
         ("a" * 5000, "cannot read"),
         ('"\\0"', "cannot read"),
         ("''", "cannot read"),
         ("[a]", "constraint.file: must be a string"),
-        ("s.json, schema: {}", "needs a schema .*, or a file with it"),
-        ("null", "needs a schema .*, or a file with it"),
+        ("s.json, schema: {}", "needs either a schema .* or a file that holds one"),
+        ("null", "needs either a schema .* or a file that holds one"),
     ):
         path.write_text(RULES % spelt)
         with pytest.raises(SpecError, match=message):

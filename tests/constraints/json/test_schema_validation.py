@@ -1,4 +1,4 @@
-"""Schemas and what satisfies them: our own keywords held against those of ``jsonschema``.
+"""Validation of values: our keywords compared with those of ``jsonschema``.
 
 Covers ``constraints/json/keywords.py`` too.
 """
@@ -36,7 +36,7 @@ numbers = st.sampled_from([0, 1, 2, 1.5, -1])
 
 
 def keywords(inner: st.SearchStrategy[Any]) -> dict[str, st.SearchStrategy[Any]]:
-    """Every keyword with the arguments that it may have."""
+    """Return every keyword with the arguments that it may have."""
     schemas, some = st.lists(inner, min_size=1, max_size=3), st.dictionaries(names, inner, max_size=3)
     lists = st.lists(names, max_size=2, unique=True)
     found: dict[str, st.SearchStrategy[Any]] = {
@@ -73,7 +73,7 @@ GROUPS = [
 
 @cache
 def schemas(depth: int = 2) -> st.SearchStrategy[Any]:
-    """Schemas, of keywords that have to do with each other as often as not."""
+    """Draw a schema, about half of the time with keywords that depend on each other."""
     if depth == 0:
         return st.booleans() | st.sampled_from([{}, {"type": "integer"}, {"const": "a"}, {"minimum": 1}])
     known = keywords(schemas(depth - 1))
@@ -92,7 +92,7 @@ types = st.sampled_from(TYPES)
 
 @st.composite
 def whole_schemas(draw: st.DrawFn) -> Any:
-    """Draw a schema in which the references lead somewhere, and not in circles."""
+    """Draw a schema whose references have targets and form no cycle."""
     parts = {"a": draw(schemas(0)), "b": {"$anchor": "here", "type": draw(types)}}
     parts["c"] = {"$dynamicAnchor": "there", "maxItems": 1}
     schema = draw(schemas())
@@ -108,7 +108,7 @@ def ours(validator: Any, value: Any) -> bool:
 
 
 A, ONE = {"properties": {"a": {"type": "integer"}}}, {"type": "integer"}
-# One for each thing that our own keywords must get right: hypothesis seldom draws schemas and values that meet.
+# One case for each rule of our keywords, because Hypothesis seldom draws schemas and values that interact.
 CORNERS: list[dict[str, Any]] = [
     {**A, "additionalProperties": False},
     {**A, "patternProperties": {"^b": {"const": 1}}, "additionalProperties": {"type": "null"}},

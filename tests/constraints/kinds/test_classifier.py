@@ -1,4 +1,4 @@
-"""The classifier, on a random network of 16 dimensions that is built on the spot.
+"""``Classifier``, with a random network of 16 dimensions that is created here.
 
 Covers ``constraints/views.py`` too.
 """
@@ -54,7 +54,7 @@ def build(seed=0, max_length=32, labels=("negative", "positive")):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = transformers.BertForSequenceClassification(config).eval()
-    with torch.no_grad():  # so that the scores lie on both sides of one half
+    with torch.no_grad():  # so that there are scores below and above 0.5
         logits = model(**fast(TEXTS, padding=True, return_tensors="pt")).logits
         model.classifier.bias -= logits.mean(0)
     return transformers.pipeline("text-classification", model=model, tokenizer=fast, device="cpu")
@@ -101,7 +101,7 @@ def test_sides_and_views(pipe, on, side):
         for text in view(draw, on)
         for score in Classifier(pipe, "positive", 0.5).probabilities([text])
     }
-    # Halfway between the two scores in the middle, so that rounding cannot tip it.
+    # Halfway between the two middle scores, so that rounding does not matter.
     middle = sorted(set(scores.values()))
     threshold = (middle[len(middle) // 2] + middle[len(middle) // 2 - 1]) / 2
     expected = [
@@ -151,7 +151,7 @@ def test_too_long(pipe):
     fits = "good " * 30
     strict = Classifier(pipe, "positive", 0.5)
     assert isinstance(strict.accepts(fits), bool)
-    with pytest.raises(CheckFailed, match="33 tokens and takes 32") as caught:
+    with pytest.raises(CheckFailed, match="33 tokens, more than its maximum of 32") as caught:
         strict.accepts(long)
     assert "good good" not in str(caught.value)
     assert isinstance(Classifier(pipe, "positive", 0.5, on="first_sentence").accepts("bad.\n" + long), bool)
@@ -243,13 +243,13 @@ def test_a_model_that_is_not_there(tmp_path):
 
 @pytest.mark.parametrize("side", ["above", "below"])
 def test_what_is_no_number_is_on_neither_side(side):
-    """NaN is not above a threshold, and so ``~`` would let it pass."""
+    """NaN is not above a threshold, so under ``~`` it would pass."""
     pipe = build()
     with torch.no_grad():
         pipe.model.classifier.bias += float("nan")
     sure = Classifier(pipe, "positive", 0.5, side=side, name="sure")
     for constraint in (sure, ~sure, sure | ~sure, ~(sure & Keyword("good"))):
-        with pytest.raises(CheckFailed, match="'sure' gave NaN instead of a probability; load") as caught:
+        with pytest.raises(CheckFailed, match="'sure' returned NaN instead of a probability; load") as caught:
             constraint.accepts("the film is good .")
         assert "film" not in str(caught.value)
 
@@ -257,5 +257,5 @@ def test_what_is_no_number_is_on_neither_side(side):
 def test_an_infinite_score_is_no_probability(pipe, monkeypatch):
     sure = Classifier(pipe, "positive", 0.5)
     monkeypatch.setattr(type(pipe), "__call__", lambda self, texts, **_: [[{"label": "positive", "score": 1e999}]])
-    with pytest.raises(CheckFailed, match="gave an infinite number"):
+    with pytest.raises(CheckFailed, match="returned an infinite number"):
         sure.accepts("good")

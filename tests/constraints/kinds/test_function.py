@@ -1,4 +1,4 @@
-"""Users' functions: what they may return, what they may raise, and what gets out when they do.
+"""Users' functions: what they may return, what they may raise, and what errors reveal.
 
 Covers ``constraints/checking.py`` too.
 """
@@ -93,7 +93,7 @@ def test_prefix_function():
     assert made.verdict("Ab") is Verdict.VIOLATED
     assert made.verdict("AB") is Verdict.UNDECIDED
     assert Python(is_upper).verdict("Ab") is Verdict.UNDECIDED
-    with pytest.raises(ConstraintError, match="on='completion' only"):
+    with pytest.raises(ConstraintError, match="requires on='completion'"):
         Python(is_upper, prefix=upper_prefix, on="lines")
 
 
@@ -197,7 +197,7 @@ def test_a_crash_is_no_rejection_for_any_and_not():
         run_check(Keyword("absent") | Python(crash), [DRAW])
     with pytest.raises(CheckFailed):
         run_check(~Python(crash), [DRAW])
-    # What is decided without the costly part does not ask it.
+    # The expensive part is not asked about draws that are already decided.
     assert run_check(Keyword("text") | Python(crash), [DRAW]) == [True]
     assert run_check(Keyword("absent") & Python(crash), [DRAW]) == [False]
 
@@ -249,7 +249,7 @@ def test_what_is_no_function(function):
 def test_a_plain_function_is_told_the_way():
     with pytest.raises(ConstraintError, match=r"write constraint\(function\)"):
         as_constraint_file([is_upper])
-    with pytest.raises(ConstraintError, match=r"Keyword is no constraint.*make one with Keyword\(...\)"):
+    with pytest.raises(ConstraintError, match=r"Keyword is not a constraint.*create a constraint with Keyword\(...\)"):
         as_constraint_file(Keyword)
 
 

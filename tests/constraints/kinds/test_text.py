@@ -1,4 +1,4 @@
-"""Regex, Keyword and Length on whole texts, and what they refuse.
+"""Regex, Keyword and Length on whole texts, and invalid parameters.
 
 Covers ``constraints/kinds/keyword.py`` and ``constraints/kinds/regex_analysis.py`` too.
 """
@@ -170,7 +170,7 @@ def test_checksum_looks_at_every_match():
         ({"flags": None}, "flags must be a list"),
         ({"flags": 5}, "flags must be a list"),
         ({"checksum": "crc"}, "not luhn"),
-        ({"checksum": "luhn", "match": "fullmatch"}, "match='search' only"),
+        ({"checksum": "luhn", "match": "fullmatch"}, "requires match='search'"),
         ({"timeout": 0}, "timeout"),
         ({"timeout": -1}, "timeout"),
         ({"timeout": float("nan")}, "timeout"),
@@ -286,7 +286,7 @@ def test_tokens():
     assert constraint.check(drawn) == [False, False, True, True, False]
     with pytest.raises(CheckFailed, match="counts tokens"):
         constraint.accepts("some text")
-    with pytest.raises(ConstraintError, match="on='completion' only"):
+    with pytest.raises(ConstraintError, match="requires on='completion'"):
         Length(max=3, unit="tokens", on="lines")
 
 
@@ -336,7 +336,7 @@ def test_the_spelling_of_an_expression_is_python(pattern: str) -> None:
 
 
 def test_backslashes_are_shown_as_they_are_written() -> None:
-    """In a spelling, and in the message that quotes it: not twice and four times as many."""
+    """Backslashes are not doubled in a ``repr``, or in a message that quotes one."""
     title = Regex(r"\d{4}").title
     assert title == r"Regex(pattern=r'\d{4}')"
     assert str(CheckFailed(title, "is slow")) == r"""constraint "Regex(pattern=r'\d{4}')" is slow"""
