@@ -52,7 +52,7 @@ class EndpointLaw:
     prompt
         A string, or a list of messages.
     settings
-        The generation settings of the call.
+        The generation settings.
     model
         The server's name for the model, or for an adapter on it.
     mask
