@@ -90,7 +90,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], str, str]] = [
     ("tokens of another API", lambda: made(RULE).run("a", max_tokens=3), "'max_tokens'", "here it is 'max_new_tokens'"),
     ("option of a stream", lambda: list(made(RULE).stream("a", bugdet=1)), "'bugdet'", "did you mean 'budget'"),
     ("name of a sampler", lambda: asked(sampler="rejecton"), "sampler 'rejecton'", "did you mean 'rejection'"),
-    ("sampler without brackets", lambda: asked(sampler=qrs), "qrs makes a sampler", r"give qrs\(...\)"),
+    ("sampler without brackets", lambda: asked(sampler=qrs), "qrs returns a sampler", r"give qrs\(...\)"),
     ("a text as a constraint", lambda: made("tea"), "'tea' is not a file", r"write Keyword\('tea'\)"),
     ("a model as a constraint", lambda: made(Person), "Person is not a constraint", r"write JSONSchema\(Person\)"),
     ("a list of models", lambda: made([Person]), "class Person is not a constraint", r"write JSONSchema\(Person\)"),

@@ -127,11 +127,11 @@ def test_what_a_pilot_takes_is_told_apart(world: World) -> None:
 
 
 def test_a_sampler_without_a_proposal_says_what_rejection_would_take(world: World) -> None:
-    for sampler, much in ((qrs(target_tvd=0.3, pilot=5), "takes fewer of them"), (qrs(1.0), "takes no more of them")):
+    for sampler, much in ((qrs(target_tvd=0.3, pilot=5), "with fewer attempts"), (qrs(1.0), "with no more attempts")):
         guarded = GuardedGenerator(world.pipeline(), Length(min=0), seed=3, sampler=sampler)
         few, note = guarded.run("ab")[0].report.notes
-        assert "draws of g, too few to tell the distance to it: more of them, as of a larger pilot, would" in few
-        assert note.endswith(f"sampler='rejection' gives exactly g, and {much}")
+        assert "draws of g, too few to estimate the distance to it; draw more, e.g. with a larger pilot" in few
+        assert note.endswith(f"sampler='rejection' then gives exactly g {much}")
 
 
 def test_what_the_token_limit_cut_off_is_counted_and_said(world: World) -> None:

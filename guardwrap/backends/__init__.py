@@ -1,1 +1,1 @@
-"""What draws attempts: our own decoding loop (``refill``) and transformers' (``generate``)."""
+"""Backends, which draw attempts: our decoding loop (``refill``), transformers' loop, and servers (``endpoint``)."""

@@ -1,13 +1,14 @@
-"""Attempts that are known to be rejected are not drawn: how many there were before the next other one is.
+"""Skipping of attempts that are known to be rejected: only their number is drawn.
 
-Where hardly any text satisfies the constraint, nearly every attempt ends after a few tokens, always in the same ways.
-Let L be the share of the law that is not known to be rejected. The number n of attempts that are, before the next one
-that is not, has the geometric law (1 - L)^n L, and that next one has the law given that it is not. So the number is
-drawn at once, and then the attempt: texts and attempt numbers are distributed as if everything was drawn.
+If hardly any text satisfies the constraint, nearly every attempt ends after a few tokens, always in the same ways. Let
+L be the probability that an attempt is not known to be rejected. The number n of attempts known to be rejected before
+the next other one has the geometric distribution P(n) = (1 - L)^n L, and that next attempt has the distribution of
+attempts given that they are not known to be rejected. So n is drawn in one step, and then the attempt: texts and
+attempt numbers have the same distribution as if every attempt were drawn.
 
-What is known is a tree of prefixes, with the law of the next token at each, and the tokens that lead nowhere left out.
-It is made of attempts that were decided before the first one is drawn from it, so it depends on none that it is used
-for.
+The known part is a tree of prefixes, with the distribution of the next token at each, without the tokens that lead to
+rejection only. The tree is built from attempts that were decided before the first attempt is drawn from it, so it does
+not depend on any attempt that it is used for.
 """
 
 from __future__ import annotations
@@ -26,47 +27,49 @@ from guardwrap.scheduling.backend import Ids, TokenMask
 __all__ = ["Branch", "Candidates", "WithoutDeadPrefixes", "without_dead_prefixes"]
 
 NEW = 32
-"""Prefixes that are added at a time: each takes the model one token."""
+"""Maximum number of prefixes to add per call. Each requires computing one token with the model."""
 
 ENTRIES = 2**20
-"""Candidates of all prefixes together from which on none is added: 40 MB. To judge all that were not judged yet would
-make room, but takes 2 s a prefix with 49 k of them, as long as 100 attempts."""
+"""Number of candidates in the whole tree, 40 MB, from which on no prefix is added. Judging all candidates would shrink
+the tree, but takes 2 s per prefix with 49 k of them, as long as 100 attempts."""
 
 JUDGED = 1024
-"""Candidates that are judged at a prefix when it is added, the likeliest; 8 times as many whenever the others of all
-prefixes may be a large part of what is left, ``NOTABLE`` of it."""
+"""Number of candidates, the likeliest, that are judged when a prefix is added. 8 times as many are judged when the
+prefix's unjudged candidates may have too large a part of the remaining probability; see ``NOTABLE``."""
 
 NOTABLE = 1 / 16
+"""The part of the remaining probability that the unjudged candidates of all prefixes together may have."""
 
 _TINY = -600.0
-"""Logarithm of shares that are held against the largest one, as floats end at exp(-745)."""
+"""Log-probabilities below this are computed relative to the largest one, because floats underflow near exp(-745)."""
 
 Candidates = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
-"""Of the next token: ids, and log-probabilities in nats, the likeliest first; ``[candidates]`` each."""
+"""Candidates for the next token: ids, and log-probabilities in nats, the likeliest first; ``[candidates]`` each."""
 
 
 @dataclass(eq=False)
 class Branch:
-    """A prefix of texts of which not all are known to be rejected.
+    """A prefix of texts of which not all are known to be rejected: a node of the tree.
 
     Parameters
     ----------
     prefix
-        New tokens so far.
+        The new tokens.
     tokens, log_probabilities
-        The candidates of the next token that are not known to lead nowhere, the likeliest first; ``[candidates]``.
+        Candidates for the next token, without those known to lead to rejection only, and their log-probabilities in
+        nats, the likeliest first; ``[candidates]``.
     judged
-        How many of these have been judged: the first ones.
+        Number of these that have been judged: the first ones.
     quota
-        How many were to be judged at first, those that lead nowhere included.
+        Number of candidates that were to be judged so far, including those that were removed since.
     children
-        By the next token.
+        Longer prefixes, by their next token.
     log_live
-        Logarithm of the share of the texts with this prefix that are not known to be rejected: the share itself may be
-        less than any float.
+        Log-probability, in nats, that a text with this prefix is not known to be rejected. The probability itself may
+        be smaller than any float.
     law
-        Of the next token, given that the text is not known to be rejected; its log-probabilities are those of the
-        whole law.
+        The distribution of the next token, given that the text is not known to be rejected. The log-probabilities that
+        it records are those of the full distribution, without this condition.
     """
 
     prefix: Ids
@@ -79,7 +82,7 @@ class Branch:
     law: TokenLaw | None = None
 
     def judge(self, mask: TokenMask) -> None:
-        """Judge the first candidates, or 8 times as many as before."""
+        """Judge the likeliest candidates: the first ``JUDGED``, and in later calls 8 times as many in total."""
         more = 7 * self.quota if self.quota else JUDGED
         some = self.tokens[self.judged : self.judged + more].tolist()
         dead = mask.dead(self.prefix, some) if some else []
@@ -88,7 +91,7 @@ class Branch:
         self.leave_out({token for token, gone in zip(some, dead, strict=True) if gone})
 
     def leave_out(self, dead: set[int]) -> None:
-        """Forget these of the candidates."""
+        """Remove candidates that lead to rejection only."""
         gone = np.isin(self.tokens, list(dead))
         self.judged -= int(gone[: self.judged].sum())
         self.tokens, self.log_probabilities = self.tokens[~gone], self.log_probabilities[~gone]
@@ -96,7 +99,7 @@ class Branch:
             self.children.pop(token, None)
 
     def weigh(self) -> None:
-        """Compute ``log_live`` and ``law``, here and below."""
+        """Compute ``log_live`` and ``law`` of this branch and all branches below it."""
         for child in self.children.values():
             child.weigh()
         self.leave_out({token for token, child in self.children.items() if child.log_live == -math.inf})
@@ -114,31 +117,32 @@ class Branch:
             self.law = TokenLaw(tokens, values, bounds.tolist(), float(bounds[-1]), gaps=False)
 
     def below(self, reached: float = 0.0) -> Iterator[tuple[Branch, float]]:
-        """Yield this branch and those below, each with the log-probability of its prefix."""
+        """Yield this branch and those below, each with the log-probability of its prefix in nats."""
         yield self, reached
         for token, child in self.children.items():
             yield from child.below(reached + float(self.log_probabilities[self.tokens == token][0]))
 
     def at(self, prefix: Sequence[int]) -> Branch | None:
-        """Return the branch of a prefix, if there is one."""
-        found: Branch | None = self
+        """Return the branch of a prefix, or None if there is none."""
+        branch: Branch | None = self
         for token in prefix:
-            found = None if found is None else found.children.get(token)
-        return found
+            branch = None if branch is None else branch.children.get(token)
+        return branch
 
 
 @dataclass(frozen=True, eq=False)
 class WithoutDeadPrefixes:
-    """The law of a request's attempts without those that are known to be rejected.
+    """The distribution of a request's attempts, given that they are not known to be rejected.
 
     Parameters
     ----------
     root
-        Where attempts begin.
+        The branch of the empty prefix, where attempts start.
     log_live
-        log L, where L is the share of the law that is left; minus infinity where every text is known to be rejected.
+        log L in nats, where L is the probability that an attempt is not known to be rejected; -inf if every text is
+        known to be rejected.
     computed
-        Tokens that the model was run for.
+        Number of tokens for which the model was run to build it.
     """
 
     root: Branch
@@ -152,19 +156,20 @@ def without_dead_prefixes(
     law_after: Callable[[Ids], Candidates],
     mask: TokenMask,
 ) -> Branch:
-    """Leave out more of what is known to be rejected, and return where attempts begin.
+    """Exclude more texts that are known to be rejected, and return the branch where attempts start.
 
     Parameters
     ----------
     before
-        Where they began, with what was left out already. It grows, so none that is drawn from it may be under way.
+        The root of the tree so far; None for the first call. It is extended in place, so no attempt that is drawn from
+        it may be in flight.
     ended
-        The tokens of attempts that were drawn since then, in launch order, and whether each ended there and was
-        rejected.
+        The tokens of attempts that were drawn since then, in launch order, and whether each ended with these tokens
+        and was rejected.
     law_after
-        From new tokens to the candidates of the next one.
+        Returns the candidates for the next token after the given new tokens.
     mask
-        Finds those that lead nowhere.
+        Determines which candidates lead to rejection only.
 
     Raises
     ------
@@ -175,7 +180,7 @@ def without_dead_prefixes(
     if before is None:
         root.judge(mask)
     added, size = 0, sum(len(branch.tokens) for branch, _ in root.below())
-    # Prefixes of attempts that came by at least twice; those of more attempts first, and so each before longer ones.
+    # Add prefixes that at least two attempts share, the most frequent first, so that each comes before longer ones.
     visits = Counter(ids[:end] for ids, _ in ended for end in range(1, len(ids)))
     for prefix, count in visits.most_common():
         if count < 2 or added == NEW or size >= ENTRIES:

@@ -1,4 +1,4 @@
-"""One prompt under the user's generation settings: what defines a(y)."""
+"""The distribution a(y): one prompt with the user's generation settings."""
 
 from __future__ import annotations
 
@@ -21,35 +21,34 @@ class GenerationLaw:
     Parameters
     ----------
     prompt_ids
-        The prompt without padding; ``[length]``.
+        The tokens of the prompt, without padding; ``[length]``.
     mode
-        How a token follows from scores.
+        How tokens are chosen from scores.
     processors
-        Logits processors that read the row's own tokens.
+        Logits processors that depend on the tokens of their row.
     warpers
-        The rest of them, which read scores only and come last.
+        The remaining logits processors, which depend only on scores and are applied last.
     criteria
         Stopping criteria other than the end-of-sequence token and the length.
     end_ids
         The end-of-sequence tokens.
     max_length
-        Prompt and new tokens together.
+        Maximum number of tokens of prompt and new text together.
     pad_id
-        What ``model.generate`` pads with.
+        The token that ``model.generate`` pads with.
     return_dict
         Whether ``model.generate`` would return a ``ModelOutput``.
     count
-        Texts asked for: ``num_return_sequences``.
+        Number of texts requested: ``num_return_sequences``.
     max_time
-        Seconds after which an attempt is cut, or None.
+        Seconds after which an attempt is cut, or None for no limit.
     beam_results
-        The new tokens of each text that a beam search has found, best first, and whether it ended by itself; None in
-        the other modes.
+        The new tokens of each text from a beam search, best first, and whether it ended by itself; None in the other
+        modes.
     generate
-        Runs the model's own ``generate`` on the prompt under these settings, with keyword arguments that come on top
-        of them.
+        Runs the model's own ``generate`` on the prompt with these settings, which keyword arguments override.
     outputs
-        What ``call`` returned, where a pipeline's ``postprocess`` needs it; see ``calls``.
+        The model outputs that the pipeline's ``postprocess`` requires, or None; see ``pipelines.calls``.
     """
 
     prompt_ids: torch.Tensor
@@ -69,41 +68,41 @@ class GenerationLaw:
 
     @cached_property
     def ids(self) -> tuple[int, ...]:
-        """The prompt as plain numbers."""
+        """The tokens of the prompt as a tuple."""
         return tuple(self.prompt_ids.tolist())
 
     @cached_property
     def own_functions(self) -> tuple[str, ...]:
-        """The class names of processors and criteria that are not transformers' own, and so may keep a state."""
+        """The class names of processors and criteria that are not from transformers, and so may keep a state."""
         functions = (type(each) for each in (*self.processors, *self.criteria))
         return tuple(dict.fromkeys(each.__name__ for each in functions if each not in _FUNCTIONS_OF_THE_TEXT))
 
     @cached_property
     def is_stateless(self) -> bool:
-        """Whether equal prefixes have equal laws, and end alike: functions of the user's own may keep a state."""
+        """Whether the distribution of the next token, and whether a text ends, depend only on the tokens before."""
         return self.mode == "sample" and self.max_time is None and not self.own_functions
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What reports say of it, one sentence each."""
+        """Notes for reports, one sentence each."""
         return (_STATE.format(", ".join(self.own_functions)),) if self.own_functions else ()
 
     @cached_property
     def group(self) -> Hashable:
-        """Equal for laws whose rows may be warped and drawn together: the same mode, warpers and their settings."""
+        """A key that is equal for laws whose rows can be processed together: mode, warpers and their settings."""
         settings = (sorted(vars(warper).items()) for warper in self.warpers)
         exact = (tuple((name, _exact(value)) for name, value in each) for each in settings)
         return (self.mode, *zip(map(type, self.warpers), exact, strict=True))
 
 
 _STATE = (
-    "{} is not transformers' own: if its answer depends on more than the token ids and scores that it is given, such "
+    "{} is not from transformers; if its result depends on more than the token ids and scores that it receives, such "
     "as a counter, texts depend on the batch size and are not drawn from one distribution"
 )
 
 
 def _exact(value: Any) -> Hashable:
-    """Return a setting so that only equal ones compare equal: printed, a tensor has four digits."""
+    """Return a hashable form of a setting that compares all digits of tensors."""
     return (value.dtype, str(value.device), tuple(value.flatten().tolist())) if torch.is_tensor(value) else value
 
 
@@ -128,15 +127,15 @@ _FUNCTIONS_OF_THE_TEXT = frozenset(
         "SuppressTokensLogitsProcessor",
     )
 )
-"""Of transformers: what they do to a row depends on its tokens alone. These classes only: one that is derived from them
+"""Classes of transformers whose effect on a row depends only on its tokens. Their subclasses do not count, because they
 may do anything."""
 
 
 def ended_rows(criterion: Callable[..., Any], ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
     """Return which rows a stopping criterion ends, ``[rows]``.
 
-    transformers asks for an answer for each row. Many that go around have one for all, which they read off the first
-    row; those are asked row by row, or an attempt would end where another one does.
+    transformers expects one answer per row. Many published criteria return a single answer, read from the first row.
+    These are called for each row separately, because otherwise an attempt would end where another one does.
     """
     answer = criterion(ids, scores, **kwargs)
     if isinstance(answer, torch.Tensor) and answer.shape == (len(ids),):

@@ -1,4 +1,4 @@
-"""What to do when memory runs out."""
+"""Reduction of the batch size when memory runs out."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ logger = logging.getLogger("guardwrap")
 
 
 def halved(size: int, error: torch.OutOfMemoryError) -> int:
-    """Return half as many attempts at once, because memory ran out.
+    """Return half the number of concurrent attempts, after memory ran out.
 
     Raises
     ------
     ModelError
-        If it ran out with one.
+        If ``size`` is 1.
     """
     if size == 1:
         raise ModelError("out of memory with one attempt at a time; shorten the prompt or max_new_tokens") from error
-    logger.warning("out of memory: going on with %d attempts at once", size // 2)
+    logger.warning("out of memory: continuing with at most %d attempts at once", size // 2)
     torch.cuda.empty_cache()
     return size // 2

@@ -1,9 +1,9 @@
-"""What is known of a request's texts: the laws of next tokens that were computed, and prefixes that are over.
+"""A cache of distributions of next tokens, and of prefixes at which attempts end.
 
-An attempt's uniforms are its own. Where the law of the next token is known already, the token follows from the next
-uniform without the model; where it leads to a prefix that is over (its verdict was VIOLATED, or the text has ended),
-the attempt is over too. So texts, attempt numbers and rates are those of drawing everything anew, and only the cost is
-another one.
+An attempt has its own sequence of uniform random numbers. If the distribution of the next token is cached, the token
+follows from the next random number without the model. If it leads to a prefix at which an earlier attempt ended (its
+verdict was VIOLATED, or the text ended), this attempt ends too. So texts, attempt numbers and rates are the same as
+without the cache, and only the cost differs.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from guardwrap.scheduling.backend import AttemptState, JudgementCache, Launch
 __all__ = ["Node", "PrefixTree", "TokenLaw", "learn", "next_token", "step", "token_laws"]
 
 LIKELY = 128
-"""Prefixes of at least this probability, 1 in 128, are kept from a request's second attempt on; after more attempts
-than that, those that one attempt in as many would come by."""
+"""A prefix of running attempts is cached if its probability is at least 1 in 128, or 1 in n in a request's n-th attempt
+with n > 128."""
 
 CANDIDATES = 64
-"""Tokens of a law over the whole vocabulary that are kept: the likeliest."""
+"""Number of tokens, the likeliest, that are kept of a distribution over the whole vocabulary."""
 
 PLACES = 20_000
-"""Prefixes that are kept of all prompts together: those used last. One takes 1 KB with the law of what follows, and as
-much with a text that was judged; so 40 MB in the worst case."""
+"""Maximum number of cached prefixes of all prompts together; the most recently used ones are kept. One takes 1 KB with
+the distribution of the next token, and another 1 KB with a judged text: 40 MB in the worst case."""
 
 OFTEN = 256
-"""Attempts after which their number is looked at."""
+"""Number of attempts between two checks of the cache's size."""
 
 
 class TokenLaw:
-    """The law of one next token, as far as it is kept.
+    """The cached part of the distribution of one next token.
 
     Parameters
     ----------
     tokens
-        Candidates.
+        The candidates.
     log_probabilities
-        Theirs, in nats.
+        Log-probabilities of the candidates, in nats.
     bounds
-        Of the candidates' shares of the unit interval: candidate i has ``bounds[i]`` to ``bounds[i + 1]`` where
-        ``gaps`` is false; else ``bounds[2 i]`` to ``bounds[2 i + 1]``.
+        Bounds of the candidates' intervals in [0, ``total``], ascending. With ``gaps``, candidate i has ``bounds[2 i]``
+        to ``bounds[2 i + 1]``; without, ``bounds[i]`` is the upper end of candidate i, where the next one's starts.
     total
-        What a uniform is multiplied with.
+        The factor by which a uniform random number is multiplied before it is compared with ``bounds``.
     gaps
-        Whether there are tokens between the candidates.
+        Whether there are tokens between the candidates that are not kept.
 
     Attributes
     ----------
     log_left : float
-        log Z in nats, where a mask has left a share of Z.
+        log Z in nats, where Z is the probability of the tokens that a mask did not exclude; 0 without a mask.
     """
 
     __slots__ = ("_bounds", "_gaps", "_last", "_total", "log_left", "log_probabilities", "tokens")
@@ -80,7 +80,7 @@ class TokenLaw:
         self.log_left = 0.0
 
     def drawn(self, uniform: float) -> int | None:
-        """Return which candidate a uniform draws, or None where it is a token that is not kept."""
+        """Return the index of the candidate that a uniform random number draws, or None if it draws another token."""
         target = uniform * self._total
         if not self._gaps:
             return bisect_right(self._bounds, min(target, self._last))
@@ -89,20 +89,20 @@ class TokenLaw:
 
 
 class Node:
-    """A prefix of a prompt's texts.
+    """A cached prefix of a prompt's texts.
 
     Attributes
     ----------
     law : TokenLaw or None
-        Of the next token, once it was computed.
-    children : dict of int to Place
-        By the next token.
+        The distribution of the next token, once it was computed.
+    children : dict of int to Node
+        Longer prefixes, by their next token.
     end : tuple or None
-        Status and blame of an attempt that came here, where that ended it.
-    memo : Memo or None
-        For whoever judges texts, where attempts end here.
+        Status and blame of the attempts that end here; None if attempts continue.
+    memo : JudgementCache or None
+        Judgements of the text, if attempts end here.
     used : int
-        When an attempt came by last; never later than at what it stands on.
+        The number of the latest attempt that passed here, counted over all attempts. At most that of the parent.
     """
 
     __slots__ = ("children", "end", "law", "memo", "used")
@@ -116,12 +116,12 @@ class Node:
 
 
 class PrefixTree:
-    """The places of all prompts of a backend; those that were used last are kept.
+    """The cached prefixes of all prompts of a backend; the most recently used ones are kept.
 
     Parameters
     ----------
     most
-        How many are kept.
+        Maximum number of prefixes.
     """
 
     def __init__(self, most: int = PLACES) -> None:
@@ -130,10 +130,11 @@ class PrefixTree:
         self._begun = 0
 
     def root(self, launch: Launch) -> Node | None:
-        """Return where an attempt begins; None where nothing is to be known of it.
+        """Return the node of the empty prefix for an attempt, or None if the attempt must not use the cache.
 
-        The first attempt of a request that wants one text is mostly the last one too. What the user's own processors
-        and stopping criteria do may be another thing each time, and so may a limit of the clock.
+        It is not worth it for the first attempt of a request for one text, which is usually the last one too. It would
+        be wrong with the user's own processors and stopping criteria, or with ``max_time``, whose effect may differ
+        each time.
         """
         law: GenerationLaw = launch.law
         if (launch.attempt == 0 and law.count == 1) or not law.is_stateless:
@@ -141,10 +142,11 @@ class PrefixTree:
         self._begun += 1
         if self._begun % OFTEN == 0:
             self._forget()
-        # Requests of equal prompts share the law. What is over for one is over for others under the same constraint,
-        # unless it is judged with the prompt's text: a tokenizer may read two texts as the same tokens.
+        # Requests with equal prompts share the law object. A prefix at which an attempt of one ends also ends attempts
+        # of the others with the same constraint and the same prompt text. The text is part of the key because
+        # judgements may depend on it, and a tokenizer may map two texts to the same tokens.
         constraint = getattr(launch.request, "constraint", None)
-        # A mask may have given up for one request alone.
+        # With a mask, nodes are not shared between requests, because a mask may be given up for one of them only.
         masked = None if launch.mask is None else ref(launch.request)
         rule = constraint, _text_of(launch), launch.watch is None, masked
         root = self._roots.setdefault(law, {}).setdefault(rule, Node())
@@ -152,10 +154,10 @@ class PrefixTree:
         return root
 
     def _forget(self) -> None:
-        """Drop what was used longest ago, where there is too much."""
+        """If there are more than ``most`` prefixes, delete the least recently used ones, down to half of ``most``."""
         roots = [root for each in self._roots.values() for root in each.values()]
         places = list(roots)
-        for place in places:  # grows
+        for place in places:  # the list grows during the loop
             places += place.children.values()
         if len(places) > self._most:
             before = sorted(place.used for place in places)[-self._most // 2]
@@ -164,12 +166,15 @@ class PrefixTree:
 
 
 def _text_of(launch: Launch) -> str | None:
-    """Return the prompt's text, where the launch has a prompt."""
+    """Return the text of the launch's prompt, or None if there is none."""
     return getattr(getattr(launch.request, "prompt", None), "text", None)
 
 
 def step(attempt: AttemptState) -> bool:
-    """Go to the place of the newest token; say whether what becomes of the attempt there is known, and note it."""
+    """Move to the node of the newest token, and end the attempt if earlier ones ended there.
+
+    Returns False if there is no such node, so that it must be determined whether the attempt ends.
+    """
     place: Node | None = attempt.place
     child = None if place is None else place.children.get(attempt.token_ids[-1])
     if place is None or child is None:
@@ -183,13 +188,13 @@ def step(attempt: AttemptState) -> bool:
 
 
 def learn(attempt: AttemptState) -> None:
-    """Keep what became of an attempt with its newest token, where others are likely to come here."""
+    """Cache the newest token's prefix if the attempt ended with it, or if other attempts are likely to reach it."""
     place: Node | None = attempt.place
     attempt.place = None
     if place is None or attempt.status not in ("running", "finished", "cut", "aborted"):
         return
     token = attempt.token_ids[-1]
-    if token in place.children:  # another one has come here with this very step
+    if token in place.children:  # another attempt added this prefix in the same step
         attempt.place = place
         step(attempt)
     elif attempt.status != "running":
@@ -200,7 +205,7 @@ def learn(attempt: AttemptState) -> None:
 
 
 def next_token(attempt: AttemptState) -> bool:
-    """Draw the next token where its law is known; say whether it was."""
+    """Draw the next token from its cached distribution; return False if that is not possible."""
     branch = attempt.branch
     law: TokenLaw | None = (
         branch.law if branch is not None else attempt.place.law if attempt.place is not None else None
@@ -221,14 +226,14 @@ def next_token(attempt: AttemptState) -> bool:
 
 
 def token_laws(scores: torch.Tensor, candidates: torch.Tensor | None) -> list[TokenLaw]:
-    """Return the law of each row as ``tokens.inverse_cdf`` draws from it: the same sums, rounded alike.
+    """Return the distribution of each row, with the same sums and the same rounding as ``tokens.inverse_cdf``.
 
     Parameters
     ----------
     scores
-        ``[rows, columns]``, after all processors and warpers.
+        Scores after all processors and warpers, ``[rows, columns]``.
     candidates
-        Which token each column stands for, ``[rows, columns]``; None where columns are tokens.
+        The token of each column, ``[rows, columns]``; None if column i is token i.
     """
     size = scores.shape[1]
     top = scores.amax(-1, keepdim=True)

@@ -1,12 +1,12 @@
-"""log-probabilities of finished texts, in one forward pass each: the other half of a weight.
+"""Log-probabilities of finished texts, computed in forward passes over whole texts, for log-weights.
 
-In half precision the log-probability seen while decoding and that of one pass differ by tenths of a nat to nats, and
-so would log a(y) - log a'(y). One pass computes in float32 therefore, whatever the weights are stored in, and in half
-precision both terms come from it: with a' = a they cancel. What is left is that the decoding loop did not draw from
-quite the law that is computed; ``Weigher.note`` says how far off it was.
+In half precision, the log-probability recorded while decoding and that of one pass over the text differ by tenths of a
+nat to nats, and so would log a(y) - log a'(y). So such passes compute in float32, whatever the weights' dtype, and in
+half precision both terms come from them: with a' = a they cancel. The remaining error is that the decoding loop did not
+draw from exactly the distribution that is computed; ``Weigher.note`` reports its size.
 
-With quantised weights, layers may round what they are given by all rows of a batch. There too both terms come from a
-pass, and each text is computed alone, so that its weight is a function of the text.
+With quantized weights, layers may round their input depending on all rows of a batch. Then both terms come from such
+passes too, and each text is computed alone, so that its weight is a function of the text.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from guardwrap.backends.tokens import applied
 __all__ = ["Continuation", "is_exact", "log_probabilities", "of_tokens", "scored"]
 
 _AT_ONCE = 2**25
-"""Numbers in the logits of one pass, at most: 128 MiB in float32."""
+"""Maximum number of logits in one pass: 128 MiB in float32."""
 
 
 def is_exact(model: Any) -> bool:
-    """Whether what decoding saw and what one pass computes agree to about 1e-3 nats.
+    """Return whether log-probabilities from decoding and from one pass over the text agree to about 1e-3 nats.
 
-    float32 and wider do, unless the weights are quantised.
+    They do in float32 and float64, unless the weights are quantized.
     """
     return _is_wide(model) and not is_quantised(model)
 
@@ -42,49 +42,49 @@ def _is_wide(model: Any) -> bool:
 
 
 Continuation = tuple[GenerationLaw, Sequence[int]]
-"""A prompt's law and new tokens, the end-of-sequence token included where there is one."""
+"""The law of a prompt, and new tokens, including an end-of-sequence token if there is one."""
 
 
 @torch.no_grad()
 def log_probabilities(model: Any, texts: Sequence[Continuation]) -> list[float]:
-    """Compute log a(y), under the law of each text's prompt: processors, warpers and temperature included.
+    """Compute log a(y) of each text, with the processors, warpers and temperature of its prompt's law.
 
     Parameters
     ----------
     model
         A causal language model.
     texts
-        What to score. The log-probability of an end-of-sequence token counts once.
+        The texts to score. The log-probability of an end-of-sequence token counts once.
 
     Returns
     -------
     list of float
-        In nats; minus infinity where a warper excludes a token. Each is summed in float64.
+        Log-probabilities in nats, summed in float64; -inf if a processor or warper excludes a token of the text.
     """
-    found = [0.0] * len(texts)
+    results = [0.0] * len(texts)
     groups = [[i] for i in range(len(texts))] if is_quantised(model) else [list(range(len(texts)))]
     with nullcontext() if _is_wide(model) else in_float32():
         for group in groups:
             for batch in scored(model, [texts[i] for i in group]):
                 for place, scores in batch:
-                    found[group[place]] = float(of_tokens(scores, texts[group[place]][1]).sum())
-    return found
+                    results[group[place]] = float(of_tokens(scores, texts[group[place]][1]).sum())
+    return results
 
 
 def of_tokens(scores: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
-    """Return the log-probability of each token in nats, ``[tokens]`` in float64, of scores ``[tokens, vocabulary]``."""
+    """Return the log-probability of each token in nats, ``[tokens]``, float64, from scores ``[tokens, vocabulary]``."""
     chosen = scores.gather(1, torch.tensor(tokens, device=scores.device)[:, None]).squeeze(1)
     return chosen.double() - scores.logsumexp(-1).double()
 
 
 def scored(model: Any, texts: Sequence[Continuation]) -> Iterator[list[tuple[int, torch.Tensor]]]:
-    """Compute what each token of the texts is drawn from, in as few forward passes as memory allows.
+    """Compute the scores that each token of the texts is drawn from, in as few forward passes as memory allows.
 
     Yields
     ------
     list of (int, torch.Tensor)
-        For each pass the places of its texts in ``texts``, and their scores ``[tokens, vocabulary]``: logits in float32
-        after processors and warpers. Gradients flow through them unless torch is told otherwise.
+        For each pass, the indices of its texts in ``texts`` and their scores, ``[tokens, vocabulary]``: logits in
+        float32 after processors and warpers. Gradients flow through them, except under ``torch.no_grad``.
     """
     order = sorted(range(len(texts)), key=lambda i: len(texts[i][0].ids) + len(texts[i][1]))
     while order:
@@ -94,7 +94,7 @@ def scored(model: Any, texts: Sequence[Continuation]) -> Iterator[list[tuple[int
 
 
 def _next_rows(texts: Sequence[Continuation], vocabulary: int) -> int:
-    """How many of the texts, ordered by length, fit into one pass."""
+    """Return how many of the texts, ordered by length, fit into one pass."""
     count, first = 1, len(texts[0][0].ids)
     while count < len(texts):
         law, new = texts[count]
@@ -106,7 +106,7 @@ def _next_rows(texts: Sequence[Continuation], vocabulary: int) -> int:
 
 
 def _scores(model: Any, texts: Sequence[Continuation]) -> list[torch.Tensor]:
-    # Padding stands on the right, where no causal model can see it: nothing has to be masked or numbered for it.
+    # Padding is on the right, where a causal model cannot see it, so it requires no mask and no positions.
     sequences = [(*law.ids, *new) for law, new in texts]
     longest = max(len(ids) for ids in sequences) - 1  # the last token is predicted, not read
     device = model.device
@@ -119,7 +119,7 @@ def _scores(model: Any, texts: Sequence[Continuation]) -> list[torch.Tensor]:
         input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, return_dict=True, **extra
     ).logits
     logits = logits[:, logits.shape[1] - (longest - first) :]
-    # Row by row by an index, each row's gradient would be a tensor of all rows.
+    # ``unbind`` instead of an index per row, whose gradient would be a tensor of the size of all rows.
     return [
         _processed(row[len(law.ids) - 1 - first :][: len(new)].float(), law, new)
         for row, (law, new) in zip(logits.unbind(), texts, strict=True)
@@ -127,7 +127,7 @@ def _scores(model: Any, texts: Sequence[Continuation]) -> list[torch.Tensor]:
 
 
 def _processed(scores: torch.Tensor, law: GenerationLaw, new: Sequence[int]) -> torch.Tensor:
-    """Apply what ``generate`` does to the logits of one text, ``[tokens, vocabulary]``."""
+    """Apply the processors and warpers to the logits of one text, ``[tokens, vocabulary]``, as ``generate`` does."""
     tokens = torch.tensor(new, device=scores.device)
     if law.processors:
         ids = torch.cat([law.prompt_ids.to(tokens), tokens])[None]

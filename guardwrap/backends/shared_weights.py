@@ -1,4 +1,4 @@
-"""Copies of a model that hold no weights of their own, and what its weights are."""
+"""Copies of a model that share its weights, and detection of quantized weights."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ __all__ = ["is_quantised", "shared_copy"]
 
 
 def shared_copy(model: Any, *, own_parameters: bool = False) -> Any:
-    """Copy a model's modules but none of its numbers: parameters and buffers are the model's own tensors.
+    """Copy a model's modules without copying its parameters and buffers, which are the same tensors in both.
 
-    What is done to the copy's modules, such as adding an adapter, leaves the model as it is, for other threads too.
+    Changes to the copy's modules, such as adding an adapter, do not affect the model, even in other threads.
 
     Parameters
     ----------
     model
-        The model.
+        The model to copy.
     own_parameters
-        Whether the copy gets parameter objects of its own over the same memory, so that freezing them or giving them
-        other memory does not reach the model. They then do not follow the model to another device or dtype. Tied
-        weights stay tied. Quantised weights, which nothing trains, are the model's own objects all the same.
+        Whether the copy gets new parameter objects over the same memory, so that freezing them or assigning them new
+        data does not affect the model. They then do not follow the model to another device or dtype. Tied weights stay
+        tied. Quantized weights, which are never trained, are shared as objects in any case.
     """
     shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     if own_parameters:
@@ -34,13 +34,13 @@ def shared_copy(model: Any, *, own_parameters: bool = False) -> Any:
 
 
 def is_quantised(model: Any) -> bool:
-    """Whether weights are stored in fewer bits than they compute with: by transformers, torch, or another library."""
+    """Return whether weights are stored in fewer bits than used in computations, by transformers, torch or others."""
     return (
         getattr(model, "hf_quantizer", None) is not None
         or any(
             type(parameter) is not torch.nn.Parameter or not parameter.is_floating_point()
             for parameter in model.parameters()
         )
-        # torch's own, as quantize_dynamic makes them, have no parameters.
+        # Modules quantized by torch, e.g. with quantize_dynamic, have no parameters.
         or any(type(module).__module__.startswith("torch.ao.nn.quantized") for module in model.modules())
     )

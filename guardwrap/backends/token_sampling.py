@@ -1,4 +1,4 @@
-"""From logits to tokens: attempts of any requests side by side, each under its own law, each with its own errors."""
+"""Drawing tokens from logits, for concurrent attempts of any requests, each with its own law and its own errors."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ __all__ = ["begun", "candidates_of", "choose_tokens", "draw_tokens", "note", "wa
 
 
 def begun(launch: Launch) -> AttemptState:
-    """Return an attempt before its first token."""
+    """Return a new attempt, before its first token."""
     branch = None if launch.narrowed is None else launch.narrowed.root
     return AttemptState(launch, stream=uniforms(launch.seed, launch.prompt, launch.attempt), branch=branch)
 
 
 def draw_tokens(logits: torch.Tensor, attempts: Sequence[AttemptState]) -> torch.Tensor:
-    """Draw a token for each attempt, note it, and set the status of those that end with it.
+    """Draw a token for each attempt, append it, and set the status of the attempts that end with it.
 
     Parameters
     ----------
     logits
-        ``[attempts, vocabulary]``, float32.
+        The model's output for the next token, ``[attempts, vocabulary]``, float32.
     attempts
-        Their uniforms are used, and their tokens grow. One whose processors, watch or logits raise has failed.
+        The attempts, changed in place. An attempt whose processors, mask or watch raise, or whose logits are invalid,
+        gets the status ``"failed"``; other requests' attempts are not affected.
 
     Returns
     -------
     torch.Tensor
-        The tokens, ``[attempts]``; any for an attempt that has failed.
+        The tokens, ``[attempts]``; arbitrary for attempts that failed.
     """
     chance = [next(attempt.stream) for attempt in attempts]
     groups = grouped(range(len(attempts)), lambda row: _law(attempts[row]).group)
@@ -51,14 +52,14 @@ def draw_tokens(logits: torch.Tensor, attempts: Sequence[AttemptState]) -> torch
 
 
 def walk_known(attempt: AttemptState) -> None:
-    """Draw an attempt's next tokens as far as their laws are known. It may be over then."""
+    """Draw an attempt's next tokens as far as their distributions are cached. The attempt may end with one of them."""
     while attempt.status == "running" and next_token(attempt):
         if not step(attempt):
             _settle([attempt])
 
 
 def candidates_of(logits: torch.Tensor, attempt: AttemptState) -> Candidates:
-    """Return what an attempt's next token is drawn from, of its logits ``[1, vocabulary]``."""
+    """Return the distribution of an attempt's next token, from its logits ``[1, vocabulary]``."""
     scores, candidates = warped(_process(logits, [attempt]), _law(attempt).warpers)
     require_drawable(scores)
     values, order = (scores[0].double().log_softmax(-1)).sort(descending=True, stable=True)
@@ -70,17 +71,17 @@ def candidates_of(logits: torch.Tensor, attempt: AttemptState) -> Candidates:
 def _masked(
     scores: torch.Tensor, candidates: torch.Tensor | None, attempts: Sequence[AttemptState]
 ) -> tuple[torch.Tensor, list[float]]:
-    """Exclude the tokens that attempts' masks leave out.
+    """Exclude tokens by the masks of attempts.
 
     Returns
     -------
     scores : torch.Tensor
-        Without those tokens.
+        Scores, with -inf for excluded tokens. A row of which every token would be excluded is unchanged.
     logs : list of float
-        log Z of each row, in nats; -inf where nothing is left, of which no token is excluded.
+        log Z of each row in nats, where Z is the probability of the tokens not excluded; -inf if there are none.
     """
     shares = scores.double().softmax(-1)
-    masked, logs = scores.clone(), [0.0] * len(attempts)  # if one raises, the others begin again from what was
+    masked, logs = scores.clone(), [0.0] * len(attempts)  # a copy: if a mask raises, other rows restart from ``scores``
     for row, attempt in enumerate(attempts):
         mask = attempt.launch.mask
         if mask is None:
@@ -98,9 +99,9 @@ def _masked(
 
 
 def _end(attempt: AttemptState) -> None:
-    """End an attempt all of whose next tokens are left out, and those that come here after it."""
+    """End an attempt whose next tokens are all excluded, and cache that attempts end here."""
     attempt.status, attempt.blame = "aborted", DEAD_END
-    attempt.launch.mask.close(attempt.token_ids)  # type: ignore[union-attr]  # it has left them out
+    attempt.launch.mask.close(attempt.token_ids)  # type: ignore[union-attr]  # there is a mask, as it excluded them
     if attempt.place is not None:
         attempt.place.end = attempt.status, attempt.blame
         attempt.memo = attempt.place.memo
@@ -112,7 +113,7 @@ def _keep_laws(
     attempts: Sequence[AttemptState],
     left: Sequence[float] | None,
 ) -> None:
-    """Keep the laws of next tokens at places that others are likely to come by."""
+    """Cache the distributions of next tokens at the attempts' cached prefixes."""
     places = {attempt.place: row for row, attempt in enumerate(attempts) if attempt.place is not None}
     rows = [row for place, row in places.items() if place.law is None]
     if rows:
@@ -123,7 +124,7 @@ def _keep_laws(
 
 
 def _drawn(logits: torch.Tensor, attempts: Sequence[AttemptState], chance: Sequence[float]) -> torch.Tensor:
-    """Draw for attempts of one mode and equal warpers; where that raises, request by request."""
+    """Draw for attempts of one mode and equal warpers; if that raises, for each request separately."""
     try:
         scores, candidates = warped(_process(logits, attempts), _law(attempts[0]).warpers)
         if all(attempt.launch.mask is None for attempt in attempts):
@@ -161,8 +162,8 @@ def _chosen(
     chance: Sequence[float],
     left: Sequence[float] | None,
 ) -> torch.Tensor:
-    """Choose a token for each attempt, and keep the laws that they were drawn from."""
-    tokens = choose_tokens(scores, attempts, chance, candidates)  # which looks for NaN first
+    """Choose a token for each attempt, and cache the distributions that they were drawn from."""
+    tokens = choose_tokens(scores, attempts, chance, candidates)  # raises for NaN, which must not be cached
     _keep_laws(scores, candidates, attempts, left)
     return tokens
 
@@ -183,18 +184,18 @@ def choose_tokens(
     chance: Sequence[float],
     candidates: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Choose a token for each attempt of one mode, and note it with its log-probability.
+    """Choose a token for each attempt of one mode, append it, and add its log-probability to the attempt's.
 
     Parameters
     ----------
     scores
-        After all processors and warpers; ``[attempts, columns]``.
+        Scores after all processors and warpers, ``[attempts, columns]``.
     attempts
-        Their tokens grow.
+        The attempts, changed in place.
     chance
-        A uniform for each.
+        A uniform random number in [0, 1) for each attempt.
     candidates
-        Which token each column stands for, ``[attempts, columns]``; None where columns are tokens.
+        The token of each column, ``[attempts, columns]``; None if column i is token i.
 
     Returns
     -------
@@ -213,7 +214,19 @@ def choose_tokens(
 
 
 def note(attempt: AttemptState, finished: bool, cut: bool, now: float) -> None:
-    """Set the status of an attempt that ends with its newest token."""
+    """Set the status of an attempt if it ends with its newest token.
+
+    Parameters
+    ----------
+    attempt
+        The attempt, changed in place.
+    finished
+        Whether the token, or a stopping criterion, ends the text.
+    cut
+        Whether the token limit or ``max_time`` is reached.
+    now
+        ``time.monotonic()``, to compare with the deadline.
+    """
     launch = attempt.launch
     if finished:
         attempt.status = "finished"
@@ -222,7 +235,7 @@ def note(attempt: AttemptState, finished: bool, cut: bool, now: float) -> None:
     else:
         try:
             attempt.blame = launch.watch(attempt.token_ids) if launch.watch is not None else None
-        except BaseException as error:  # of the constraint: it belongs to this request
+        except BaseException as error:  # raised by the constraint, so only this request fails
             attempt.fail(own_error(error))
             return
         if attempt.blame:
@@ -237,7 +250,10 @@ def _law(attempt: AttemptState) -> GenerationLaw:
 
 
 def _texts(attempts: Sequence[AttemptState]) -> Iterator[tuple[GenerationLaw, list[int], torch.Tensor]]:
-    """For attempts of one prompt and length: law, rows, and token ids, prompt included and without padding."""
+    """Yield law, rows, and token ids including the prompt, for each group of attempts with one prompt and length.
+
+    Equal lengths make padding unnecessary.
+    """
     for rows in grouped(range(len(attempts)), lambda row: (id(_law(attempts[row])), len(attempts[row].token_ids))):
         law = _law(attempts[rows[0]])
         new = torch.tensor([attempts[row].token_ids for row in rows], dtype=torch.long)
@@ -246,7 +262,7 @@ def _texts(attempts: Sequence[AttemptState]) -> Iterator[tuple[GenerationLaw, li
 
 
 def _process(logits: torch.Tensor, attempts: Sequence[AttemptState]) -> torch.Tensor:
-    """Apply the logits processors, to each prompt's rows as if they were alone."""
+    """Apply the logits processors to the rows of each prompt separately."""
     if not any(_law(attempt).processors for attempt in attempts):
         return logits
     groups = list(_texts(attempts))
@@ -261,7 +277,7 @@ def _process(logits: torch.Tensor, attempts: Sequence[AttemptState]) -> torch.Te
 
 
 def _settle(attempts: Sequence[AttemptState]) -> None:
-    """Set the status of the attempts that end with their newest token."""
+    """Determine which attempts end with their newest token, set their status, and cache the results."""
     now = time.monotonic()
     stopped: set[int] = set()
     if any(_law(attempt).criteria for attempt in attempts):
@@ -277,10 +293,10 @@ def _settle(attempts: Sequence[AttemptState]) -> None:
 
 
 def _stopped(law: GenerationLaw, attempts: Sequence[AttemptState], ids: torch.Tensor) -> set[int]:
-    """Which attempts of one prompt a stopping criterion ends."""
+    """Return the ``id`` of each attempt of one prompt that a stopping criterion ends."""
     try:
         done = torch.stack([ended_rows(each, ids, None) for each in law.criteria]).any(0).tolist()
-    except BaseException as error:  # of the user's own criterion
+    except BaseException as error:  # raised by the user's own criterion
         own = own_error(error)
         for attempt in attempts:
             attempt.fail(own)

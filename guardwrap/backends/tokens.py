@@ -1,4 +1,4 @@
-"""How one token is drawn: inverse CDF, with the log-probability of what was drawn."""
+"""Drawing single tokens by inverse CDF, with their log-probabilities."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from guardwrap.errors import ModelError
 __all__ = ["BLOCK", "applied", "argmax", "inverse_cdf", "require_drawable", "warped"]
 
 BLOCK = 256
-"""Tokens whose weights are summed together first."""
+"""Number of tokens per block, whose weights are summed first."""
 
 
 def inverse_cdf(scores: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw one token a row from softmax(scores).
+    """Draw one token per row from softmax(scores).
 
     Parameters
     ----------
@@ -23,24 +23,24 @@ def inverse_cdf(scores: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tens
         Log-probabilities up to a constant, after every processor and warper; ``[rows, vocabulary]``, float32.
         Minus infinity excludes a token.
     uniform
-        One number in [0, 1) a row; ``[rows]``, float64.
+        A uniform random number in [0, 1) per row; ``[rows]``, float64.
 
     Returns
     -------
     tokens : torch.Tensor
-        ``[rows]``, int64.
+        The tokens drawn; ``[rows]``, int64.
     log_probabilities : torch.Tensor
-        Of the tokens drawn, in nats; ``[rows]``, float64.
+        Their log-probabilities in nats; ``[rows]``, float64.
 
     Raises
     ------
     ModelError
-        If a row has a NaN, or no token that can be drawn.
+        If a row contains NaN, or no token that can be drawn.
 
     Notes
     -----
-    In two levels: sums over blocks of the vocabulary in float64, then one block of each row. At 64 rows of 49 k
-    this took a tenth of softmax and multinomial's time.
+    The CDF is computed on two levels: sums over blocks of the vocabulary in float64, then one block of each row. For 64
+    rows of 49 k scores this took a tenth of the time of softmax and multinomial.
     """
     rows, size = scores.shape
     top = require_drawable(scores)
@@ -62,54 +62,56 @@ def require_drawable(scores: torch.Tensor) -> torch.Tensor:
     Raises
     ------
     ModelError
-        If a row has a NaN, or no token that can be drawn.
+        If a row contains NaN, or no token that can be drawn.
     """
     top = scores.amax(-1, keepdim=True)
     if not bool(torch.isfinite(top).all()):
-        raise ModelError("the model gave NaN or excluded every token; try float32, or look at the logits processors")
+        raise ModelError(
+            "the model's logits contain NaN, or every token is excluded; try float32, or check the logits processors"
+        )
     return top
 
 
 def _first_above(cumulative: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Index of the first entry above the target; never one of weight zero, whatever the rounding."""
+    """Return the index of the first entry above the target. Rounding never selects an entry with weight zero."""
     below_end = torch.nextafter(cumulative[:, -1:], torch.zeros_like(target))
     return torch.searchsorted(cumulative, torch.minimum(target, below_end), right=True)
 
 
 _TIES = 32
-"""Candidates beyond the top k that are looked at: scores tied with the k-th all stay in."""
+"""Number of candidates beyond the top k to include, because top-k keeps all scores that are tied with the k-th."""
 
 
 def warped(scores: torch.Tensor, warpers: LogitsProcessorList) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Apply warpers, to the candidates only where top-k leaves few.
+    """Apply warpers; if top-k leaves few candidates, apply them to these only.
 
     Parameters
     ----------
     scores
-        ``[rows, vocabulary]``.
+        Scores of the next token, ``[rows, vocabulary]``.
     warpers
-        Functions of a row's scores alone.
+        Logits processors that depend only on the scores of a row.
 
     Returns
     -------
     scores : torch.Tensor
         ``[rows, candidates]``, or ``[rows, vocabulary]``.
     candidates : torch.Tensor or None
-        Their token ids in ascending order, so that a uniform draws the same token as from the whole vocabulary; None
-        if it is the whole vocabulary.
+        Token ids of the columns, ascending, so that a uniform random number draws the same token as from the whole
+        vocabulary; ``[rows, candidates]``. None if the columns are the whole vocabulary.
 
     Notes
     -----
-    At 64 rows of 49 k random scores, temperature, top-50 and the draw take 5 ms instead of 48 ms.
+    For 64 rows of 49 k random scores, temperature, top-50 and the draw take 5 ms instead of 48 ms.
     """
-    ids = torch.empty(len(scores), 0, dtype=torch.long)  # which warpers do not read
+    ids = torch.empty(len(scores), 0, dtype=torch.long)  # warpers do not read token ids
     first = next((i for i, warper in enumerate(warpers) if not isinstance(warper, TemperatureLogitsWarper)), None)
     if first is not None and isinstance(warpers[first], TopKLogitsWarper):
         size = warpers[first].top_k + _TIES
         if size < scores.shape[1]:
             few, candidates = scores.topk(size)
             few = applied(warpers, ids, few)
-            # The last one still in: there may be more of them, tied with the k-th.
+            # If the last candidate was kept too, more tokens outside the candidates may be tied with the k-th.
             if not bool(torch.isfinite(few[:, -1]).any()):
                 candidates, order = candidates.sort(-1)
                 return few.gather(1, order), candidates
@@ -117,20 +119,20 @@ def warped(scores: torch.Tensor, warpers: LogitsProcessorList) -> tuple[torch.Te
 
 
 def applied(warpers: LogitsProcessorList, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """Apply warpers one by one: the list itself reads the signature of each at every call, which takes longer."""
+    """Apply warpers one by one. Calling the list is slower, because it inspects the signature of each every time."""
     for warper in warpers:
         scores = warper(ids, scores)
     return scores
 
 
 def argmax(scores: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Take the likeliest token of each row: greedy search. The log-probability of a certain choice is 0.
+    """Choose the likeliest token of each row: greedy search. As the choice is certain, its log-probability is 0.
 
     Raises
     ------
     ModelError
-        If a row has a NaN.
+        If a row contains NaN.
     """
     if bool(scores.isnan().any()):
-        raise ModelError("the model gave NaN, of which none is the likeliest; try float32")
+        raise ModelError("the model's logits contain NaN, so no token is the likeliest; try float32")
     return scores.argmax(-1), torch.zeros_like(uniform)

@@ -1,7 +1,7 @@
-"""Whole texts at once, drawn by transformers' own loop: for models that are fed more than a text's tokens.
+"""The backend that draws whole texts with transformers' own loop, for models with inputs other than a text's tokens.
 
-Encoder-decoder models and those that see or hear keep states that our loop does not know. ``generate`` prepares them,
-for all attempts of a prompt that are launched together, and runs its own loop; only the choice of each token is ours.
+Encoder-decoder models and models for images or speech keep states that our loop does not support. ``generate`` prepares
+them, for all attempts of a prompt that are launched together, and runs its own loop; guardwrap only chooses each token.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["GenerateBackend"]
 
 
 class GenerateBackend:
-    """Draws attempts to their end, those of one prompt side by side.
+    """Draws attempts from start to end, those of one prompt concurrently.
 
     Parameters
     ----------
     size
-        Attempts side by side, at most. Halved when memory runs out: those begin again, and as their randomness is
-        their own they draw the same tokens.
+        Maximum number of concurrent attempts. It is halved when memory runs out: the attempts then restart, and draw
+        the same tokens, because their random numbers do not depend on the batch.
     """
 
     mode = "generate"
@@ -44,28 +44,28 @@ class GenerateBackend:
 
     @property
     def room(self) -> int:
-        """How many attempts can be launched now."""
+        """Number of attempts that can be launched now."""
         return max(0, self._size - len(self._queue))
 
     @property
     def running(self) -> int:
-        """How many attempts wait to be drawn."""
+        """Number of attempts that wait to be drawn."""
         return len(self._queue)
 
     def lengths(self) -> dict[Hashable, list[int]]:
-        """How many tokens the attempts that wait have, by request: none yet."""
-        found: dict[Hashable, list[int]] = {}
+        """Return the number of tokens of each waiting attempt, by request: all are 0."""
+        lengths: dict[Hashable, list[int]] = {}
         for launch in self._queue:
-            found.setdefault(launch.request, []).append(0)
-        return found
+            lengths.setdefault(launch.request, []).append(0)
+        return lengths
 
     def launch(self, launches: Sequence[Launch]) -> list[AttemptState]:
-        """Queue new attempts, at most ``room`` of them; return those that ended at once: there are none."""
+        """Queue new attempts, at most ``room`` of them. Returns an empty list, as none has ended yet."""
         self._queue += launches
         return []
 
     def advance(self) -> list[AttemptState]:
-        """Draw the attempts of the prompt whose turn it is, and return them."""
+        """Draw the queued attempts of the prompt that is first in the queue, and return them."""
         law = self._queue[0].law
         turn = [i for i, launch in enumerate(self._queue) if launch.law is law][: self._size]
         attempts = [begun(self._queue[i]) for i in turn]
@@ -82,21 +82,21 @@ class GenerateBackend:
         return attempts
 
     def cancel(self, unneeded: Callable[[Launch], bool]) -> list[AttemptState]:
-        """Forget the attempts that are not needed any more; return those that had begun: there are none."""
+        """Remove queued attempts that are no longer needed. Returns an empty list, as none of them has started."""
         self._queue = [launch for launch in self._queue if not unneeded(launch)]
         return []
 
     def narrow(self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]) -> None:
-        """See Backend: texts are drawn whole, so nothing is left out."""
+        """Return None: not supported, because texts are drawn whole."""
 
 
 def _draw(attempts: Sequence[AttemptState]) -> None:
-    """Draw attempts of one prompt with one call of the model's ``generate``, to their end.
+    """Draw attempts of one prompt from start to end, with one call of the model's ``generate``.
 
     Raises
     ------
     UsageError
-        If the model's ``generate`` draws a text in several rounds.
+        If the model's ``generate`` draws a text in several rounds, or another number of texts.
     """
     law = attempts[0].launch.law
 
@@ -109,9 +109,12 @@ def _draw(attempts: Sequence[AttemptState]) -> None:
         **model_kwargs: Any,
     ) -> torch.Tensor:
         if attempts[0].token_ids or len(input_ids) != len(attempts):
-            raise UsageError(f"{type(model).__name__} is not supported: its generate does not draw each text once")
+            raise UsageError(
+                f"{type(model).__name__} is not supported, because its generate does not draw each text in one round; "
+                "use another model"
+            )
         config = copy.copy(generation_config)
-        # The choice leaves one token, which greedy search then takes.
+        # ``_Choice`` leaves only the token that it has drawn, which greedy search then selects.
         config.do_sample = config.return_dict_in_generate = False
         sampling_loop(
             model,
@@ -125,18 +128,18 @@ def _draw(attempts: Sequence[AttemptState]) -> None:
 
     more: dict[str, Any] = {"num_return_sequences": len(attempts)}
     if law.mode == "sample":
-        # Whisper samples because of a temperature, and transformers refuses several sequences without these.
+        # Whisper samples if there is a temperature, but without these transformers rejects several sequences.
         more |= {"do_sample": True, "num_beams": 1}
     law.generate(custom_generate=sample, **more)
 
 
 def _running(attempts: Sequence[AttemptState]) -> list[int]:
-    """Rows whose attempts have not ended: ``generate`` goes on with the others' padding until the last one ends."""
+    """Return rows whose attempts have not ended. ``generate`` pads the other rows until the last attempt ends."""
     return [row for row, attempt in enumerate(attempts) if attempt.status == "running"]
 
 
 class _Choice(LogitsProcessor):
-    """The last logits processor: draws a token for each running attempt, notes it, and leaves only that."""
+    """The last logits processor: draws a token for each running attempt, appends it, and excludes all others."""
 
     def __init__(self, attempts: Sequence[AttemptState]) -> None:
         self._attempts = attempts
@@ -144,7 +147,7 @@ class _Choice(LogitsProcessor):
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         rows = _running(self._attempts)
         if not rows:
-            return scores  # on some devices transformers notices the end a step late
+            return scores  # on some devices transformers detects the end one step late
         chosen = [self._attempts[row] for row in rows]
         tokens = choose_tokens(scores[rows], chosen, [next(attempt.stream) for attempt in chosen])
         only = torch.full_like(scores, float("-inf"))
@@ -153,7 +156,7 @@ class _Choice(LogitsProcessor):
 
 
 class _Settled(StoppingCriteriaList):
-    """Stopping criteria that note how each attempt ended, each by its own."""
+    """Stopping criteria that also set the status of each attempt."""
 
     def __init__(self, criteria: StoppingCriteriaList, attempts: Sequence[AttemptState]) -> None:
         super().__init__(criteria)

@@ -1,4 +1,4 @@
-"""Files that are written all at once: whatever happens, a file is the old one or the new one, and never half of it."""
+"""Atomic replacement of files: whatever happens, a file is either the old one or the new one, and never incomplete."""
 
 from __future__ import annotations
 
@@ -15,57 +15,58 @@ _UNFOLLOWED = getattr(os, "O_NOFOLLOW", 0)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _UNFOLLOWED | getattr(os, "O_BINARY", 0)
 
 _LONGEST = 40
-"""Characters of a file's name that the new file's begins with: names have a limit."""
+"""Number of characters of the file's name to use in the temporary file's name, whose length is limited."""
 
 
 def write_whole(path: Path, content: Iterable[bytes]) -> int:
-    """Write a file, or replace it, all at once.
+    """Write a file, or replace it, atomically.
 
-    The content goes to a new file in the same folder first. Its name cannot be guessed, and nothing that is there
-    already is opened: not a link that somebody has put in the way, and not a pipe that nobody reads.
+    The content is first written to a new file in the same folder, with a name that cannot be guessed. No existing file
+    is opened, so symbolic links and pipes that somebody has placed there have no effect.
 
     Parameters
     ----------
     path
-        The file. A link is replaced itself; resolve it first to write what it leads to.
+        The file. A symbolic link is itself replaced; resolve it first to write to its target.
     content
-        What it is to hold, piece by piece.
+        The content, in pieces.
 
     Returns
     -------
     int
-        The size of the file, in bytes. Its permissions are those of the file before it, or else what the umask gives.
+        The size of the file in bytes. Its permissions are those of the file that it replaces, or those that the umask
+        gives to a new one.
 
     Raises
     ------
     OSError
-        If that cannot be; what was there stays.
+        If the file cannot be written; an existing file is then unchanged.
     """
-    beside = path.with_name(f".{path.name[:_LONGEST]}.{secrets.token_hex(8)}.tmp")
+    temporary = path.with_name(f".{path.name[:_LONGEST]}.{secrets.token_hex(8)}.tmp")
     try:
-        with open(os.open(beside, _NEW, 0o666), "wb") as file:
+        with open(os.open(temporary, _NEW, 0o666), "wb") as file:
             file.writelines(content)
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
-        before = _permissions(path)
-        if before is not None:
-            beside.chmod(before)
-        beside.replace(path)
+        permissions = _permissions(path)
+        if permissions is not None:
+            temporary.chmod(permissions)
+        temporary.replace(path)
     except (Exception, KeyboardInterrupt):
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise
     return size
 
 
 def unfollowed(path: str, flags: int) -> int:
-    """Open a file for ``open(..., opener=unfollowed)``: a link in its place is an OSError, and is not followed."""
+    """Open a file for ``open(..., opener=unfollowed)``, which raises OSError for a symbolic link."""
     return os.open(path, flags | _UNFOLLOWED, 0o666)
 
 
 def _permissions(path: Path) -> int | None:
-    """Return the permissions of a regular file, or None where there is none."""
+    """Return the permissions of a regular file, or None if there is none."""
     with suppress(OSError):
         mode = path.lstat().st_mode
         return mode & 0o777 if stat.S_ISREG(mode) else None

@@ -1,4 +1,4 @@
-"""Models and adapters by the ids of the Hugging Face Hub, also where there is no network."""
+"""Models and adapters from the Hugging Face Hub, or from its cache if there is no network."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from urllib.request import getproxies
 __all__ = ["cached_or_online", "reachable"]
 
 SECONDS = 3.0
-"""That the Hub may take to answer at all."""
+"""Maximum time to wait for a connection to the Hub, in seconds."""
 
 
 def cached_or_online(source: str) -> str:
-    """Return where to load a model from: the folder of a cached copy, where there is no network; else what was given.
+    """Return where to load a model from: ``source`` itself, or without a network the folder of its cached copy.
 
-    The libraries try again and again, for more than a minute, before they look at their own cache.
+    Without this, the libraries retry for more than a minute before they use their cache.
 
     Parameters
     ----------
     source
-        An id of the Hub, or a folder.
+        A model id on the Hub, or a folder.
 
     Raises
     ------
     OSError
-        If there is neither a network nor a copy; says so in one line.
+        If there is neither a network nor a cached copy; the message is one line.
     """
     from huggingface_hub import constants, snapshot_download
 
@@ -34,15 +34,15 @@ def cached_or_online(source: str) -> str:
         return source
     try:
         return str(snapshot_download(source, local_files_only=True))
-    except Exception:  # a malformed id is a ValueError, a missing one an error of the library's
+    except Exception:  # ValueError for a malformed id, an error of the library for one that is not cached
         host = urlparse(constants.ENDPOINT).hostname
         raise OSError(
-            f"{host} cannot be reached, and there is no copy in the cache; connect, or give the path of a folder"
+            f"{host} cannot be reached, and there is no cached copy; connect, or give the path of a folder"
         ) from None
 
 
 def reachable() -> bool:
-    """Whether the Hub, or a proxy that may lead to it, is there; True where the libraries are told not to ask it."""
+    """Return whether the Hub can be reached. Also True with a proxy, or if the libraries are set to be offline."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE or getproxies():

@@ -1,7 +1,7 @@
-"""Private names of other libraries that guardwrap uses, except those of transformers and torch (``private``).
+"""Private names of other libraries that guardwrap uses, except transformers and torch (``transformers_internals``).
 
-Importing this module imports none of the libraries. A test resolves each name in what is installed, so that a release
-which has taken one away is noticed by name, and requires that no private name is used which is not listed.
+Importing this module imports none of the libraries. A test resolves each name in the installed releases, so that a
+name that a release removes is reported, and checks that all private names that are used are listed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ USED: tuple[str, ...] = (
     "llama_index.core.llms.LLM._get_messages",
     "llama_index.core.llms.LLM._get_prompt",
 )
-"""Full names, by library. A library of an optional extra need not be installed."""
+"""Full names. Libraries of optional extras may be missing."""
 
 
 def missing(names: Iterable[str] = USED) -> list[str]:
@@ -56,7 +56,7 @@ def missing(names: Iterable[str] = USED) -> list[str]:
     Parameters
     ----------
     names
-        Full names. Those of a library that is not installed are not counted.
+        Full names. Those of libraries that are not installed are skipped.
     """
     return [name for name in names if _is_installed(name) and not _exists(name)]
 
@@ -66,14 +66,14 @@ def _is_installed(name: str) -> bool:
 
 
 def _exists(name: str) -> bool:
-    """Whether a full name can be resolved: modules first, then attributes."""
+    """Return whether a full name can be resolved: as an attribute, or as a module that must be imported first."""
     parts = name.split(".")
-    found = importlib.import_module(parts[0])
+    value = importlib.import_module(parts[0])
     for end, part in enumerate(parts[1:], start=2):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             try:
                 importlib.import_module(".".join(parts[:end]))
             except ImportError:
                 return False
-        found = getattr(found, part)
+        value = getattr(value, part)
     return True

@@ -1,4 +1,4 @@
-"""What comes ready-made with the package: constraint files and adapters."""
+"""The constraint files and adapters that the package contains."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from guardwrap.errors import ModelError
 __all__ = ["CARD", "CONFIG", "PREFIX", "adapters", "content"]
 
 CARD = "card.yaml"
-"""What is known about an adapter, in its folder."""
+"""The name of the file that describes an adapter, in its folder."""
 
 CONFIG = "adapter_config.json"
-"""What makes a folder an adapter's, by peft's name for it."""
+"""The name of peft's configuration file, which every adapter folder contains."""
 
 PREFIX = "catalogue:"
-"""Of the name of something ready-made, where a path could stand."""
+"""The prefix that marks a name in the catalogue, where a path is also possible."""
 
 
 def content(kind: str) -> Path:
-    """Return the folder of ``constraints`` or ``adapters``: package data of a wheel, or the folder of a checkout."""
+    """Return the folder of ``constraints`` or ``adapters``, in the installed wheel or in a checkout."""
     package = Path(__file__).parents[1]
     for folder in (package / "_content" / kind, package.parent / kind):
         if folder.is_dir():
             return folder
-    raise ModelError(f"the ready-made {kind} are missing; reinstall guardwrap")
+    raise ModelError(f"the {kind} of the catalogue are missing; reinstall guardwrap")
 
 
 def adapters() -> dict[str, Path]:
-    """Return the folders of the ready-made adapters, by name. Each has a card."""
+    """Return the folders of the catalogue's adapters, by name. Each has a card."""
     return {path.parent.name: path.parent for path in sorted(content("adapters").glob(f"*/{CARD}"))}

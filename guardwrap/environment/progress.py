@@ -1,4 +1,4 @@
-"""A bar that shows how far a call has come."""
+"""A progress bar for calls."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def tracked(served: Iterator[_T], prompts: Sized, wanted: bool | None) -> Iterat
     Parameters
     ----------
     served
-        One item for each prompt.
+        The items, one per prompt.
     prompts
-        As many as there will be items.
+        The prompts; only their number is used.
     wanted
-        Whether to show it; None shows it for several prompts on a terminal.
+        Whether to show the bar; None shows it for two or more prompts on a terminal.
     """
     if not (len(prompts) > 1 if wanted is None else wanted):
         return served

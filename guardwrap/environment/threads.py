@@ -1,4 +1,4 @@
-"""Calls that nothing can interrupt, in threads that may be left behind."""
+"""Calls that cannot be interrupted, in threads that may be abandoned."""
 
 from __future__ import annotations
 
@@ -12,19 +12,28 @@ _Answer = TypeVar("_Answer")
 
 
 def in_thread(call: Callable[[], _Answer], seconds: float, *, name: str) -> tuple[list[_Answer], threading.Thread]:
-    """Call in a thread, and wait for it so many seconds.
+    """Run a call in a thread, and wait for its result for a limited time.
+
+    Parameters
+    ----------
+    call
+        The function to call.
+    seconds
+        Maximum time to wait.
+    name
+        The name of the thread.
 
     Returns
     -------
     list
-        The answer, or nothing where there is none yet.
+        The result as its only item; empty if the call has not returned in time.
     threading.Thread
-        Which is at work then.
+        The thread, which keeps running until the call returns.
 
     Raises
     ------
     BaseException
-        What the call raised in time.
+        The error that the call raised in time.
     """
     answer: list[_Answer] = []
     raised: list[BaseException] = []

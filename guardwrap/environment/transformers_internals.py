@@ -1,8 +1,8 @@
-"""Everything that guardwrap uses of transformers without a promise: each such name stands here and nowhere else.
+"""All uses of names that transformers and torch do not document as public, and differences between their releases.
 
-``USED`` lists them, and torch's, and a test names those that a new release has taken away; those of other libraries
-are in ``internals``, which needs no torch. What differs between the supported releases of transformers is here too,
-each branch with the release in which it changed.
+``USED`` lists these names, and a test reports those that a new release has removed. Names of other libraries are in
+``library_internals``, which does not import torch. Each branch for a release of transformers names the release in which
+the behavior changed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 FLAGS = ("is_conv_states_initialized", "is_recurrent_states_initialized", "has_previous_state")
-"""What a layer of linear attention notes about its states."""
+"""Attributes of a linear attention layer that describe its states."""
 
 USED: tuple[tuple[Any, str], ...] = (
     (torch.ops.aten.embedding.default, "_schema"),
@@ -86,49 +86,49 @@ USED: tuple[tuple[Any, str], ...] = (
     (text_generation, "ReturnType"),
     (image_text_to_text, "ReturnType"),
 )
-"""Names that are not public, each with what has it, as far as a class or module can tell."""
+"""Pairs of an object and the name of an attribute that is not public, as far as they can be checked without a model."""
 
 CACHE_NAMES = ("cache", "past_key_values", "cache_params")
-"""What ``forward`` calls its cache: from 5.24 on, before, and in Mamba before."""
+"""Names of the argument of ``forward`` for the cache: since 5.24, before 5.24, and in Mamba before 5.24."""
 
 DummyLayer: type | None = getattr(cache_utils, "DummyLayer", None)
-"""A layer that keeps nothing, or shares another's states; before 5.23 it is a ``DynamicLayer`` that stays empty."""
+"""The class of layers without states, or with another layer's. Before 5.23 these are empty ``DynamicLayer`` objects."""
 
 NEW_TEXT = text_generation.ReturnType.NEW_TEXT
 NEW_TEXT_BESIDE_IMAGES = image_text_to_text.ReturnType.NEW_TEXT
 
 library_lock = RLock()
-"""Held by a thread while it changes what others read.
+"""A lock that a thread holds while it changes state that other threads read.
 
-A model's stop strings are hidden for a moment, and transformers keeps what it makes of stop strings in a cache of the
-process. No prompt is tokenized under it: that may take seconds.
+A model's stop strings are hidden for a moment, and transformers has a process-wide cache for processed stop strings.
+No prompt is tokenized while it is held, because that may take seconds.
 """
 
 _tokenizer_locks: WeakKeyDictionary[Any, RLock] = WeakKeyDictionary()
 
 
 def tokenizer_lock(tokenizer: Any) -> RLock:
-    """Return what a thread holds while it uses a tokenizer, which is set to truncate or pad meanwhile.
+    """Return the lock to hold while using a tokenizer, because a call sets its truncation and padding.
 
-    A copy of a tokenizer has a lock of its own. Who takes the library's lock as well takes that first.
+    A copy of a tokenizer has its own lock. To hold ``library_lock`` too, acquire that first.
     """
     with library_lock:
         return _tokenizer_locks.setdefault(tokenizer, RLock())
 
 
 class Given(NamedTuple):
-    """The arguments of a call, as a pipeline hands them to its three stages."""
+    """The arguments of a call, as a pipeline passes them to its three stages."""
 
     preprocess: dict[str, Any]
     forward: dict[str, Any]
     postprocess: dict[str, Any]
     settings: dict[str, Any]
-    """Those of ``generate`` from the pipeline's construction."""
+    """Arguments for ``generate`` from the creation of the pipeline."""
 
 
 def read_arguments(pipe: Pipeline, options: Mapping[str, Any]) -> Given:
-    """Read the arguments of a call as the pipeline does, its own from construction included."""
-    with library_lock, tokenizer_lock(pipe.tokenizer):  # a prefix is tokenized
+    """Return the arguments of a call for each stage, including those from the creation of the pipeline."""
+    with library_lock, tokenizer_lock(pipe.tokenizer):  # the option ``prefix`` is tokenized here
         preprocess, forward, postprocess = pipe._sanitize_parameters(**options)
     return Given(
         {**pipe._preprocess_params, **preprocess},
@@ -139,25 +139,25 @@ def read_arguments(pipe: Pipeline, options: Mapping[str, Any]) -> Given:
 
 
 def default_settings(pipe: Pipeline) -> dict[str, Any]:
-    """Return the generation settings of a pipeline's class, which hold where neither call nor model says otherwise."""
+    """Return the generation settings of a pipeline's class, which apply unless the call or the model overrides them."""
     defaults: GenerationConfig | None = getattr(pipe, "_default_generation_config", None)
     return {} if defaults is None else defaults.to_diff_dict()
 
 
 def _settings(pipe: Pipeline) -> dict[str, Any]:
-    """Return the arguments of ``generate`` that a pipeline was made with; before 5.20 as a whole configuration."""
-    given = getattr(pipe, "_generate_kwargs", None)
-    return {"generation_config": pipe.generation_config} if given is None else dict(given)
+    """Return the arguments for ``generate`` that a pipeline was created with; before 5.20 as a whole configuration."""
+    arguments = getattr(pipe, "_generate_kwargs", None)
+    return {"generation_config": pipe.generation_config} if arguments is None else dict(arguments)
 
 
 def batch_size_of(pipe: Pipeline) -> int | None:
-    """Return the batch size that a pipeline was made with."""
+    """Return the batch size that a pipeline was created with, or None."""
     size: int | None = pipe._batch_size
     return size
 
 
 def kept_states(layer: LinearAttentionLayer) -> dict[tuple[str, int], torch.Tensor]:
-    """Return the states of a layer of linear attention, by name and number; before 5.15 there is one of each name."""
+    """Return the states of a linear attention layer, by name and number; before 5.15 there is only number 0."""
     states: dict[tuple[str, int], torch.Tensor] = {}
     for name in ("conv_states", "recurrent_states"):
         kept = getattr(layer, name)
@@ -167,7 +167,7 @@ def kept_states(layer: LinearAttentionLayer) -> dict[tuple[str, int], torch.Tens
 
 
 def put_state(layer: LinearAttentionLayer, place: tuple[str, int], state: torch.Tensor) -> None:
-    """Replace a state of a layer of linear attention; ``place`` is its key in ``kept_states``."""
+    """Replace a state of a linear attention layer; ``place`` is its key in ``kept_states``."""
     name, number = place
     kept = getattr(layer, name)
     if isinstance(kept, dict):
@@ -177,29 +177,29 @@ def put_state(layer: LinearAttentionLayer, place: tuple[str, int], state: torch.
 
 
 def take_flags(layer: LinearAttentionLayer, like: LinearAttentionLayer) -> None:
-    """Let a layer of linear attention note about its states what another one does."""
+    """Copy the attributes that describe the states of a linear attention layer from the layer ``like``."""
     for name in (*FLAGS, "number_of_states", "conv_kernel_size", "device", "dtype"):
-        if hasattr(like, name):  # not every release has the last four, and not every layer before it is first written
+        if hasattr(like, name):  # some releases, and some layers before they are first used, do not have the last four
             setattr(layer, name, copy.copy(getattr(like, name)))
 
 
 def is_mutable(operation: Any) -> bool:
-    """Whether an operation of torch writes to its arguments."""
+    """Return whether an operation of torch writes to its arguments."""
     return bool(operation._schema.is_mutable)
 
 
 def writes_of(parameter: torch.Tensor) -> int:
-    """Return how often a tensor was written; 0 where torch does not count it."""
+    """Return how often a tensor was written to; 0 for inference tensors, for which torch does not count it."""
     return 0 if parameter.is_inference() else parameter._version
 
 
 def sampling_loop(model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run the loop that ``generate`` samples with, or searches greedily."""
+    """Run the loop that ``generate`` uses for sampling and greedy search."""
     return model._sample(*args, **kwargs)
 
 
 def beam_search(model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run the loop that ``generate`` searches with beams."""
+    """Run the loop that ``generate`` uses for beam search."""
     return model._beam_search(*args, **kwargs)
 
 
@@ -210,23 +210,23 @@ def end_ids(config: GenerationConfig) -> list[int]:
 
 
 def gguf_options() -> dict[str, Any]:
-    """Return the arguments of ``from_pretrained`` that unpack a GGUF file; before 5.17 it always does."""
+    """Return the arguments for ``from_pretrained`` that dequantize a GGUF file; before 5.17 none are required."""
     kind = getattr(transformers, "GgufConfig", None)
     return {} if kind is None else {"quantization_config": kind(dequantize=True)}
 
 
 def stand_in(ids: torch.Tensor, config: GenerationConfig) -> torch.Tensor:
-    """Return what ``generate`` may go on with in place of drawn texts: the prompts, ended at once.
+    """Return a placeholder for drawn texts, which ``generate`` then processes: each prompt with one token that ends it.
 
-    What was drawn is kept aside, so nothing that ``generate`` or a pipeline does to texts afterwards matters: Whisper,
-    for instance, goes on to a next round if a text happens to have timestamps.
+    The drawn texts are stored elsewhere, so later processing by ``generate`` or a pipeline has no effect on them.
+    Whisper, for example, would start another round if a text contains timestamps.
     """
     return torch.nn.functional.pad(ids, (0, 1), value=next(iter(end_ids(config)), 0))
 
 
 @contextmanager
 def without_stop_strings(config: GenerationConfig) -> Iterator[None]:
-    """Hide the model's own stop strings, which no argument can: generate() fills in what is None."""
+    """Hide the model's own stop strings. No argument of ``generate`` can, because it replaces None by these."""
     with library_lock:
         stops, config.stop_strings = config.stop_strings, None
         try:

@@ -1,6 +1,6 @@
-"""Figures about draws, each with its interval and the source of its estimator.
+"""Estimates computed from draws, each with an interval and the source of its estimator.
 
-Functions on plain arrays; an ``Estimate`` is a value with its 95 % interval. Importing them imports no torch.
+They are functions of plain arrays. ``Estimate`` is a value with its 95 % interval. Importing them does not load torch.
 """
 
 from guardwrap.metrics.chains import autocorrelation, r_hat

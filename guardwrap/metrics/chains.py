@@ -1,7 +1,7 @@
-"""How Markov chains mix: autocorrelation and R-hat of a figure of their states, e.g. log a(y) or a position.
+"""Mixing of Markov chains: autocorrelation and R-hat of a number per state, e.g. log a(y) or a position.
 
-``chains`` is an array ``[chains, steps]`` of independent chains. Intervals are jackknifed over the chains, so one
-chain alone has none.
+``chains`` is an array ``[chains, steps]`` of independent chains. Intervals are jackknifed over the chains, so for a
+single chain the interval is the whole range.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ def autocorrelation(chains: ArrayLike, lag: int) -> Estimate:
     Parameters
     ----------
     chains
-        ``[chains, steps]``.
+        The states of independent chains, ``[chains, steps]``.
     lag
-        Steps, from 0 to steps - 1.
+        Number of steps between the two states, from 0 to steps - 1.
 
     Returns
     -------
     Estimate
-        Mean of (x_t - μ)(x_{t+lag} - μ) over all pairs of all chains, over the mean of (x_t - μ)², with μ the mean of
-        all chains: with a mean for each chain, short chains would seem to mix better than they do. NaN, within [-1,
-        1], where all states are equal.
+        Mean of (x_t - μ)(x_{t+lag} - μ) over all pairs of all chains, divided by the mean of (x_t - μ)², where μ is the
+        mean over all chains: with a separate mean for each chain, short chains would seem to mix better than they do.
+        If all states are equal, the value is NaN and the interval [-1, 1].
 
     Raises
     ------
     UsageError
-        If there is no state, one is not finite, or the lag is out of range.
+        If there is no state, a state is not finite, or the lag is out of range.
     """
     states = _read(chains, 1)
     steps = states.shape[1]
@@ -52,7 +52,7 @@ def autocorrelation(chains: ArrayLike, lag: int) -> Estimate:
     value = float(_correlation(columns.mean(axis=1)))
     ends = int(states.max(axis=1).argmax()), int(states.min(axis=1).argmin())
     if len(states) == 1 or any(np.ptp(np.delete(states, end, axis=0)) == 0 for end in ends):
-        return Estimate(value, -1.0, 1.0)  # one chain alone, or one alone that differs
+        return Estimate(value, -1.0, 1.0)  # only one chain, or only one that differs: no spread to measure
     return clip(_about(value, jackknife(columns, _correlation)), -1.0, 1.0)
 
 
@@ -62,25 +62,27 @@ def _correlation(mean: Floats) -> Floats:
 
 
 def r_hat(chains: ArrayLike) -> Estimate:
-    """Estimate split R-hat: by how much the chains' spread may still shrink with more steps.
+    """Estimate split R-hat: the factor by which the chains' spread may still shrink with more steps.
 
     Parameters
     ----------
     chains
-        ``[chains, steps]``, at least 4 steps; of an odd number of steps the middle one is left out.
+        The states of independent chains, ``[chains, steps]``, with at least 4 steps. If the number of steps is odd, the
+        middle one is left out.
 
     Returns
     -------
     Estimate
-        sqrt(((n - 1) W + B) / (n W)) over the halves of all chains, with n the steps of a half, W the mean of their
-        variances and B / n the variance of their means (Gelman et al., BDA3, 11.4; Vehtari et al. 2021 without
-        ranks). Near 1 where chains agree; the latter ask for less than 1.01. Where no chain moves: infinite if they
-        stand at different states; if all states are equal, which says nothing, NaN within [0, inf].
+        sqrt(((n - 1) W + B) / (n W)) over the halves of all chains, where n is the number of steps in a half, W the
+        mean of the halves' variances and B / n the variance of their means (Gelman et al., BDA3, 11.4; Vehtari et al.
+        2021 without ranks). Near 1 if the chains agree; Vehtari et al. recommend less than 1.01. If no chain moves, the
+        value is infinite if their states differ; if all states are equal, which shows nothing, it is NaN and the
+        interval [0, inf].
 
     Raises
     ------
     UsageError
-        If there is no state, fewer than 4 steps, or a state that is not finite.
+        If there is no state, there are fewer than 4 steps, or a state is not finite.
     """
     states = _read(chains, 4)
     half = states.shape[1] // 2
@@ -92,7 +94,7 @@ def r_hat(chains: ArrayLike) -> Estimate:
     within, means = halves.var(axis=2, ddof=1), halves.mean(axis=2)
     between = float(means.var(ddof=1))  # B / n
     value = math.sqrt((half - 1) / half + between / float(within.mean()))
-    if moving == 1:  # one chain alone, or one alone that moves
+    if moving == 1:  # only one chain, or only one that moves: no spread to measure
         return Estimate(value, 0.0, math.inf)
 
     def figure(mean: Floats) -> Floats:
@@ -104,18 +106,18 @@ def r_hat(chains: ArrayLike) -> Estimate:
 
 
 def _about(value: float, estimate: Estimate) -> Estimate:
-    """Show a figure by its own formula, with an interval that the jackknife has corrected for bias."""
+    """Combine the value by the plain formula with the jackknife's interval, extended to include that value."""
     return Estimate(value, min(estimate.low, value), max(estimate.high, value))
 
 
 def _read(chains: ArrayLike, least: int) -> Floats:
     states = np.asarray(chains, dtype=np.float64)
     if states.ndim != 2:
-        raise UsageError(f"chains must be an array [chains, steps], not of {states.ndim} dimensions")
+        raise UsageError(f"chains has {states.ndim} dimensions; give an array [chains, steps]")
     if not states.size:
-        raise UsageError(f"empty chains: {states.shape[0]} chains of {states.shape[1]} steps")
+        raise UsageError(f"empty chains: {states.shape[0]} chains of {states.shape[1]} steps; give at least one state")
     if states.shape[1] < least:
-        raise UsageError(f"chains of {states.shape[1]} steps are too short: at least {least} are needed")
+        raise UsageError(f"chains of {states.shape[1]} steps are too short; give at least {least} steps")
     if not np.isfinite(states).all():
-        raise UsageError("chains hold a state that is not finite")
+        raise UsageError("chains contains a state that is not finite; leave out chains with such states")
     return states

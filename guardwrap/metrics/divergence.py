@@ -1,17 +1,17 @@
-"""How far g is from the model, from the proposal and from what rejection samples: KL in nats, and TVD.
+"""Distances of g from the proposal and from the output of samplers: KL in nats, and TVD.
 
-From attempts of the proposal a' everything follows from their ``log_weights`` (see ``guardwrap.metrics.weights``).
-What a sampler returns is p(y) ∝ a'(y) m(y), m being its acceptance probability: 1 for a' itself, b for g', min(1,
-w/β) for QRS. So with w(y) = a(y) b(y) / a'(y)
+All are computed from the ``log_weights`` of attempts of the proposal a' (see ``guardwrap.metrics.weights``). A sampler
+returns p(y) ∝ a'(y) m(y), where m is its acceptance probability: 1 for a' itself, b for g', min(1, w/β) for QRS. With
+w(y) = a(y) b(y) / a'(y)
 
     KL(g‖p) = E_{a'}[w log(w/m)] / E_{a'}[w] - log E_{a'}[w] + log E_{a'}[m]
     TVD(g, p) = ½ E_{a'} |w / E_{a'}[w] - m / E_{a'}[m]|
 
-and each expectation is estimated by the attempts' mean (self-normalised importance sampling). Intervals are
-jackknifed. Measured on enumerated worlds with 2 000 attempts, they cover in 93 to 98 % where the effective sample
-size is above 100, and in as few as 82 % where it is 70: the weights that matter most may then not have been seen, and
-figures and intervals end too low, whatever the formula. The paper's own estimators (App. D), which start from draws
-of g, have no such weakness but need a model whose own acceptance rate is not tiny.
+and each expectation is estimated by the mean over the attempts (self-normalized importance sampling). Intervals are
+jackknifed. Measured on enumerated worlds with 2 000 attempts, 93 to 98 % of them contain the true value if the
+effective sample size is above 100, and only 82 % in some cases where it is 70: the attempts may then not include the
+largest weights, so that values and intervals are too low, whatever the formula. The paper's own estimators (App. D),
+which start from draws of g, do not have this weakness but need a model whose own acceptance rate is not tiny.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def kl_to_sampler(log_weights: Floats, log_accept: Floats, log_beta: float = -ma
 
 def _kl(mean: Floats) -> Floats:
     w, gain, m = mean
-    # The scales that w and m were divided by cancel.
+    # w and m were divided by their largest values; both factors cancel here.
     return np.asarray(gain / w - np.log(w) + np.log(m))
 
 
@@ -58,20 +58,20 @@ def tvd_to_sampler(log_weights: Floats, log_accept: Floats, log_beta: float = -m
     """Estimate TVD(g, p) for p ∝ a' m, from log w and log m ``[attempts]``; w/m is constant where w <= β."""
     w, m = scaled(log_weights)[0], scaled(log_accept)[0]
     heavy = w[log_weights > log_beta]
-    # ½ E |x - y| = E [x - y where x > y]. To first order the estimate of where that is adds nothing to the error.
+    # ½ E |x - y| = E [x - y where x > y]. To first order, estimating where x > y adds nothing to the error.
     short = w / w.mean() > m / m.mean()
     columns = np.stack([w, m, w * short, m * short])
     if len(heavy) < 2:
-        # TVD(g, p) is at most g's share of weights above β: as many draws of g as there are in effect leave it open
-        # up to the upper end of Clopper and Pearson.
+        # TVD(g, p) is at most the probability, under g, of a weight above β. Its upper end is that of Clopper and
+        # Pearson, with the effective sample size as the number of draws of g.
         draws = kong(w)
         share = float(heavy.sum() / w.sum()) * draws
         high = float(betaincinv(share + 1, draws - share, 0.975)) if draws > share else 1.0
         return Estimate(float(_tvd(columns.mean(axis=1))), 0.0, high)
-    found = jackknife(columns, _tvd, len(heavy) - 1)
-    if np.ptp(w[w > 0]) == 0:  # all alike, maybe one and the same text: the spread says nothing of what was not seen
-        found = found._replace(high=found.high + 1 - 0.025 ** (1 / kong(w)))
-    return clip(found, high=1.0)
+    tvd = jackknife(columns, _tvd, len(heavy) - 1)
+    if np.ptp(w[w > 0]) == 0:  # equal weights, maybe of one text: their spread shows nothing about weights not seen
+        tvd = tvd._replace(high=tvd.high + 1 - 0.025 ** (1 / kong(w)))
+    return clip(tvd, high=1.0)
 
 
 def _tvd(mean: Floats) -> Floats:
@@ -85,20 +85,20 @@ def kl_gold_proposal(log_weights: ArrayLike) -> Estimate:
     Parameters
     ----------
     log_weights
-        ``[attempts]``, nats; see ``guardwrap.metrics.weights``.
+        log w(y) of each attempt in nats, ``[attempts]``; -inf where b(y) = 0. See ``guardwrap.metrics.weights``.
 
     Returns
     -------
     Estimate
-        Nats. Self-normalised importance sampling; jackknife. The upper end is infinite where the effective sample
-        size is below 10; where fewer than two attempts satisfy b the interval is the whole range.
+        Nats. Self-normalized importance sampling; jackknife. The upper end is infinite if the effective sample size is
+        below 10. If fewer than two attempts satisfy b, the interval is the whole range.
 
     Raises
     ------
     UsageError
-        If there is no weight, or one is NaN or +inf.
+        If ``log_weights`` is empty, or one is NaN or +inf.
     NoAcceptance
-        If no weight is finite.
+        If no log-weight is finite.
     """
     log_w = read_weights(log_weights)
     return kl_to_sampler(log_w, np.zeros_like(log_w))
@@ -110,21 +110,21 @@ def kl_gold_guarded(log_weights: ArrayLike) -> Estimate:
     Parameters
     ----------
     log_weights
-        ``[attempts]``, nats; see ``guardwrap.metrics.weights``.
+        log w(y) of each attempt in nats, ``[attempts]``; -inf where b(y) = 0. See ``guardwrap.metrics.weights``.
 
     Returns
     -------
     Estimate
-        Nats. Self-normalised importance sampling, AR_{a'} being the share of finite weights; jackknife. The upper end
-        is infinite where the effective sample size is below 10; where fewer than two attempts satisfy b the interval
-        is the whole range.
+        Nats. Self-normalized importance sampling, where AR_{a'} is the share of finite log-weights; jackknife. The
+        upper end is infinite if the effective sample size is below 10. If fewer than two attempts satisfy b, the
+        interval is the whole range.
 
     Raises
     ------
     UsageError
-        If there is no weight, or one is NaN or +inf.
+        If ``log_weights`` is empty, or one is NaN or +inf.
     NoAcceptance
-        If no weight is finite.
+        If no log-weight is finite.
     """
     log_w = read_weights(log_weights)
     return kl_to_sampler(log_w, _satisfied(log_w))
@@ -136,20 +136,20 @@ def tvd_gold_guarded(log_weights: ArrayLike) -> Estimate:
     Parameters
     ----------
     log_weights
-        ``[attempts]``, nats; see ``guardwrap.metrics.weights``.
+        log w(y) of each attempt in nats, ``[attempts]``; -inf where b(y) = 0. See ``guardwrap.metrics.weights``.
 
     Returns
     -------
     Estimate
-        Between 0 and 1. Self-normalised importance sampling (Eikema et al. 2022); jackknife. Where fewer than two
-        attempts satisfy b the interval is the whole range.
+        Between 0 and 1. Self-normalized importance sampling (Eikema et al. 2022); jackknife. If fewer than two attempts
+        satisfy b, the interval is the whole range.
 
     Raises
     ------
     UsageError
-        If there is no weight, or one is NaN or +inf.
+        If ``log_weights`` is empty, or one is NaN or +inf.
     NoAcceptance
-        If no weight is finite.
+        If no log-weight is finite.
     """
     log_w = read_weights(log_weights)
     return tvd_to_sampler(log_w, _satisfied(log_w))

@@ -1,4 +1,4 @@
-"""How alike texts of one sampler are: in their n-grams, and in what they mean."""
+"""Similarity of the texts of one sampler: of their n-grams and of their meaning."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Ngram = tuple[str, ...]
 
 
 def self_bleu(texts: Iterable[str], n: int = 4, *, k: int = 100, seed: int = 0) -> Estimate:
-    """Estimate Self-BLEU: how well a text's n-grams are covered by k - 1 other texts of the sampler.
+    """Estimate Self-BLEU: how much of a text's n-grams occurs in k - 1 other texts of the sampler.
 
     Parameters
     ----------
     texts
         iid texts of one sampler, at least k.
     n
-        Longest n-gram, 1 or more; the paper reports 2 to 5.
+        Length of the longest n-grams, 1 or more; the paper reports 2 to 5.
     k
-        How many of the texts are compared. Self-BLEU grows with k: compare figures of equal k only.
+        Number of texts to compare, at least 3. Self-BLEU grows with k, so compare only values with equal k.
     seed
-        Picks the k texts.
+        Seed for choosing the k texts.
 
     Returns
     -------
@@ -38,33 +38,31 @@ def self_bleu(texts: Iterable[str], n: int = 4, *, k: int = 100, seed: int = 0) 
         0 to 100: the mean BLEU of each of the k texts against the k - 1 others (Zhu et al. 2018, "Texygen"; paper
         App. D). BLEU is sacrebleu's sentence BLEU with tokenizer 13a, smoothing ``exp``, effective order, case kept.
         The interval is for the sampler's mean Self-BLEU of k texts, jackknifed: each text in turn is left out, as a
-        hypothesis and as a reference. It is somewhat too wide (Efron and Stein 1981): measured, it covers in 97 to 99
-        %.
+        hypothesis and as a reference. It is somewhat too wide (Efron and Stein 1981): in measurements, 97 to 99 % of
+        the intervals contained the true value.
 
     Raises
     ------
     UsageError
-        If there are fewer than k texts, n or k makes no sense, or sacrebleu is not installed.
+        If there are fewer than k texts, n or k is too small, or sacrebleu is not installed.
     """
     texts = list(texts)
     if n < 1 or k < 3:
         raise UsageError(f"self_bleu(n={n}, k={k}): n must be at least 1 and k at least 3")
     if len(texts) < k:
-        raise UsageError(
-            f"Self-BLEU of k={k} texts was asked for and there are {len(texts)}: give more, or a smaller k"
-        )
+        raise UsageError(f"self_bleu(k={k}) needs {k} texts, but there are {len(texts)}; give more, or a smaller k")
     picked = np.random.default_rng(seed).choice(len(texts), k, replace=False)
     whole, without = _leave_out_bleu([texts[i] for i in picked], n)
-    # Not corrected for bias: that would extrapolate to the Self-BLEU of more texts.
+    # The value is not corrected for bias: that would extrapolate to the Self-BLEU of more texts.
     centre, low, high = mean_interval(-(k - 1) * without)
     return clip(Estimate(whole, whole + low - centre, whole + high - centre), high=100.0)
 
 
 def _leave_out_bleu(texts: Sequence[str], n: int) -> tuple[float, Floats]:
-    """Return the Self-BLEU of all texts, and ``[texts]`` that of all but one.
+    """Return the Self-BLEU of all texts and, for each text, the Self-BLEU of all the others, ``[texts]``.
 
-    Comparing all anew for each text left out would take hours. What a text matches changes only by the n-grams of
-    which the one left out had the most, so the three highest counts of each n-gram are kept.
+    Comparing all texts again for each one that is left out would take hours. A text's matches change only for n-grams
+    of which the omitted text had the highest count, so the three highest counts of each n-gram are kept.
     """
     try:
         from sacrebleu.metrics.bleu import BLEU
@@ -80,7 +78,7 @@ def _leave_out_bleu(texts: Sequence[str], n: int) -> tuple[float, Floats]:
             highest[gram] = sorted([*highest.get(gram, []), (count, i)], reverse=True)[:3]
 
     size = len(texts)
-    scores = np.zeros((size, size + 1))  # text i without text j; the last column is without none
+    scores = np.zeros((size, size + 1))  # the BLEU of text i without text j; in the last column no text is left out
     lengths = np.array([len(words) for words in tokens])
     for i, grams in enumerate(counts):
         matched = np.zeros(n, dtype=int)
@@ -131,21 +129,21 @@ def semantic_similarity(
     texts
         iid texts of one sampler, at least 2.
     embed
-        From a list of texts to their embeddings ``[texts, dimensions]``; or a Hub id or path of a Hugging Face encoder,
-        whose last hidden states are averaged over each text's own tokens.
+        A function that returns the embeddings of a list of texts, ``[texts, dimensions]``; or the Hub id or path of a
+        Hugging Face encoder, whose last hidden states are averaged over the tokens of each text.
     sample
-        How many texts are used at most.
+        Maximum number of texts to use, at least 2.
     pairs
-        How many pairs of different texts are drawn from these; None takes all pairs once, which costs no more and is
+        Number of pairs of different texts to draw from these; None uses every pair once, which costs no more and is
         more precise. The defaults are the paper's (App. D).
     seed
-        Picks texts and pairs.
+        Seed for choosing texts and pairs.
 
     Returns
     -------
     Estimate
         Between -1 and 1. Pairs share texts, so the interval is that of a U-statistic, jackknifed over the texts
-        (Sen 1960; Arvesen 1969), plus what drawing pairs adds.
+        (Sen 1960; Arvesen 1969), widened by the variance of drawing pairs.
 
     Raises
     ------
@@ -156,24 +154,28 @@ def semantic_similarity(
     """
     texts = list(texts)
     if len(texts) < 2 or sample < 2 or (pairs is not None and pairs < 1):
-        raise UsageError(f"semantic similarity needs 2 texts and 1 pair; got {len(texts)} texts, {sample=}, {pairs=}")
+        raise UsageError(
+            f"semantic_similarity got {len(texts)} texts, {sample=}, {pairs=}; give at least 2 texts, sample=2, pairs=1"
+        )
     rng = np.random.default_rng(seed)
     size = min(sample, len(texts))
     chosen = [texts[i] for i in rng.choice(len(texts), size, replace=False)]
     vectors = np.asarray(encode(chosen, embed) if isinstance(embed, str) else embed(chosen), dtype=np.float64)
     if vectors.ndim != 2 or len(vectors) != size:
-        raise UsageError(f"embed must return an array [{size}, dimensions], not of shape {list(vectors.shape)}")
+        raise UsageError(f"embed returned an array of shape {list(vectors.shape)}; it must return [{size}, dimensions]")
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     if not (np.isfinite(norms) & (norms > 0)).all():
-        raise UsageError("embed returned an embedding that is 0 or not finite, which has no direction")
+        raise UsageError(
+            "embed returned an embedding that is 0 or not finite, which has no direction; leave out its text"
+        )
     vectors = vectors / norms
 
-    own = (vectors @ vectors.sum(axis=0) - 1) / (size - 1)  # each text's mean similarity to the others
+    to_others = (vectors @ vectors.sum(axis=0) - 1) / (size - 1)  # each text's mean similarity to the others
     if size == 2:
-        return Estimate(float(own[0]), -1.0, 1.0)
-    mean = float(own.mean())
-    # All but text i: (size mean - 2 own_i) / (size - 2). So the pseudo-values are:
-    pseudo = size * mean - (size - 1) * (size * mean - 2 * own) / (size - 2)
+        return Estimate(float(to_others[0]), -1.0, 1.0)
+    mean = float(to_others.mean())
+    # Without text i the mean is (size mean - 2 to_others_i) / (size - 2), which gives these pseudo-values:
+    pseudo = size * mean - (size - 1) * (size * mean - 2 * to_others) / (size - 2)
     _, low, high = mean_interval(pseudo)
     if pairs is None:
         return clip(Estimate(mean, low, high), -1.0, 1.0)
@@ -187,12 +189,12 @@ def semantic_similarity(
 
 
 def encode(texts: Sequence[str], name: str, batch_size: int = 32) -> Floats:
-    """Average an encoder's last hidden states over each text's tokens.
+    """Embed texts: average an encoder's last hidden states over each text's tokens.
 
     Parameters
     ----------
     texts
-        What to embed.
+        The texts to embed.
     name
         Hub id or path of a Hugging Face model.
     batch_size

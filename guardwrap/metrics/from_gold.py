@@ -1,4 +1,4 @@
-"""KL from g to the model, the proposal and what rejection samples: from draws of g and acceptance rates (App. D)."""
+"""KL divergences of g from the model, the proposal and g', from draws of g and acceptance rates (paper, App. D)."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ def kl_gold_base(accepted: int, attempts: int, *, stopped_on_acceptance: bool = 
     Parameters
     ----------
     accepted, attempts
-        Counts.
+        Number of accepted attempts, and of all attempts.
     stopped_on_acceptance
-        As in ``acceptance_rate``.
+        Whether drawing stopped at the last acceptance, so that the number of attempts was random; see
+        ``acceptance_rate``.
 
     Returns
     -------
     Estimate
-        Nats; the ends are those of the exact interval for AR_a (Clopper and Pearson 1934). Without an acceptance the
-        value and the upper end are infinite, and the lower end is what the attempts show.
+        Nats; the ends follow from the exact interval for AR_a (Clopper and Pearson 1934). Without an acceptance the
+        value and the upper end are infinite, and the lower end still follows from the number of attempts.
 
     Raises
     ------
     UsageError
-        If there is no attempt, or the counts make no sense.
+        If there is no attempt, or ``accepted`` is not between 0 and ``attempts``.
     """
     rate = log_estimate(_rate((accepted, attempts), "(accepted, attempts)", stopped_on_acceptance))
     return clip(Estimate(-rate.value, -rate.high, -rate.low))
@@ -46,18 +47,18 @@ def kl_gold_proposal_from_gold(log_ratios: ArrayLike, base: tuple[int, int] | Es
     log_ratios
         log a(y) - log a'(y) on iid draws of g, e.g. the accepted attempts of rejection from a; ``[draws]``, nats.
     base
-        (accepted, attempts) of a fixed number of attempts from a, or what ``acceptance_rate`` says of them. They may be
-        the attempts that gave the draws.
+        (accepted, attempts) of a fixed number of attempts from a, or the result of ``acceptance_rate`` for them. They
+        may be the attempts from which the draws were accepted.
 
     Returns
     -------
     Estimate
-        Nats. Mean log-ratio (paper App. D) with a t interval, exact interval of AR_a, combined by MOVER.
+        Nats. Mean log-ratio (paper App. D) with a t interval and the exact interval of AR_a, combined by MOVER.
 
     Raises
     ------
     UsageError
-        If there is no draw, a log-ratio is not finite, or the counts make no sense.
+        If there is no draw, a log-ratio is not finite, or the counts are impossible.
     NoAcceptance
         If no attempt from a was accepted.
     """
@@ -71,20 +72,22 @@ def kl_gold_guarded_from_gold(
 
     Parameters
     ----------
-    log_ratios, base
-        As in ``kl_gold_proposal_from_gold``.
+    log_ratios
+        log a(y) - log a'(y) on iid draws of g; ``[draws]``, nats.
+    base
+        (accepted, attempts) of a fixed number of attempts from a, or the result of ``acceptance_rate`` for them.
     proposal
-        The same counts, or rate, of attempts from a'.
+        The same counts, or rate, for attempts from a'.
 
     Returns
     -------
     Estimate
-        Nats. Mean log-ratio with a t interval, exact intervals of the rates (paper App. D), combined by MOVER.
+        Nats. Mean log-ratio with a t interval and exact intervals of the rates (paper App. D), combined by MOVER.
 
     Raises
     ------
     UsageError
-        If there is no draw, a log-ratio is not finite, or the counts make no sense.
+        If there is no draw, a log-ratio is not finite, or the counts are impossible.
     NoAcceptance
         If no attempt from a, or from a', was accepted.
     """
@@ -94,27 +97,27 @@ def kl_gold_guarded_from_gold(
 
 
 def theorem2_residual(kl_proposal: Estimate, kl_guarded: Estimate, acceptance: tuple[int, int] | Estimate) -> Estimate:
-    """Estimate KL(g‖a') - KL(g‖g') + log AR_{a'}, which Theorem 2 says is 0.
+    """Estimate KL(g‖a') - KL(g‖g') + log AR_{a'}, which is 0 by Theorem 2.
 
     Parameters
     ----------
     kl_proposal, kl_guarded
         KL(g‖a') and KL(g‖g') in nats.
     acceptance
-        (accepted, attempts) of a', or what ``acceptance_rate`` says of them.
+        (accepted, attempts) of a', or the result of ``acceptance_rate`` for them.
 
     Returns
     -------
     Estimate
-        Nats; combined by MOVER. The interval is right where the three come from different runs, e.g.
+        Nats; combined by MOVER. The interval is valid if the three come from different runs, e.g.
         ``kl_gold_proposal`` of one set of attempts, ``kl_gold_guarded_from_gold`` of draws of g with the counts of a
-        second one, and the counts of a third. From one and the same set of attempts the residual is 0 by construction
+        second one, and the counts of a third. Computed from a single set of attempts, the residual is 0 by construction
         and shows nothing.
 
     Raises
     ------
     UsageError
-        If the counts make no sense.
+        If the counts are impossible.
     NoAcceptance
         If no attempt from a' was accepted.
     """
@@ -126,17 +129,16 @@ def _mean_ratio(log_ratios: ArrayLike) -> Estimate:
     if not np.isfinite(ratios).all():
         index = int(np.isinf(ratios).argmax())
         raise UsageError(
-            f"log_ratios holds {ratios[index]} at index {index}: a and a' must both give every draw of g a probability "
-            "above 0"
+            f"log_ratios contains {ratios[index]} at index {index}; give draws of g for which a and a' are both above 0"
         )
     return mean_interval(ratios)
 
 
 def _log_rate(rate: tuple[int, int] | Estimate, name: str) -> Estimate:
-    known = rate if isinstance(rate, Estimate) else _rate(rate, name)
-    if not known.value > 0:
+    estimate = rate if isinstance(rate, Estimate) else _rate(rate, name)
+    if not estimate.value > 0:
         raise NoAcceptance(None if isinstance(rate, Estimate) else rate[1])
-    return log_estimate(known)
+    return log_estimate(estimate)
 
 
 def _rate(counts: tuple[int, int], name: str, stopped_on_acceptance: bool = False) -> Estimate:

@@ -1,4 +1,4 @@
-"""95 % intervals: of a mean, of a smooth figure (jackknife), of a sum of independent figures."""
+"""95 % intervals: for a mean, for a smooth function of means (jackknife), for a sum of independent estimates."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ _TAIL = 0.025
 
 
 def numbers(values: ArrayLike, name: str) -> Floats:
-    """Read an array ``[n]`` of at least one number.
+    """Convert values to a float64 array ``[n]`` with at least one number.
 
     Raises
     ------
     UsageError
-        If it is empty, has more than one dimension, or holds a NaN.
+        If it is empty, does not have one dimension, or contains NaN.
     """
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
         raise UsageError(f"{name} must be an array of numbers") from None
     if array.ndim != 1:
-        raise UsageError(f"{name} must have one dimension, not {array.ndim}")
+        raise UsageError(f"{name} has {array.ndim} dimensions; give an array of one dimension")
     if not array.size:
-        raise UsageError(f"{name} is empty")
+        raise UsageError(f"{name} is empty; give at least one number")
     if np.isnan(array).any():
-        raise UsageError(f"{name} holds NaN at index {int(np.isnan(array).argmax())}")
+        raise UsageError(f"{name} contains NaN at index {int(np.isnan(array).argmax())}; give numbers only")
     return array
 
 
 def mean_interval(values: Floats, freedom: float = math.inf) -> Estimate:
-    """Estimate a mean from iid values, skewed ones too.
+    """Estimate a mean from iid values, whose distribution may be skewed.
 
     Parameters
     ----------
     values
-        ``[n]``.
+        iid values, ``[n]``.
     freedom
-        Upper limit on the degrees of freedom, where fewer than n - 1 of the values say something.
+        Upper limit on the degrees of freedom, for when fewer than n of the values carry information.
 
     Returns
     -------
     Estimate
         The mean, with the transformed t interval of Hall (1992, "On the removal of skewness by transformation"). Its
-        quantiles are Student's with 2 n / (kurtosis - 1) degrees of freedom, those of the chi-squared law that has the
-        variance of the sample's variance (Satterthwaite 1946). Without the two, an interval for a mean of importance
-        weights is too short and ends too low. One value alone gives an interval without ends.
+        quantiles are Student's with 2 n / (kurtosis - 1) degrees of freedom, those of the chi-squared distribution that
+        matches the variance of the sample variance (Satterthwaite 1946). Without the two, an interval for a mean of
+        importance weights is too short and ends too low. For a single value the interval is unbounded.
     """
     size, mean = len(values), float(values.mean())
     if size < 2:
@@ -65,7 +65,7 @@ def mean_interval(values: Floats, freedom: float = math.inf) -> Estimate:
     scale = float(np.abs(centred).max())
     if scale == 0:
         return Estimate(mean, mean, mean)
-    centred = centred / scale  # powers of what is left neither overflow nor vanish
+    centred = centred / scale  # so that powers neither overflow nor underflow
     square = centred * centred
     variance = float(square.mean())
     skewness = float((square * centred).mean()) / variance**1.5
@@ -90,23 +90,23 @@ def jackknife(columns: Floats, figure: Callable[[Floats], Floats], freedom: floa
     Parameters
     ----------
     columns
-        ``[k, n]``: k quantities of each of n iid attempts.
+        k quantities of each of n iid attempts, ``[k, n]``.
     figure
-        From the means ``[k, ...]`` of the quantities to the figure ``[...]``.
+        The function, from means of the quantities, ``[k, ...]``, to its values, ``[...]``.
     freedom
-        As in ``mean_interval``.
+        Upper limit on the degrees of freedom, for when fewer than n of the attempts carry information.
 
     Returns
     -------
     Estimate
-        The figure less its bias of order 1/n, and its interval, from the pseudo-values
+        The value, corrected for its bias of order 1/n, with its interval, from the pseudo-values
         n figure(all) - (n - 1) figure(all but one) (Quenouille 1956, Tukey 1958).
     """
     size = columns.shape[1]
     totals = columns.sum(axis=1, keepdims=True)
     others = totals - columns
     for row, column in zip(others, columns, strict=True):
-        # Taking away what makes up nearly all of a sum would leave rounding errors: here the rest is added up.
+        # Subtracting the term that makes up nearly all of a sum would leave rounding errors, so the rest is summed.
         largest = int(np.abs(column).argmax())
         row[largest] = np.delete(column, largest).sum()
     pseudo = size * figure(totals / size) - (size - 1) * figure(others / (size - 1))
@@ -114,7 +114,7 @@ def jackknife(columns: Floats, figure: Callable[[Floats], Floats], freedom: floa
 
 
 def combine(*terms: tuple[int, Estimate]) -> Estimate:
-    """Estimate a sum of independently estimated figures.
+    """Estimate a sum of independent estimates.
 
     Parameters
     ----------
@@ -124,8 +124,8 @@ def combine(*terms: tuple[int, Estimate]) -> Estimate:
     Returns
     -------
     Estimate
-        The sum; each end is as far off as the root of the sum of the squared distances of the terms' own ends
-        (MOVER: Zou and Donner 2008), so that skewed intervals stay skewed.
+        The sum. The distance of each end from it is the root of the sum of the squared distances of the terms' ends
+        from their values (MOVER: Zou and Donner 2008), so that skewed intervals stay skewed.
     """
     value = sum(sign * term.value for sign, term in terms)
     down = [term.value - term.low if sign > 0 else term.high - term.value for sign, term in terms]
@@ -134,21 +134,21 @@ def combine(*terms: tuple[int, Estimate]) -> Estimate:
 
 
 def sum_of(figures: Sequence[Estimate]) -> Estimate:
-    """Add independent figures (MOVER); one alone stays as it is."""
+    """Add independent estimates (MOVER); a single one is returned unchanged."""
     return figures[0] if len(figures) == 1 else combine(*((1, figure) for figure in figures))
 
 
 def mean_of(figures: Sequence[Estimate]) -> Estimate:
-    """Average independent figures, e.g. those of prompts that are taken as given and not as a sample."""
+    """Average independent estimates, e.g. of fixed prompts that are not a sample of prompts."""
     return Estimate(*(value / len(figures) for value in sum_of(figures)))
 
 
 def log_estimate(estimate: Estimate) -> Estimate:
-    """Take the logarithm of a figure that is not negative."""
+    """Return the logarithm of an estimate that is not negative."""
     value, low, high = (math.log(x) if x > 0 else -math.inf for x in estimate)
     return Estimate(value, low, high)
 
 
 def clip(estimate: Estimate, low: float = 0.0, high: float = math.inf) -> Estimate:
-    """Move what lies beyond a figure's range to its ends."""
+    """Limit an estimate and its interval to a range."""
     return Estimate(*(min(max(x, low), high) for x in estimate))

@@ -1,4 +1,4 @@
-"""Where in a text something happens: a keyword's place, the mood of each sentence."""
+"""Positions within a text: of the first match of a keyword, and of sentences by their positivity."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ __all__ = ["position_bins", "position_histogram", "positivity_by_sentence", "rel
 
 
 def relative_position(texts: Iterable[str], what: str | Keyword | Regex) -> Floats:
-    """Say where in each text the first match begins.
+    """Return where in each text the first match begins.
 
     Parameters
     ----------
     texts
-        The texts.
+        The texts to search.
     what
-        A word or phrase, found as ``Keyword(what)`` finds it (whole words, any case); or a ``Keyword`` or ``Regex``.
+        A word or phrase, which matches like ``Keyword(what)`` (whole words, case-insensitive); or a ``Keyword`` or
+        ``Regex``.
 
     Returns
     -------
     ndarray
-        ``[texts]``: characters before the first match over the text's characters, in [0, 1); NaN where there is no
-        match. (The paper's App. G takes such a position without saying in which unit.)
+        The number of characters before the first match divided by the length of the text, in [0, 1); NaN if there is no
+        match; ``[texts]``. (The paper's App. G uses such a position without naming its unit.)
 
     Raises
     ------
@@ -49,19 +50,19 @@ def relative_position(texts: Iterable[str], what: str | Keyword | Regex) -> Floa
 
 
 def spans(text: str, what: Keyword | Regex) -> list[tuple[int, int]]:
-    """Say where in a text the matches are.
+    """Return where in a text the matches are.
 
     Parameters
     ----------
     text
-        The text.
+        The text to search.
     what
-        What to look for.
+        The keyword, each of whose words is searched for, or the regular expression.
 
     Returns
     -------
     list of tuple
-        Begin and end of each match, in characters; of each word of a ``Keyword``.
+        Start and end of each match, in characters.
 
     Raises
     ------
@@ -72,12 +73,12 @@ def spans(text: str, what: Keyword | Regex) -> list[tuple[int, int]]:
 
 
 def _matches(text: str, what: Keyword | Regex, *, first: bool = False) -> Iterator[tuple[int, int]]:
-    """Yield the extents of the matches; of a Keyword's words, on request, only the first of each."""
+    """Yield the start and end of each match; with ``first``, only the first match of each word of a Keyword."""
     try:
         if isinstance(what, Keyword):
             for pattern in what.compiled:
-                found = matches(pattern, text, most=CHECK_SECONDS)
-                yield from (match.span() for match in (islice(found, 1) if first else found))
+                word_matches = matches(pattern, text, most=CHECK_SECONDS)
+                yield from (match.span() for match in (islice(word_matches, 1) if first else word_matches))
             return
         for match in matches(what.compiled, text, most=what.timeout, overlapped=bool(what.checksum)):
             if not what.checksum or luhn(match.group()):
@@ -88,9 +89,9 @@ def _matches(text: str, what: Keyword | Regex, *, first: bool = False) -> Iterat
 
 def _first(text: str, what: Keyword | Regex) -> float:
     spans = _matches(text, what, first=True)
-    found = [begin for begin, _ in (spans if isinstance(what, Keyword) else islice(spans, 1))]
-    # Only an empty match can begin where the text ends.
-    return min(min(found) / len(text), 1 - 1e-12) if found and text else float("nan")
+    starts = [start for start, _ in (spans if isinstance(what, Keyword) else islice(spans, 1))]
+    # An empty match can begin at the end of the text, where the quotient is 1.
+    return min(min(starts) / len(text), 1 - 1e-12) if starts and text else float("nan")
 
 
 def position_bins(positions: ArrayLike, bins: int = 10) -> NDArray[np.int64]:
@@ -99,14 +100,14 @@ def position_bins(positions: ArrayLike, bins: int = 10) -> NDArray[np.int64]:
     Parameters
     ----------
     positions
-        ``[draws]``, in [0, 1].
+        A position in [0, 1] for each draw, ``[draws]``.
     bins
-        How many; App. G has 10.
+        Number of bins; the paper's App. G uses 10.
 
     Returns
     -------
     ndarray
-        ``[draws]``, whole numbers from 0 to bins - 1.
+        The bin of each draw, from 0 to bins - 1; ``[draws]``, int64.
 
     Raises
     ------
@@ -117,24 +118,24 @@ def position_bins(positions: ArrayLike, bins: int = 10) -> NDArray[np.int64]:
     if bins < 1:
         raise UsageError(f"bins={bins}: give at least 1")
     if values.min() < 0 or values.max() > 1:
-        raise UsageError("positions must lie in [0, 1]")
+        raise UsageError("a position is outside [0, 1]; give relative positions")
     return np.minimum((values * bins).astype(np.int64), bins - 1)
 
 
 def position_histogram(positions: ArrayLike, bins: int = 10) -> list[Estimate]:
-    """Estimate how positions are distributed.
+    """Estimate the distribution of positions over bins of equal width.
 
     Parameters
     ----------
     positions
-        ``[draws]``, in [0, 1]; NaN, a text without a match, is left out.
+        A position in [0, 1] for each draw, ``[draws]``. NaN, for a text without a match, is left out.
     bins
-        How many bins of equal width; App. G has 10.
+        Number of bins; the paper's App. G uses 10.
 
     Returns
     -------
     list of Estimate
-        For each bin its share of the positions, with the exact interval of ``acceptance_rate``.
+        For each bin, its share of the positions, with the exact interval of ``acceptance_rate``.
 
     Raises
     ------
@@ -154,27 +155,28 @@ def positivity_by_sentence(
     Parameters
     ----------
     texts
-        iid texts of one sampler. They are split as the view ``"sentences"`` of constraints splits them.
+        iid texts of one sampler. They are split into sentences like the view ``"sentences"`` of constraints.
     score
-        From a list of sentences to a probability each, e.g. ``Classifier(…).probabilities``. Called once.
+        A function that returns a probability for each sentence of a list, e.g. ``Classifier(…).probabilities``. Called
+        once.
 
     Returns
     -------
     list of Estimate
-        For each sentence position the mean over the texts that have such a sentence, with a t interval; where one
-        text alone has it, the interval is [0, 1]. Later positions speak of long texts only.
+        For each sentence position, the mean over the texts that are at least that long, with a t interval; if only one
+        text is, the interval is [0, 1]. So the later positions describe long texts only.
 
     Raises
     ------
     UsageError
-        If no text has a sentence, or the scores are not probabilities, one a sentence.
+        If no text has a sentence, or ``score`` does not return one probability per sentence.
     """
     split = [sentences(text) for text in texts]
     flat = [sentence for parts in split for sentence in parts]
     if not flat:
-        raise UsageError("no text has a sentence")
+        raise UsageError("no text has a sentence; give at least one text that is not empty")
     scores = numbers(score(flat), "score(sentences)")
     if len(scores) != len(flat) or scores.min() < 0 or scores.max() > 1:
-        raise UsageError(f"score must return {len(flat)} probabilities, one for each sentence")
+        raise UsageError(f"score must return {len(flat)} probabilities in [0, 1], one per sentence")
     places = np.concatenate([np.arange(len(parts)) for parts in split])
     return [clip(mean_interval(scores[places == place]), high=1.0) for place in range(int(places.max()) + 1)]

@@ -1,12 +1,12 @@
-"""Quasi-rejection sampling: what a β costs, how far from g it stays, and which β a target asks for.
+"""Estimates for quasi-rejection sampling: the cost of a β, its distance from g, and the β for a target.
 
 QRS (Eikema et al. 2022; paper App. G) accepts an attempt y of the proposal a' with probability m(y) = min(1, w(y) /
-β), so it samples p_β ∝ a' m. Here w = a b / a' is not normalised, as in the tools: β is in units of P/a'. The paper's
-text writes min(1, g / (β a')) with g = P / Z: its β is ours divided by Z. β → 0 (``log_beta=-inf``) is rejection
-(Algorithm 1, g'); a β of at least max w is exact.
+β), so it samples p_β ∝ a' m. Here w = a b / a' is not normalized, as in the public implementations: β is in units of
+P/a'. The paper's text writes min(1, g / (β a')) with g = P / Z: its β is ours divided by Z. β → 0 (``log_beta=-inf``)
+is rejection (Algorithm 1, g'); a β of at least max w is exact.
 
-``log_weights`` is as in ``guardwrap.metrics.weights``; ``log_beta`` is in nats. Intervals are for the β that is
-given: that a β was chosen on the same attempts is not in them.
+``log_weights`` is defined in ``guardwrap.metrics.weights``; ``log_beta`` is in nats. Intervals hold for a fixed β: they
+do not include the uncertainty of choosing β from the same attempts.
 """
 
 from __future__ import annotations
@@ -33,22 +33,23 @@ def qrs_acceptance(log_weights: ArrayLike, log_beta: float) -> Estimate:
     Parameters
     ----------
     log_weights
-        ``[attempts]``, nats.
+        log w(y) of each attempt in nats, ``[attempts]``; -inf where b(y) = 0.
     log_beta
         log β in nats; -inf is rejection from a'.
 
     Returns
     -------
     Estimate
-        Mean acceptance probability, with the interval of ``mean_interval``; for ``log_beta=-inf`` the exact interval of
-        ``acceptance_rate``. Where fewer than two attempts satisfy b the interval is the whole range.
+        Mean acceptance probability, with the interval of ``mean_interval``, or for ``log_beta=-inf`` the exact interval
+        of ``acceptance_rate``. If fewer than two attempts satisfy b, the interval is the whole range, except for
+        ``log_beta=-inf``.
 
     Raises
     ------
     UsageError
-        If there is no weight, one is NaN or +inf, or log_beta is.
+        If ``log_weights`` is empty, one is NaN or +inf, or ``log_beta`` is.
     NoAcceptance
-        If no weight is finite.
+        If no log-weight is finite.
     """
     log_w = read_weights(log_weights)
     accepted = int((log_w > -math.inf).sum())
@@ -66,25 +67,25 @@ def qrs_tvd(log_weights: ArrayLike, log_beta: float) -> Estimate:
     Parameters
     ----------
     log_weights
-        ``[attempts]``, nats.
+        log w(y) of each attempt in nats, ``[attempts]``; -inf where b(y) = 0.
     log_beta
         log β in nats; -inf is rejection from a'.
 
     Returns
     -------
     Estimate
-        Between 0 and 1. Self-normalised importance sampling (Eikema et al. 2022); jackknife. Where fewer than two
-        weights are above β the attempts hardly show what is lost, and the value is near 0 or 0. Then the upper end is
-        that of Clopper and Pearson (1934) for g's share of such weights, as if the attempts were as many draws of g
-        as their effective sample size; TVD(g, p_β) is never more than this share. Where all weights are alike, the same
-        holds of weights that were not seen.
+        Between 0 and 1. Self-normalized importance sampling (Eikema et al. 2022); jackknife. If fewer than two weights
+        are above β, the attempts hardly show the difference between p_β and g, and the value is near 0 or 0. The upper
+        end is then that of Clopper and Pearson (1934) for the probability, under g, of a weight above β, with the
+        effective sample size as the number of draws of g; TVD(g, p_β) is never more than this probability. If all
+        weights are equal, the upper end is raised in the same way to allow for other weights that were not seen.
 
     Raises
     ------
     UsageError
-        If there is no weight, one is NaN or +inf, or log_beta is.
+        If ``log_weights`` is empty, one is NaN or +inf, or ``log_beta`` is.
     NoAcceptance
-        If no weight is finite.
+        If no log-weight is finite.
     """
     log_w = read_weights(log_weights)
     return tvd_to_sampler(log_w, _log_accept(log_w, log_beta), log_beta)
@@ -96,23 +97,23 @@ def qrs_kl(log_weights: ArrayLike, log_beta: float) -> Estimate:
     Parameters
     ----------
     log_weights
-        ``[attempts]``, nats.
+        log w(y) of each attempt in nats, ``[attempts]``; -inf where b(y) = 0.
     log_beta
         log β in nats; -inf is rejection from a'.
 
     Returns
     -------
     Estimate
-        Nats. Self-normalised importance sampling; jackknife. The upper end is infinite where the weights above β have
-        an effective sample size below 10: how large those are that were not seen is not known, and KL has no bound.
-        Where no weight is above β the value is 0, whatever the truth.
+        Nats. Self-normalized importance sampling; jackknife. The upper end is infinite if the weights above β have an
+        effective sample size below 10: weights that were not seen may be of any size, and KL has no bound. If no weight
+        is above β, the value is 0, whatever the true KL is.
 
     Raises
     ------
     UsageError
-        If there is no weight, one is NaN or +inf, or log_beta is.
+        If ``log_weights`` is empty, one is NaN or +inf, or ``log_beta`` is.
     NoAcceptance
-        If no weight is finite.
+        If no log-weight is finite.
     """
     log_w = read_weights(log_weights)
     return kl_to_sampler(log_w, _log_accept(log_w, log_beta), log_beta)
@@ -124,22 +125,22 @@ def log_beta_for_acceptance(log_weights: ArrayLike, target: float) -> float:
     Parameters
     ----------
     log_weights
-        ``[attempts]``, nats.
+        log w(y) of each attempt in nats, ``[attempts]``; -inf where b(y) = 0.
     target
         Acceptance rate, above 0 and at most that of rejection from a'.
 
     Returns
     -------
     float
-        log β in nats, by root finding on the attempts' mean acceptance probability; -inf where the target is the
-        acceptance rate of rejection. The lower the target, the larger β and the nearer to g.
+        log β in nats, by root finding on the attempts' mean acceptance probability; -inf if the target is the
+        acceptance rate of rejection. The lower the target, the larger β, and the nearer p_β is to g.
 
     Raises
     ------
     UsageError
-        If the target cannot be met, there is no weight, or one is NaN or +inf.
+        If the target cannot be met, ``log_weights`` is empty, or one is NaN or +inf.
     NoAcceptance
-        If no weight is finite.
+        If no log-weight is finite.
     """
     log_w = read_weights(log_weights)
     satisfied = log_w[log_w > -math.inf]
@@ -147,7 +148,7 @@ def log_beta_for_acceptance(log_weights: ArrayLike, target: float) -> float:
     if not 0 < target <= most:
         raise UsageError(
             f"an acceptance rate of {target} cannot be met: rejection from this proposal accepts {most:.4g} of the "
-            f"attempts and QRS never more; give more than 0 and at most {most:.4g}"
+            f"attempts, and QRS never accepts more; give a rate above 0 and at most {most:.4g}"
         )
     if target == most:
         return -math.inf
@@ -162,33 +163,33 @@ def log_beta_for_acceptance(log_weights: ArrayLike, target: float) -> float:
 
 
 def log_beta_for_tvd(log_weights: ArrayLike, target: float) -> float:
-    """Find the smallest β at which QRS is as near to g as asked for.
+    """Find the smallest β at which the estimated TVD between g and QRS meets a target.
 
     Parameters
     ----------
     log_weights
-        ``[attempts]``, nats.
+        log w(y) of each attempt in nats, ``[attempts]``; -inf where b(y) = 0.
     target
-        TVD(g, p_β), above 0 and below 1.
+        The largest TVD(g, p_β) to allow, above 0 and below 1.
 
     Returns
     -------
     float
-        log β in nats, by root finding on the estimated TVD, which falls as β grows; -inf where rejection from a' is
-        near enough.
+        log β in nats, by root finding on the estimated TVD, which falls as β grows; -inf if rejection from a' already
+        meets the target.
 
     Raises
     ------
     UsageError
-        If the target is not above 0 and below 1, there is no weight, or one is NaN or +inf.
+        If the target is not above 0 and below 1, ``log_weights`` is empty, or one is NaN or +inf.
     NoAcceptance
-        If no weight is finite.
+        If no log-weight is finite.
     """
     log_w = read_weights(log_weights)
     if not 0 < target < 1:
         raise UsageError(
-            f"a TVD of {target} cannot be met; give more than 0 and less than 1 (0 takes a β of at least max P/a', "
-            "which attempts cannot show: give β itself)"
+            f"a TVD of {target} is not above 0 and below 1; give one that is, or give β itself (0 requires a β of at "
+            "least max P/a', which cannot be estimated from attempts)"
         )
     satisfied = log_w[log_w > -math.inf]
 
@@ -204,7 +205,7 @@ def log_beta_for_tvd(log_weights: ArrayLike, target: float) -> float:
 def _log_accept(log_weights: Floats, log_beta: float) -> Floats:
     """Return log min(1, w/β) ``[attempts]``, -inf where b = 0."""
     if math.isnan(log_beta) or log_beta == math.inf:
-        raise UsageError(f"log_beta={log_beta} is no logarithm of a β: give a number of nats, or -inf for rejection")
+        raise UsageError(f"log_beta={log_beta} is not a valid log β; give a number of nats, or -inf for rejection")
     accept = np.full_like(log_weights, -math.inf)
     satisfied = log_weights > -math.inf
     accept[satisfied] = np.minimum(log_weights[satisfied] - log_beta, 0.0)

@@ -1,4 +1,4 @@
-"""Acceptance rates, and one over another."""
+"""Acceptance rates and their ratios."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ def acceptance_rate(accepted: int, attempts: int, *, stopped_on_acceptance: bool
     Parameters
     ----------
     accepted, attempts
-        Counts. More than 10^300 attempts, which hardly a float can hold, count as so many.
+        Number of accepted attempts, and of all attempts. More than 10^300 attempts are computed as 10^300, because
+        floats end near there.
     stopped_on_acceptance
-        True when drawing stopped at the ``accepted``-th acceptance, so that the number of attempts was random
-        (inverse binomial sampling); False when the number of attempts was fixed beforehand.
+        True if drawing stopped at the ``accepted``-th acceptance, so that the number of attempts was random
+        (inverse binomial sampling); False if the number of attempts was fixed beforehand.
     level
-        Confidence level of the interval.
+        Confidence level of the interval, between 0 and 1.
 
     Returns
     -------
     Estimate
-        For a fixed number of attempts the interval of Clopper and Pearson (1934). For inverse sampling its
-        counterpart: P(N <= n) = P(Bin(n, p) >= k) and P(N >= n) = P(Bin(n - 1, p) < k), which moves the upper
-        limit; the value is the unbiased (k - 1) / (n - 1) of Haldane (1945) where it exists, else k / n.
+        For a fixed number of attempts, accepted / attempts with the interval of Clopper and Pearson (1934). For inverse
+        sampling of k acceptances in n attempts, the counterpart of that interval, from P(N <= n) = P(Bin(n, p) >= k)
+        and P(N >= n) = P(Bin(n - 1, p) < k), which moves only the upper limit; the value is the unbiased
+        (k - 1) / (n - 1) of Haldane (1945) if k is at least 2, otherwise k / n.
     """
     if attempts == 0:
         return Estimate(float("nan"), 0.0, 1.0)
@@ -45,25 +47,27 @@ def acceptance_rate(accepted: int, attempts: int, *, stopped_on_acceptance: bool
 
 
 def _quantile(successes: int, failures: int, level: float) -> float:
-    """Return a quantile of the beta distribution; of one with very many failures by its limit, a gamma."""
+    """Return a quantile of the beta distribution, approximated by the limiting gamma if failures are very many."""
     if failures > 10**12:
         return float(gammaincinv(successes, level)) / failures
     return float(betaincinv(successes, failures, level))
 
 
 def times_fewer(base: Estimate, own: Estimate) -> Estimate:
-    """Estimate how many times fewer attempts a text takes: one acceptance rate over another, independent one.
+    """Estimate how many times fewer attempts a text takes: the ratio of two independent acceptance rates.
 
     Parameters
     ----------
-    base, own
-        Acceptance rates: of what is compared with, e.g. the model itself, and of what should save attempts.
+    base
+        Acceptance rate of the baseline, e.g. the model itself.
+    own
+        Acceptance rate of the alternative that should save attempts.
 
     Returns
     -------
     Estimate
-        ``own`` over ``base``, by MOVER of their logarithms (``combine``). Where one of them is 0, each end is the one
-        that the ends of both allow.
+        ``own`` divided by ``base``, by MOVER of their logarithms (``combine``). If one of them is 0, each end is the
+        quotient of the ends that make it most extreme.
     """
     if base.value > 0 and own.value > 0:
         ratio = combine((1, log_estimate(own)), (-1, log_estimate(base)))

@@ -1,4 +1,4 @@
-"""Who is accepted: samplers as pure functions, without torch and without I/O."""
+"""Samplers, which decide which attempts are returned: pure functions, without torch and without I/O."""
 
 from guardwrap.samplers.collecting import collecting
 from guardwrap.samplers.imh import imh

@@ -1,4 +1,4 @@
-"""All attempts, judged, for estimates and training: the sampler that accepts nothing."""
+"""The sampler that records all judged attempts and accepts none, for estimates and training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["collecting"]
 
 
 def collecting(weigh: bool, on_attempt: Callable[[], None] | None = None) -> tuple[Sampler, list[list[Attempt]]]:
-    """Return a sampler that keeps the attempts of each prompt, and the lists that it puts them in.
+    """Return a sampler that records the attempts of each prompt, and the lists that it records them in.
 
     Parameters
     ----------
@@ -22,16 +22,16 @@ def collecting(weigh: bool, on_attempt: Callable[[], None] | None = None) -> tup
     Returns
     -------
     Sampler
-        For one call.
+        A sampler to use in one call only.
     list of list of Attempt
-        Filled while the call runs: for each prompt its attempts in launch order. Prompts are taken in turn, so the
-        lists are theirs in order.
+        One list per prompt, in the order of the prompts, filled while the call runs with the prompt's attempts in
+        launch order.
     """
-    found: list[list[Attempt]] = []
+    attempts: list[list[Attempt]] = []
 
     def init() -> list[Attempt]:
-        found.append([])
-        return found[-1]
+        attempts.append([])
+        return attempts[-1]
 
     def step(state: list[Attempt], attempt: Attempt) -> tuple[list[Attempt], None]:
         state.append(attempt)
@@ -39,4 +39,4 @@ def collecting(weigh: bool, on_attempt: Callable[[], None] | None = None) -> tup
             on_attempt()
         return state, None
 
-    return Sampler("attempts", init, step, lambda state: ("all attempts, judged", {}), weigh), found
+    return Sampler("attempts", init, step, lambda state: ("all attempts, judged", {}), weigh), attempts

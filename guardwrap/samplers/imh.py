@@ -16,7 +16,7 @@ __all__ = ["imh"]
 
 
 class _Chain(NamedTuple):
-    """Where a chain stands."""
+    """The current state of a chain."""
 
     draw: Draw | None = None
     log_weight: float = -math.inf
@@ -25,7 +25,7 @@ class _Chain(NamedTuple):
 
 
 class _State(NamedTuple):
-    """Chains side by side, whose turn it is, and what has been seen."""
+    """All chains, the index of the one that takes the next attempt, and records for the report."""
 
     chains: tuple[_Chain, ...]
     turn: int = 0
@@ -42,28 +42,31 @@ def imh(
     chains: int | None = None,
     move: Literal["accepted", "raw"] = "accepted",
 ) -> Sampler:
-    """Return the sampler that begins at a passing attempt and moves on to others, the likelier the more g prefers them.
+    """Return the sampler that runs Markov chains over passing attempts, which approach g as they get longer.
 
-    A move from y to y' is made with probability min(1, w(y') / w(y)), where w = P / a' (the paper's App. G).
+    A chain at y moves to a proposed attempt y' with probability min(1, w(y') / w(y)), where w = P / a' (the paper's
+    App. G).
 
     Parameters
     ----------
     steps
-        Moves of a chain before its first text: the burn-in. 0 is rejection sampling from the proposal.
+        Proposed moves of a chain before its first text: the burn-in. 0 is rejection sampling from the proposal.
     thinning
-        Moves between the texts of a chain. None ends the chain with its text, so that texts are independent.
+        Proposed moves between two texts of a chain. None starts a new chain after each text, so that texts are
+        independent.
     chains
-        Chains side by side that take moves in turn. None is one after the other without thinning, which costs the
-        same: attempts are independent and drawn in batches either way; and 4 with it.
+        Number of chains, which take attempts in turn. None means 1 without ``thinning``, and 4 with it. One chain
+        costs no more than several: attempts are independent and drawn in batches either way.
     move
-        ``"accepted"``: a move proposes an attempt that satisfies the constraint, one accepted draw of Algorithm 1, as
-        in the paper. ``"raw"``: it proposes any attempt; one that violates the constraint leaves the chain where it is.
+        ``"accepted"``: only attempts that satisfy the constraint are proposed as moves, each one accepted draw of
+        Algorithm 1, as in the paper. ``"raw"``: every attempt is proposed; one that violates the constraint leaves the
+        chain where it is.
 
     Returns
     -------
     Sampler
-        Its report has the moves, the share of them that moved, and of the chains' log-weights the autocorrelation
-        at lag 1 and, for several chains, split R-hat.
+        Its report gives the number of proposed moves, the share that was made, the autocorrelation at lag 1 of the
+        chains' log-weights and, for several chains, their split R-hat.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a sampler is: pure functions, ``init``, ``step`` and ``report``."""
+"""The sampler protocol: three pure functions, ``init``, ``step`` and ``report``."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Attempt:
         b(y): whether it satisfies the constraint.
     log_weight
         log P(y) / a'(y) in nats, with P(y) = a(y) b(y): minus infinity where b(y) = 0. None for a sampler that does
-        not ask for weights.
+        not use weights.
     uniform
-        A number in [0, 1) of the attempt's own, for a sampler that accepts at random.
+        A random number in [0, 1), independent of every other attempt, for a sampler that accepts at random.
     """
 
     draw: Draw
@@ -42,18 +42,19 @@ class Sampler(NamedTuple):
     Parameters
     ----------
     name
-        Its name.
+        The sampler's name, as in reports and files.
     init
         Returns the state before the first attempt.
     step
         Takes a state and an attempt; returns the next state, and the draw to return to the user or None.
     report
-        Takes a state; returns in words what the returned draws are distributed as, for reports, and figures by name
-        that say how well. A sampler that asks for no weights speaks of a proposal that is the model itself.
+        Takes a state; returns a description of the distribution of the returned draws, for reports, and figures by
+        name that say how close it is to g. A sampler without weights describes the case a' = a.
     weighs
         Whether attempts need log-weights: log a(y) is computed for those that satisfy the constraint.
     skips
-        Whether an attempt that violates the constraint leaves the state as it is, so that it need not be shown.
+        Whether an attempt that violates the constraint leaves the state unchanged, so that ``step`` need not be called
+        for it.
     """
 
     name: str
@@ -72,30 +73,32 @@ def checked_weight(attempt: Attempt) -> float:
     ModelError
         If it is NaN or infinite.
     UsageError
-        If there is none.
+        If the attempt has no log-weight.
     """
     weight = attempt.log_weight
     if weight is None:
-        raise UsageError("this sampler needs log-weights, and the attempt has none")
+        raise UsageError("this sampler needs log-weights, and the attempt has none; define it with weighs=True")
     return finite_weight(weight)
 
 
 def finite_weight(weight: float) -> float:
-    """Return a log-weight, or raise ModelError where it is NaN or infinite: figures compare weights with each other."""
+    """Return a log-weight, or raise ModelError if it is NaN or +inf, which would make every figure meaningless."""
     if math.isnan(weight) or weight == math.inf:
-        raise ModelError(f"a log-weight is {weight}: the model or the proposal gives no probability; try float32")
+        raise ModelError(
+            f"a log-weight is {weight}: the model or the proposal computed an invalid probability; try float32"
+        )
     return weight
 
 
 class Trace(NamedTuple):
-    """Values seen so far, the newest first: a list that can grow without a copy and without changing old states."""
+    """A linked list of values, the newest first: adding one copies nothing and leaves old states unchanged."""
 
     value: float
     before: Trace | None
 
     @staticmethod
     def values(trace: Trace | None) -> list[float]:
-        """Return the values in the order in which they came."""
+        """Return the values in the order in which they were added."""
         return list(_backwards(trace))[::-1]
 
 
@@ -106,7 +109,7 @@ def _backwards(trace: Trace | None) -> Iterator[float]:
 
 
 def to_row(attempt: Attempt) -> dict[str, Any]:
-    """Spell an attempt as JSON types. The text of one that does not satisfy the constraint is not kept."""
+    """Convert an attempt to JSON types, without the text if it does not satisfy the constraint."""
     row: dict[str, Any] = {"satisfied": attempt.satisfied, "log_proposal": attempt.draw.log_proposal}
     if attempt.satisfied:
         row |= {
@@ -120,17 +123,17 @@ def to_row(attempt: Attempt) -> dict[str, Any]:
 
 
 def from_row(row: Mapping[str, Any]) -> Attempt:
-    """Read what ``to_row`` spelled; prompts are not kept.
+    """Return the attempt that ``to_row`` converted. Its prompt is empty, as rows do not store prompts.
 
     Raises
     ------
     ValueError
-        If the weight is none.
+        If the log-weight is NaN or +inf.
     """
     if not row["satisfied"]:
         return Attempt(Draw("", (), "", log_proposal=row["log_proposal"]), False, -math.inf)
     weight = -math.inf if row["log_weight"] is None else float(row["log_weight"])
-    if not weight < math.inf:  # JSON as Python reads it has NaN
+    if not weight < math.inf:  # Python's JSON parser accepts NaN and Infinity
         raise ValueError("a log-weight is NaN or infinite")
     draw = Draw("", tuple(row["token_ids"]), row["text"], row["finished"], row["log_proposal"])
     return Attempt(draw, True, weight, row["uniform"])

@@ -23,20 +23,20 @@ from guardwrap.samplers.protocol import Attempt, Sampler, Trace, checked_weight
 __all__ = ["NEAR", "PILOT", "qrs"]
 
 NEAR = 0.05
-"""Total variation distance to g that is near enough, where nothing else is said."""
+"""Default target: a total variation distance to g that counts as near enough."""
 
 PILOT = 100
-"""Attempts that satisfy the constraint before β is set, where nothing else is said."""
+"""Default number of pilot attempts that satisfy the constraint, from which β is set."""
 
 
 _LARGEST = math.log(sys.float_info.max)
 
 FEWEST = 1e-9
-"""The least share of attempts to be accepted that may be asked for."""
+"""The smallest ``target_acceptance``."""
 
 
 class _State(NamedTuple):
-    """log β, or None during the pilot; all log-weights; the pilot's attempts, and how many of them satisfied."""
+    """log β, or None during the pilot; all log-weights; the pilot's attempts, and how many satisfied the constraint."""
 
     log_beta: float | None
     seen: Trace | None = None
@@ -54,46 +54,49 @@ def qrs(
 ) -> Sampler:
     """Return the sampler that accepts y with probability min(1, P(y) / (β a'(y))), where P(y) = a(y) b(y).
 
-    As β → 0 it is rejection sampling from the proposal (g'); from β = max P / a' on it is exact (g). In between the
-    total variation distance to g falls and the cost grows with β.
+    As β → 0 this is rejection sampling from the proposal (g'); if β is at least max P / a', it is exact (g). In
+    between, a larger β means a smaller total variation distance to g and a higher cost.
 
     Parameters
     ----------
     beta
-        β > 0, in units of P(y) / a'(y). The paper's text divides by the normalised g = P / Z, so that its β is this
-        one over Z; its remark that β = Z is a reasonable compromise speaks of P, as here.
+        β > 0, in units of P(y) / a'(y). The paper's text uses the normalized g = P / Z instead of P, so its β is this
+        one divided by Z; its remark that β = Z is a reasonable compromise refers to P, as here.
     target_tvd
-        Instead of β: the total variation distance to g that is good enough, in (0, 1).
+        Target from which β is chosen: the total variation distance to g, in (0, 1).
     target_acceptance
-        Instead of β: the share of attempts to be accepted, in (0, 1).
+        Target from which β is chosen: the share of attempts to accept, in [1e-9, 1).
     pilot
-        With a target: attempts are drawn until so many satisfied the constraint, β is set from their weights, and
-        sampling begins. They count against the budget, and none of them is returned: β depends on them.
+        With a target: the number of attempts that must satisfy the constraint before β is set from the weights of all
+        attempts so far and sampling begins. Pilot attempts count against the budget. None of them is returned, because
+        β depends on them.
 
     Returns
     -------
     Sampler
-        Its report has β, the acceptance rate, TVD(p_β, g), KL(g‖p_β) in nats and the effective sample size of the
-        weights, each with an interval; the TVD that would be near enough; and with a target the attempts of the pilot,
-        and how many of them satisfied. Where the effective sample size is below 10, it says that the distance cannot
-        be told.
+        Its report gives β and the target TVD; the acceptance rate, TVD(p_β, g), KL(g‖p_β) in nats and the effective
+        sample size of the weights, each with an interval; and, with a target, the number of pilot attempts and how many
+        of them satisfied the constraint. If the effective sample size is below 10, the report says that the distance
+        cannot be told.
 
     Raises
     ------
     UsageError
-        If more than one of ``beta`` and the targets is given, or one is out of range. None at all is
-        ``target_tvd=0.05``.
+        If a parameter is out of range, or more than one of ``beta``, ``target_tvd`` and ``target_acceptance`` is given.
+        Giving none means ``target_tvd=0.05``.
     """
-    given = [value for value in (beta, target_tvd, target_acceptance) if value is not None]
-    if len(given) > 1:
-        raise UsageError("qrs takes one of beta, target_tvd and target_acceptance")
+    goals = [value for value in (beta, target_tvd, target_acceptance) if value is not None]
+    if len(goals) > 1:
+        raise UsageError("qrs takes only one of beta, target_tvd and target_acceptance; leave out the others")
     if beta is not None and not (0 < beta < math.inf):
-        raise UsageError(f"beta={beta!r}: give a number above 0; sampler='rejection' is the limit at 0")
+        raise UsageError(f"beta={beta!r}: give a number above 0, or use sampler='rejection', the limit at 0")
     for name, value in (("target_tvd", target_tvd), ("target_acceptance", target_acceptance)):
         if value is not None and not 0 < value < 1:
             raise UsageError(f"{name}={value!r}: give a number between 0 and 1")
     if target_acceptance is not None and target_acceptance < FEWEST:
-        raise UsageError(f"target_acceptance={target_acceptance!r}: no budget suffices; give at least {FEWEST:g}")
+        raise UsageError(
+            f"target_acceptance={target_acceptance!r}: no budget is large enough; give at least {FEWEST:g}"
+        )
     if not isinstance(pilot, int) or pilot < 2:
         raise UsageError(f"pilot={pilot!r}: give a whole number of at least 2")
 
@@ -118,7 +121,7 @@ def qrs(
         )
         return after, attempt.draw if accepted else None
 
-    target = NEAR if not given else target_tvd
+    target = NEAR if not goals else target_tvd
     return Sampler("qrs", init, step, partial(_report, pilot=pilot, target=target), weighs=True)
 
 
@@ -130,13 +133,13 @@ def _report(state: _State, pilot: int, target: float | None) -> tuple[str, Mappi
         needs = f"QRS first needs {pilot} attempts that satisfy the constraint, by qrs(pilot={pilot})"
         about = "" if not state.satisfied else f": some {math.ceil(pilot * state.pilot / state.satisfied):,} would do"
         return f"nothing: {needs}, and had {state.satisfied} in {state.pilot}{about}", figures
-    said = f"log β = {state.log_beta:.4g}"
-    if state.log_beta < _LARGEST:  # where log-weights are huge, β itself may be beyond every float
+    beta_text = f"log β = {state.log_beta:.4g}"
+    if state.log_beta < _LARGEST:  # with huge log-weights, β itself may overflow a float
         figures["beta"] = beta = math.exp(state.log_beta)
-        said = f"β = {beta:.3g}"
+        beta_text = f"β = {beta:.3g}"
     weights = Trace.values(state.seen)
     if not any(weight > -math.inf for weight in weights):
-        return f"approximately g: QRS, {said}", figures
+        return f"approximately g: QRS, {beta_text}", figures
     tvd, worth = qrs_tvd(weights, state.log_beta), effective_sample_size(weights)
     figures |= {
         "qrs_acceptance": qrs_acceptance(weights, state.log_beta),
@@ -146,11 +149,11 @@ def _report(state: _State, pilot: int, target: float | None) -> tuple[str, Mappi
         "effective_sample_size": worth,
     }
     distance = f"TVD to g {tvd}, {_compared(tvd, target)}" if worth.value >= FEW else "TVD to g cannot be told"
-    return f"approximately g: QRS, {said}, {distance}", figures
+    return f"approximately g: QRS, {beta_text}, {distance}", figures
 
 
 def _compared(tvd: Estimate, target: float | None) -> str:
-    """Say whether the distance that was asked for has been reached, or without one whether it is near."""
+    """Compare the distance with the target, or with ``NEAR`` if there is no target."""
     enough = NEAR if target is None else target
     what = f"{NEAR:g}" if target is None else f"the target of {target:g}"
     if tvd.high <= enough:

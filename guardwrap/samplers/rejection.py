@@ -23,4 +23,5 @@ def _report(state: None) -> tuple[str, Mapping[str, Estimate | float]]:
 
 
 rejection = Sampler("rejection", _init, _step, _report, skips=True)
-"""Draw from a' until b(y) = 1. Samples g' ∝ a' b, which is g when a' = a (paper, Section 3 and App. B.3)."""
+"""The sampler that accepts every attempt with b(y) = 1. It samples g' ∝ a' b, which is g if a' = a (paper, Section 3
+and App. B.3)."""

@@ -1,4 +1,4 @@
-"""The samplers that exist, ours and those that other packages register, and how one is named with its options."""
+"""The registry of samplers, built-in and from plug-ins, and how a name with options selects one."""
 
 from __future__ import annotations
 
@@ -25,41 +25,42 @@ __all__ = ["read_sampler", "sampler_named", "sampler_names", "sampler_schema"]
 
 @cache
 def _samplers() -> dict[str, Sampler | Callable[..., Sampler]]:
-    found: dict[str, Sampler | Callable[..., Sampler]] = {"rejection": rejection, "qrs": qrs, "imh": imh}
+    samplers: dict[str, Sampler | Callable[..., Sampler]] = {"rejection": rejection, "qrs": qrs, "imh": imh}
     for entry in entry_points(group="guardwrap.samplers"):
         sampler = entry.load()
-        if entry.name in found or not (isinstance(sampler, Sampler) or inspect.isfunction(sampler)):
+        if entry.name in samplers or not (isinstance(sampler, Sampler) or inspect.isfunction(sampler)):
             raise UsageError(
-                f"plug-in {entry.value!r} is no new Sampler of its own name, and no function that returns one"
+                f"plug-in {entry.value!r} must be a Sampler, or a function that returns one, under a name that is not "
+                "taken; fix its entry point or uninstall it"
             )
-        found[entry.name] = sampler
-    return found
+        samplers[entry.name] = sampler
+    return samplers
 
 
 def sampler_names() -> list[str]:
-    """Return the names of the samplers that exist: ours and those of the entry point group ``guardwrap.samplers``."""
+    """Return the names of all samplers: built-in and from the entry point group ``guardwrap.samplers``."""
     return sorted(_samplers())
 
 
 def sampler_named(given: str | Mapping[str, Any] | Sampler, source: Document | None = None) -> Sampler:
-    """Return the sampler that a name, or a name with its options, stands for.
+    """Return the sampler for a name, or for a name with options.
 
     Parameters
     ----------
     given
-        A name, as in ``"qrs"``; one name with its options, as in ``{"qrs": {"target_tvd": 0.05}}``; or a sampler, which
-        is returned as it is.
+        A name, as in ``"qrs"``; a name with options, as in ``{"qrs": {"target_tvd": 0.05}}``; or a sampler, which is
+        returned unchanged.
     source
-        The file whose ``sampler`` it is, for errors.
+        The file in which ``given`` is the value of ``sampler``, for errors; None if it is not from a file.
 
     Raises
     ------
     UnknownName
-        If there is none of this name; names the nearest one.
+        If no sampler has this name; the message suggests the nearest name.
     UsageError
-        If it has no such option, or the option cannot have this value.
+        If the sampler does not have an option, or the option cannot have this value.
     SpecError
-        In the place of both for a file; names path and line.
+        Instead of both if ``source`` is given; the message has its path and line.
     """
     try:
         return read_sampler(given)
@@ -75,14 +76,14 @@ def sampler_named(given: str | Mapping[str, Any] | Sampler, source: Document | N
 
 
 def read_sampler(given: Any) -> Sampler:
-    """Do what ``sampler_named`` does, for a value that is part of something larger.
+    """Return the sampler for a value that is part of a larger document; see ``sampler_named``.
 
     Raises
     ------
     Invalid
-        If it is no name with options of its own; says where.
+        If the value is not a name, or not a name with valid options; it has the location of the fault.
     UnknownName
-        If there is no sampler of this name.
+        If no sampler has this name.
     """
     if isinstance(given, Sampler):
         return given
@@ -92,18 +93,20 @@ def read_sampler(given: Any) -> Sampler:
     sampler = _samplers()[name]
     if isinstance(sampler, Sampler):
         if options:
-            raise Invalid((name,), f"this sampler takes no options; give {name!r} alone")
+            raise Invalid((name,), f"this sampler does not accept options; give {name!r} alone")
         return sampler
-    takes = _options_of(name)
+    adapter = _options_of(name)
     try:
-        made = validated(options, takes)
+        configured = validated(options, adapter)
     except Invalid as invalid:
         raise Invalid((name, *invalid.location), invalid.problem) from None
-    except ValueError as error:  # of the sampler itself
+    except ValueError as error:  # raised by the sampler's function
         raise Invalid((name,), one_line(error)) from None
-    if not isinstance(made, Sampler):
-        raise UsageError(f"the sampler {name!r} of a plug-in is {type(made).__name__}, not a Sampler")
-    return made
+    if not isinstance(configured, Sampler):
+        raise UsageError(
+            f"the plug-in sampler {name!r} returns {type(configured).__name__}; its function must return a Sampler"
+        )
+    return configured
 
 
 def _name_and_options(given: Any) -> tuple[str, dict[str, Any]]:
@@ -114,29 +117,29 @@ def _name_and_options(given: Any) -> tuple[str, dict[str, Any]]:
         if isinstance(name, str) and isinstance(options, Mapping | None):
             return name, dict(options or {})
     if callable(given) and given in _samplers().values():
-        raise Invalid((), f"{given.__name__} makes a sampler: give {given.__name__}(...), or its name")
-    form = "give a name, or one name with its options, as in {qrs: {target_tvd: 0.05}}"
-    raise Invalid((), f"{short(given)} is no sampler; {form}")
+        raise Invalid((), f"{given.__name__} returns a sampler; give {given.__name__}(...), or its name")
+    form = "give a name, or one name with options, as in {qrs: {target_tvd: 0.05}}"
+    raise Invalid((), f"{short(given)} is not a sampler; {form}")
 
 
 @cache
 def _options_of(name: str) -> TypeAdapter[Sampler]:
-    """Return what calls a sampler's function with options that are what it takes."""
+    """Return a type adapter that validates options and calls the sampler's function with them."""
     try:
         return TypeAdapter(_samplers()[name], config={"strict": True})  # type: ignore[arg-type]  # calls it
-    except (NameError, PydanticUserError) as error:  # a type that is nowhere, or one that pydantic does not know
+    except (NameError, PydanticUserError) as error:  # an annotation that is undefined, or unknown to pydantic
         raise UsageError(f"the sampler {name!r} has an option that YAML cannot give: {one_line(error)}") from None
 
 
 def sampler_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a sampler in a file, for editors: a name, or one name with its options."""
+    """Return the JSON Schema of a sampler in a file, for editors: a name, or one name with options."""
     each = {}
     for name, sampler in sorted(_samplers().items()):
         options: dict[str, Any] = {"additionalProperties": False, "properties": {}}
         if not isinstance(sampler, Sampler):
             try:
                 options = _options_of(name).json_schema()
-            except (UsageError, PydanticInvalidForJsonSchema):  # of another package
+            except (UsageError, PydanticInvalidForJsonSchema):  # a plug-in's option has no JSON Schema
                 options = {}
             add_descriptions(options, (inspect.getdoc(sampler) or "").replace("Return the sampler", "The sampler", 1))
         each[name] = {"description": f"The sampler {name}, with its options.", **options, "type": ["object", "null"]}

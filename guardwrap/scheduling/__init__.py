@@ -1,1 +1,1 @@
-"""Requests and their attempts: launch order, budgets, fair shares. No torch: any backend can draw for it."""
+"""Scheduling of requests and their attempts: launch order, budgets, fair shares. Independent of backends and torch."""

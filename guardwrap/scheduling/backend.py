@@ -1,4 +1,4 @@
-"""The seam between the scheduler and whatever draws texts: what a backend is asked, and what it says of itself."""
+"""The interface between the scheduler and the backends that draw texts."""
 
 from __future__ import annotations
 
@@ -28,63 +28,66 @@ __all__ = [
 Ids = tuple[int, ...]
 
 DEAD_END = "a mask that left no token"
-"""What reports say rejected an attempt all of whose next tokens were left out."""
+"""The name that reports give to the cause of rejection if a mask excluded every next token of an attempt."""
 
 Watch = Callable[[Any], "str | None"]
-"""From ``AttemptState.grown`` to the part of a constraint that nothing can satisfy any more, or None."""
+"""Takes ``AttemptState.grown``; returns the part of the constraint that no continuation can satisfy, or None."""
 
 
 class TokenMask(Protocol):
-    """Finds tokens that are not to be drawn; see ``pipelines.masking``."""
+    """Determines which tokens must not be drawn; see ``pipelines.masking``."""
 
     @property
     def impossible(self) -> bool:
-        """Whether it is known that no text can be drawn which satisfies the constraint."""
+        """Whether it is certain that no text that can be drawn satisfies the constraint."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the report says of it."""
+        """Notes for the report."""
 
     def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
-        """Say for each candidate of the next token whether it is left out."""
+        """Return for each candidate for the next token whether it is excluded."""
 
     def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any) -> Any:
-        """Return which of all tokens that may come next are left out, by their probabilities; arrays, ``[tokens]``."""
+        """Return which of all possible next ``tokens``, with probabilities ``shares``, are excluded; ``[tokens]``."""
 
     def close(self, token_ids: Sequence[int]) -> None:
-        """Note that all tokens that may follow these were left out."""
+        """Record that every possible next token after ``token_ids`` was excluded."""
 
 
 class ReducedDistribution(Protocol):
-    """The law of a request's attempts without those that are known to be rejected. The rest is the backend's affair."""
+    """The distribution of a request's attempts, given that they are not already known to be rejected.
+
+    Its other contents are private to the backend.
+    """
 
     @property
     def log_live(self) -> float:
-        """Logarithm of the share of the law that is left; minus infinity where every text is known to be rejected."""
+        """Log-probability, in nats, that an attempt is not known to be rejected; -inf if every text is known to be."""
 
     @property
     def computed(self) -> int:
-        """Tokens that the model was run for to find it."""
+        """Tokens for which the model was run to compute it."""
 
 
 class Law(Protocol):
-    """One prompt under the user's generation settings: what defines a(y). A backend knows more of it than this."""
+    """The distribution a(y): one prompt with the user's generation settings. Backends add attributes of their own."""
 
     @property
     def count(self) -> int:
-        """Texts asked for: ``num_return_sequences``."""
+        """Number of texts requested: ``num_return_sequences``."""
 
     @property
     def mode(self) -> Literal["sample", "greedy", "beam"]:
-        """How a token follows from scores."""
+        """How tokens are chosen from scores."""
 
     @property
     def max_time(self) -> float | None:
-        """Seconds after which an attempt is cut, or None."""
+        """Seconds after which an attempt is cut, or None for no limit."""
 
     @property
     def beam_results(self) -> Sequence[tuple[Sequence[int], bool]] | None:
-        """New tokens of each text that a beam search has found, best first, and whether it ended by itself; or None."""
+        """New tokens of each text from a beam search, best first, and whether it ended by itself; None otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +97,21 @@ class Launch:
     Parameters
     ----------
     law
-        Of its prompt; launches that share the object share one prefill.
+        The distribution to draw from: the prompt and its settings. Launches with the same object share one prefill.
     seed, prompt, attempt
-        What its randomness belongs to.
+        Seed of the call, number of the prompt and number of the attempt, which determine its random numbers.
     deadline
         ``time.monotonic()`` at which it is abandoned, or None.
     watch
-        Judges it as it grows; a title aborts it. None judges nothing.
+        Judges the attempt while it grows; if it returns a title, the attempt is aborted. None for no early abort.
     request
-        Whose attempt it is.
+        The request that the attempt belongs to.
     mask
-        Which next tokens are left out of the law; None leaves all in.
+        Determines which next tokens are excluded; None excludes none.
     narrowed
-        What the attempt is drawn from instead of the whole law: what the backend's ``narrow`` has returned.
+        The reduced distribution that the backend's ``narrow`` returned, to draw from instead of ``law``; or None.
     skipped
-        Attempts before this one that were not drawn, as they are known to be rejected.
+        Number of attempts directly before this one that are counted but not drawn, as they are known to be rejected.
     """
 
     law: Any
@@ -125,15 +128,16 @@ class Launch:
 
 @dataclass(eq=False, slots=True)
 class JudgementCache:
-    """What judging one sequence of tokens has found out, for attempts that end with the same ones.
+    """Cached judgements of one sequence of tokens, for later attempts with exactly the same tokens.
 
     Parameters
     ----------
     judgements
-        By everything that a judgement reads of a draw. All of one constraint: the backend keeps a memo for each.
+        Judgements, by everything in a draw that a judgement may depend on. All are for one constraint: the backend
+        keeps a separate cache for each.
     by_request
-        The draw, its judgement and its log-weight in nats. Text and weight depend on the request: its prompt, its call,
-        and whether its sampler weighs.
+        The draw, its judgement and its log-weight in nats, by request. Text and weight depend on the request: on its
+        prompt, its call, and whether its sampler uses weights.
     """
 
     judgements: dict[Hashable, Any] = field(default_factory=dict)
@@ -142,20 +146,20 @@ class JudgementCache:
 
 @dataclass(slots=True)
 class Streamed:
-    """What has come of an attempt whose backend gives text in the place of token ids, or beside them.
+    """The output so far of an attempt whose backend returns text, with or without token ids.
 
     Parameters
     ----------
     text
-        So far.
+        The text so far.
     tokens
-        How many tokens that is, as far as is known.
+        The number of its tokens; an estimate if the backend does not report it.
     token_ids
-        They themselves, where they are known.
+        Its tokens, if the backend returns them; otherwise empty.
     log_probability
-        log a' of them in nats, where they are known.
+        log a' of ``token_ids`` in nats.
     reading
-        How far the text has been judged; the watch's own affair.
+        The watch's record of how far the text has been judged; private to the watch.
     """
 
     text: str = ""
@@ -167,39 +171,40 @@ class Streamed:
 
 @dataclass(slots=True)
 class AttemptState:
-    """An attempt on its way, or as the backend left it.
+    """An attempt in flight, or as it ended.
 
     Parameters
     ----------
     launch
-        What was asked.
+        The launch that started it.
     token_ids
-        The new tokens, the end-of-sequence token included. Empty where there is ``streamed``.
+        The new tokens, including the end-of-sequence token. Empty if ``streamed`` is used.
     streamed
-        The new text, of a backend that gives no token ids; None of one that does.
+        The new text, for backends that return text; None for backends that return only token ids.
     log_probability
         log a' of ``token_ids`` in nats, summed in float64.
     log_left
-        With a mask: the sum of log Z_t in nats, Z_t being the share of the law that the mask has left.
+        With a mask: the sum over tokens of log Z_t in nats, where Z_t is the probability of the next tokens that the
+        mask does not exclude.
     status
         ``"running"``, ``"finished"`` (ended by itself), ``"cut"`` (token limit, or ``max_time``), ``"aborted"``
-        (verdict VIOLATED), ``"abandoned"`` (deadline), ``"cancelled"`` (not needed any more) or ``"failed"``.
+        (verdict VIOLATED), ``"abandoned"`` (deadline), ``"cancelled"`` (no longer needed) or ``"failed"``.
     blame
-        Which part of the constraint aborted it.
+        The part of the constraint because of which it was aborted.
     error
-        Why it failed: belongs to its request, and to no other.
+        Why it failed. An error affects only the request of this attempt.
     stream
-        Its uniforms.
+        An iterator of its uniform random numbers.
     began
         ``time.monotonic()`` of its launch.
     computed
-        Tokens that the model was run for, on its behalf; those of prompts are not counted.
+        Tokens for which the model was run because of this attempt, without those of prompts.
     place, branch
-        Where it stands in what the backend knows already; the backend's own affair.
+        Its position in the backend's cached prefixes and in its reduced distribution; private to the backend.
     memo
-        What judging has found out about these tokens from attempts before; None where nothing is kept.
+        Judgements of earlier attempts with the same tokens; None if the backend keeps none.
     remarks
-        What the report says of attempts like this one, with ``{}`` for their number.
+        Notes for the report that apply to all attempts like this one, with ``{}`` for their number.
     """
 
     launch: Launch
@@ -220,17 +225,17 @@ class AttemptState:
 
     @property
     def grown(self) -> Any:
-        """What has come so far: token ids, or ``Streamed``. A watch judges it, ``Request.draw_of`` decodes it."""
+        """The output so far: token ids, or ``Streamed``. A watch judges it, and ``Request.draw_of`` decodes it."""
         return self.token_ids if self.streamed is None else self.streamed
 
     @property
     def length(self) -> int:
-        """How many tokens it has."""
+        """Number of new tokens so far."""
         return len(self.token_ids) if self.streamed is None else self.streamed.tokens
 
     @property
     def whole(self) -> bool:
-        """Whether the text ended by itself or at a limit, so that it can be judged."""
+        """Whether the text ended by itself or at a limit, so that it can be judged as a whole."""
         return self.status in ("finished", "cut")
 
     def fail(self, error: Exception) -> None:
@@ -240,16 +245,16 @@ class AttemptState:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do. What it cannot is refused by name, or said in the report.
+    """Features of a backend. Asking for one that it lacks raises an error that names it, or adds a note to the report.
 
     Parameters
     ----------
     repeats_seeds
         Whether the same seed gives the same texts, whatever else is in the batch.
     token_ids
-        Whether attempts come with their token ids.
+        Whether attempts have token ids.
     ends_early
-        Whether a running attempt can be ended, as when its verdict is VIOLATED.
+        Whether a running attempt can be stopped, e.g. when its verdict is VIOLATED.
     """
 
     repeats_seeds: bool = True
@@ -258,67 +263,68 @@ class Capabilities:
 
 
 class Backend(Protocol):
-    """Draws attempts side by side, for any number of requests. It decides nothing about them."""
+    """Draws attempts concurrently, for any number of requests. It never decides which are accepted."""
 
     @property
     def can(self) -> Capabilities:
-        """What it can do."""
+        """The features that it supports."""
 
     @property
     def mode(self) -> str:
-        """What reports call it."""
+        """Its name in reports."""
 
     @property
     def room(self) -> int:
-        """How many attempts can be launched now."""
+        """Number of attempts that can be launched now."""
 
     @property
     def running(self) -> int:
-        """How many attempts are on their way."""
+        """Number of attempts in flight."""
 
     def lengths(self) -> Mapping[Hashable, list[int]]:
-        """How many tokens the attempts on their way have, by request."""
+        """Return the number of tokens of each attempt in flight, by request."""
 
     def launch(self, launches: Sequence[Launch]) -> list[AttemptState]:
-        """Begin attempts, at most ``room`` of them; return those that ended at once."""
+        """Start attempts, at most ``room`` of them; return those that already ended."""
 
     def advance(self) -> list[AttemptState]:
-        """Go on with those that run; return those that ended."""
+        """Continue the running attempts; return those that ended."""
 
     def cancel(self, unneeded: Callable[[Launch], bool]) -> list[AttemptState]:
-        """Stop attempts that are not needed any more and return those that had begun."""
+        """Stop attempts that are no longer needed, and return those that had started."""
 
     def narrow(
         self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]
     ) -> ReducedDistribution | None:
-        """Leave out of a request's law what is known to be rejected.
+        """Return the distribution of a request's attempts, given that they are not known to be rejected.
 
         Parameters
         ----------
         launch
-            The request's next attempt, with what was left out already. Nothing that is drawn from it is on its way.
+            The request's next attempt, with its current reduced distribution. No attempt that is drawn from that may be
+            in flight.
         lookahead
-            Finds tokens that lead nowhere.
+            Determines which tokens lead to rejection only.
         ended
-            Tokens of attempts that were drawn since then, in launch order, and whether each ended with them and was
-            rejected.
+            Tokens of the attempts drawn since the last call, in launch order, and whether each attempt ended with these
+            tokens and was rejected.
 
         Returns
         -------
-        Narrowed or None
-            None where the backend does no such thing.
+        ReducedDistribution or None
+            None if the backend does not support this, or not for this request.
         """
 
 
 class Scorer(Protocol):
-    """Computes log-probabilities of given texts, where a backend's model can."""
+    """Computes log-probabilities of given texts, for backends whose model can."""
 
     def __call__(self, texts: Sequence[tuple[Any, Sequence[int]]]) -> list[float]:
-        """Return log a(y) in nats for each law and its new tokens."""
+        """Return log a(y) in nats for each pair of a law and new tokens."""
 
 
 def grouped(places: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:
-    """Return the places of attempts in groups of equal keys, each in order."""
+    """Group the indices of attempts by key, keeping their order."""
     groups: dict[Hashable, list[int]] = {}
     for place in places:
         groups.setdefault(key(place), []).append(place)
@@ -326,12 +332,12 @@ def grouped(places: Iterable[int], key: Callable[[int], Hashable]) -> list[list[
 
 
 def draw_all(backend: Backend, launches: Sequence[Launch]) -> list[AttemptState]:
-    """Draw attempts that nobody judges, and return them in the order of their launches.
+    """Draw attempts without judging them, and return them in the order of their launches.
 
     Raises
     ------
     Exception
-        What an attempt failed with.
+        The error of an attempt that failed.
     """
     ended: list[AttemptState] = []
     rest = list(launches)

@@ -1,8 +1,8 @@
-"""One batch for all callers of a model: whoever comes while it runs joins it, and leaves it when done.
+"""One batch for all concurrent callers of a model: a caller joins it for the time of its call.
 
-A caller that is alone drives the scheduler itself, in its own thread: nothing changes hands, and an interrupt is its
-own. As soon as there are two, the batch's own thread drives, and callers wait for what is theirs. The same texts come
-of both, because randomness belongs to a request.
+A single caller runs the scheduler itself, in its own thread, so that no data passes between threads and an interrupt
+reaches it directly. With two or more callers, a thread of the batch runs the scheduler, and callers wait for their
+results. Both give the same texts, because random numbers depend only on the request.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from guardwrap.scheduling.scheduler import Scheduler
 __all__ = ["Batches", "OnBusy"]
 
 STILL_BUSY = 0.02
-"""Seconds after which it is looked again whether something is still computed for those who have left."""
+"""Seconds between two checks whether anything is still computed for callers that have left."""
 
 LAST_STEP = 30.0
-"""Seconds that the end of a process waits for the step that runs."""
+"""Maximum time in seconds that the exit of the process waits for the current step."""
 
 
 OnBusy = Callable[[bool], None]
-"""Told True when a caller joins a batch, and False when nothing is computed for it any more: it may have left before
-that, in the middle of a step."""
+"""Called with True when a caller joins a batch, and with False when nothing is computed for it any more. The caller may
+have left earlier, in the middle of a step."""
 
 
 class _Call:
-    """One caller's place in a batch. ``wake`` is called from another thread when there is something new."""
+    """One caller in a batch. ``wake`` is called from another thread when there are results, an error or the end."""
 
     def __init__(self, source: RequestStream, wake: Callable[[], None], on_busy: OnBusy | None = None) -> None:
         self.source = source
@@ -48,7 +48,7 @@ class _Call:
         self.error: BaseException | None = None
 
     def taken(self) -> list[Served] | None:
-        """Return what was served since it was asked last; None when that was all."""
+        """Return the requests that ended since the last call; None if none are left."""
         if self.error is not None:
             raise self.error
         ended, self.inbox = self.inbox, []
@@ -56,7 +56,7 @@ class _Call:
 
 
 class _Batch:
-    """A scheduler, its callers, and who drives it. Everything is done under the lock, but for the steps themselves."""
+    """A scheduler, its callers, and the thread that runs it. Everything except the steps is done under the lock."""
 
     def __init__(self, make_backend: Callable[[], Backend], lock: threading.RLock) -> None:
         self._make_backend = make_backend
@@ -65,16 +65,16 @@ class _Batch:
         self._calls: dict[RequestStream, _Call] = {}
         self._coming: list[RequestStream] = []
         self._going: list[_Call] = []
-        self._gone: list[tuple[OnBusy, frozenset[Request]]] = []  # for whom something may still be computed
+        self._gone: list[tuple[OnBusy, frozenset[Request]]] = []  # callers that left while a thread may still compute
         self._driven = False
 
     @property
     def rows(self) -> int:
-        """Attempts that hold a row now."""
+        """Number of attempts in flight."""
         return 0 if self._scheduler is None else self._scheduler.backend.running
 
     def join(self, call: _Call) -> None:
-        """Take a caller in, from its next step on."""
+        """Add a caller, from the next step on."""
         if call.on_busy is not None:
             call.on_busy(True)
         self._calls[call.source] = call
@@ -82,7 +82,7 @@ class _Batch:
         self._changed.notify_all()
 
     def leave(self, call: _Call) -> bool:
-        """Let a caller go, served or not; return whether it was the last one."""
+        """Remove a caller, whether its requests have ended or not; return whether it was the last one."""
         self._calls.pop(call.source, None)
         self._going.append(call)
         self._changed.notify_all()
@@ -92,7 +92,7 @@ class _Batch:
         return not self._calls
 
     def step_alone(self, call: _Call) -> bool:
-        """Make a step for a caller that is alone; return whether it was."""
+        """Run a step in the caller's thread if it is the only caller; return whether it was."""
         with self._changed:
             if self._driven or len(self._calls) > 1:
                 self.drive()
@@ -106,7 +106,7 @@ class _Batch:
         finally:
             with self._changed:
                 self._driven = False
-                if ended is None:  # interrupted: what it left may be half done, and nobody else's is in it
+                if ended is None:  # interrupted: the state may be inconsistent, and has no other caller's requests
                     self._scheduler = None
                 else:
                     self._deliver(ended)
@@ -115,7 +115,7 @@ class _Batch:
         return True
 
     def drive(self) -> None:
-        """Have the batch's own thread drive it from now on."""
+        """Have the batch's own thread run the scheduler from now on."""
         if not self._driven:
             self._driven = True
             thread = threading.Thread(target=self._run, name="guardwrap-batch", daemon=True)
@@ -123,7 +123,7 @@ class _Batch:
             thread.start()
 
     def close(self) -> None:
-        """Leave everyone unserved: the process ends."""
+        """Drop all callers, because the process exits."""
         with self._changed:
             self._calls.clear()
             self._gone.clear()
@@ -145,7 +145,7 @@ class _Batch:
                         continue
                     self._let_go(scheduler.aside)
                 ended = scheduler.step()
-            except BaseException as error:  # of the backend itself, and not of a request
+            except BaseException as error:  # raised by the backend, not by a request
                 with self._changed:
                     self._fail(error)
                 continue
@@ -153,7 +153,7 @@ class _Batch:
                 self._deliver(ended)
 
     def _admit(self) -> Scheduler:
-        """Let those go who leave, and take those in who come; return the scheduler, another one if it had failed."""
+        """Remove callers that left, add those that joined, and return the scheduler, replaced if it had failed."""
         if self._scheduler is None:
             self._scheduler = Scheduler(self._make_backend())
         going, self._going = self._going, []
@@ -170,7 +170,7 @@ class _Batch:
         return self._scheduler
 
     def _let_go(self, aside: CheckerPool | None) -> None:
-        """Tell those who have left, and for whom nothing is computed any more."""
+        """Notify callers that left and for which no thread computes anything any more."""
         gone, self._gone = self._gone, []
         for on_busy, requests in gone:
             if aside is not None and aside.busy(requests):
@@ -181,25 +181,25 @@ class _Batch:
     @staticmethod
     def _release(on_busy: OnBusy | None) -> None:
         if on_busy is not None:
-            with suppress(Exception):  # of a caller who has gone
+            with suppress(Exception):  # the caller has left, so nobody could handle an error of its callback
                 on_busy(False)
 
     def _deliver(self, ended: Sequence[Served]) -> None:
-        told = set()
+        with_results = set()
         for served in ended:
             if served.source in self._calls:
                 self._calls[served.source].inbox.append(served)
-                served.source.window -= 1  # what nobody has fetched takes memory too
-                told.add(served.source)
+                served.source.window -= 1  # outcomes that are not fetched yet take memory too
+                with_results.add(served.source)
         for source, call in self._calls.items():
-            if source in told or (source.over and not call.over):
+            if source in with_results or (source.over and not call.over):
                 call.over = source.over
                 call.wake()
 
     def _fail(self, error: BaseException) -> None:
-        """End those who are in the scheduler, or everyone where there is none and none can be made."""
+        """Raise the error in the callers in the scheduler, or in all callers if no scheduler could be created."""
         waiting = [] if self._scheduler is None else self._coming
-        error = own_error(error)  # nobody's thread or task ends because of it
+        error = own_error(error)  # so that e.g. SystemExit does not end a caller's thread or task
         for call in self._calls.values():
             if call.source not in waiting:
                 call.error = error
@@ -214,7 +214,7 @@ _running: WeakKeyDictionary[threading.Thread, _Batch] = WeakKeyDictionary()
 
 @atexit.register
 def _end() -> None:
-    """Let batches come to the end of their step: a thread that the interpreter stops in the middle of one aborts."""
+    """Wait until batches finish their current step: stopping a thread in the middle of one would abort the process."""
     threads = list(_running.items())
     for _, batch in threads:
         batch.close()
@@ -223,19 +223,19 @@ def _end() -> None:
 
 
 class Batches:
-    """The batches of a wrapper, one for each model that is drawn from; each lives as long as it has callers."""
+    """The batches of a wrapper, one for each model in use. A batch exists as long as it has callers."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._open: dict[Hashable, _Batch] = {}
 
     def __reduce__(self) -> tuple[type[Batches], tuple[()]]:
-        """Leave the callers out: a copy of a wrapper begins without any."""
+        """Copy or pickle without the callers: a copy of a wrapper starts with none."""
         return Batches, ()
 
     @property
     def rows(self) -> int:
-        """Attempts that hold a row of a batch now, over all of them."""
+        """Number of attempts in flight in all batches."""
         with self._lock:
             return sum(batch.rows for batch in self._open.values())
 
@@ -255,29 +255,29 @@ class Batches:
     def serve(
         self, key: Hashable, make_backend: Callable[[], Backend], requests: Iterable[Request], *, window: int
     ) -> Iterator[tuple[Request, Outcome]]:
-        """Serve the requests of one caller, beside those of others.
+        """Serve the requests of one caller, in a batch with those of other callers.
 
         Parameters
         ----------
         key
             Callers with equal keys share a batch.
         make_backend
-            Makes what the batch draws from.
+            Creates the backend of a new batch.
         requests
-            Taken as there is room for them, maybe in another thread.
+            The requests, taken as there is room for them, perhaps in another thread.
         window
-            Under way at once, at most.
+            Maximum number of requests in progress at once.
 
         Yields
         ------
         Request, Outcome
-            In the order in which they were taken.
+            Each request with its outcome, in the order in which they were taken.
 
         Raises
         ------
         Exception
-            What the first request that failed has raised, at once. What taking a request raised, once those before it
-            are done.
+            The error of the first request that fails, at once; the error that ``requests`` raises, after the outcomes
+            of all requests before it.
         """
         news = threading.Event()
         call = _Call(RequestStream(requests, window), news.set)
@@ -307,11 +307,15 @@ class Batches:
         window: int,
         on_busy: OnBusy | None = None,
     ) -> AsyncGenerator[tuple[Request, Outcome], None]:
-        """Serve the requests of one caller in an event loop: as ``serve`` does, and the loop is never blocked."""
+        """Serve the requests of one caller in an event loop, without blocking it; see ``serve``.
+
+        ``on_busy`` is called with True when the call joins the batch, and with False when nothing is computed for it
+        any more, which may be after this generator was closed.
+        """
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
-            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed, so nobody waits for the event
                 loop.call_soon_threadsafe(news.set)
 
         call = _Call(RequestStream(requests, window), wake, on_busy)

@@ -1,8 +1,8 @@
-"""What may take long is done in threads of its own: judging texts, and looking for what may be skipped.
+"""Threads for work that may take long: judging texts, and computing reduced distributions.
 
-In a batch of several callers the others go on meanwhile. The user's functions cannot be interrupted, and a function
-that never returns holds up its own requests only. Nothing ends it here; a server gives it so many seconds
-(``serve/checking.py``). What guardwrap itself judges slowly is done one text after the other, and gives way.
+In a batch with several callers, the others continue meanwhile. The user's functions cannot be interrupted; one that
+never returns blocks only the requests that use it. No time limit is set here; a server sets one
+(``serve/time_limited.py``). guardwrap's own slow checks run one text at a time and yield to other threads.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from guardwrap.scheduling.request_state import JudgedAttempt
 __all__ = ["CheckerPool"]
 
 SHORT = 0.05
-"""Seconds from which on a judgement is followed by a rest."""
+"""A judgement that takes longer than this, in seconds, is followed by a pause of the same length, up to a limit."""
 
 _turn = threading.Lock()
-"""Held while guardwrap's own code judges a text aside: however many do, they take one core."""
+"""Held while guardwrap's own code judges a text in a thread, so that all such threads together use one core."""
 
 
 @dataclass(eq=False)
 class _Work:
-    """Attempts under one constraint, in a thread; ``found`` when it is done."""
+    """Attempts under one constraint, judged in a thread; ``found`` has the result when it is done."""
 
     attempts: Sequence[AttemptState]
     dropped: set[Request] = field(default_factory=set)
@@ -41,7 +41,7 @@ class _Work:
 
 @dataclass(eq=False)
 class _Search:
-    """What may be skipped for a request, looked for in a thread; ``found`` or ``error`` when it is done."""
+    """A computation for a request in a thread; ``found`` has the result, or ``error`` the error, when it is done."""
 
     done: bool = False
     found: Any = None
@@ -58,18 +58,18 @@ class CheckerPool:
         self._searches: dict[Request, _Search] = {}
 
     def take(self, attempts: Sequence[AttemptState]) -> None:
-        """Judge these as soon as their constraint's thread is free."""
+        """Queue attempts, which are judged as soon as the thread of their constraint is free."""
         self._waiting += attempts
         self._begin()
 
     def drop(self, requests: Collection[Request]) -> None:
-        """Forget what nobody waits for any more. A text that is being judged is judged to its end."""
+        """Drop queued attempts of requests that have ended. Judging a text that has begun is not interrupted."""
         self._waiting = [each for each in self._waiting if _request(each) not in requests]
         for work in self._at_work.values():
             work.dropped.update(requests)
 
     def busy(self, requests: Collection[Request]) -> bool:
-        """Whether a thread is at work for one of these, dropped or not."""
+        """Return whether a thread works for one of these requests, dropped or not."""
         working = (work for work in self._at_work.values() if work.found is None)
         return any(request in requests and not search.done for request, search in self._searches.items()) or any(
             _request(each) in requests for work in working for each in work.attempts
@@ -77,13 +77,13 @@ class CheckerPool:
 
     @property
     def attempts(self) -> Iterator[AttemptState]:
-        """Those that are not judged yet."""
+        """The attempts whose judgements have not been returned yet."""
         yield from self._waiting
         for work in self._at_work.values():
             yield from work.attempts
 
     def judge_attempts(self) -> tuple[list[JudgedAttempt], Failures]:
-        """Return what has been judged since it was asked last, and which requests have failed."""
+        """Return attempts judged since the last call, and the errors of requests that failed."""
         self._done.clear()
         items: list[JudgedAttempt] = []
         failures: Failures = {}
@@ -96,12 +96,19 @@ class CheckerPool:
         return items, failures
 
     def search(self, request: Request, look: Callable[[], Any]) -> Callable[[], Any] | None:
-        """Look for something on behalf of a request, unless that is done already.
+        """Run a computation for a request in a thread, one at a time per request.
+
+        Parameters
+        ----------
+        request
+            The request.
+        look
+            The computation. Ignored if one is already running or done for this request.
 
         Returns
         -------
         callable or None
-            What returns what was found, or raises its error, once it is done; None while it is looked for.
+            None until the computation is done. Then a function that returns its result, or raises its error.
         """
         search = self._searches.get(request)
         if search is None:
@@ -113,12 +120,12 @@ class CheckerPool:
         return _answer_of(search)
 
     def tidy(self, active: Collection[Request]) -> None:
-        """Forget what was found for requests that have ended."""
+        """Delete results that were computed for requests that have ended."""
         for request in [of for of, search in self._searches.items() if search.done and of not in active]:
             del self._searches[request]
 
     def wait(self, seconds: float) -> None:
-        """Wait until something has been judged, at most so long."""
+        """Wait until a thread has finished something, at most ``seconds``."""
         self._done.wait(seconds)
 
     def _begin(self) -> None:
@@ -133,12 +140,12 @@ class CheckerPool:
         constraint = _request(work.attempts[0]).constraint
         try:
             work.found = judge_attempts(work.attempts) if not constraint.interruptible else self._judged_in_turn(work)
-        except BaseException as error:  # of nobody's in particular
+        except BaseException as error:  # cannot be attributed to one request
             work.found = [], dict.fromkeys(map(_request, work.attempts), own_error(error))
         self._done.set()
 
     def _judged_in_turn(self, work: _Work) -> tuple[list[JudgedAttempt], Failures]:
-        """Judge one text after the other, while others are let go first."""
+        """Judge one text after the other, yielding to other threads."""
         items: list[JudgedAttempt] = []
         failures: Failures = {}
         for attempt in work.attempts:
@@ -146,10 +153,10 @@ class CheckerPool:
                 continue
             with _turn, giving_way():
                 began = time.monotonic()
-                found, failed = judge_attempts([attempt])
-                if (took := time.monotonic() - began) > SHORT:  # a match looks at no clock, so it rests afterwards
+                judged, failed = judge_attempts([attempt])
+                if (took := time.monotonic() - began) > SHORT:  # a regex match cannot yield, so pause afterwards
                     time.sleep(min(took, CHECK_SECONDS))
-            items += found
+            items += judged
             failures |= failed
         return items, failures
 
@@ -172,8 +179,8 @@ def _answer_of(search: _Search) -> Callable[[], Any]:
     return answer
 
 
-def _start(work: Callable[..., None], *given: Any) -> None:
-    threading.Thread(target=work, args=given, name="guardwrap-judge", daemon=True).start()
+def _start(work: Callable[..., None], *arguments: Any) -> None:
+    threading.Thread(target=work, args=arguments, name="guardwrap-judge", daemon=True).start()
 
 
 def _request(attempt: AttemptState) -> Request:

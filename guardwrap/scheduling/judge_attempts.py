@@ -1,6 +1,7 @@
-"""Attempts that ended become texts and are judged: those of all requests under one constraint together.
+"""Decoding and judging of attempts that ended, together for all requests with the same constraint.
 
-Costly parts, such as classifiers, judge the texts of all requests that have them together, whatever else those ask for.
+Expensive parts, such as classifiers, judge the texts of all requests that use them in one batch, even if the requests'
+constraints differ in other parts.
 """
 
 from __future__ import annotations
@@ -23,23 +24,31 @@ __all__ = ["Failures", "judge_attempts"]
 Within = Callable[[Request], AbstractContextManager[Any]]
 
 Failures = dict[Request, Exception]
-"""What judging a request's attempts raised."""
+"""The error that judging a request's attempts raised, by request."""
 
 
 def judge_attempts(
     ended: Sequence[AttemptState], *, within: Within | None = None
 ) -> tuple[list[JudgedAttempt], Failures]:
-    """Decode attempts, judge those that are whole, and weigh those that satisfy their constraint.
+    """Decode attempts, judge those that are whole, and compute log-weights of those that satisfy their constraint.
 
-    A checker that raises ends the requests whose attempts it raises for, and no other. A text that has been judged
-    before, as the backend remembers, is not judged again.
+    A checker that raises ends only the requests for whose attempts it raises. A text with a judgement in the backend's
+    cache is not judged again.
 
     Parameters
     ----------
     ended
         Attempts of any requests, none of them failed.
     within
-        What the cheap parts of a request are judged in. A request fails with StepOver where that is too little.
+        Returns a context for a request, in which the cheap parts of its constraint are judged. A request whose context
+        runs out of time fails with StepOver. None sets no limit.
+
+    Returns
+    -------
+    list of JudgedAttempt
+        The attempts of requests without errors. Attempts judged from the cache come first.
+    dict of Request to Exception
+        The errors of the other requests.
     """
     failures: Failures = {}
     draws: dict[int, Draw] = {}
@@ -57,7 +66,7 @@ def judge_attempts(
             failures.setdefault(request, own_error(error))
     judgements = {i: Judgement(False, ended[i].blame) for i in draws if not ended[i].whole}
     whole = [i for i in draws if ended[i].whole]
-    judgements |= {i: known for i in whole if (known := _remembered(ended[i], draws[i])) is not None}
+    judgements |= {i: cached for i in whole if (cached := _remembered(ended[i], draws[i])) is not None}
     with judging():
         judgements |= _judgements(ended, draws, [i for i in whole if i not in judgements], failures, within)
     weights: dict[int, float] = {}
@@ -65,14 +74,14 @@ def judge_attempts(
     for places in grouped(heavy, lambda i: id(_request(ended[i]).weigh)):
         weights |= _each(ended, places, failures, lambda part: _weigh(ended, draws, part))
     kept = [i for i in draws if _request(ended[i]) not in failures]
-    found = [JudgedAttempt(ended[i], draws[i], judgements[i], weights.get(i, ended[i].log_left)) for i in kept]
-    for item in found:
+    judged = [JudgedAttempt(ended[i], draws[i], judgements[i], weights.get(i, ended[i].log_left)) for i in kept]
+    for item in judged:
         _remember(item)
-    return [*before, *found], failures
+    return [*before, *judged], failures
 
 
 def _remembered(attempt: AttemptState, draw: Draw) -> Judgement | None:
-    """Return what was found out about a text of the same tokens, perhaps of another request."""
+    """Return the cached judgement of an equal draw with the same tokens, perhaps of another request; or None."""
     return None if attempt.memo is None else attempt.memo.judgements.get(_read_of(draw))
 
 
@@ -84,9 +93,10 @@ def _remember(item: JudgedAttempt) -> None:
 
 
 def _read_of(draw: Draw) -> Hashable:
-    """Everything that a judgement may read of a draw, its tokens and their log-probability aside: those are the memo's.
+    """Return everything in a draw that a judgement may depend on, except its tokens and their log-probability.
 
-    The same tokens need not be the same text: a call decodes them in its way, after the text of its own prompt.
+    These are equal for all draws in a cache. The text need not be: it depends on how the call decodes tokens, and on
+    the prompt before them.
     """
     return draw.prompt, draw.text, draw.full, draw.finished, draw.fault
 
@@ -97,7 +107,7 @@ def _request(attempt: AttemptState) -> Request:
 
 
 def _each(ended: Sequence[AttemptState], places: Sequence[int], failures: Failures, work: Any) -> dict[int, Any]:
-    """Do the work for all places together; where that raises, for each request alone, to learn whose fault it is."""
+    """Do the work for all attempts together; if that raises, for each request separately, to isolate the error."""
     try:
         return dict(zip(places, work(places), strict=True))
     except BaseException as error:
@@ -106,10 +116,10 @@ def _each(ended: Sequence[AttemptState], places: Sequence[int], failures: Failur
         if len(parts) == 1:
             failures[_request(ended[places[0]])] = own
             return {i: Judgement(False) for i in places}
-    found: dict[int, Any] = {}
+    results: dict[int, Any] = {}
     for part in parts:
-        found |= _each(ended, part, failures, work)
-    return found
+        results |= _each(ended, part, failures, work)
+    return results
 
 
 def _judgements(
@@ -119,8 +129,8 @@ def _judgements(
     failures: Failures,
     within: Within | None,
 ) -> dict[int, Judgement]:
-    """Judge whole texts: under each constraint its cheap parts first, then costly parts on all that are left."""
-    found: dict[int, Judgement] = {}
+    """Judge whole texts: first by the cheap parts of each constraint, then those that passed by the expensive parts."""
+    judgements: dict[int, Judgement] = {}
     left: dict[int, list[Constraint]] = {}
 
     def by(parts: Sequence[Constraint], places: Sequence[int], clock: Within = nullcontext) -> None:
@@ -128,17 +138,17 @@ def _judgements(
             with clock(_request(ended[some[0]])):
                 return judge_parts(parts, [draws[i] for i in some])
 
-        found.update(_each(ended, places, failures, judge))
+        judgements.update(_each(ended, places, failures, judge))
 
     for places in grouped(whole, lambda i: _request(ended[i]).rule if within is None else _request(ended[i])):
         parts = _request(ended[places[0]]).constraint.parts
         by([part for part in parts if part.cost < EXPENSIVE], places, within or nullcontext)
         left |= {i: [part for part in parts if part.cost >= EXPENSIVE] for i in places}
-    while waiting := [i for i, parts in left.items() if parts and found[i].satisfied]:
+    while waiting := [i for i, parts in left.items() if parts and judgements[i].satisfied]:
         following = {i: left[i].pop(0) for i in waiting}
         for places in grouped(waiting, following.__getitem__):
             by([following[places[0]]], places)
-    return found
+    return judgements
 
 
 def _weigh(ended: Sequence[AttemptState], draws: dict[int, Draw], places: Sequence[int]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Randomness that belongs to attempts: it does not depend on what else is in the batch."""
+"""Random numbers of attempts, which do not depend on what else is in the batch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _SMALL = math.log(1e-18)
 
 
 class uniforms:  # noqa: N801  # an iterator that reads as a function
-    """The uniforms of one attempt: position i of the attempt uses the i-th.
+    """The uniform random numbers of one attempt: its i-th token uses the i-th.
 
     Parameters
     ----------
     seed, prompt, attempt
-        Non-negative whole numbers: the call's seed, the prompt's number in the call, the attempt's number.
+        Seed of the call, number of the prompt in the call and number of the attempt: integers of at least 0.
 
     Notes
     -----
@@ -40,36 +40,38 @@ class uniforms:  # noqa: N801  # an iterator that reads as a function
         return self._block.pop()
 
     def give_back(self, uniform: float) -> None:
-        """Let this one, which was the last, be the next again."""
+        """Return the most recent number, so that it is the next one again."""
         self._block.append(uniform)
 
 
 def decision(seed: int, prompt: int, attempt: int) -> float:
-    """Return a uniform of an attempt's that none of its tokens uses: for a sampler that accepts at random."""
+    """Return a uniform random number of an attempt that none of its tokens uses, for samplers that accept at random."""
     return float(_generator(seed, prompt, attempt, 1).random())
 
 
 def skipped(seed: int, prompt: int, attempt: int, log_live: float) -> int:
-    """Return how many attempts before this one are not drawn, as they are known to be rejected.
+    """Draw the number n of attempts before this one that need not be drawn, as they are known to be rejected.
 
     Parameters
     ----------
     seed, prompt, attempt
-        As for ``uniforms``.
+        Seed of the call, number of the prompt and number of the attempt.
     log_live
-        Logarithm of the share L of the law that is not known to be rejected, finite: n has the law (1 - L)^n L.
+        log L in nats, finite, where L is the probability that an attempt is not known to be rejected. So n has the
+        geometric distribution P(n) = (1 - L)^n L.
     """
     if log_live >= 0.0:
         return 0
     uniform = float(_generator(seed, prompt, attempt, 2).random())
     if log_live > _SMALL:
         return int(math.log1p(-uniform) / math.log1p(-math.exp(log_live)))
-    # log(1 - L) is -L to all digits, and n may be more than any float: it is as exact as a decimal of 28 digits.
+    # For such a small L, log(1 - L) = -L to all digits of a float. n may exceed every float, so it is computed as a
+    # decimal of 28 digits.
     return int(Decimal(-math.log1p(-uniform)) * Decimal(-log_live).exp())
 
 
 def seed_of(seed: int, prompt: int, attempt: int) -> int:
-    """Return an attempt's own seed, for a server: below 2^53, as every reader of JSON keeps such numbers exactly."""
+    """Return the seed of one attempt, for a server: below 2^53, as every JSON parser reads such integers exactly."""
     return int(_generator(seed, prompt, attempt, 3).integers(2**53))
 
 

@@ -1,4 +1,4 @@
-"""What is asked of the scheduler: one prompt with its own constraint, sampler, budget and seed."""
+"""The scheduler's input: one prompt with its constraint, sampler, budget and seed."""
 
 from __future__ import annotations
 
@@ -18,82 +18,92 @@ __all__ = ["DrawOf", "OnEnd", "OnOutcome", "OnText", "Prepared", "Request", "Wei
 
 
 class Prepared(Protocol):
-    """A prompt as a pipeline prepared it."""
+    """A prompt after preparation by a pipeline."""
 
     @property
     def number(self) -> int:
-        """Its place in its call, from 0: its randomness belongs to it."""
+        """Its index in its call, from 0. Its random numbers depend on it."""
 
     @property
     def given(self) -> Any:
-        """The prompt as the user gave it."""
+        """The prompt as the user passed it."""
 
     @property
     def law(self) -> Law:
-        """What its attempts are drawn from."""
+        """The distribution that its attempts are drawn from."""
 
 
 DrawOf = Callable[[Any, Any, bool, "float | None"], Draw]
-"""From a prompt, what has grown (``Decoded.grown``), whether it ended by itself and log a' in nats to the draw as the
-user gets it."""
+"""Makes the draw that the user gets. Takes a prompt, the attempt's output (``AttemptState.grown``), whether the attempt
+ended by itself, and log a' in nats."""
 
 
 OnText = Callable[[int, Draw], None]
-"""Told the number of a prompt and a text of its own."""
+"""Called with the number of a prompt and an accepted text."""
 OnOutcome = Callable[[int, Outcome], None]
-"""Told the number of a prompt and what it got."""
+"""Called with the number of a prompt and its outcome."""
 OnEnd = Callable[["Request", Outcome], None]
-"""Told a request and what it got."""
+"""Called with a request and its outcome."""
 
 
 class Weigh(Protocol):
-    """Computes log-weights; see ``pipelines.proposed.Weigher``."""
+    """Computes log-weights; see ``pipelines.proposal_draws.Weigher``."""
 
     @property
     def note(self) -> str | None:
-        """What rounding does to them."""
+        """A note for the report about rounding errors of the weights, or None."""
 
     def __call__(self, attempts: Sequence[tuple[Any, Draw, float]]) -> list[float]:
-        """Return log a(y) - log a'(y) in nats for each prompt, draw, and log Z that a mask has left of a'."""
+        """Return log a(y) - log a'(y) in nats for each attempt.
+
+        Parameters
+        ----------
+        attempts
+            For each attempt its prompt, its draw, and the sum of log Z_t in nats, where Z_t is the probability under a'
+            of the tokens that a mask did not exclude.
+        """
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One prompt and everything that is asked for it. Requests that share a batch share the backend, nothing else.
+    """One prompt with all its options. Requests in the same batch share the backend, and nothing else.
 
     Parameters
     ----------
     prompt
-        The prompt, prepared.
+        The prepared prompt.
     constraint
-        b.
+        The constraint b.
     sampler
-        Which attempts become texts.
+        Decides which attempts are accepted.
     budget
-        What may be spent.
+        Limits on attempts, tokens and time.
     seed
-        Of the call.
+        The seed that the user passed or that was drawn for the call.
     draw_of
-        Makes a draw of an attempt, as the user gets it.
+        Turns an attempt into the draw that the user gets.
     watch
-        Judges a running attempt; None where there is no early abort.
+        Judges running attempts; None for no early abort.
     mask
-        Leaves out next tokens that no text which satisfies the constraint begins with; None draws from the law itself.
+        Excludes next tokens that no text that satisfies the constraint can continue with, which changes the
+        distribution of attempts; None excludes none.
     lookahead
-        The same tokens, where they may be left out only if the law stays what it is: see ``skipping``.
+        Determines the same tokens, but they are used only to skip attempts that are known to be rejected, which leaves
+        the distribution of attempts unchanged; see ``skip_rounds``.
     notes
-        For the report.
+        Notes for the report.
     proposal
-        In words, what attempts are drawn from; None for the model itself.
+        A description of the proposal that attempts are drawn from; None for the model itself.
     weigh
-        Computes log a(y) - log a'(y) in nats for attempts that satisfy the constraint. Asked for by some samplers, with
-        a proposal.
+        Computes log a(y) - log a'(y) in nats for attempts that satisfy the constraint. None if the sampler does not use
+        weights, or if a' is the model itself, with or without a mask: the log-weight is then ``log_left``.
     place
-        The number that its randomness belongs to, beside its seed; None for the prompt's own.
+        The prompt number that its random numbers depend on, together with ``seed``; None for ``prompt.number``.
     on_text
-        Told each text when it is accepted, and the number of its prompt; in the thread that decides.
+        Called with the number of the prompt and each text when it is accepted, in the scheduler's thread.
     on_end
-        Told what the request got when it has ended without an error, while others before it may go on; in that thread.
+        Called with the outcome when the request ended without an error, in the scheduler's thread. Requests before it
+        may still be running.
     """
 
     prompt: Prepared
@@ -114,18 +124,18 @@ class Request:
 
     @property
     def number(self) -> int:
-        """The number that its randomness belongs to."""
+        """The prompt number that its random numbers depend on."""
         return self.prompt.number if self.place is None else self.place
 
     @cached_property
     def rule(self) -> Hashable:
-        """Its constraint and what its parts are called: texts are judged together where both are equal.
+        """The constraint and the titles of its parts: texts of requests in which both are equal are judged together.
 
-        Constraints are equal whatever names they were given, and a report says the names of its own.
+        Constraints compare equal whatever their names, but each report must use the names from its own request.
         """
         return self.constraint, tuple(part.title for part in self.constraint.parts)
 
     @cached_property
     def runs_code(self) -> bool:
-        """Whether judging its texts runs code that is not guardwrap's own."""
+        """Whether judging its texts runs code from outside guardwrap."""
         return runs_code(self.constraint)

@@ -1,4 +1,4 @@
-"""What one request has got and spent: launch order, budgets, reports."""
+"""The progress of one request: launch order, budget, accepted texts, report."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ from guardwrap.scheduling.step_allowance import AllowedMask, StepAllowance, allo
 __all__ = ["JudgedAttempt", "RequestState", "next_in_turn"]
 
 SKIPPED = "known before it was drawn"
-"""What reports say rejected an attempt that was skipped."""
+"""The name that reports give to the cause of rejection of skipped attempts."""
 
-_CLOCK = "max_time cuts texts by the clock, so the same seed need not give the same texts again"
-_SKIPS = "{} of {} attempts were not drawn, as they were known to be rejected: their number was drawn, exactly"
+_CLOCK = "max_time cuts texts by the clock, so the same seed may give other texts next time"
+_SKIPS = "{} of {} attempts were known to be rejected and not drawn; their number was drawn from its exact distribution"
 
 _LITTLE = (
-    "all attempts are worth {} draws of g, too few to tell the distance to it: more of them, as of a larger pilot, "
-    "would tell more, and another proposal may be nearer"
+    "all attempts are worth {} draws of g, too few to estimate the distance to it; draw more, e.g. with a larger "
+    "pilot, or try a proposal nearer to g"
 )
 _NEVER = "no text that can be drawn under these settings satisfies the constraint"
 _GIVEN_UP = (
-    "the mask was given up {}, as it took longer than others in the batch may wait: weights count that, and the same "
-    "seed need not give the same texts again"
+    "the mask was given up {}, because it took longer than other callers in the batch may wait; weights account for "
+    "that, but the same seed may give other texts next time"
 )
-_UNKNOWN = "nothing that can be told: the report itself failed"
-_OWN = "attempts were the model's own, without a proposal: sampler='rejection' gives exactly g, and takes {} of them"
+_UNKNOWN = "unknown: creating the report failed"
+_OWN = "attempts were drawn from the model itself; sampler='rejection' then gives exactly g with {} attempts"
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedAttempt:
-    """An attempt that ended, as text, with what became of it."""
+    """An attempt that ended: its text, its judgement, and its log-weight in nats."""
 
     decoded: AttemptState
     draw: Draw
     judgement: Judgement
-    log_weight: float = 0.0  # where a' = a
+    log_weight: float = 0.0  # 0 if a' = a
 
 
 def next_in_turn(waiting: dict[int, JudgedAttempt], attempt: int) -> JudgedAttempt | None:
-    """Take the attempt whose turn it is: attempt i is decided after all attempts before it.
+    """Take the attempt to be decided next: attempt i is decided after all attempts before it.
 
-    Deciding in the order of finishing would favour short texts.
+    Deciding in the order in which attempts finish would favor short texts.
     """
     return waiting.pop(attempt, None)
 
 
 @dataclass(eq=False)
 class RequestState:
-    """What a request has got and spent so far, and the mode of the backend that draws for it."""
+    """What a request has received and used so far, and the mode of its backend."""
 
     request: Request
     mode: str
@@ -72,26 +72,26 @@ class RequestState:
     accepted: list[Draw] = field(default_factory=list)
     rejections: Counter[str] = field(default_factory=Counter)
     remarks: Counter[str] = field(default_factory=Counter)
-    rejected_at: list[int] = field(default_factory=list)  # their tokens, ascending, decided out of turn or not
+    rejected_at: list[int] = field(default_factory=list)  # lengths of rejected attempts in tokens, ascending
     launched: int = 0
-    waiting: dict[int, JudgedAttempt] = field(default_factory=dict)  # decided out of turn, by attempt
+    waiting: dict[int, JudgedAttempt] = field(default_factory=dict)  # judged before their turn, by attempt number
     decided: int = 0
-    attempts: int = 0  # those decided, and those skipped
-    reached: int = 0  # attempts, once all that were launched are decided
-    rounds: Rounds | None = None  # where attempts may be skipped
+    attempts: int = 0  # decided and skipped
+    reached: int = 0  # the value of ``attempts`` after all launched attempts are decided
+    rounds: Rounds | None = None  # None if attempts are never skipped
     skipped: int = 0
     satisfied: int = 0
-    cut_off: int = 0  # of those that do not
-    satisfied_at_round_start: int = 0  # what is left out now was left out
+    cut_off: int = 0  # attempts cut by a limit that do not satisfy the constraint
+    satisfied_at_round_start: int = 0  # ``satisfied`` when the current reduced distribution took effect
     tokens: int = 0
     surplus: list[int] = field(default_factory=list)
     computed: int = 0
     began: float | None = None
     seconds: float = 0.0
     ended: str | None = None
-    has_enough_in_flight: bool = False  # until one of its attempts has ended, it needs no more of them
+    has_enough_in_flight: bool = False  # no more attempts are launched until one has ended
     allowance: StepAllowance = field(default_factory=StepAllowance)
-    slow: bool = False  # judging a text once took longer than a step may, so others are judged aside
+    slow: bool = False  # a judgement exceeded the allowance of a step, so the next ones are made in threads
 
     def __post_init__(self) -> None:
         if self.request.lookahead is not None and self.request.sampler.skips and self.request.mask is None:
@@ -104,28 +104,28 @@ class RequestState:
 
     @property
     def wanted(self) -> int:
-        """Texts asked for."""
+        """Number of texts requested."""
         return self.request.prompt.law.count
 
     @property
     def under_way(self) -> int:
-        """Attempts launched and not yet decided."""
+        """Number of attempts launched and not yet decided."""
         return self.launched - self.decided
 
     def launches(self, room: int, running: Sequence[int]) -> list[Launch]:
-        """Return the next attempts: so many that the texts still missing are expected of what is on its way.
+        """Return the next attempts: enough that, with those in flight, the missing texts are expected.
 
-        Of new attempts a share of (satisfied + 1) / (attempts + 1) is expected to satisfy the constraint: what is
-        needed at first, then 2, 4, 8 … times as many while all are rejected. Of one with t tokens, (satisfied + 1) /
-        (satisfied + 1 + those rejected with more than t tokens): what has got far where most fail early will mostly
-        succeed.
+        A new attempt is expected to satisfy the constraint with probability (satisfied + 1) / (attempts + 1). So at
+        first as many are launched as texts are missing, then 2, 4, 8 … times as many while all are rejected. A running
+        attempt with t tokens is expected to satisfy it with probability (satisfied + 1) / (satisfied + 1 + number of
+        attempts rejected with more than t tokens): where most attempts fail early, a long one will probably succeed.
 
         Parameters
         ----------
         room
-            Attempts, at most.
+            Maximum number of attempts to return.
         running
-            Tokens of each attempt on its way.
+            Number of tokens of each attempt in flight.
         """
         budget, now = self.request.budget, time.monotonic()
         self.began = now if self.began is None else self.began
@@ -133,11 +133,11 @@ class RequestState:
         slow = budget.max_seconds is not None and now - self.began >= budget.max_seconds
         much = budget.max_computed_tokens is not None and self.computed >= budget.max_computed_tokens
         if self.launched and (late or slow or much):
-            # What is on its way still counts, if it is in time.
+            # Attempts in flight still count; with a deadline, only those that end in time.
             why = "deadline" if late else "max_seconds" if slow else "max_computed_tokens"
             self.ended = None if self.under_way else why
             return []
-        # A sampler may take only some of the attempts that satisfy the constraint: so far this share of them.
+        # A sampler may accept only some of the attempts that satisfy the constraint. This estimates the share.
         share = (len(self.accepted) + 1) / (self.satisfied + 1)
         waiting = sum(judged.judgement.satisfied for judged in self.waiting.values())
         satisfied, rejected = self.satisfied - self.satisfied_at_round_start + waiting, len(self.rejected_at)
@@ -149,15 +149,15 @@ class RequestState:
             count = min(count, 1 - self.launched)
         if self.rounds is not None:
             count = min(count, self.rounds.room(self.launched))
-        found = self._numbered(count)
-        self.has_enough_in_flight = len(found) < room and not self._watches_clock
-        return found
+        launches = self._numbered(count)
+        self.has_enough_in_flight = len(launches) < room and not self._watches_clock
+        return launches
 
     def _numbered(self, count: int) -> list[Launch]:
-        """Return the next attempts that the budget allows; it is spent where there is none, and none on its way."""
+        """Return the next attempts that the budget allows; end the request if it allows none and none is in flight."""
         most = self.request.budget.max_attempts
-        found: list[Launch] = []
-        while len(found) < count:
+        launches: list[Launch] = []
+        while len(launches) < count:
             launch = self.launch(self.launched)
             reached = self.reached + launch.skipped + 1
             if most is not None and reached > most:
@@ -166,11 +166,11 @@ class RequestState:
                     self.ended = "max_attempts"
                 break
             self.launched, self.reached = self.launched + 1, reached
-            found.append(launch)
-        return found
+            launches.append(launch)
+        return launches
 
     def launch(self, attempt: int) -> Launch:
-        """Return an attempt of this request."""
+        """Return the launch of this request's attempt with the given number."""
         request = self.request
         narrowed = None if self.rounds is None else self.rounds.narrowed
         limit = request.budget.deadline
@@ -190,18 +190,21 @@ class RequestState:
 
     @property
     def round_is_over(self) -> bool:
-        """Whether a round is over, and more may be left out before the next one."""
+        """Whether a round is over, so that more may be excluded before the next one."""
         return self.ended is None and self.rounds is not None and self.rounds.over(self.decided)
 
     def known(self, backend: Backend) -> ReducedDistribution | None:
-        """Return what the law is without what the attempts of a round have shown to be rejected."""
+        """Return the distribution of attempts without those that this round has shown to be rejected.
+
+        None if the backend cannot compute it, or attempts of this request are never skipped.
+        """
         rounds, lookahead = self.rounds, self.request.lookahead
         if rounds is None or lookahead is None:
             return None
         return backend.narrow(self.launch(self.launched), lookahead, rounds.ended())
 
     def narrow(self, found: ReducedDistribution | None) -> None:
-        """Leave that out from now on; None where nothing is ever left out."""
+        """Draw from this distribution from now on; None means that attempts of this request are never skipped again."""
         self.has_enough_in_flight = False
         rounds = self.rounds
         if found is None or rounds is None:
@@ -215,26 +218,26 @@ class RequestState:
             self.ended = "impossible"
 
     def _skip(self, count: int) -> None:
-        """Book attempts that are known to be rejected."""
+        """Count attempts that are known to be rejected and were not drawn."""
         if count:
             self.attempts += count
             self.skipped += count
             self.rejections[SKIPPED] += count
 
     def found(self) -> list[AttemptState]:
-        """Return the texts of a beam search as attempts."""
-        made = []
+        """Return the results of a beam search as attempts."""
+        attempts = []
         for number, (ids, finished) in enumerate(self.request.prompt.law.beam_results or ()):
-            made.append(AttemptState(self.launch(number), list(ids), status="finished" if finished else "cut"))
-        return made
+            attempts.append(AttemptState(self.launch(number), list(ids), status="finished" if finished else "cut"))
+        return attempts
 
     def discard(self, decoded: AttemptState) -> None:
-        """Book an attempt that was stopped because it is not needed any more."""
+        """Count an attempt that was stopped because it is no longer needed."""
         self.surplus.append(decoded.length)
         self.computed += decoded.computed
 
     def commit(self, judged: Sequence[JudgedAttempt]) -> None:
-        """Take what was judged, and decide about attempts one after the other, in launch order."""
+        """Add judged attempts, and decide about all whose turn has come, one after the other in launch order."""
         self.has_enough_in_flight = False
         for item in judged:
             self.waiting[item.decoded.launch.attempt] = item
@@ -281,7 +284,7 @@ class RequestState:
             self.ended = "max_tokens"
 
     def _attempt(self, judged: JudgedAttempt) -> Attempt:
-        """Return what the sampler sees."""
+        """Return the attempt in the form that samplers take."""
         satisfied = judged.judgement.satisfied
         if not self.request.sampler.weighs:
             return Attempt(judged.draw, satisfied)
@@ -290,13 +293,13 @@ class RequestState:
         return Attempt(judged.draw, satisfied, judged.log_weight if satisfied else -math.inf, uniform)
 
     def outcome(self, *, asked: bool = True) -> Outcome:
-        """Return what the request got.
+        """Return the outcome of the request.
 
         Parameters
         ----------
         asked
-            Whether the request's own sampler, weights and constraint are asked for the report. Not where one of them
-            has raised.
+            Whether the report may call methods of the request's sampler, weigher and constraint. Pass False if one of
+            them raised an error.
         """
         request, law = self.request, self.request.prompt.law
         usage = Usage(
@@ -322,7 +325,7 @@ class RequestState:
         given_up = _GIVEN_UP.format(counted(self.allowance.given_up, "time")) if self.allowance.given_up else None
         worth = evidence.get("effective_sample_size")
         few = _LITTLE.format(digits(worth.value)) if isinstance(worth, Estimate) and worth.value < FEW else None
-        said = (remark.format(counted(count, "attempt")) for remark, count in self.remarks.items())
+        remarks = (remark.format(counted(count, "attempt")) for remark, count in self.remarks.items())
         report = Report(
             drawn_from=drawn_from,
             evidence=evidence,
@@ -341,7 +344,7 @@ class RequestState:
                 *request.notes,
                 *(() if request.mask is None else request.mask.notes),
                 *(note for note in (clock, rounding, skips, never, given_up, few, own) if note is not None),
-                *said,
+                *remarks,
             ),
             proposal=request.proposal,
             cut_off=self.cut_off,
@@ -351,15 +354,15 @@ class RequestState:
         return Outcome(request.prompt.given, texts, draws, report, parser_of(request.constraint) if asked else None)
 
     def _drawn_from(self) -> tuple[str, Mapping[str, Estimate | float]]:
-        """In words, what the texts were drawn from, and figures that say how well."""
+        """Return a description of the distribution of the texts, and figures that say how close it is to g."""
         request = self.request
         if request.prompt.law.mode != "sample":
             return f"{request.prompt.law.mode} search, checked: not a draw from g", {}
-        words, evidence = request.sampler.report(self.state)
+        description, evidence = request.sampler.report(self.state)
         if request.budget.deadline is not None:
-            words = "biased by a deadline"
-        elif not self.accepted and words.startswith(("exactly", "approximately")):
-            words = "nothing"
+            description = "biased by a deadline"
+        elif not self.accepted and description.startswith(("exactly", "approximately")):
+            description = "nothing"
         elif request.proposal is not None and not request.sampler.weighs:
-            words = f"g' of {request.proposal}, not g"
-        return words, evidence
+            description = f"g' of {request.proposal}, not g"
+        return description, evidence

@@ -1,4 +1,4 @@
-"""Requests of one caller: taken one by one as there is room, served in any order, handed out in theirs."""
+"""The requests of one caller: taken as there is room, served in any order, and delivered in the order taken."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Served:
     Parameters
     ----------
     source
-        Whose request it was.
+        The stream that the request came from.
     number
-        Its place in the order in which its source's requests were taken, from 0.
+        Its index in the order in which the stream's requests were taken, from 0.
     request
         The request.
     outcome
-        What it got, also before an error.
+        Its outcome; with an error, the outcome up to then.
     error
-        What ended it, or None.
+        The error that ended it, or None.
     unfinished
-        Beside an error: what others of its source have got so far, with their numbers, where they have got something.
+        With an error: numbers and outcomes so far of the stream's other requests that already have accepted texts.
     """
 
     source: RequestStream
@@ -41,23 +41,23 @@ class Served:
 
 
 class RequestStream:
-    """Requests of one caller.
+    """The requests of one caller.
 
     Parameters
     ----------
     upcoming
-        The requests, which are taken as there is room for them.
+        The requests, taken as there is room for them.
     window
-        Under way at once, at most.
+        Maximum number of requests in progress at once.
 
     Attributes
     ----------
     window : int
-        May be changed at any time.
+        The same limit; may be changed at any time.
     failure : Exception or None
-        What ``upcoming`` raised: nothing more is taken from it.
+        The error that ``upcoming`` raised, after which nothing more is taken from it.
     numbers : dict of Request to int
-        Of the requests under way.
+        The numbers of the requests in progress, in the order taken, from 0.
     """
 
     def __init__(self, upcoming: Iterable[Request], window: int) -> None:
@@ -69,13 +69,13 @@ class RequestStream:
         self.numbers: dict[Request, int] = {}
 
     def take(self) -> Request | None:
-        """Return the next request, if there is one and its turn has come."""
+        """Return the next request, or None if there is none or ``window`` requests are in progress."""
         if self._exhausted or len(self.numbers) >= self.window:
             return None
         request = None
         try:
             request = next(self._upcoming, None)
-        except BaseException as error:  # the user's generator too
+        except BaseException as error:  # ``upcoming`` may be the user's generator
             self.failure = own_error(error)
         if request is None:
             self._exhausted = True
@@ -86,12 +86,12 @@ class RequestStream:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to do for it."""
+        """Whether all its requests have ended."""
         return self._exhausted and not self.numbers
 
 
 class OrderedDelivery:
-    """Hands out what was served in the order in which a source's requests were taken."""
+    """Delivers ended requests in the order in which they were taken from their stream."""
 
     def __init__(self, source: RequestStream) -> None:
         self._source = source
@@ -100,12 +100,12 @@ class OrderedDelivery:
         self._following = 0
 
     def put(self, ended: Iterable[Served]) -> Iterator[tuple[Request, Outcome]]:
-        """Take what was served, and yield those whose turn has come.
+        """Add requests that ended, and yield those before which all others have ended.
 
         Raises
         ------
         Exception
-            What a request has raised, at once; an error's ``outcomes`` keep what others have got.
+            The error of a request that failed, at once. A GuardwrapError has the other outcomes as ``outcomes``.
         """
         for served in ended:
             self._done[served.number] = served
@@ -115,16 +115,16 @@ class OrderedDelivery:
             served = self._done.pop(self._following)
             self._following += 1
             yield served.request, served.outcome
-        self._source.window = self._window - len(self._done)  # those that wait for their turn take memory too
+        self._source.window = self._window - len(self._done)  # outcomes that wait for delivery take memory too
 
     def end(self) -> None:
-        """Raise what taking a request has raised, once those before it are done."""
+        """Raise the error of the stream, if it has one. Call this after all taken requests were delivered."""
         if self._source.failure is not None:
             raise self._source.failure
 
 
 def _with_outcomes(error: Exception, done: Sequence[Served], unfinished: Sequence[tuple[int, Outcome]]) -> Exception:
-    """Keep what requests further on have got already."""
+    """Attach the outcomes of other requests to an error."""
     if isinstance(error, GuardwrapError):
         ended = [(each.number, each.outcome) for each in done if each.error is None or each.outcome.texts]
         error.outcomes = tuple(outcome for _, outcome in sorted([*ended, *unfinished], key=lambda pair: pair[0]))

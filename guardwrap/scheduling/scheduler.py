@@ -1,4 +1,4 @@
-"""Launching attempts of many requests and deciding about them: fair shares, launch order, errors where they belong."""
+"""The scheduler: launches attempts of many requests in fair shares, and isolates the errors of each request."""
 
 from __future__ import annotations
 
@@ -25,35 +25,37 @@ __all__ = ["WINDOW", "Scheduler"]
 logger = logging.getLogger("guardwrap")
 
 WINDOW = 4
-"""Requests of one caller under way at once, in batches: those behind a hard one are finished meanwhile, in bounded
-memory."""
+"""Requests of one caller in progress at once, in multiples of the batch size: later requests finish while a hard one is
+in progress, and memory stays bounded."""
 
 JUDGED_TOGETHER = 16
-"""Attempts with a costly constraint are judged when there are so many, or when nothing else is left to do."""
+"""Attempts with an expensive constraint are judged when there are this many, or when nothing else is left to do."""
 
 PATIENCE = 0.02
-"""Seconds that a step waits for what is judged aside, where nothing else is left to do."""
+"""Seconds that a step waits for judgements in other threads if nothing else is left to do."""
 
 LAUNCH_ROUNDS = 32
-"""Rounds of launches in a row before the attempts that run are advanced by a token. Where most attempts are over before
-the model is run, 4 rounds took 98 passes for a constraint that one attempt in 2 000 satisfies; 32 rounds take 33."""
+"""Maximum number of launches in a row before the running attempts are advanced by a token. If most attempts end before
+the model is run, more are better: for a constraint that one attempt in 2 000 satisfies, 4 took 98 passes, and 32 take
+33."""
 
 
 class Scheduler:
-    """Draws for requests until each has its texts or has spent its budget. They end in any order.
+    """Draws attempts for requests until each has its texts or has used up its budget. Requests end in any order.
 
-    Requests come from sources, one a caller. Those of one source are begun in their order; of several sources each gets
-    a fair share, and none waits for another's end.
+    Requests come from sources, one per caller. The requests of a source start in order. With several sources, each gets
+    a fair share of the backend, and none waits for another to end.
 
     Parameters
     ----------
     backend
-        Draws attempts.
+        Draws the attempts.
 
     Attributes
     ----------
-    aside : Aside or None
-        Where texts are judged by the user's own code; None judges them between two steps, so that all wait for it.
+    aside : CheckerPool or None
+        Judges texts in threads if this runs the user's code or is slow. None judges all texts within steps, so that all
+        requests wait.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -64,15 +66,15 @@ class Scheduler:
         self._active: dict[Request, RequestState] = {}
         self._unjudged: list[AttemptState] = []
         self._failed: Failures = {}
-        self._rounds = 0  # of launches in a row
-        self._began = 0.0  # this step
+        self._rounds = 0  # launches since the running attempts were last advanced
+        self._began = 0.0  # ``time.monotonic()`` of the start of this step
 
     def add(self, source: RequestStream) -> None:
-        """Serve the requests of one more caller."""
+        """Add the requests of a caller."""
         self._sources.append(source)
 
     def remove(self, source: RequestStream) -> None:
-        """Forget a caller; attempts of its requests leave the batch at once."""
+        """Remove a caller, and cancel the attempts of its requests at once."""
         if source in self._sources:
             self._sources.remove(source)
         gone = {request for request in source.numbers if request in self._active}
@@ -89,18 +91,25 @@ class Scheduler:
             self.aside.drop(requests)
 
     def serve(self, requests: Iterable[Request], *, window: int) -> Iterator[tuple[Request, Outcome]]:
-        """Serve the requests of one caller, alone.
+        """Serve the requests of a single caller.
+
+        Parameters
+        ----------
+        requests
+            The requests, taken as there is room for them.
+        window
+            Maximum number of requests in progress at once.
 
         Yields
         ------
         Request, Outcome
-            In the order in which they were taken.
+            Each request with its outcome, in the order in which they were taken.
 
         Raises
         ------
         Exception
-            What the first request that failed has raised, at once. What taking a request raised, once those before it
-            are done.
+            The error of the first request that fails, at once; the error that ``requests`` raises, after the outcomes
+            of all requests before it.
         """
         source = RequestStream(requests, window)
         self.add(source)
@@ -111,19 +120,19 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether all requests of all sources have ended."""
         return all(source.over for source in self._sources)
 
     def step(self) -> list[Served]:
-        """Launch attempts where there is room, or else draw a token for those that run; return who has ended."""
+        """Launch attempts if there is room, otherwise advance the running ones; return requests that ended."""
         self._began = time.monotonic()
         try:
             ended = self._drawn()
-        except BaseException as error:  # nothing runs any more: of no request that had attempts there can be more
+        except BaseException as error:  # the backend lost all attempts, so their requests cannot continue
             return self._lost(own_error(error))
         for attempt in ended:
-            if (account := self._active.get(attempt.launch.request)) is not None:
-                account.has_enough_in_flight = False
+            if (progress := self._active.get(attempt.launch.request)) is not None:
+                progress.has_enough_in_flight = False
             if attempt.error is not None:
                 self._failed.setdefault(attempt.launch.request, attempt.error)
         self._unjudged += [attempt for attempt in ended if attempt.launch.request not in self._failed]
@@ -132,13 +141,13 @@ class Scheduler:
     def _drawn(self) -> list[AttemptState]:
         launches: list[Launch] = []
         found: list[AttemptState] = []
-        for request, account in self._active.items():
-            account.allowance.begin(self._began, limited=self.aside is not None)
-            if account.round_is_over:
+        for request, progress in self._active.items():
+            progress.allowance.begin(self._began, limited=self.aside is not None)
+            if progress.round_is_over:
                 with caught(self._failed, request):
-                    self._narrow(account)
-        # An attempt may end with its first token and make room again before the model is run; those that run must
-        # get on all the same.
+                    self._narrow(progress)
+        # New attempts may end with their first token, which makes room for launches again and again. The running
+        # attempts must still be advanced now and then.
         if self._rounds < LAUNCH_ROUNDS or not self.backend.running:
             launches, found = self._next_launches()
         if launches:
@@ -151,15 +160,15 @@ class Scheduler:
             self.aside.wait(PATIENCE)
         return found
 
-    def _narrow(self, account: RequestState) -> None:
-        """Leave out what a round has shown to be rejected. That takes the model and many verdicts: aside, if may be."""
-        look = partial(account.known, self.backend)
-        found: Callable[[], Any] | None = look if self.aside is None else self.aside.search(account.request, look)
+    def _narrow(self, progress: RequestState) -> None:
+        """Exclude what a round has shown to be rejected, in a thread if possible: it runs the model and many checks."""
+        look = partial(progress.known, self.backend)
+        found: Callable[[], Any] | None = look if self.aside is None else self.aside.search(progress.request, look)
         if found is not None:
-            account.narrow(found())
+            progress.narrow(found())
 
     def _next_launches(self) -> tuple[list[Launch], list[AttemptState]]:
-        """Fill the room: a fair share for each caller, those with the fewest attempts first, then who needs more."""
+        """Return attempts to launch: first a fair share per caller, fewest attempts first, then any more needed."""
         launches: list[Launch] = []
         found: list[AttemptState] = []
         room = self.backend.room
@@ -190,52 +199,53 @@ class Scheduler:
         launches: list[Launch],
         found: list[AttemptState],
     ) -> None:
-        """Fill a caller's room: a fair share for each request under way, then new ones, then who still needs more."""
+        """Add launches of one caller: a fair share per request in progress, then new requests, then any more needed."""
         most = len(launches) + room
         new = Counter(launch.request for launch in launches)
 
-        def more(account: RequestState, most: int) -> list[Launch]:
-            # Those on their way only get further: what was enough is enough. Hundreds of requests wait at each step.
-            request = account.request
-            if account.has_enough_in_flight or request in self._failed:
+        def more(progress: RequestState, most: int) -> list[Launch]:
+            # If a request had enough attempts in flight, it still has, as these only grow. Skipping it here saves time,
+            # because hundreds of requests may wait at each step.
+            request = progress.request
+            if progress.has_enough_in_flight or request in self._failed:
                 return []
             coming: list[Launch] = []
             with caught(self._failed, request):
-                coming = account.launches(most, lengths.get(request, []) + [0] * new[request])
+                coming = progress.launches(most, lengths.get(request, []) + [0] * new[request])
             new[request] += len(coming)
             return coming
 
         under_way = [self._active[request] for request in source.numbers]
-        under_way = [account for account in under_way if account.ended is None]
+        under_way = [progress for progress in under_way if progress.ended is None]
         share = max(1, room // max(1, len(under_way)))
-        for account in under_way:
+        for progress in under_way:
             if len(launches) < most:
-                launches += more(account, min(share, most - len(launches)))
+                launches += more(progress, min(share, most - len(launches)))
         while len(launches) < most and (request := source.take()) is not None:
             self._whose[request] = source
-            account = self._begun(request)
+            progress = self._begun(request)
             if request in self._failed:
                 continue
             if request.prompt.law.beam_results is None:
-                launches += more(account, most - len(launches))
+                launches += more(progress, most - len(launches))
             else:
                 with caught(self._failed, request):
-                    found += account.found()
-        for account in under_way:
-            if len(launches) < most and account.ended is None:
-                launches += more(account, most - len(launches))
+                    found += progress.found()
+        for progress in under_way:
+            if len(launches) < most and progress.ended is None:
+                launches += more(progress, most - len(launches))
 
     def _begun(self, request: Request) -> RequestState:
-        account = self._active[request] = RequestState(request, self.backend.mode)
-        account.allowance.begin(self._began, limited=self.aside is not None)
+        progress = self._active[request] = RequestState(request, self.backend.mode)
+        progress.allowance.begin(self._began, limited=self.aside is not None)
         with caught(self._failed, request):
-            # A constraint of the user's own may have no spelling, and is a key where attempts of many are grouped.
+            # A user-defined constraint may not be hashable, which would raise later, while grouping many requests.
             hash(request.rule), request.runs_code
-            account.state = request.sampler.init()
-        return account
+            progress.state = request.sampler.init()
+        return progress
 
     def _ready(self) -> list[AttemptState]:
-        """Take the attempts that are judged now: a classifier wants company, and so do texts to be weighed."""
+        """Return the attempts to judge now. Those for a classifier or a weigher wait until there is a batch of them."""
         costly = [attempt for attempt in self._unjudged if _is_costly(attempt)]
         if len(costly) >= JUDGED_TOGETHER or self._keeps_waiting(costly):
             ready, self._unjudged = self._unjudged, []
@@ -244,7 +254,7 @@ class Scheduler:
         return ready
 
     def _keeps_waiting(self, costly: Sequence[AttemptState]) -> bool:
-        """Say whether a caller has nothing else on its way: what others have may go on for ever."""
+        """Return whether a caller has nothing else in flight, so that it would wait for other callers' attempts."""
         if not self.backend.running or not costly:
             return not self.backend.running
         running = {self._whose[request] for request in self.backend.lengths() if isinstance(request, Request)}
@@ -267,12 +277,12 @@ class Scheduler:
         return items + others, failures | failed
 
     def _is_slow(self, request: Request) -> bool:
-        """Whether judging a text of a request may take longer than others can wait."""
+        """Return whether judging a text of a request may take longer than other callers can wait."""
         return request.runs_code or self._active[request].slow
 
     def _book(self) -> list[Served]:
-        """Judge attempts that ended, decide about them, and stop those that are not needed any more."""
-        shares = {account: max(1, account.under_way) for account in self._active.values()}
+        """Judge attempts that ended, decide about them, and stop those that are no longer needed."""
+        shares = {progress: max(1, progress.under_way) for progress in self._active.values()}
         items, failures = self._judged()
         failed = {**failures, **self._failed}
         self._failed = {}
@@ -284,9 +294,9 @@ class Scheduler:
                 with caught(failed, request):
                     self._active[request].commit(its)
         took = time.monotonic() - self._began
-        for account, share in shares.items():
-            account.seconds += took * share / sum(shares.values())
-        over = {of for of, account in self._active.items() if account.ended is not None or of in failed}
+        for progress, share in shares.items():
+            progress.seconds += took * share / sum(shares.values())
+        over = {of for of, progress in self._active.items() if progress.ended is not None or of in failed}
         if over:
             for decoded in self.backend.cancel(lambda launch: launch.request in over):
                 self._active[decoded.launch.request].discard(decoded)
@@ -295,19 +305,19 @@ class Scheduler:
         return [self._close(request, failed.get(request)) for request in list(self._active) if request in over]
 
     def _lost(self, error: Exception) -> list[Served]:
-        """End the requests whose attempts were lost with the backend's error; raise it where there are none."""
+        """End the requests whose attempts were lost with the backend's error; raise the error if there are none."""
         self.backend.cancel(lambda launch: True)
         self._unjudged = []
-        lost = [request for request, account in self._active.items() if account.under_way]
+        lost = [request for request, progress in self._active.items() if progress.under_way]
         if not lost:
             raise error
         return [self._close(request, error) for request in lost]
 
     def _close(self, request: Request, error: Exception | None) -> Served:
-        account, source = self._active.pop(request), self._whose.pop(request)
+        progress, source = self._active.pop(request), self._whose.pop(request)
         number = source.numbers.pop(request)
         failed: Failures = {} if error is None else {request: error}
-        outcome = _outcome(account, failed)
+        outcome = _outcome(progress, failed)
         if not failed and request.on_end is not None:
             with caught(failed, request):
                 request.on_end(request, outcome)
@@ -319,14 +329,14 @@ class Scheduler:
 
 
 class caught:  # noqa: N801  # reads as a function
-    """Put down what this context raises as what its request failed with: it ends that request, and no other.
+    """A context that records an error in its body as the failure of one request, and suppresses it.
 
     Parameters
     ----------
     failures
-        Where it is put down; what a request failed with first stands.
+        Where the error is recorded, unless the request already has an error there.
     request
-        Whose it is.
+        The request that fails.
     """
 
     def __init__(self, failures: Failures, request: Request) -> None:
@@ -341,11 +351,11 @@ class caught:  # noqa: N801  # reads as a function
         return error is not None
 
 
-def _outcome(account: RequestState, failures: Failures) -> Outcome:
-    """Return what a request got, also where its own sampler cannot say what that is worth."""
-    with caught(failures, account.request):
-        return account.outcome()
-    return account.outcome(asked=False)
+def _outcome(progress: RequestState, failures: Failures) -> Outcome:
+    """Return the outcome of a request, with a reduced report if its sampler, weigher or constraint raises."""
+    with caught(failures, progress.request):
+        return progress.outcome()
+    return progress.outcome(asked=False)
 
 
 def _is_costly(attempt: AttemptState) -> bool:

@@ -1,8 +1,9 @@
-"""Rounds of attempts, after which a request may know enough to skip those that would be rejected.
+"""Rounds of attempts, after each of which attempts that are known to be rejected may be skipped.
 
-What an attempt is drawn from may depend on attempts that were decided before it, and on nothing else; it must not
-depend on the batch size. So attempts come in rounds of fixed sizes. After a round without enough texts the next one
-waits until all of this one is decided, and the backend leaves out what is known by then (``backends.narrowing``).
+The distribution that an attempt is drawn from may depend only on attempts that were decided before it, and must not
+depend on the batch size. So attempts come in rounds of fixed sizes. After a round without enough accepted texts, the
+next round waits until every attempt of this one is decided, and the backend then excludes what is known to be rejected
+(``backends.dead_prefixes``).
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from guardwrap.scheduling.backend import Ids, ReducedDistribution
 __all__ = ["Rounds"]
 
 FIRST = 10_000
-"""Attempts of a round of which all must be rejected before anything is left out. Until then it is cheaper to walk along
-known prefixes: for a constraint that one attempt in 2 000 satisfies, a text took 20 computed tokens, and 46 with 1 000
-here. Requests that are served before have the texts that they would have without all this."""
+"""Attempts in a round while nothing is excluded; something is excluded only after all of them are rejected. Before
+that, reusing cached prefixes is cheaper: for a constraint that one attempt in 2 000 satisfies, a text took 20 computed
+tokens, but 46 with rounds of 1 000. Requests that end before that get the same texts as without rounds."""
 
 LATER = 64
-"""Attempts of a round after that. Where a quarter of them satisfies the constraint, nothing more is left out."""
+"""Attempts in a round once something is excluded. If a quarter of them satisfies the constraint, no more is."""
 
 KEPT, DEPTH = 1000, 64
-"""How many of a round's attempts are kept until it is over, the last ones, and how many tokens of each."""
+"""Number of a round's last attempts that are kept until it is over, and number of tokens kept of each."""
 
 WORTH = 0.5
-"""Leaving out less than this share of the law is not worth the while."""
+"""A reduction is worth its cost if at most this share of the current distribution remains. Otherwise the next round is
+twice as long."""
 
 
 @dataclass(eq=False)
@@ -35,8 +37,8 @@ class Rounds:
 
     Attributes
     ----------
-    narrowed : Narrowed or None
-        What its attempts are drawn from now; None for the whole law.
+    narrowed : ReducedDistribution or None
+        The distribution that attempts are drawn from now; None for the full distribution.
     """
 
     narrowed: ReducedDistribution | None = None
@@ -46,17 +48,17 @@ class Rounds:
     _ended: dict[int, tuple[Ids, bool]] = field(default_factory=dict)
 
     def room(self, launched: int) -> int:
-        """Return how many more attempts may be launched before this round must be over."""
+        """Return how many more attempts may be launched in this round, after ``launched`` of the request."""
         if self._enough:
             self._next()
         return self._begin + self._size - launched
 
     def over(self, decided: int) -> bool:
-        """Whether all attempts of a round without enough texts are decided."""
+        """Whether all attempts of this round are decided and too few satisfied the constraint."""
         return decided == self._begin + self._size and not self._enough
 
     def note(self, attempt: int, token_ids: Ids, satisfied: bool) -> None:
-        """Keep what became of an attempt of this round."""
+        """Record an attempt of this round: its new tokens, and whether it satisfied the constraint."""
         if attempt >= self._begin:
             self._satisfied += satisfied
         if attempt >= self._begin + self._size - KEPT:
@@ -64,18 +66,22 @@ class Rounds:
             self._ended[attempt] = token_ids[:DEPTH], rejected
 
     def ended(self) -> list[tuple[Ids, bool]]:
-        """Return this round's last attempts in launch order: tokens, and whether each ended so and was rejected."""
+        """Return this round's last attempts in launch order: tokens, and whether each ended with them and was rejected.
+
+        An attempt that is longer than ``DEPTH`` tokens is cut to these, and counts as not rejected.
+        """
         return [ended for _, ended in sorted(self._ended.items())]
 
     def take(self, found: ReducedDistribution) -> None:
-        """Begin the next round with what the backend has left."""
+        """Start the next round, with the backend's new reduced distribution."""
         before = 0.0 if self.narrowed is None else self.narrowed.log_live
         self._next()
         if found.log_live <= math.log(WORTH) + before:
             self.narrowed, self._size = found, LATER
         else:
             self._size *= 2
-            # What grew in place has to be kept; the number of those skipped must be of what is drawn from.
+            # The backend extends its tree in place, so an earlier reduced distribution cannot be kept: the number of
+            # skipped attempts must be drawn with the ``log_live`` of the distribution that attempts are drawn from.
             self.narrowed = found if self.narrowed is not None else None
 
     @property

@@ -1,8 +1,8 @@
-"""What a request may compute in the steps of a batch that others are in: verdicts, masks and judgements together.
+"""The time that verdicts, masks and judgements of one request may take in a step of a batch with other callers.
 
-It may use a little in every step. What it leaves is saved up to a limit, so that a text may be judged at once; so is a
-small share of the time that passes. Where the allowance is used up nothing is waited for: a verdict is UNDECIDED, a
-mask leaves nothing out, and a judgement is made in a thread of its own.
+Each request may use a little time in every step, and more at once from a reserve, which refills with a small share of
+the time that passes. When both are used up, nobody waits: a verdict is UNDECIDED, a mask excludes nothing, and a text
+is judged in a separate thread.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _Answer = TypeVar("_Answer")
 __all__ = ["AllowedMask", "StepAllowance", "allowed_watch"]
 
 EACH_STEP = 0.02
-"""Seconds in every step; of the processor, and on the wall where a thread is waited for."""
+"""Seconds in every step: processor time, or wall-clock time while waiting for a thread."""
 
 SAVED = 0.1
-"""Seconds beyond that, at once. Each request has them when it begins, so others wait as long for each that comes."""
+"""Largest reserve in seconds. Each request starts with a full one, so each new request may delay others that long."""
 
 SHARE = 0.1
-"""Share of the time that passes which is saved again."""
+"""Share of the wall-clock time that refills the reserve."""
 
 
 class StepAllowance:
-    """The seconds that one request may still use in this step.
+    """The time that one request may still use in this step.
 
     Attributes
     ----------
     limited : bool
-        Whether others wait for it. A caller that is alone has all the time that it wants.
+        Whether the limit applies, because others wait. A single caller may use any amount of time.
     given_up : int
-        Next tokens of which a mask left out none, as there was no time.
+        Number of times that a mask ran out of time for a next token.
     """
 
     def __init__(self) -> None:
@@ -50,14 +50,14 @@ class StepAllowance:
         self._began: float | None = None
 
     def begin(self, now: float, *, limited: bool) -> None:
-        """Begin a step.
+        """Start a step.
 
         Parameters
         ----------
         now
-            Seconds on the wall.
+            Wall-clock time in seconds, from any origin.
         limited
-            Whether others wait.
+            Whether other callers wait for this request.
         """
         passed = 0.0 if self._began is None else now - self._began
         beyond = max(0.0, self._used - EACH_STEP)
@@ -66,16 +66,16 @@ class StepAllowance:
 
     @property
     def left(self) -> float:
-        """Seconds that are left in this step."""
+        """Seconds left in this step."""
         return EACH_STEP + self._saved - self._used
 
     def spent(self) -> AbstractContextManager[Any]:
-        """Let what is done in this context be done within what is left, and book it.
+        """Return a context that limits its body to the time left, and subtracts the time used.
 
         Raises
         ------
         StepOver
-            At once, if nothing is left; and in the context, where the time ends.
+            At once, if no time is left; and in the body of the context, when the time ends.
         """
         if not self.limited:
             return nullcontext()
@@ -85,7 +85,7 @@ class StepAllowance:
 
 
 class _Spent:
-    """What is done in this context is booked."""
+    """A context that subtracts the time that its body takes."""
 
     def __init__(self, allowance: StepAllowance) -> None:
         self._allowance = allowance
@@ -101,7 +101,7 @@ class _Spent:
 
 
 def allowed_watch(watch: Watch, allowance: StepAllowance) -> Watch:
-    """Return a watch whose verdicts are UNDECIDED where the allowance is used up."""
+    """Return a watch whose verdicts are UNDECIDED when the allowance is used up."""
 
     def watched(grown: Any) -> str | None:
         try:
@@ -115,14 +115,14 @@ def allowed_watch(watch: Watch, allowance: StepAllowance) -> Watch:
 
 @dataclass(frozen=True)
 class AllowedMask:
-    """A mask that leaves nothing out where the allowance is used up, and counts for how many tokens.
+    """A mask that excludes nothing when the allowance is used up, and counts how often.
 
     Parameters
     ----------
     mask
-        The mask.
+        The mask to limit.
     allowance
-        Of the request.
+        The time that its request may use.
     """
 
     mask: TokenMask
@@ -130,28 +130,28 @@ class AllowedMask:
 
     @property
     def impossible(self) -> bool:
-        """As the mask has it."""
+        """Whether it is certain that no text that can be drawn satisfies the constraint."""
         return self.mask.impossible
 
     @property
     def notes(self) -> Sequence[str]:
-        """As the mask has them."""
+        """Notes of the mask for the report."""
         return self.mask.notes
 
     def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
-        """Ask the mask."""
+        """Return for each candidate for the next token whether it is excluded; none is without time left."""
         return self._asked(lambda: self.mask.dead(token_ids, candidates), [False] * len(candidates))
 
     def left_out(self, token_ids: Sequence[int], tokens: Any, shares: Any) -> Any:
-        """Ask the mask."""
+        """Return which of all possible next tokens are excluded; none is without time left."""
         return self._asked(lambda: self.mask.left_out(token_ids, tokens, shares), np.zeros(len(tokens), dtype=bool))
 
     def close(self, token_ids: Sequence[int]) -> None:
-        """Tell the mask."""
+        """Record that every possible next token after ``token_ids`` was excluded."""
         self.mask.close(token_ids)
 
     def _asked(self, ask: Callable[[], _Answer], none: _Answer) -> _Answer:
-        """Return the answer; that no token is left out, where there is no time for one."""
+        """Return the mask's answer, or ``none`` when time runs out."""
         try:
             with self.allowance.spent():
                 answer = ask()

@@ -160,7 +160,7 @@ def test_so_little_that_no_attempt_would_meet_it() -> None:
     report = outcomes[0].report
     assert report.drawn_from == "exactly g"
     assert report.rejections[request_state.SKIPPED] == report.usage.skipped_attempts
-    assert "were not drawn" in str(report)
+    assert "known to be rejected and not drawn" in str(report)
 
 
 def test_what_can_never_be_is_said() -> None:

@@ -176,7 +176,7 @@ def test_what_may_keep_a_state_is_named_in_the_report(kind: Any) -> None:
     world = table_world()
     guarded = GuardedGenerator(world.pipeline(), Length(min=0), seed=1)
     (outcome,) = guarded.run(world.prompt, logits_processor=[kind()], **world.settings)
-    assert any(note.startswith(f"{kind.__name__} is not transformers' own") for note in outcome.report.notes)
+    assert any(note.startswith(f"{kind.__name__} is not from transformers") for note in outcome.report.notes)
     (outcome,) = guarded.run(world.prompt, min_new_tokens=2, repetition_penalty=1.2, **world.settings)
     assert outcome.report.notes == ()
     assert law_module._FUNCTIONS_OF_THE_TEXT.isdisjoint(prepare_module._ROWWISE)

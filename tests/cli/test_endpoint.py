@@ -43,8 +43,8 @@ def test_what_is_wrong_with_an_endpoint_is_one_line(server, has_a, monkeypatch):
     given = ["generate", "x", "-c", has_a, "--endpoint", server.url, "--model"]
     assert_one_line(run(*given, "tabel"), "did you mean 'table'?")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-another-secret")
-    assert_one_line(run(*given, "table"), "refuses the key")
-    assert_one_line(run(*given, "table", "--masked"), "structured_outputs can say")
+    assert_one_line(run(*given, "table"), "rejects the key")
+    assert_one_line(run(*given, "table", "--masked"), "structured_outputs supports")
 
 
 def test_plan_of_an_endpoint(server, has_a):

@@ -56,7 +56,7 @@ proposals:
             "c.yaml:7: sampler.qrs.target_tdv: unknown field 'target_tdv' (did you mean 'target_tvd'?); known: beta, ",
         ),
         (CONFIG + "sampler: {imh: {steps: few}}\n", "c.yaml:5: sampler.imh.steps: must be a whole number, not"),
-        (CONFIG + "sampler: {imh: {}, qrs: {}}\n", "c.yaml:5: sampler: {'imh': {}, 'qrs': {}} is no sampler; give"),
+        (CONFIG + "sampler: {imh: {}, qrs: {}}\n", "c.yaml:5: sampler: {'imh': {}, 'qrs': {}} is not a sampler; give"),
         (CONFIG + "steps: [0]\n", "c.yaml:5: steps: each number of steps must be at least 1"),
         (CONFIG + "generation: {seed: 1}\n", "c.yaml:5: generation: seed is no setting of the model's law"),
         (CONFIG.replace("{prompt}", ""), "c.yaml:3: proposals: Prompt('Use an a. ') needs {prompt}"),

@@ -72,7 +72,7 @@ def test_self_bleu_covers() -> None:
 
 
 def test_self_bleu_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="k=100 texts was asked for and there are 3"):
+    with pytest.raises(UsageError, match="needs 100 texts, but there are 3"):
         self_bleu(["a"] * 3)
     with pytest.raises(UsageError, match="n must be at least 1"):
         self_bleu(["a"] * 3, 0, k=3)
@@ -138,8 +138,8 @@ def test_at_most_500_texts_are_embedded() -> None:
 @pytest.mark.parametrize(
     ("embedding", "says"),
     [
-        (np.ones((2, 3)), "[3, dimensions], not of shape [2, 3]"),
-        (np.ones(3), "not of shape [3]"),
+        (np.ones((2, 3)), "of shape [2, 3]; it must return [3, dimensions]"),
+        (np.ones(3), "of shape [3]; it"),
         (np.zeros((3, 2)), "0 or not finite"),
         (np.full((3, 2), np.nan), "0 or not finite"),
     ],

@@ -40,13 +40,13 @@ def test_a_target_that_rejection_meets_needs_no_beta(log_weights: np.ndarray) ->
 @pytest.mark.parametrize("target", [0.0, -0.1, 0.9, math.nan])
 def test_an_acceptance_that_cannot_be_met(log_weights: np.ndarray, target: float) -> None:
     rate = metrics.qrs_acceptance(log_weights, -math.inf).value
-    with pytest.raises(UsageError, match=f"give more than 0 and at most {rate:.4g}"):
+    with pytest.raises(UsageError, match=f"give a rate above 0 and at most {rate:.4g}"):
         metrics.log_beta_for_acceptance(log_weights, target)
 
 
 @pytest.mark.parametrize("target", [0.0, -0.1, 1.0, math.nan])
 def test_a_tvd_that_cannot_be_met(log_weights: np.ndarray, target: float) -> None:
-    with pytest.raises(UsageError, match="more than 0 and less than 1"):
+    with pytest.raises(UsageError, match="not above 0 and below 1"):
         metrics.log_beta_for_tvd(log_weights, target)
 
 

@@ -33,11 +33,11 @@ REJECTED = -math.inf
 @pytest.mark.parametrize(
     ("log_weights", "error", "says"),
     [
-        ([0.0, math.nan, 1.0], UsageError, "log_weights holds NaN at index 1"),
-        ([0.0, REJECTED, math.inf], UsageError, "log_weights holds +inf at index 2"),
+        ([0.0, math.nan, 1.0], UsageError, "log_weights contains NaN at index 1"),
+        ([0.0, REJECTED, math.inf], UsageError, "log_weights contains +inf at index 2"),
         ([REJECTED, REJECTED], NoAcceptance, "none of 2 attempts satisfies the constraint"),
         ([], UsageError, "log_weights is empty"),
-        ([[0.0]], UsageError, "one dimension, not 2"),
+        ([[0.0]], UsageError, "has 2 dimensions; give an array of one"),
         (["a"], UsageError, "array of numbers"),
     ],
 )

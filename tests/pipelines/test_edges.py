@@ -273,7 +273,7 @@ def test_a_model_that_is_fed_more_than_tokens_is_refused() -> None:
     config.pad_token_id = config.eos_token_id = 0
     model = AutoModelForCausalLM.from_config(config).eval()
     guarded = GuardedGenerator(model, ANYTHING, tokenizer=character_tokenizer("abcdefghij"))
-    with pytest.raises(ModelError, match="feeds it other inputs"):
+    with pytest.raises(ModelError, match="passes it other inputs"):
         guarded("abc", max_new_tokens=3)
 
 

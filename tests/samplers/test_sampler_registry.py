@@ -56,11 +56,11 @@ WRONG = [
     ({"qrs": {"beta": True}}, "qrs.beta: must be a number, not"),
     ({"qrs": {"pilot": 2.5}}, "qrs.pilot: must be a whole number, not"),
     ({"qrs": {"target_tvd": 3}}, "qrs: target_tvd=3.0: give a number between 0 and 1"),
-    ({"qrs": {"beta": 1, "target_tvd": 0.1}}, "qrs: qrs takes one of beta, target_tvd and target_acceptance"),
+    ({"qrs": {"beta": 1, "target_tvd": 0.1}}, "qrs: qrs takes only one of beta, target_tvd and target_acceptance"),
     ({"imh": {"move": "rwa"}}, "imh.move: 'rwa' is not one of accepted, raw (did you mean 'raw'?)"),
-    ({"rejection": {"beta": 1}}, "rejection: this sampler takes no options; give 'rejection' alone"),
-    ({"qrs": [1]}, "{'qrs': [1]} is no sampler; give a name, or one name with its options, as in {qrs: {target_tvd"),
-    ({"qrs": {}, "imh": {}}, "{'qrs': {}, 'imh': {}} is no sampler; give a name"),
+    ({"rejection": {"beta": 1}}, "rejection: this sampler does not accept options; give 'rejection' alone"),
+    ({"qrs": [1]}, "{'qrs': [1]} is not a sampler; give a name, or one name with options, as in {qrs: {target_tvd"),
+    ({"qrs": {}, "imh": {}}, "{'qrs': {}, 'imh': {}} is not a sampler; give a name"),
 ]
 
 

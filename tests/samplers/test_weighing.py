@@ -276,7 +276,7 @@ def test_states_do_not_change() -> None:
     ],
 )
 def test_settings_that_cannot_work(wrong: Callable[[], Sampler]) -> None:
-    with pytest.raises(UsageError, match=r"give|takes one of"):
+    with pytest.raises(UsageError, match=r"give|takes only one of"):
         wrong()
 
 

@@ -1,1 +1,1 @@
-"""Texts drawn from a server that speaks the OpenAI protocol: one streamed request an attempt."""
+"""The backend that draws texts from a server with the OpenAI protocol: one streamed request per attempt."""

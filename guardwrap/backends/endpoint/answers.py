@@ -1,4 +1,4 @@
-"""Fields of a server's answers, which may hold anything, as values that the rest of guardwrap can rely on."""
+"""Validation of a server's answers, whose fields may contain anything."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from guardwrap.errors import EndpointError
 __all__ = ["AnswerLimit", "count_of", "ids_of", "log_probabilities_of", "printable_line", "text_piece"]
 
 _PIECES, _CHARACTERS = 16, 1000
-"""Pieces and characters of a text for each of its tokens, at most. Servers send a piece for each token; proxies may cut
-them smaller. Tokens have a dozen characters, very few over a hundred."""
+"""Maximum number of pieces and characters of a text per token. Servers send one piece per token; proxies may split
+them. Most tokens have at most a dozen characters, very few over a hundred."""
 
 _FEW = 256
-"""Tokens beyond those asked for that are forgiven: a short text may be cut in many pieces."""
+"""Tokens beyond ``max_tokens`` that are tolerated, because a short text may be split into many pieces."""
 
 _GREATEST_ID = 2**31
 
 
 class AnswerLimit:
-    """What a text may have: a server that goes on for ever is found out.
+    """The maximum size of one text, so that a server that never ends a text is detected.
 
     Parameters
     ----------
     where
-        The server, in words.
+        The server, for errors.
     max_tokens
-        Tokens that were asked for, at most.
+        The field ``max_tokens`` of the request.
     """
 
     def __init__(self, where: str, max_tokens: int) -> None:
@@ -38,16 +38,16 @@ class AnswerLimit:
 
     @property
     def tokens(self) -> int:
-        """Tokens that a server may say a text has, at most."""
+        """The largest token count for a text that is accepted from the server."""
         return self._max_tokens + _FEW
 
     def take(self, text: str, ids: Sequence[int]) -> None:
-        """Count a piece.
+        """Count a piece of the text.
 
         Raises
         ------
         EndpointError
-            If the text has more than a text of so many tokens can have.
+            If the text is larger than a text of ``max_tokens`` tokens can be.
         """
         self._pieces += 1
         self._characters += len(text)
@@ -55,34 +55,33 @@ class AnswerLimit:
         most = self.tokens
         if self._pieces > _PIECES * most or self._characters > _CHARACTERS * most or self._ids > self._max_tokens:
             raise EndpointError(
-                f"{self._where} does not keep max_tokens={self._max_tokens}: a text goes on far beyond it; draw from a "
-                "server that does"
+                f"{self._where} ignores max_tokens={self._max_tokens}: a text is far longer; use one that respects it"
             )
 
 
 def text_piece(value: Any) -> str:
-    """Return a piece of text; nothing is none.
+    """Return a piece of text: empty for None.
 
     Raises
     ------
     ValueError
-        If it is something else, or has half of a surrogate pair.
+        If it is not a string, or contains half of a surrogate pair.
     """
     if value is None:
         return ""
     if not isinstance(value, str) or not is_text(value):
-        raise ValueError("no text")
+        raise ValueError("not a string of valid Unicode")
     return value
 
 
 def count_of(value: Any, most: int) -> int | None:
-    """Return a number of tokens, or None where it cannot be one."""
+    """Return a token count, or None if it is not an integer from 0 to ``most``."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return value if whole and 0 <= value <= most else None
 
 
 def ids_of(value: Any) -> list[int] | None:
-    """Return token ids, or None where they cannot be."""
+    """Return token ids, or None if the value is not a list of valid ids."""
     if not isinstance(value, list | tuple):
         return None
     good = all(isinstance(each, int) and not isinstance(each, bool) and 0 <= each < _GREATEST_ID for each in value)
@@ -90,18 +89,18 @@ def ids_of(value: Any) -> list[int] | None:
 
 
 def log_probabilities_of(values: Any) -> list[float] | None:
-    """Return log-probabilities in nats, or None where one is missing, infinite, or no number."""
+    """Return log-probabilities in nats, or None if the value is not a list of finite numbers."""
     if not isinstance(values, list | tuple):
         return None
     try:
         numbers = [float(each) for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
-    except OverflowError:  # a whole number beyond every float
+    except OverflowError:  # an integer too large for a float
         return None
     return numbers if len(numbers) == len(values) and all(map(math.isfinite, numbers)) else None
 
 
 def printable_line(said: Any, most: int) -> str:
-    """Return what a server says as one line that a terminal can show, cut to so many characters."""
+    """Return a server's message as one printable line of at most ``most`` characters; empty if it is not a string."""
     text = said if isinstance(said, str) else ""
     shown = "".join(letter if letter.isprintable() else " " for letter in text[: 100 * most])
     return " ".join(shown.split())[:most]

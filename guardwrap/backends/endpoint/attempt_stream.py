@@ -1,4 +1,4 @@
-"""One attempt as a streamed request: its text piece by piece, tried again as the same attempt after a fault."""
+"""One attempt as a streamed request: its text arrives in pieces, and after faults it is retried with the same seed."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Piece:
     Parameters
     ----------
     text
-        Empty where its tokens are no whole character yet, or end the text.
+        The characters. Empty if its tokens do not yet complete a character, or end the text.
     token_ids
-        Its tokens, where they were asked for.
+        Its tokens, if they were requested.
     log_probability
-        Of them, in nats.
+        Sum of the log-probabilities of ``token_ids``, in nats.
     """
 
     text: str
@@ -45,14 +45,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class Ended:
-    """A text that is whole.
+    """The end of a text.
 
     Parameters
     ----------
     status
-        As ``Decoded`` has it.
+        ``"finished"`` if the text ended by itself, ``"cut"`` at the token limit.
     tokens
-        As the server counted them, or None.
+        The server's count of the text's tokens, or None.
     """
 
     status: str
@@ -61,45 +61,49 @@ class Ended:
 
 @dataclass(frozen=True)
 class AttemptRestarted:
-    """An attempt that begins anew: what has come of it so far does not count."""
+    """A restart of the attempt: all earlier pieces must be discarded."""
 
 
 Event = Piece | Ended | AttemptRestarted | Exception
-"""What comes of an attempt: a piece of text, its end, a new beginning, or what it fails with."""
+"""An event of an attempt: a piece of text, its end, a restart, or the error that it fails with."""
 
 
 async def stream_attempt(
     endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put: Callable[[Event], None]
 ) -> None:
-    """Draw an attempt.
+    """Draw an attempt. Errors are passed to ``put``, and not raised.
 
     Parameters
     ----------
-    endpoint, line
-        Where from.
+    endpoint
+        The server.
+    line
+        The connection to it.
     law
-        Under which law.
+        The distribution to draw from: the prompt and the fields of the request.
     seed
-        The attempt's own, the same however often it is tried.
+        The seed of the attempt, sent with every retry.
     put
-        Takes what comes of it.
+        Called with each event of the attempt.
     """
     once = partial(_once, endpoint, line, law, seed, put)
     try:
         put(await retried(once, endpoint, line, law, lambda: put(AttemptRestarted())))
     except EndpointError as error:
         put(error)
-    except Exception as error:  # whatever it is: the attempt has ended, and somebody waits for it
-        put(EndpointError(f"a request to {endpoint.base_url} failed ({type(error).__name__})"))
+    except Exception as error:  # any other error also ends the attempt, which someone waits for
+        put(EndpointError(f"a request to {endpoint.base_url} failed ({type(error).__name__}); check the server's log"))
 
 
 async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put: Callable[[Event], None]) -> Ended:
-    """Send the request and hand on the pieces of its text.
+    """Send the request once, and pass the pieces of its text to ``put``.
 
     Raises
     ------
+    EndpointError
+        If the answer is not usable.
     Exception
-        Whatever broke it off.
+        Any error of the client that broke off the request.
     """
     import openai
 
@@ -112,9 +116,11 @@ async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
     async with stream:
         line.answered = True
         if "text/event-stream" not in stream.response.headers.get("content-type", ""):
-            raise EndpointError(f"{endpoint.base_url} does not stream, which early abort needs; is base_url right?")
+            raise EndpointError(
+                f"{endpoint.base_url} does not stream its answers, which early abort requires; check base_url"
+            )
         try:
-            # Of pieces, not of bytes: a comment now and then is no piece of the text.
+            # The timeout is for pieces of the text, not for bytes: a server may send comments to keep the stream open.
             async with asyncio.timeout(endpoint.timeout) as clock:
                 async for chunk in stream:
                     if chunk.usage:
@@ -128,32 +134,33 @@ async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
                         count += len(piece.token_ids)
                         end = choice.finish_reason or end
         except (openai.APIError, TimeoutError):
-            if end is None or law.scored:  # else the text is whole, and only its count of tokens is lost
+            if end is None or law.scored:  # otherwise the text is complete, and only its token count is missing
                 raise
     if end == "content_filter":
         raise EndpointError(
-            f"a filter of {endpoint.base_url} cut a text, so texts are not the model's own; draw from a server without"
+            f"a content filter of {endpoint.base_url} cut a text, so texts are not the model's own; use a server "
+            "without a filter"
         )
     if end not in _STATUS:
         raise Broken
     if law.scored and count != tokens:
-        # The token that ends a text is one of those that it weighs; some servers leave it out.
+        # The end-of-sequence token contributes to the weight, but some servers leave it out.
         raise EndpointError(NO_IDS.format(endpoint.base_url))
     return Ended(_STATUS[end], tokens)
 
 
 def _piece(endpoint: Endpoint, law: EndpointLaw, choice: Any) -> Piece:
     text = text_piece(choice.text if isinstance(law.prompt, str) else choice.delta and choice.delta.content)
-    given = (getattr(choice, "token_ids", None) or ()) if law.scored else ()
-    if not given:
+    raw_ids = (getattr(choice, "token_ids", None) or ()) if law.scored else ()
+    if not raw_ids:
         return Piece(text)
-    ids = ids_of(given)
+    ids = ids_of(raw_ids)
     if ids is None:
         raise EndpointError(NO_IDS.format(endpoint.base_url))
-    found = getattr(choice.logprobs, "token_logprobs", None)
-    if found is None:
-        found = [each.logprob for each in getattr(choice.logprobs, "content", None) or ()]
-    logprobs = log_probabilities_of(found)
+    raw_logprobs = getattr(choice.logprobs, "token_logprobs", None)
+    if raw_logprobs is None:
+        raw_logprobs = [each.logprob for each in getattr(choice.logprobs, "content", None) or ()]
+    logprobs = log_probabilities_of(raw_logprobs)
     if logprobs is None or len(logprobs) != len(ids):
         raise EndpointError(NO_LOGPROBS.format(endpoint.base_url, "logprobs"))
     return Piece(text, ids, sum(logprobs))

@@ -1,4 +1,4 @@
-"""Draws attempts from a server, side by side: the scheduler's backend for an Endpoint."""
+"""The scheduler's backend for an ``Endpoint``: draws attempts from a server, concurrently."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from guardwrap.scheduling.randomness import seed_of
 __all__ = ["EndpointBackend"]
 
 _PATIENCE = 0.05
-"""Seconds that a step waits for a piece of text: who comes, leaves or is late must not wait for a server."""
+"""Seconds that a step waits for a piece of text, so that joining, leaving and deadlines never wait for a server."""
 
-_CHUNKS = "of {} the server counted no tokens: the pieces of their streams are counted"
-_SAME = "{} broke in mid-stream and began again with the same seed, for which the server promises the same text"
+_CHUNKS = "the server did not count the tokens of {}, so pieces of their streams are counted instead"
+_SAME = "{} broke off in mid-stream and restarted with the same seed, for which the server promises the same text"
 _OTHER = (
-    "{} broke in mid-stream and began again with the same seed; a server that gives another text for it makes long "
-    "texts rarer, as they break more often"
+    "{} broke off in mid-stream and restarted with the same seed; if the server returns another text for a seed, long "
+    "texts get rarer, because they break off more often"
 )
 
 
 class EndpointBackend:
-    """Draws each attempt with a streamed request of its own.
+    """Draws each attempt with one streamed request.
 
-    Requests run in the endpoint's event loop, which puts what comes of them into an inbox. ``advance`` empties it, so
-    texts are judged in the scheduler's thread, as in process.
+    Requests run in the endpoint's event loop, which puts their events into an inbox. ``advance`` empties the inbox, so
+    that texts are judged in the scheduler's thread, as with a model in this process.
 
     Parameters
     ----------
     endpoint
         The server.
     size
-        Attempts side by side, at most.
+        Maximum number of concurrent requests.
     """
 
     mode = "endpoint"
@@ -54,28 +54,28 @@ class EndpointBackend:
         self._next = 0
         self._attempts: dict[int, AttemptState] = {}
         self._requests: dict[int, Future[None]] = {}
-        # A scheduler that is dropped, as after an interrupt, leaves no request behind.
+        # Cancel all requests if the scheduler is dropped, e.g. after an interrupt.
         weakref.finalize(self, _stop_all, self._requests)
 
     @property
     def room(self) -> int:
-        """How many attempts can be launched now."""
+        """Number of attempts that can be launched now."""
         return self._size - len(self._attempts)
 
     @property
     def running(self) -> int:
-        """How many attempts are on their way."""
+        """Number of attempts in flight."""
         return len(self._attempts)
 
     def lengths(self) -> dict[Hashable, list[int]]:
-        """How many tokens the attempts on their way have, by request."""
-        found: dict[Hashable, list[int]] = {}
+        """Return the number of tokens of each attempt in flight, by request."""
+        lengths: dict[Hashable, list[int]] = {}
         for attempt in self._attempts.values():
-            found.setdefault(attempt.launch.request, []).append(attempt.length)
-        return found
+            lengths.setdefault(attempt.launch.request, []).append(attempt.length)
+        return lengths
 
     def launch(self, launches: Sequence[Launch]) -> list[AttemptState]:
-        """Send requests. None has ended before it is looked at."""
+        """Send requests. Returns an empty list, as attempts end in ``advance`` only."""
         for launch in launches:
             number, self._next = self._next, self._next + 1
             self._attempts[number] = AttemptState(launch, streamed=Streamed())
@@ -86,7 +86,7 @@ class EndpointBackend:
         return []
 
     def advance(self) -> list[AttemptState]:
-        """Wait a little for what comes in, judge attempts that have grown, and return those that ended."""
+        """Wait briefly for events, judge attempts that have grown, and return those that ended."""
         grown: set[int] = set()
         for number, event in self._arrived():
             attempt = self._attempts.get(number)
@@ -103,20 +103,20 @@ class EndpointBackend:
         return self._removed(number for number, attempt in self._attempts.items() if attempt.status != "running")
 
     def cancel(self, unneeded: Callable[[Launch], bool]) -> list[AttemptState]:
-        """Close the streams of attempts that are not needed any more."""
+        """Close the streams of attempts that are no longer needed, and return these."""
         return self._removed(number for number, attempt in self._attempts.items() if unneeded(attempt.launch))
 
     def narrow(self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]) -> None:
-        """Leave nothing out: the law is the server's."""
+        """Return None: not supported, because the server draws the tokens."""
 
     def _arrived(self) -> list[tuple[int, Event]]:
-        found: list[tuple[int, Event]] = []
+        events: list[tuple[int, Event]] = []
         try:
-            found.append(self._inbox.get(timeout=_PATIENCE))
+            events.append(self._inbox.get(timeout=_PATIENCE))
             while True:
-                found.append(self._inbox.get_nowait())
+                events.append(self._inbox.get_nowait())
         except queue.Empty:
-            return found
+            return events
 
     def _take(self, attempt: AttemptState, event: Event) -> None:
         so_far = attempt.streamed or Streamed()
@@ -141,7 +141,7 @@ class EndpointBackend:
             attempt.fail(event)
 
     def _removed(self, numbers: Iterable[int]) -> list[AttemptState]:
-        """Take attempts out, and close their streams."""
+        """Remove attempts, close their streams, and return them."""
         gone = []
         for number in list(numbers):
             attempt = self._attempts.pop(number)
@@ -154,13 +154,13 @@ class EndpointBackend:
 
 
 def _judge(attempt: AttemptState) -> None:
-    """Abort an attempt that no continuation can save."""
+    """Abort an attempt if no continuation of its text can satisfy the constraint."""
     watch = attempt.launch.watch
     if attempt.status != "running" or watch is None or not attempt.length:
         return
     try:
         attempt.blame = watch(attempt.streamed)
-    except BaseException as error:  # of a part of the constraint
+    except BaseException as error:  # raised by a part of the constraint
         attempt.fail(own_error(error))
         return
     if attempt.blame is not None:
@@ -168,7 +168,7 @@ def _judge(attempt: AttemptState) -> None:
 
 
 def _into(inbox: queue.SimpleQueue[tuple[int, Event]], number: int) -> Callable[[Event], None]:
-    """Return what puts an attempt's events into the inbox, and holds nothing else alive."""
+    """Return a function that puts an attempt's events into the inbox. It references only these, not the backend."""
 
     def put(event: Event) -> None:
         inbox.put((number, event))

@@ -1,4 +1,4 @@
-"""What defines a(y) of a server's texts: one prompt, and the fields of its request."""
+"""The distribution a(y) of a server's texts, defined by one prompt and the fields of its request."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ __all__ = ["EndpointLaw", "EndpointSettings", "read_endpoint_settings", "require
 _THEIRS = {"max_tokens": "max_new_tokens", "n": "num_return_sequences", "stop": "stop_strings"}
 _EXTRA = ("top_k", "min_p", "repetition_penalty")
 _RAW = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-"""What is sent where a token is drawn from the model's own probabilities: a server gives those and no others."""
+"""The fields with which tokens are drawn from the model's own probabilities, the only ones that a server reports."""
 
 
 @dataclass(frozen=True)
 class EndpointSettings:
-    """The settings of a call.
+    """The generation settings of a call.
 
     Parameters
     ----------
     fields
-        Of the protocol, as they are sent.
+        Request fields of the OpenAI protocol.
     extra
-        Beyond it, as they are sent.
+        Request fields beyond the protocol.
     count
-        Texts asked for, for each prompt.
+        Number of texts per prompt.
     mode
-        How a token follows from scores.
+        How tokens are chosen from scores.
     words
-        What a is under them, in words.
+        A description of the settings, for reports.
     """
 
     fields: Mapping[str, Any]
@@ -50,15 +50,15 @@ class EndpointLaw:
     Parameters
     ----------
     prompt
-        A string, or messages.
+        A string, or a list of messages.
     settings
-        The settings.
+        The generation settings.
     model
-        The name that the server has for the model, or for an adapter on it.
+        The server's name for the model, or for an adapter on it.
     mask
-        What the server is to keep its tokens to: its field ``structured_outputs``.
+        The request field ``structured_outputs``, which restricts the server's tokens; None for no restriction.
     scored
-        Whether token ids and their log-probabilities are asked for.
+        Whether token ids and their log-probabilities are requested.
     """
 
     prompt: str | Sequence[Mapping[str, Any]]
@@ -71,17 +71,17 @@ class EndpointLaw:
 
     @property
     def count(self) -> int:
-        """Texts asked for."""
+        """Number of texts requested: ``num_return_sequences``."""
         return self.settings.count
 
     @property
     def route(self) -> str:
-        """Where its requests go, below the endpoint's address."""
+        """The route of its requests, below the endpoint's ``base_url``."""
         return "/completions" if isinstance(self.prompt, str) else "/chat/completions"
 
     @property
     def extra(self) -> dict[str, Any]:
-        """Fields of a request that the protocol does not have."""
+        """Request fields beyond the OpenAI protocol."""
         more: dict[str, Any] = dict(self.settings.extra)
         if self.mask is not None:
             more["structured_outputs"] = self.mask
@@ -91,49 +91,49 @@ class EndpointLaw:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Fields of a request that the protocol has, all but its seed and how it is answered."""
-        found: dict[str, Any] = {"model": self.model, **self.settings.fields}
-        found |= {"prompt": self.prompt} if isinstance(self.prompt, str) else {"messages": list(self.prompt)}
+        """Request fields of the OpenAI protocol, except ``seed`` and those for streaming."""
+        fields: dict[str, Any] = {"model": self.model, **self.settings.fields}
+        fields |= {"prompt": self.prompt} if isinstance(self.prompt, str) else {"messages": list(self.prompt)}
         if self.scored:
-            found |= {"logprobs": 0} if isinstance(self.prompt, str) else {"logprobs": True, "top_logprobs": 0}
-        return found
+            fields |= {"logprobs": 0} if isinstance(self.prompt, str) else {"logprobs": True, "top_logprobs": 0}
+        return fields
 
     @property
     def mode(self) -> Literal["sample", "greedy", "beam"]:
-        """How a token follows from scores."""
+        """How tokens are chosen from scores."""
         return self.settings.mode
 
 
 def read_endpoint_settings(endpoint: Endpoint, options: Mapping[str, Any]) -> EndpointSettings:
-    """Read the generation options of a call, which have the names that transformers gives them.
+    """Validate the generation options of a call, which have the names used by transformers.
 
-    Every field is sent, also one that was not asked for, so that the server's defaults do not count.
+    Fields for all options are sent, including those that were not passed, so that the server's defaults do not apply.
 
     Parameters
     ----------
     endpoint
-        For which server.
+        The server.
     options
-        As the user gave them; None says nothing.
+        The options that the user passed; None means that an option was not passed.
 
     Raises
     ------
     UsageError
-        If one is unknown, invalid, or not to be had over this endpoint.
+        If an option is unknown, invalid, or not supported by this endpoint.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in given:
+    passed = {name: value for name, value in options.items() if value is not None}
+    for name in passed:
         if name not in _READ:
             hint = f" (did you mean {_THEIRS[name]!r}?)" if name in _THEIRS else nearest(name, _READ)
             raise UsageError(f"an endpoint has no option {name!r}{hint}; it has {', '.join(_READ)}")
         if name in _EXTRA and not endpoint.extra:
             raise UsageError(
-                f"{name} is not of the OpenAI protocol, and the endpoint was made with extra=False; leave it out"
+                f"{name} is not part of the OpenAI protocol, and the endpoint has extra=False; leave it out"
             )
-    read = {name: _READ[name](name, given[name]) if name in given else default for name, default in _DEFAULTS.items()}
+    read = {name: _READ[name](name, passed[name]) if name in passed else default for name, default in _DEFAULTS.items()}
     greedy = not read["do_sample"]
     if greedy and read["num_return_sequences"] > 1:
-        raise UsageError("greedy search has one text for a prompt; pass do_sample=True, or num_return_sequences=1")
+        raise UsageError("greedy search gives only one text per prompt; pass do_sample=True, or num_return_sequences=1")
     fields = {
         "max_tokens": read["max_new_tokens"],
         "temperature": 0.0 if greedy else read["temperature"],
@@ -146,7 +146,7 @@ def read_endpoint_settings(endpoint: Endpoint, options: Mapping[str, Any]) -> En
         fields["stop"] = read["stop_strings"]
     extra: dict[str, Any] = {}
     if endpoint.extra:
-        # Of all tokens: -1 to every server that has top_k, 0 to some.
+        # "No limit" is -1 for every server that has top_k, and also 0 for some.
         extra = {"top_k": -1 if greedy else read["top_k"] or -1, "min_p": 0.0 if greedy else read["min_p"]}
         extra["repetition_penalty"] = read["repetition_penalty"]
     shown = {"temperature": fields["temperature"], "top_p": fields["top_p"]}
@@ -160,29 +160,29 @@ def read_endpoint_settings(endpoint: Endpoint, options: Mapping[str, Any]) -> En
 
 
 def require_weighable_endpoint(endpoint: Endpoint, settings: EndpointSettings) -> None:
-    """Require that a server's log-probabilities are those that tokens are drawn with.
+    """Check that the log-probabilities that a server reports are those that it draws tokens with.
 
     Raises
     ------
     UsageError
-        Where they are not: names the option.
+        If they are not; names the option that makes the difference.
     """
     else_ = "or sampler='rejection'"
     if settings.mode != "sample":
         raise UsageError(f"greedy search draws nothing that could be weighed; pass do_sample=True, {else_}")
     if not endpoint.extra:
         raise UsageError(
-            "the endpoint was made with extra=False, so top_k, min_p and repetition_penalty are the server's own and "
-            f"its texts cannot be weighed; pass Endpoint(extra=True), {else_}"
+            "the endpoint has extra=False, so top_k, min_p and repetition_penalty are the server's own and its texts "
+            f"cannot be weighed; pass Endpoint(extra=True), {else_}"
         )
     if "stop" in settings.fields:
-        raise UsageError(f"a text that stop_strings cut cannot be weighed over an endpoint; leave them out, {else_}")
+        raise UsageError(f"texts cut by stop_strings cannot be weighed over an endpoint; leave them out, {else_}")
     for name, needed in _RAW.items():
-        given = {**settings.fields, **settings.extra}[name]
-        if given != needed:
+        value = {**settings.fields, **settings.extra}[name]
+        if value != needed:
             raise UsageError(
-                f"{name}={given:g}: a server says what texts weigh under the model's own probabilities only; pass "
-                f"{name}={max(needed, 0):g}, {else_}"
+                f"{name}={value:g}: a server reports only the model's own probabilities, so other texts cannot be "
+                f"weighed; pass {name}={max(needed, 0):g}, {else_}"
             )
 
 
@@ -212,10 +212,10 @@ def _flag(name: str, value: Any) -> bool:
 
 
 def _strings(name: str, value: Any) -> list[str]:
-    given = [value] if isinstance(value, str) else value
-    if not isinstance(given, list | tuple) or not all(isinstance(each, str) and each for each in given):
+    strings = [value] if isinstance(value, str) else value
+    if not isinstance(strings, list | tuple) or not all(isinstance(each, str) and each for each in strings):
         raise UsageError(f"{name}: give a string or a list of strings, none of them empty")
-    return list(given)
+    return list(strings)
 
 
 _READ: dict[str, Callable[[str, Any], Any]] = {
@@ -225,14 +225,14 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
     "num_return_sequences": _whole(1),
     "repetition_penalty": _number(0.0, math.inf, open_=True),
     "stop_strings": _strings,
-    "temperature": _number(0.01, math.inf),  # vLLM takes less for this, and says nothing
+    "temperature": _number(0.01, math.inf),  # vLLM silently raises smaller values to this
     "top_k": _whole(0),
     "top_p": _number(0.0, 1.0, open_=True),
 }
 
 _DEFAULTS: dict[str, Any] = {
     "do_sample": True,
-    "max_new_tokens": 256,  # this and the temperature as of the text-generation pipeline
+    "max_new_tokens": 256,  # this and the temperature are the defaults of the text-generation pipeline
     "min_p": 0.0,
     "num_return_sequences": 1,
     "repetition_penalty": 1.0,

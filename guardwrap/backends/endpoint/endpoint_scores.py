@@ -1,4 +1,4 @@
-"""What texts weigh: log a(y) - log a'(y), both from the server's log-probabilities of given tokens."""
+"""Log-weights of texts, log a(y) - log a'(y): both terms are the server's log-probabilities for given tokens."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ from guardwrap.samplers.protocol import finite_weight
 __all__ = ["NO_IDS", "NO_LOGPROBS", "EndpointWeigher"]
 
 NO_IDS = (
-    "{} does not say which tokens its texts have (return_token_ids), so they cannot be weighed; pass "
-    "sampler='rejection', or draw from vLLM"
-)
-NO_LOGPROBS = (
-    "{} gives no log-probabilities of tokens ({}), so texts cannot be weighed; pass sampler='rejection', or draw from "
+    "{} does not return token ids (return_token_ids), so its texts cannot be weighed; pass sampler='rejection', or use "
     "vLLM"
 )
+NO_LOGPROBS = (
+    "{} does not return log-probabilities ({}), so its texts cannot be weighed; pass sampler='rejection', or use vLLM"
+)
 MOST = 0.25
-"""Nats by which a token's log-probability may differ between drawing and weighing, root mean square. Half precision
-makes a few hundredths of it; a temperature of 0.7 in the place of 1 makes more on most texts."""
+"""Largest difference in nats of a token's log-probability between drawing and weighing, as a root mean square. Half
+precision causes a few hundredths; a temperature of 0.7 instead of 1 causes more than this on most texts."""
 
 MOST_KNOWN = 10_000
-"""Texts whose log-probabilities are kept: short ones come again and again."""
+"""Maximum number of texts whose log-probabilities are cached, because short texts are drawn repeatedly."""
 
 _T = TypeVar("_T")
 _Text = tuple[EndpointLaw, tuple[int, ...]]
@@ -41,15 +40,15 @@ _Text = tuple[EndpointLaw, tuple[int, ...]]
 class EndpointWeigher:
     """Computes log a(y) - log a'(y) for finished attempts, in nats.
 
-    Both come from one pass of the server over prompt and text, so that like is compared with like. What it drew from
-    is known too, token by token, and must be the same but for rounding.
+    Both terms come from the server's forward passes over prompt and text, so that they have the same rounding. The
+    log-probabilities with which tokens were drawn are also known, and must be equal to these except for rounding.
 
     Parameters
     ----------
     endpoint
         The server.
     size
-        Requests side by side, at most.
+        Maximum number of concurrent requests.
     """
 
     def __init__(self, endpoint: Endpoint, size: int) -> None:
@@ -61,27 +60,32 @@ class EndpointWeigher:
         self._texts, self._squares, self._shares = 0, 0.0, 0.0
 
     def __call__(self, attempts: Sequence[tuple[Any, Draw, float]]) -> list[float]:
-        """Return a log-weight for each attempt, in nats. It waits for the server.
+        """Return a log-weight for each attempt, in nats. This blocks until the server has answered.
+
+        Parameters
+        ----------
+        attempts
+            For each attempt its prompt, its draw, and log Z of a mask in nats, which is not used.
 
         Raises
         ------
         EndpointError
-            If the server gives no log-probabilities, or others than those that it draws with.
+            If the server does not return log-probabilities, or returns others than those that it draws with.
         """
         answer = asyncio.run_coroutine_threadsafe(self._weighed(attempts), self._line.loop)
         try:
             return answer.result()
-        except BaseException:  # an interrupt leaves no request behind
+        except BaseException:  # cancel the requests after an interrupt
             answer.cancel()
             raise
 
     @property
     def note(self) -> str | None:
-        """What rounding does, in one sentence, where texts have been weighed."""
+        """A sentence for the report on rounding errors; None before texts were weighed."""
         if not self._texts:
             return None
         return (
-            "weights are the server's log-probabilities of whole texts; those that it drew with were off by "
+            "weights are the server's log-probabilities of whole texts; those that it drew with differed by "
             f"{math.sqrt(self._squares / self._texts):.2g} nats (root mean square over {self._texts} texts)"
         )
 
@@ -97,7 +101,7 @@ class EndpointWeigher:
         return [finite_weight(a - b) for a, b in zip(base, drawn, strict=True)]
 
     async def _scores(self, texts: Sequence[_Text], room: asyncio.Semaphore) -> list[float]:
-        """Return log-probabilities of texts, in nats; of equal ones the same."""
+        """Return log-probabilities of texts, in nats. Equal texts are scored once."""
         if len(self._known) > MOST_KNOWN:
             self._known.clear()
         new = [text for text in dict.fromkeys(texts) if text not in self._known]
@@ -105,7 +109,7 @@ class EndpointWeigher:
         return [self._known[text] for text in texts]
 
     def _compare(self, draws: Sequence[Draw], scored: Sequence[float]) -> None:
-        """Hold the log-probabilities of given texts against those that came with them as they were drawn."""
+        """Compare the log-probabilities of scored texts with those that the server sent while drawing them."""
         errors = [score - (draw.log_proposal or 0.0) for draw, score in zip(draws, scored, strict=True)]
         self._texts += len(draws)
         self._squares += sum(error**2 for error in errors)
@@ -115,13 +119,13 @@ class EndpointWeigher:
         off = math.sqrt(self._shares / self._texts)
         if not off <= MOST:
             raise EndpointError(
-                f"{self._endpoint.base_url} draws tokens with other probabilities than those that it gives for them "
-                f"(off by {off:.2g} nats a token), so texts cannot be weighed; pass sampler='rejection', or have it "
-                "give raw ones (vLLM: --logprobs-mode raw_logprobs)"
+                f"{self._endpoint.base_url} draws tokens with other probabilities than it reports (off by {off:.2g} "
+                "nats per token), so its texts cannot be weighed; pass sampler='rejection', or make it report raw ones "
+                "(vLLM: --logprobs-mode raw_logprobs)"
             )
 
     async def _prompt(self, law: EndpointLaw, room: asyncio.Semaphore) -> list[int]:
-        """Return a prompt's tokens: only the server knows how it reads strings, and which template chats have."""
+        """Return a prompt's tokens from the server, which alone knows its tokenizer and chat template."""
         answer = await self._asked(law, {**law.fields, "max_tokens": 1}, {**law.extra, "return_token_ids": True}, room)
         ids = ids_of(getattr(answer, "prompt_token_ids", None) or getattr(_choice(answer), "prompt_token_ids", None))
         if not ids:
@@ -129,16 +133,16 @@ class EndpointWeigher:
         return ids
 
     async def _score(self, law: EndpointLaw, new: Sequence[int], room: asyncio.Semaphore) -> float:
-        """Return the log-probability of a text's tokens behind a prompt, in nats."""
+        """Return the log-probability of a text's tokens after a prompt, in nats."""
         if not new:
             raise EndpointError(NO_IDS.format(self._endpoint.base_url))
         ids = [*self._prompts[law], *new]
         fields = {**law.settings.fields, "model": law.model, "prompt": ids, "max_tokens": 1}
         answer = await self._asked(law, fields, {**law.settings.extra, "prompt_logprobs": 0}, room, "/completions")
-        found = getattr(_choice(answer), "prompt_logprobs", None)
-        if not isinstance(found, list) or len(found) != len(ids):
+        logprobs = getattr(_choice(answer), "prompt_logprobs", None)
+        if not isinstance(logprobs, list) or len(logprobs) != len(ids):
             raise EndpointError(NO_LOGPROBS.format(self._endpoint.base_url, "prompt_logprobs"))
-        last = list(zip(found, ids, strict=True))[-len(new) :]
+        last = list(zip(logprobs, ids, strict=True))[-len(new) :]
         try:
             steps = log_probabilities_of([step[str(token)]["logprob"] for step, token in last])
         except (KeyError, TypeError):
@@ -172,7 +176,7 @@ def _choice(answer: Any) -> Any:
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Await all; where one fails, leave none of the others behind."""
+    """Await all coroutines; if one fails, cancel the others."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         return list(await asyncio.gather(*tasks))

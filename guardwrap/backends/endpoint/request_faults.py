@@ -1,4 +1,4 @@
-"""What went wrong with a request: whether to try it again, when, and what to say of it without key or text."""
+"""Faults of requests: whether and when to retry, and error messages without the key and without model output."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ _T = TypeVar("_T")
 _AGAIN = (408, 409, 425, 429)
 _FIRST, _LONGEST = 0.5, 30.0
 _PATIENCE = 600.0
-"""Seconds that a server may ask us to wait, at most."""
+"""Longest ``Retry-After``, in seconds, that is waited for."""
 _MODELS = 1000
-"""Of a server's models so many are looked at, to say which one may have been meant."""
+"""Maximum number of the server's models to search for the nearest name."""
 
 
 class Broken(Exception):  # never leaves the backend
-    """A stream that ended before its text did."""
+    """A stream that ended before its text was complete."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What went wrong.
+    """A fault of a request.
 
     Parameters
     ----------
     words
-        It in words: one line with the way out.
+        The message: one line, with a way out.
     again
         Whether the same request may succeed later.
     wait
-        Seconds that the server asks to wait, or None.
+        Seconds to wait before a retry, as requested by the server; or None.
     """
 
     words: str
@@ -57,13 +57,13 @@ class Fault:
     wait: float | None = None
 
     def error(self, tries: int) -> EndpointError:
-        """Return it as an error, after so many tries."""
+        """Return the fault as an error, after ``tries`` tries."""
         often = f", {tries} times in a row" if self.again and tries > 1 else ""
         return EndpointError(f"{self.words}{often}{'; try again later' if self.again else ''}")
 
 
 def waiting(fault: Fault, tries: int) -> float:
-    """Return how many seconds to wait before an attempt is tried again: a little at random, lest all come at once."""
+    """Return how many seconds to wait before a retry. Randomized, so that concurrent requests do not retry together."""
     if fault.wait is not None:
         return min(fault.wait, _PATIENCE)
     return min(_LONGEST, _FIRST * 2.0 ** min(tries - 1, 32)) * random.uniform(0.75, 1.0)
@@ -76,23 +76,25 @@ async def retried(
     law: EndpointLaw,
     again: Callable[[], None] = lambda: None,
 ) -> _T:
-    """Return what a request gives, tried again after faults that may pass.
+    """Send a request, retry it after temporary faults, and return its result.
 
     Parameters
     ----------
     once
-        Sends it.
-    endpoint, line
-        Where it goes.
+        Sends the request once.
+    endpoint
+        The server.
+    line
+        The connection to it.
     law
-        What it asks for.
+        The prompt and settings of the request, for error messages.
     again
-        Called before it is tried again.
+        Called before each retry.
 
     Raises
     ------
     EndpointError
-        For any other fault, and after too many tries.
+        For permanent faults, and after ``endpoint.max_retries`` retries.
     """
     for tries in itertools.count(1):
         try:
@@ -102,23 +104,25 @@ async def retried(
         if not fault.again or tries > endpoint.max_retries:
             break
         seconds = waiting(fault, tries)
-        logger.info("%s; trying again in %.1f s", fault.words, seconds)
+        logger.info("%s; retrying in %.1f s", fault.words, seconds)
         again()
         await asyncio.sleep(seconds)
     raise fault.error(tries)
 
 
 async def request_fault(error: Exception, endpoint: Endpoint, line: Line, law: EndpointLaw) -> Fault:
-    """Say what went wrong.
+    """Return the fault that an error of a request stands for.
 
     Parameters
     ----------
     error
-        What a request has raised.
-    endpoint, line
-        Where it went.
+        The error that the request raised.
+    endpoint
+        The server.
+    line
+        The connection to it.
     law
-        What it asked for.
+        The prompt and settings of the request.
     """
     import openai
 
@@ -132,74 +136,77 @@ async def request_fault(error: Exception, endpoint: Endpoint, line: Line, law: E
     cause = error.__cause__ or error
     reached = line.answered or type(cause).__name__ != "ConnectTimeout"
     if isinstance(error, openai.APITimeoutError | TimeoutError) and reached:
-        return Fault(f"{where} said nothing for {endpoint.timeout:g} s (Endpoint(timeout=...))", again=True)
+        return Fault(f"{where} sent nothing for {endpoint.timeout:g} s (Endpoint(timeout=...))", again=True)
     if isinstance(error, openai.APIConnectionError):
         if line.answered:
             return Fault(f"the connection to {where} broke", again=True)
         return Fault(f"no server answers at {where} ({type(cause).__name__}); start it, or correct base_url")
-    if isinstance(error, Broken | openai.APIError):  # the latter: an error that comes as a piece of the stream
-        return Fault(f"{where} ended a stream before its text was over", again=True)
-    return Fault(f"{where} answers with something else than the OpenAI protocol ({type(error).__name__})")
+    if isinstance(error, Broken | openai.APIError):  # APIError: an error sent as an event of the stream
+        return Fault(f"{where} ended a stream before its text was complete", again=True)
+    return Fault(f"the answer of {where} is not OpenAI protocol ({type(error).__name__}); check base_url")
 
 
 async def _refused(error: Any, endpoint: Endpoint, line: Line, law: EndpointLaw) -> Fault:
     where, status = endpoint.base_url, error.status_code
     if 300 <= status < 400:
         return Fault(
-            f"{where} sends requests on to another address (HTTP {status}), and prompts do not follow; correct base_url"
+            f"{where} redirects to another address (HTTP {status}), to which prompts are not sent; correct base_url"
         )
     if status in (401, 403):
-        return Fault(f"{where} refuses the key (HTTP {status}); pass api_key=, or set OPENAI_API_KEY")
+        return Fault(f"{where} rejects the key (HTTP {status}); pass api_key=, or set OPENAI_API_KEY")
     if status == 404:
         return await _missing(endpoint, line, law)
     if error.code == "insufficient_quota":
-        return Fault(f"{where} says that the quota of the key is used up (HTTP {status})")
+        return Fault(
+            f"{where} reports that the quota of the key is used up (HTTP {status}); raise it, or use another key"
+        )
     if status in _AGAIN or (status >= 500 and status != 501):
         wait = _retry_after(error.response.headers)
         if wait is not None and wait > _PATIENCE:
-            return Fault(f"{where} answers HTTP {status}, and is not to be asked again for {wait:.3g} s")
+            return Fault(f"{where} answers HTTP {status}; it asks to retry only after {wait:.3g} s")
         return Fault(f"{where} answers HTTP {status}", again=True, wait=wait)
     body = error.body if isinstance(error.body, dict) else {}
-    # The request was refused as it is, so no text has been drawn that this could quote.
-    said = body.get("message")
-    said = said.replace(line.secret, "***") if isinstance(said, str) and line.secret is not None else said
-    said = printable_line(said, 300)
-    said = f": {said}" if said else ""
+    # The server rejected the request before drawing a text, so its message cannot quote unchecked text.
+    detail = body.get("message")
+    detail = detail.replace(line.secret, "***") if isinstance(detail, str) and line.secret is not None else detail
+    detail = printable_line(detail, 300)
+    detail = f": {detail}" if detail else ""
     way_out = ""
     if status in (400, 422):
         way_out = _way_out(law)
-    return Fault(f"{where} refuses the request (HTTP {status}{said}){way_out}")
+    return Fault(f"{where} rejects the request (HTTP {status}{detail}){way_out}")
 
 
 def _way_out(law: EndpointLaw) -> str:
-    """Say what to do if it is fields that the protocol does not have which the server does not take."""
+    """Return advice for the case that the server does not support fields beyond the protocol."""
     if law.mask is not None:
-        return "; if it does not take structured_outputs, which vLLM does, leave Masked() out"
+        return "; if it does not support structured_outputs, as vLLM does, leave Masked() out"
     if law.scored:
-        return "; if it does not take return_token_ids and prompt_logprobs, which vLLM does, pass sampler='rejection'"
+        return "; if it does not support return_token_ids and prompt_logprobs, as vLLM does, pass sampler='rejection'"
     if law.settings.extra:
-        return "; if it does not take top_k, min_p or repetition_penalty, pass Endpoint(extra=False)"
+        return "; if it does not support top_k, min_p or repetition_penalty, pass Endpoint(extra=False)"
     return ""
 
 
 async def _missing(endpoint: Endpoint, line: Line, law: EndpointLaw) -> Fault:
-    """Tell a model that is not there from a route that is not."""
+    """Distinguish a missing model from a missing route."""
     where, route = endpoint.base_url, law.route
     try:
         async with patience(endpoint):
             listed = [printable_line(model.id, 200) async for model in line.client.models.list()]
         names = sorted(listed[:_MODELS])
-    except Exception:  # whatever answers there knows nothing of models
-        return Fault(f"{where} has no route {route} (HTTP 404); base_url mostly ends in /v1")
+    except Exception:  # the server cannot list its models either
+        return Fault(f"{where} has no route {route} (HTTP 404); check base_url, which usually ends in /v1")
     if law.model in names:
-        takes = "chats only; give lists of messages" if route == "/completions" else "no chats; give strings"
-        return Fault(f"{where} has no route {route} (HTTP 404): it takes {takes}")
+        accepts = "accepts only chats; give" if route == "/completions" else "does not accept chats; give"
+        form = "lists of messages" if route == "/completions" else "strings"
+        return Fault(f"{where} has no route {route} (HTTP 404): it {accepts} {form}")
     has = ", ".join(names[:10]) + (" and others" if len(names) > 10 else "")
     return Fault(f"{where} has no model {law.model!r}{nearest(law.model, names)}; it has {has or 'none'}")
 
 
 def _retry_after(headers: Any) -> float | None:
-    """Return what ``Retry-After`` says, in seconds: a number, or a date."""
+    """Return the seconds of ``Retry-After``, which may be a number or a date; None without a valid one."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(name)) * unit

@@ -1,4 +1,4 @@
-"""What is known of a server, and the line to it: an event loop in a thread of its own, and the official client."""
+"""A server's address and options, and the connection to it: an event loop in a thread, with the official client."""
 
 from __future__ import annotations
 
@@ -18,41 +18,42 @@ if TYPE_CHECKING:
 __all__ = ["Endpoint", "Line", "line_to"]
 
 _CLOSING = 0.01
-"""Seconds for sockets to be closed: the loop does that after what has asked for it."""
+"""Seconds to wait for sockets to close, which the loop does some time after they are asked to."""
 
-_NO_KEY = "none"  # the client wants one, and a server without keys takes any
+_NO_KEY = "none"  # the client requires a key; a server without keys ignores it
 
 
 @strict_arguments
 class Endpoint:
-    r"""A server that speaks the OpenAI protocol, as what ``GuardedGenerator`` wraps: vLLM, SGLang, llama.cpp ...
+    r"""A server with the OpenAI protocol for ``GuardedGenerator`` to wrap: vLLM, SGLang, llama.cpp ...
 
-    Each attempt is one streamed request with a seed of its own. Texts are judged as they come in, and the stream of one
-    that cannot satisfy the constraint any more is closed. All sampling fields are sent, so that the server's own
-    defaults do not change what is drawn from.
+    Each attempt is one streamed request with its own seed. Texts are judged while they arrive, and the stream of a text
+    that can no longer satisfy the constraint is closed. All sampling fields are sent, so that the server's defaults do
+    not change the distribution.
 
     Parameters
     ----------
     base_url
-        Where its routes begin, e.g. ``"http://localhost:8000/v1"``. Strings go to ``/completions`` below it, chats to
-        ``/chat/completions``.
+        The URL below which the server's routes are, e.g. ``"http://localhost:8000/v1"``. Strings are sent to its route
+        ``/completions``, chats to ``/chat/completions``.
     model
-        The model's name there.
+        The server's name for the model.
     api_key
-        The key; None takes ``OPENAI_API_KEY`` from the environment, or none.
+        The API key. None means the environment variable ``OPENAI_API_KEY``, or no key without it.
     timeout
-        Seconds to wait for the next piece of a text. There is no limit on a whole text, which would make long ones
+        Seconds to wait for the next piece of a text. There is no limit on a whole text, which would make long texts
         rarer.
     max_retries
-        How often an attempt is tried again after a fault (no connection, a time-out, HTTP 408, 409, 425, 429 or 5xx, a
-        stream that breaks), as the same attempt. The waits double from half a second to thirty, or are what
-        ``Retry-After`` says, unless that is more than ten minutes, which ends the request; eight of them take a minute
-        and a half.
+        Maximum number of retries of an attempt, with the same seed, after a fault: a lost connection, a timeout, HTTP
+        408, 409, 425, 429 or 5xx except 501, or a stream that breaks off. A server that has never answered is not
+        retried. The waits double from half a second to 30 seconds; eight of them take a minute and a half. A
+        ``Retry-After`` replaces them; one of more than ten minutes ends the request.
     extra
-        Whether the server takes ``top_k``, ``min_p`` and ``repetition_penalty``, which the protocol does not have and
-        most servers do; api.openai.com does not. It is not tried out, as what is drawn from must not depend on a trial.
+        Whether the server supports ``top_k``, ``min_p`` and ``repetition_penalty``. They are not part of the protocol,
+        but most servers support them; api.openai.com does not. This is not detected, because the distribution must not
+        depend on the result of a probe.
     repeats_seeds
-        Whether the server promises the same text for the same seed, whatever else it computes beside it.
+        Whether the server promises the same text for the same seed, whatever other requests it computes.
 
     Raises
     ------
@@ -61,9 +62,9 @@ class Endpoint:
 
     Notes
     -----
-    An attempt that breaks in mid-stream is drawn again with the same seed. A server that repeats seeds gives the same
-    text then, and nothing is biased. Any other gives another text, and as a long text takes longer to stream, long
-    texts get rarer by as much as breaks are frequent. The report says how many attempts that was.
+    An attempt that breaks off in mid-stream is drawn again with the same seed. If the server repeats seeds, it gives
+    the same text, and the distribution is unchanged. If not, it gives another text. Long texts take longer to stream
+    and so break off more often, which makes them rarer. The report says how many attempts were affected.
 
     Examples
     --------
@@ -89,7 +90,7 @@ class Endpoint:
         self.base_url = _address(base_url)
         self.model = model
         if api_key is not None and (not isinstance(api_key, str) or not api_key.isascii() or not api_key.strip()):
-            raise UsageError("Endpoint: api_key is no key, which is a string of ASCII characters")
+            raise UsageError("Endpoint: api_key is not a valid key; give a string of ASCII characters")
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
             raise UsageError(f"Endpoint(timeout={timeout!r}): give seconds above 0")
         if isinstance(max_retries, bool) or not isinstance(max_retries, int) or max_retries < 0:
@@ -104,19 +105,19 @@ class Endpoint:
 
     @property
     def described(self) -> str:
-        """The model and where it is, in words."""
+        """A description of the model and its server, for messages."""
         return f"the model {self.model!r} at {self.base_url}"
 
     @property
     def has_key(self) -> bool:
-        """Whether it was given a key of its own, which stays in this process."""
+        """Whether ``api_key`` was passed. The key is not pickled, so it stays in this process."""
         return self._key is not None
 
     def __repr__(self) -> str:
         return f"Endpoint({self.base_url!r}, model={self.model!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        # Neither the line, which belongs to this process, nor the key, which has no place in a file.
+        # Without the connection, which belongs to this process, and without the key, which must not get into files.
         return {**vars(self), "_line": None, "_lock": None, "_key": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -124,28 +125,29 @@ class Endpoint:
 
 
 class Line:
-    """An event loop in a thread of its own, and the client that lives there.
+    """A connection to a server: an event loop in a separate thread, and a client in that loop.
 
     Parameters
     ----------
     endpoint
-        Where it leads.
+        The server.
 
     Attributes
     ----------
     loop : asyncio.AbstractEventLoop
-        Where requests run.
+        The event loop in which requests run.
     client : openai.AsyncOpenAI
-        Sends them.
+        The client that sends them.
     answered : bool
-        Whether the server has ever answered: one that never did is not waited for.
+        Whether the server has ever answered. Failures to connect are retried only if it has.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
         openai = _client_library()
         from guardwrap.backends.endpoint.transfer_limits import CONNECT, http_client
 
-        # Retries are ours: what has streamed already must be known, and a break in mid-stream is a fault too.
+        # Retries are done in ``request_faults`` instead: a retry must discard the text so far, and a stream that breaks
+        # off is a fault too.
         key = endpoint._key or os.environ.get("OPENAI_API_KEY") or _NO_KEY
         self.client: AsyncOpenAI = openai.AsyncOpenAI(
             base_url=endpoint.base_url,
@@ -162,7 +164,7 @@ class Line:
         self._thread.start()
 
     def creates(self, route: str) -> Callable[..., Awaitable[Any]]:
-        """Return what sends a request to a route, ``/completions`` or ``/chat/completions``."""
+        """Return the function that sends a request to a route, ``/completions`` or ``/chat/completions``."""
         client: Any = self.client
         create: Callable[..., Awaitable[Any]]
         create = (client.completions if route == "/completions" else client.chat.completions).create
@@ -176,18 +178,18 @@ class Line:
         self.loop.close()
 
     async def _end(self) -> None:
-        while left := asyncio.all_tasks() - {asyncio.current_task()}:  # some begin only now
+        while left := asyncio.all_tasks() - {asyncio.current_task()}:  # cancelling may start further tasks
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
-            await asyncio.sleep(_CLOSING)  # requests that were stopped let go of their connections
+            await asyncio.sleep(_CLOSING)  # lets cancelled requests release their connections
         try:
             await self.client.close()
         finally:
             await asyncio.sleep(_CLOSING)
 
     def close(self) -> None:
-        """End the thread, and with it all connections."""
+        """Stop the thread and close all connections."""
         if self.process != os.getpid() or self.loop.is_closed():
             return
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -196,7 +198,7 @@ class Line:
 
 
 def line_to(endpoint: Endpoint) -> Line:
-    """Return the line to an endpoint, made when it is first used and closed with the endpoint.
+    """Return the connection to an endpoint, created at first use and closed when the endpoint is deleted.
 
     Raises
     ------
@@ -219,14 +221,14 @@ def _client_library() -> Any:
 
 
 def _address(url: str) -> str:
-    """Return a URL that may be shown, or raise UsageError."""
+    """Return a URL without secrets and without a trailing slash, or raise UsageError."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise UsageError("Endpoint: base_url is no URL; give one like 'http://localhost:8000/v1'") from None
+        raise UsageError("Endpoint: base_url is not a valid URL; give one like 'http://localhost:8000/v1'") from None
     if parts.username or parts.password or parts.query or parts.fragment:
-        raise UsageError("Endpoint: base_url has more than a host and a path; a key is given as api_key=")
+        raise UsageError("Endpoint: base_url has more than a host and a path; pass a key as api_key=")
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise UsageError(f"Endpoint: base_url={url!r} is no URL; give one like 'http://localhost:8000/v1'")
+        raise UsageError(f"Endpoint: base_url={url!r} is not a valid URL; give one like 'http://localhost:8000/v1'")
     return url.rstrip("/")

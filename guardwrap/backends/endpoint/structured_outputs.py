@@ -1,4 +1,4 @@
-"""Which part of a constraint a server can keep its tokens to, in the words of vLLM's ``structured_outputs``."""
+"""Translation of a part of a constraint to vLLM's request field ``structured_outputs``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from guardwrap.errors import UsageError
 
 __all__ = ["masking"]
 
-# What all engines for regular expressions read alike: letters, escaped signs, classes of these, groups, alternatives
-# and repetitions that are not lazy. Not `.`, `\d`, `\w` and `\s`: some engines take them to be ASCII, or lines.
+# Only syntax that has the same meaning in all regular expression engines: letters, escaped punctuation, classes of
+# these, groups, alternatives and greedy repetitions. Not `.`, `\d`, `\w` and `\s`, which some engines limit to ASCII,
+# or to a line.
 _LITERAL = r"[^\\.\[\](){}*+?|^$\n]|\\[.\\\[\](){}*+?|^$/-]"
 _ITEM = r"[^\\\[\]^\n&~|:-]|\\[.\\\[\](){}*+?|^$/-]"
 _CLASS = rf"\[\^?(?:(?:{_ITEM})(?:-(?:{_ITEM}))?)+\]"
@@ -25,21 +26,21 @@ _PLAIN = re.compile(rf"(?:(?:(?:{_LITERAL}|{_CLASS}|\))(?:{_REPEAT})?)|\((?:\?:)
 
 
 def masking(constraint: Constraint) -> tuple[Constraint, dict[str, Any]]:
-    """Return the first part of a constraint that a server has a word for, and that word.
+    """Return the first part of a constraint that ``structured_outputs`` can express, and the field's value for it.
 
     Raises
     ------
     UsageError
-        If there is none; says what would do.
+        If there is none; names the supported constraints.
     """
     for part in _conjuncts(constraint):
-        found = _in_words(part)
-        if found is not None:
-            return part, found
+        field = _in_words(part)
+        if field is not None:
+            return part, field
     raise UsageError(
-        "over an endpoint Masked() needs a part of the constraint that vLLM's structured_outputs can say: a JSONSchema "
-        "of the whole text, a Regex with match='fullmatch' of letters, classes, groups and repetitions, or a Grammar "
-        "without % lines, aliases and ?rules; leave Masked() out"
+        "over an endpoint, Masked() requires a part of the constraint that vLLM's structured_outputs supports: a "
+        "JSONSchema of the whole text, a Regex with match='fullmatch' of letters, classes, groups and repetitions, or "
+        "a Grammar without % lines, aliases and ?rules; use one, or leave Masked() out"
     )
 
 
@@ -65,5 +66,5 @@ def _in_words(part: Constraint) -> dict[str, Any] | None:
 
 
 def _plain_lark(grammar: str) -> bool:
-    """Whether a grammar has nothing but rules and terminals, which servers read alike."""
+    """Return whether a grammar contains only rules and terminals, which all servers interpret alike."""
     return not re.search(r"^\s*[%?!]|->|\bfrom\b", grammar, re.MULTILINE)

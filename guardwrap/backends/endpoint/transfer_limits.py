@@ -1,4 +1,4 @@
-"""How much of an answer is read: whatever a server sends, this process does not run out of memory or patience."""
+"""Limits on the size and duration of a server's answers, so that none can exhaust memory or block forever."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 __all__ = ["CONNECT", "http_client", "patience"]
 
 CONNECT = 10.0
-"""Seconds for a connection, at most."""
+"""Maximum time in seconds to connect."""
 
 _ANSWER = 64 * 2**20
-"""Bytes of an answer that is no stream, at most: log-probabilities of a long prompt take some."""
+"""Maximum size in bytes of an answer that is not streamed. Log-probabilities of a long prompt may take megabytes."""
 
 _EVENT = 16 * 2**20
-"""Bytes between two events of a stream, at most: the first one may hold the tokens of a long prompt."""
+"""Maximum size in bytes of an event of a stream. The first one may contain the tokens of a long prompt."""
 
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
-"""What ends an event."""
+"""The possible ends of an event."""
 
 
 def http_client(openai: Any, where: str) -> Any:
-    """Make the HTTP client of a line: it follows no redirect, and reads no more of an answer than one can have.
+    """Create the HTTP client for a server, which limits the size of answers and does not follow redirects.
 
-    A redirect would take the prompt along, to a host that nobody has named. Compressed answers are not asked for, and
-    refused, as a few bytes of them may be as large as memory.
+    A redirect would send the prompt to a host that the user did not name. Compressed answers are rejected, and not
+    requested, because a few bytes may decompress to more than fits into memory.
     """
-    # httpx or its successor: whichever the client is built on.
+    # The HTTP library that the client is built on: httpx or its successor.
     base = openai.DefaultAsyncHttpxClient.__mro__[1]
     library: Any = importlib.import_module(base.__module__.partition(".")[0])
 
-    class Measured(library.AsyncByteStream):  # type: ignore[misc]  # the library is known only now
+    class Measured(library.AsyncByteStream):  # type: ignore[misc]  # the library is only known at run time
         def __init__(self, stream: Any, events: bool) -> None:
             self._stream, self._events = stream, events
 
@@ -49,7 +49,7 @@ def http_client(openai: Any, where: str) -> Any:
 
     async def measure(response: Any) -> None:
         if response.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
-            raise EndpointError(f"{where} compresses its answers, which was not asked for; turn that off")
+            raise EndpointError(f"{where} compresses its answers, which was not requested; turn that off")
         events = response.is_success and "text/event-stream" in response.headers.get("content-type", "")
         response.stream = Measured(response.stream, events)
 
@@ -59,7 +59,7 @@ def http_client(openai: Any, where: str) -> Any:
 
 
 async def _measured(stream: AsyncIterator[bytes], where: str, events: bool) -> AsyncIterator[bytes]:
-    """Hand on the pieces of an answer, and raise EndpointError where it, or one event of a stream, is too large."""
+    """Yield the pieces of an answer, and raise EndpointError if it, or one event of a stream, is too large."""
     size, last = 0, b""
     async for piece in stream:
         size += len(piece)
@@ -69,13 +69,13 @@ async def _measured(stream: AsyncIterator[bytes], where: str, events: bool) -> A
             size = len(seen) - end if end >= 0 else size
             last = seen[-3:]
         if size > (_EVENT if events else _ANSWER):
-            raise EndpointError(f"{where} sends more in one piece than any answer has; is base_url right?")
+            raise EndpointError(f"{where} sends an answer that is too large to be valid; check base_url")
         yield piece
 
 
 def patience(endpoint: Endpoint, clock: Callable[[float], Any] = asyncio.timeout) -> Any:
-    """Return a context that raises TimeoutError when a request without a stream has not been answered in time.
+    """Return a context that raises TimeoutError if its body, a request without a stream, takes too long.
 
-    The client's own limit is on silence: a byte now and then would keep it waiting for ever.
+    The client's own timeout applies to each pause, so a byte now and then would keep it waiting forever.
     """
     return clock(endpoint.timeout + CONNECT)

@@ -1,1 +1,1 @@
-"""Our own decoding loop over a transformers model: what ends makes room, and the next attempt takes it at once."""
+"""Our decoding loop for transformers models, in which the next attempt at once takes the place of one that ends."""

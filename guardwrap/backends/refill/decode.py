@@ -1,4 +1,4 @@
-"""The decoding loop: attempts of any prompts side by side, one model call a token."""
+"""The decoding loop: concurrent attempts of any prompts, with one model call per token."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ __all__ = ["RefillBackend", "prefix_of"]
 
 
 class RefillBackend:
-    """Draws attempts side by side.
+    """Draws attempts concurrently.
 
-    What was computed is not computed again: an attempt first walks along what is known of its request's texts (see
-    ``known``), and gets a row where that ends. Of attempts with the same tokens one computes what comes next, and the
-    others wait for it.
+    An attempt first draws tokens from cached distributions (see ``prefix_cache``), and gets a row in the batch only
+    when the next one is not cached. Of attempts with the same tokens, one computes the distribution of the next token,
+    and the others wait for it.
 
     Parameters
     ----------
     make_rows
-        Makes empty rows, where attempts keep their states.
+        Creates an empty batch, whose rows keep the states of attempts.
     size
-        How many at once, at most. Halved when memory runs out: what was running begins again, and as its randomness
-        is its own it draws the same tokens.
+        Maximum number of concurrent attempts. It is halved when memory runs out: running attempts then restart, and
+        draw the same tokens, because their random numbers do not depend on the batch.
 
     Attributes
     ----------
     row_steps : int
-        Rows × model calls so far, prefills not counted.
+        Number of rows, summed over all model calls except prefills.
     """
 
     can = Capabilities()
@@ -44,51 +44,51 @@ class RefillBackend:
         self._make_rows = make_rows
         self._rows = make_rows()
         self._size = size
-        self._again: list[Launch] = []  # to begin again, after memory ran out
-        self._running: list[AttemptState] = []  # one a row
-        self._waiting: list[AttemptState] = []  # for a row that stands where they stand
+        self._again: list[Launch] = []  # attempts to restart after memory ran out
+        self._running: list[AttemptState] = []  # one per row, in order
+        self._waiting: list[AttemptState] = []  # each waits for a row with the same tokens
         self._tree = PrefixTree()
-        self._tokens = torch.empty(0)  # the newest of each running attempt
+        self._tokens = torch.empty(0)  # the newest token of each running attempt
         self.row_steps = 0
 
     @property
     def mode(self) -> str:
-        """How rows keep their states; see ``rows``."""
+        """The name of the way in which rows keep their states; see ``row_states``."""
         return self._rows.name
 
     @property
     def room(self) -> int:
-        """How many attempts can be launched now."""
+        """Number of attempts that can be launched now."""
         free = self._size - self.running
         return max(0, free) if self._rows.refills or not self._running else 0
 
     @property
     def running(self) -> int:
-        """How many attempts are on their way."""
+        """Number of attempts in flight."""
         return len(self._running) + len(self._waiting) + len(self._again)
 
     def lengths(self) -> dict[Hashable, list[int]]:
-        """How many tokens the attempts on their way have, by request."""
-        found: dict[Hashable, list[int]] = {}
+        """Return the number of tokens of each attempt in flight, by request."""
+        lengths: dict[Hashable, list[int]] = {}
         for attempt in (*self._running, *self._waiting):
-            found.setdefault(attempt.launch.request, []).append(len(attempt.token_ids))
+            lengths.setdefault(attempt.launch.request, []).append(len(attempt.token_ids))
         for launch in self._again:
-            found.setdefault(launch.request, []).append(0)
-        return found
+            lengths.setdefault(launch.request, []).append(0)
+        return lengths
 
     @torch.no_grad()
     def launch(self, launches: Sequence[Launch]) -> list[AttemptState]:
-        """Draw the first tokens of new attempts.
+        """Start new attempts, and draw their first tokens.
 
         Parameters
         ----------
         launches
-            At most ``room`` of them, of any requests.
+            The attempts to start, at most ``room``, of any requests.
 
         Returns
         -------
-        list of Decoded
-            Those that ended with them.
+        list of AttemptState
+            The attempts that already ended.
         """
         with self._emptied_by_errors():
             return self._begin([self._begun(launch) for launch in launches])
@@ -121,7 +121,7 @@ class RefillBackend:
         return ended + self._begin(waiting) if waiting else ended
 
     def cancel(self, unneeded: Callable[[Launch], bool]) -> list[AttemptState]:
-        """Stop the running attempts that are not needed any more and return them."""
+        """Stop attempts that are no longer needed, and return those that had started."""
         self._again = [launch for launch in self._again if not unneeded(launch)]
         for attempt in (*self._running, *self._waiting):
             if unneeded(attempt.launch):
@@ -134,10 +134,13 @@ class RefillBackend:
     def narrow(
         self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]
     ) -> WithoutDeadPrefixes | None:
-        """See Backend. Attempts that cannot begin in mid-text, or whose laws may change, are drawn one by one."""
+        """Return the distribution without attempts known to be rejected; see Backend.
+
+        None if rows cannot start in the middle of a text, or if the law may change between attempts.
+        """
         if not self._rows.shares or not launch.law.is_stateless:
             return None
-        rows = self._make_rows()  # of their own: the same figures, whatever else is under way
+        rows = self._make_rows()  # a separate batch, so that results do not depend on the attempts in flight
         computed = 0
 
         def law_after(prefix: Ids) -> Candidates:
@@ -163,7 +166,7 @@ class RefillBackend:
         return attempt
 
     def _begin(self, attempts: Sequence[AttemptState]) -> list[AttemptState]:
-        """Let attempts go as far as is known; return those that ended. The others get a row, or wait for one."""
+        """Draw from cached distributions, then give each attempt a row or let it wait; return attempts that ended."""
         ended: list[AttemptState] = []
         while attempts:
             alive = self._walked(attempts, ended)
@@ -181,7 +184,7 @@ class RefillBackend:
             first = len(self._running)
             tokens = draw_tokens(logits, new)
             ended += [attempt for attempt in new if attempt.status != "running"]
-            # Where rows can begin anywhere, these may be on known ground again.
+            # The distributions of the following tokens may be cached. If rows can start anywhere, use these first.
             attempts = [each for each in new if each.status == "running" and each.place and self._rows.shares]
             again = {id(each) for each in attempts}
             seated = [row for row, each in enumerate(new, first) if each.status == "running" and id(each) not in again]
@@ -189,20 +192,20 @@ class RefillBackend:
         return ended
 
     def _walked(self, attempts: Sequence[AttemptState], ended: list[AttemptState]) -> list[AttemptState]:
-        """Let attempts draw tokens whose laws are known; return those that are not over."""
+        """Let attempts draw tokens whose distributions are cached; return the attempts that did not end."""
         alive = []
         for attempt in attempts:
             walk_known(attempt)
             if attempt.status != "running":
                 ended.append(attempt)
             elif attempt.token_ids and not self._rows.shares:
-                alive.append(self._begun(attempt.launch))  # its row begins with its prompt all the same
+                alive.append(self._begun(attempt.launch))  # restarts: its row can only start with its prompt
             else:
                 alive.append(attempt)
         return alive
 
     def _join(self, attempt: AttemptState) -> None:
-        """Give a row to an attempt whose newest token is to be computed, unless one with the same tokens has one."""
+        """Give an attempt a row to run the model on its newest token, or let it wait for one with the same tokens."""
         place = attempt.place
         if place is not None and place.law is None and any(other.place is place for other in self._running):
             self._waiting.append(attempt)
@@ -213,7 +216,7 @@ class RefillBackend:
         self._tokens = torch.cat([self._tokens, newest.to(self._tokens.dtype)])
 
     def _seat(self, attempts: Sequence[AttemptState], tokens: torch.Tensor, rows: Sequence[int]) -> None:
-        """Keep these rows only."""
+        """Keep only these rows of the batch, with their attempts and newest tokens."""
         order = self._rows.keep(rows) if len(rows) < len(attempts) else list(rows)
         self._running = [attempts[row] for row in order]
         self._tokens = tokens[torch.tensor(order, dtype=torch.long, device=tokens.device)]
@@ -226,19 +229,19 @@ class RefillBackend:
         return ended
 
     def _memorable(self) -> dict[int, Ids]:
-        """Rows that stand where others may begin."""
+        """Return the tokens of each row whose states are to be kept, because other rows may start there."""
         if not self._rows.shares:
             return {}
         return {row: prefix_of(each) for row, each in enumerate(self._running) if each.place is not None}
 
     def _seat_orphans(self) -> None:
-        """Give a row to those that wait for one that is gone: its attempt was stopped."""
+        """Give rows to waiting attempts for which no row computes the next token, because that attempt was stopped."""
         waiting, self._waiting = self._waiting, []
         for attempt in waiting:
             self._join(attempt)
 
     def _halve(self, attempts: Sequence[AttemptState], error: torch.OutOfMemoryError) -> None:
-        """Go on with half as many at once; those on their way begin again, and so do these, seated already or not."""
+        """Halve the number of concurrent attempts, and restart these and all that have or wait for a row."""
         self._size = halved(self._size, error)
         begun = {id(each.launch): each.launch for each in (*self._running, *self._waiting, *attempts)}.values()
         self._again = sorted([*begun, *self._again], key=lambda launch: (launch.prompt, launch.attempt))
@@ -250,7 +253,7 @@ class RefillBackend:
 
     @contextmanager
     def _emptied_by_errors(self) -> Iterator[None]:
-        """After an error rows may be half written: nothing is left of them."""
+        """Return a context that drops all attempts after an error, because rows may be partially written."""
         try:
             yield
         except BaseException:
@@ -260,5 +263,5 @@ class RefillBackend:
 
 
 def prefix_of(attempt: AttemptState) -> Ids:
-    """Return prompt and tokens so far."""
+    """Return the tokens of the prompt and the new tokens so far."""
     return (*attempt.launch.law.ids, *attempt.token_ids)

@@ -1,4 +1,4 @@
-"""Which way of keeping rows gives a model's own logits: tried on the model at hand."""
+"""Selection of the fastest way to keep rows that reproduces a model's logits, by testing the model."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ __all__ = ["SLOWER", "as_tried", "select_rows", "slower_because"]
 logger = logging.getLogger("guardwrap")
 
 SLOWER = {"evict-only": 1.5, "plain": 10.0}
-"""How many times the CPU seconds of ``"refill"`` each mode takes, at least.
+"""Lower bounds on the CPU seconds of each mode, relative to ``"refill"``.
 
-With the constraint "no comma" on the embedded model, in times of the speed of a retry loop over ``generate``: 3.9 in
-``"evict-only"`` against 6.0, both without early ends; 0.3 in ``"plain"`` against 3 to 22. ``"plain"`` takes more the
-longer prompts and texts are. ``python benchmarks/comma.py --modes`` measures all three.
+Measured with the constraint "no comma" on the embedded model, as the speed relative to a retry loop over ``generate``:
+3.9 in ``"evict-only"`` and 6.0 in ``"refill"``, both without early aborts; 0.3 in ``"plain"`` and 3 to 22 in
+``"refill"``. ``"plain"`` gets slower the longer prompts and texts are. ``python benchmarks/comma.py --modes`` measures
+all three.
 """
 
 
 @torch.no_grad()
 def select_rows(model: Any) -> type[Rows]:
-    """Find the fastest way to keep rows that gives this model's own logits.
+    """Return the fastest class of rows that reproduces this model's logits.
 
-    Each is tried with prompts of different lengths, rows that leave, and rows that come later, against computing every
-    text from its beginning; a model of half precision is tried in float32, see ``float32``.
+    Each class is tested with prompts of different lengths, rows that end, and rows that join later. Its logits are
+    compared with those of every text computed from its start. Half-precision models are tested in float32; see
+    ``float32``.
 
     Parameters
     ----------
@@ -48,72 +50,72 @@ def select_rows(model: Any) -> type[Rows]:
     Returns
     -------
     type
-        Slots, Wave or Plain; called with the model it makes empty rows. What was found is remembered as long as the
-        model lives.
+        Slots, Wave or Plain, which create an empty batch when called with the model. The result is cached for the
+        lifetime of the model.
     """
-    found = _chosen.setdefault(model, {})
+    results = _chosen.setdefault(model, {})
     key = (model.dtype, str(model.device))
-    if key not in found:
-        found[key] = kind, reason = _tested(model)
+    if key not in results:
+        results[key] = kind, reason = _tested(model)
         if reason is not None:
             words = (
-                "%s is drawn in the slower mode %r, which takes %g times as long or more: %s (see `guardwrap doctor`)"
+                "%s is drawn in the slower mode %r, which takes at least %g times as long: %s (see `guardwrap doctor`)"
             )
             logger.warning(words, type(model).__name__, kind.name, SLOWER[kind.name], reason)
-    return found[key][0]
+    return results[key][0]
 
 
 def as_tried(model: Any, like: Any) -> Any:
-    """Return a model that has the modules of another one, with other numbers: what is found of one holds for both."""
+    """Return ``model``, after noting that test results hold for it and ``like``, which differ only in weights."""
     _chosen[model] = _chosen.setdefault(like, {})
     return model
 
 
 def slower_because(model: Any) -> str | None:
-    """Why ``select_rows`` did not take the fastest way, for reports; None where it did."""
-    found = _chosen.get(model, {}).get((model.dtype, str(model.device)))
-    if found is None or found[1] is None:
+    """Return a sentence for reports on why ``select_rows`` did not choose the fastest mode; None if it did."""
+    result = _chosen.get(model, {}).get((model.dtype, str(model.device)))
+    if result is None or result[1] is None:
         return None
-    return f"drawn in the slower mode {found[0].name!r}: {found[1]}"
+    return f"drawn in the slower mode {result[0].name!r}: {result[1]}"
 
 
 _chosen: WeakKeyDictionary[Any, dict[Any, tuple[type[Rows], str | None]]] = WeakKeyDictionary()
 
 
 def _tested(model: Any) -> tuple[type[Rows], str | None]:
-    """Return the fastest way that is right, and why no faster one is."""
+    """Return the fastest class that reproduces the model's logits, and why no faster class does, or None."""
     _require_generate(model)
     if frequencies := _rope_types(model.config.get_text_config()) & {"dynamic", "longrope"}:
         return Plain, f"with {frequencies.pop()} rotary embeddings, the longest row of a batch changes all others"
     if not taken_by(model) & set(CACHE_NAMES):
-        return Plain, f"its forward takes no cache that is known here ({', '.join(CACHE_NAMES)})"
+        return Plain, f"its forward does not accept a supported cache ({', '.join(CACHE_NAMES)})"
     reasons = []
     kinds: tuple[type[Slots] | type[Wave], ...] = (Slots, Wave)
     for kind in kinds:
         try:
             error, tolerance = _measured(model, partial(_difference, kind, model))
-        except torch.OutOfMemoryError as reason:  # which says nothing about the model, so nothing is remembered
-            way_out = "free some, or load it in half precision"
-            raise ModelError(f"out of memory when the model was first tried; {way_out}") from reason
-        except Exception as reason:  # whatever an architecture does with a cache it does not know
+        except torch.OutOfMemoryError as reason:  # not a property of the model, so the result must not be cached
+            way_out = "free some memory, or load the model in half precision"
+            raise ModelError(f"out of memory while testing the model; {way_out}") from reason
+        except Exception as reason:  # an architecture may raise anything for a cache that it does not support
             logger.debug("%s does not work with %s", kind.name, type(model).__name__, exc_info=reason)
             reasons.append(f"{kind.name!r} raised {type(reason).__name__}")
             continue
         if error < tolerance:
             return kind, "; ".join(reasons) or None
         reasons.append(
-            f"with {kind.name!r} its logits differ by {error:.2g} of their spread, more than {tolerance:.2g}"
+            f"with {kind.name!r} its logits differ by {error:.2g} standard deviations, more than {tolerance:.2g}"
         )
     return Plain, "; ".join(reasons)
 
 
 def _measured(model: Any, difference: Callable[[], float]) -> tuple[float, float]:
-    """Return a difference of logits, as ``_apart`` gives it, and how much of it may be rounding.
+    """Return a difference of logits (see ``_apart``), and the largest difference that may be due to rounding.
 
-    Misplaced states, a mask that hides too little or too much make a difference of 0.2 or more on SmolLM2. Rounding
-    makes one of 1e-5 in float32 and of up to 0.13 in bfloat16, depending on the processor: so half precision is
-    computed in float32. Where that is not possible (kernels that take nothing else; quantised weights, which round as
-    much in float32), what may be rounding is judged by the model's own cache on one text.
+    Misplaced states, or a mask that hides too little or too much, cause a difference of 0.2 or more on SmolLM2.
+    Rounding causes 1e-5 in float32 and up to 0.13 in bfloat16, depending on the processor, so half-precision models are
+    computed in float32. If that is not possible (kernels for half precision only; quantized weights, which round as
+    much in float32), the rounding is estimated with the model's own cache on one text.
     """
     half = any(tensor.dtype in HALF for tensor in (*model.parameters(), *model.buffers()))
     if not is_quantised(model):
@@ -131,12 +133,12 @@ def _measured(model: Any, difference: Callable[[], float]) -> tuple[float, float
 
 
 def _tolerance(model: Any, least: float, most: float) -> float:
-    """Twice the rounding, within bounds: a cache of the model's own that is wrong must not excuse one of ours."""
+    """Return twice the rounding, within bounds, so that errors of the model's own cache do not hide errors of ours."""
     return min(max(2 * _rounding(model), least), most)
 
 
 def _rounding(model: Any) -> float:
-    """How far the model's logits of one text, token by token from its own cache, are from those of the whole text."""
+    """Return the difference between logits of one text token by token, with the model's own cache, and all at once."""
     ids = torch.randint(
         model.config.get_text_config().vocab_size, (1, 8), generator=torch.Generator().manual_seed(1)
     ).to(model.device)
@@ -151,24 +153,24 @@ def _rounding(model: Any) -> float:
             worst = max(worst, _apart(logits, whole))
     except torch.OutOfMemoryError:
         raise
-    except Exception:  # no cache that the library can fill: then there is none of ours either
+    except Exception:  # the library's cache does not work with the model, so ours will not either
         return 0.0
     return worst
 
 
 def _rope_types(config: Any) -> set[str]:
-    """Kinds of rotary embedding, of the model or of its layer types."""
-    found: set[str] = set()
+    """Return the types of rotary embeddings, of the model or of its layer types."""
+    types: set[str] = set()
     stack = [getattr(config, "rope_parameters", None) or {}]
     while stack:
         parameters = stack.pop()
-        found.add(str(parameters.get("rope_type")))
+        types.add(str(parameters.get("rope_type")))
         stack += [value for value in parameters.values() if isinstance(value, dict)]
-    return found
+    return types
 
 
 def _require_generate(model: Any) -> None:
-    """Refuse models whose generate does more than feed them tokens, such as appending a mask.
+    """Reject models whose ``generate`` passes them other inputs than the tokens, such as an appended mask token.
 
     Raises
     ------
@@ -180,12 +182,13 @@ def _require_generate(model: Any) -> None:
     difference, tolerance = _measured(model, partial(_generate_apart, model, ids))
     if difference > tolerance:
         raise ModelError(
-            f"{type(model).__name__} is not supported: its generate feeds it other inputs than the text's tokens"
+            f"{type(model).__name__} is not supported, because its generate passes it other inputs than the text's "
+            "tokens; use another model"
         )
 
 
 def _generate_apart(model: Any, ids: torch.Tensor) -> float:
-    """How far the logits of ``model.generate`` are from those of the model called on the same tokens."""
+    """Return the difference between the logits of ``model.generate`` and of the model called on the same tokens."""
     config = GenerationConfig(
         max_new_tokens=3,
         do_sample=False,
@@ -196,22 +199,22 @@ def _generate_apart(model: Any, ids: torch.Tensor) -> float:
         return_dict_in_generate=True,
     )
     with without_stop_strings(model.generation_config), filtered_warnings("ignore"):
-        # about settings of the model's own that a greedy trial does not use
-        made = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
+        # the warnings are about the model's generation settings that greedy search does not use
+        generated = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
     before = ids.shape[1] - 1
-    reference = anew(model, made.sequences[:, :-1])[:, before:]
-    steps = zip(made.logits, reference.unbind(1), strict=True)
+    reference = anew(model, generated.sequences[:, :-1])[:, before:]
+    steps = zip(generated.logits, reference.unbind(1), strict=True)
     return max(_apart(logits.float(), whole) for logits, whole in steps)
 
 
 def _apart(logits: torch.Tensor, reference: torch.Tensor) -> float:
-    """Root mean square difference of the logits of a row, in units of their spread; of the row where it is largest."""
+    """Return the largest root mean square difference of a row's logits, in standard deviations of the logits."""
     spread = reference.std(-1).mean().clamp(min=1e-6)
     return float(((logits - reference).square().mean(-1).sqrt().amax() / spread).item())
 
 
 def _difference(kind: type[Rows], model: Any) -> float:
-    """Run rows of this kind through changes; how far their logits ever are from those of the same texts anew."""
+    """Return the largest difference between logits of rows that join and leave, and of the same texts computed anew."""
     rows = kind(model)
     chance = torch.Generator().manual_seed(0)
     size = model.config.get_text_config().vocab_size
@@ -221,7 +224,7 @@ def _difference(kind: type[Rows], model: Any) -> float:
 
     seen: list[tuple[list[Ids], torch.Tensor]] = []
     texts: list[Ids] = []
-    prompts: list[int] = []  # how many ids of each text are its prompt
+    prompts: list[int] = []  # length of the prompt of each text
     script: list[Any] = ["add", 1, 1, [0, 2], 1, "join", "add", 1, [1, 3], 1, 1]
     if not rows.refills:
         script = ["add", 1, 1, [0, 2], 1, 1]
@@ -230,12 +233,12 @@ def _difference(kind: type[Rows], model: Any) -> float:
             order = rows.keep(action)
             texts, prompts = [texts[row] for row in order], [prompts[row] for row in order]
         elif action == "join" and rows.shares:
-            # Where another row has been, and further on than any has been.
+            # Start a row at a prefix that another row has reached, and at a longer one that none has reached.
             for new in (texts[-1], (*texts[-1], *tokens(2))):
                 rows.join(new, prompts[-1])
                 texts, prompts = [*texts, new], [*prompts, prompts[-1]]
         elif action == "add":
-            # Prompts of different lengths, one of them twice.
+            # Add prompts of different lengths, and one of them twice.
             these = [tokens(5), tokens(3)]
             these += these[:1]
             seen.append((these, rows.add(these)))
@@ -247,15 +250,15 @@ def _difference(kind: type[Rows], model: Any) -> float:
             seen.append((texts, rows.forward(step, dict(enumerate(texts)) if rows.shares else None)))
     right = _logits_after(model, {text for each, _ in seen for text in each})
     apart = [_apart(logits, torch.stack([right[text] for text in each])) for each, logits in seen]
-    return torch.tensor(apart).amax().item()  # NaN if one is, which max() may overlook
+    return torch.tensor(apart).amax().item()  # NaN if one is NaN, unlike max()
 
 
 def _logits_after(model: Any, texts: set[Ids]) -> dict[Ids, torch.Tensor]:
-    """Compute the logits after each text. A text that another one begins with needs no run of its own."""
+    """Compute the logits after each text. Texts that are prefixes of others are computed together with these."""
     longest = [text for text in texts if not any(text == other[: len(text)] for other in texts - {text})]
-    found: dict[Ids, torch.Tensor] = {}
+    results: dict[Ids, torch.Tensor] = {}
     for length in {len(text) for text in longest}:
         these = [text for text in longest if len(text) == length]
         for text, logits in zip(these, anew(model, torch.tensor(these, device=model.device)), strict=True):
-            found |= {text[: place + 1]: logits[place] for place in range(length)}
-    return found
+            results |= {text[: place + 1]: logits[place] for place in range(length)}
+    return results

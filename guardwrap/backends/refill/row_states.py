@@ -1,8 +1,8 @@
-"""Rows of a batch: where attempts of any prompts keep their attention states between tokens.
+"""Rows of a batch, which keep the attention states of attempts of any prompts between tokens.
 
-Three ways to do it, with one interface: ``slots.Slots`` takes new rows at any time, ``Wave`` only when it is empty, and
-``Plain`` keeps nothing and computes every token from the whole text. All give the same logits; ``selftest.select_rows``
-finds the fastest one that does so for the model at hand.
+There are three classes with one interface: ``slots.Slots`` accepts new rows at any time, ``Wave`` only when it is
+empty, and ``Plain`` keeps no states and computes every token from the whole text. They should all give the same logits;
+``mode_selection.select_rows`` tests which do for a given model, and selects the fastest of these.
 """
 
 from __future__ import annotations
@@ -27,42 +27,43 @@ class Rows(Protocol):
     Attributes
     ----------
     name : str
-        What reports call it.
+        The name of the mode in reports.
     refills : bool
-        Whether rows can be added while others run.
+        Whether rows can be added while others are in use.
     """
 
     name: str
     refills: bool
 
     def __init__(self, model: Any) -> None:
-        """Make empty rows of a model."""
+        """Create an empty batch for a model."""
 
     @property
     def shares(self) -> bool:
-        """Whether rows can begin where others have been: ``remember`` is heeded."""
+        """Whether rows can start at prefixes that other rows have reached, so that ``remember`` has an effect."""
 
     def add(self, prompts: Sequence[Ids]) -> torch.Tensor:
-        """Append a row for each prompt; logits of the next token, ``[prompts, vocabulary]``."""
+        """Append a row for each prompt; return logits of the next token, ``[prompts, vocabulary]``."""
 
     def join(self, prefix: Ids, prompt: int) -> int:
-        """Append a row that begins with more than a prompt, which is so many of its ids; only where ``shares``.
+        """Append a row that starts with ``prefix``, of which the first ``prompt`` ids are the prompt.
 
-        Returns how many tokens the model had to be run for. That of prompts is not counted.
+        Requires ``shares``. Returns the number of tokens for which the model was run, without those of prompts.
         """
 
     def keep(self, rows: Sequence[int]) -> list[int]:
-        """Drop all rows but these, given in ascending order; returns the old numbers of the rows as they now stand."""
+        """Drop all rows except these, which are in ascending order; return their old numbers in their new order."""
 
     def forward(self, tokens: torch.Tensor, remember: Mapping[int, Ids] | None = None) -> torch.Tensor:
-        """Append a token to each row (``[rows]``); logits of the next one, ``[rows, vocabulary]``, float32.
+        """Append a token to each row (``[rows]``); return logits of the next one, ``[rows, vocabulary]``, float32.
 
-        ``remember`` gives rows that others may begin from, with all their ids, the new token included.
+        ``remember`` has the rows whose states to keep for other rows to start from, with all their ids, including the
+        new token.
         """
 
 
 def taken_by(model: Any) -> frozenset[str]:
-    """Names of the arguments of a model's ``forward``; under an adapter, of the model below it."""
+    """Return the names of the arguments of a model's ``forward``; with an adapter, of the model below it."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     return _parameters(type(base).forward)
 
@@ -75,12 +76,12 @@ def _parameters(forward: Callable[..., Any]) -> frozenset[str]:
 def run_model(
     model: Any, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, past: Cache | None
 ) -> torch.Tensor:
-    """Run the model; logits of the last position, ``[rows, vocabulary]``, float32."""
+    """Run the model; return logits of the last position, ``[rows, vocabulary]``, float32."""
     return _run(model, ids, mask, positions, past, 1)[:, -1]
 
 
 def anew(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Run the model on whole texts of one length; logits after each token, ``[rows, tokens, vocabulary]``, float32."""
+    """Run the model on texts of one length without a cache; return logits, ``[rows, tokens, vocabulary]``, float32."""
     mask = torch.ones_like(ids)
     return _run(model, ids, mask, mask.cumsum(-1) - 1, None, ids.shape[1])
 
@@ -88,28 +89,28 @@ def anew(model: Any, ids: torch.Tensor) -> torch.Tensor:
 def _run(
     model: Any, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, past: Cache | None, kept: int
 ) -> torch.Tensor:
-    known = taken_by(model)
+    accepted = taken_by(model)
     extra = {"position_ids": positions, "logits_to_keep": kept, "attention_mask": mask}
     extra |= dict.fromkeys(CACHE_NAMES, past)
     output = model(
         input_ids=ids,
         use_cache=past is not None,
         return_dict=True,
-        **{name: value for name, value in extra.items() if name in known and value is not None},
+        **{name: value for name, value in extra.items() if name in accepted and value is not None},
     )
     logits: torch.Tensor = output.logits[:, -kept:].float()
     return logits
 
 
 def fresh_cache(model: Any) -> DynamicCache:
-    """Return an empty cache of the library's for a model."""
+    """Return an empty cache of the library's class for a model."""
     return DynamicCache(config=model.config.get_text_config(decoder=True))
 
 
 class Plain:
-    """No cache: each token is computed from the whole text, rows of equal length together.
+    """Rows without a cache: each token is computed from the whole text, for rows of equal length together.
 
-    Slow, and right for every causal model.
+    This is slow, and correct for every causal model.
     """
 
     name = "plain"
@@ -154,7 +155,7 @@ class Plain:
 
 
 class Wave:
-    """The library's own cache: rows begin together, prompts padded on the left, and leave one by one."""
+    """Rows in the library's own cache: they start together, with prompts padded on the left, and end one by one."""
 
     name = "evict-only"
     refills = False

@@ -1,4 +1,4 @@
-"""Rows in slots: what ends makes room, and the next attempt takes it at once."""
+"""Rows in slots: the next attempt at once takes the slot of one that ends."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["Slots"]
 
 
 LEAST, MOST = 256, 4096
-"""Tokens whose states are kept, however large and however small they are."""
+"""Minimum and maximum number of tokens whose states are kept, whatever their size."""
 
 
 class _Columns:
-    """Which columns of the rectangles are live; one object for all layers.
+    """The range of columns in use, ``first`` to ``end - 1``, shared by all layers.
 
-    Rows are aligned on the right: every row's newest state stands in column ``end - 1``, and its oldest in its own
-    ``start``. All rows write column ``end`` next.
+    Rows are aligned on the right: every row has its newest state in column ``end - 1``, and its oldest in a column of
+    its own, its start. All rows write column ``end`` next.
     """
 
     def __init__(self) -> None:
@@ -43,12 +43,12 @@ class _Columns:
 
 
 class _SlotLayer(DynamicLayer):
-    """Keys and values of all rows in one rectangle, written in place: no copy of everything at each token."""
+    """Keys and values of all rows in one preallocated tensor, written in place, so that a token copies nothing."""
 
     def __init__(self, columns: _Columns, keys: torch.Tensor, values: torch.Tensor) -> None:
         super().__init__()
         self.columns = columns
-        # Zeros, not uninitialised memory: a masked column weighs 0, and 0 times NaN is NaN.
+        # Zeros and not uninitialized memory: masked columns are multiplied by 0, and 0 times NaN is NaN.
         self.keys = keys.new_zeros(0, keys.shape[1], 0, keys.shape[3])
         self.values = values.new_zeros(0, values.shape[1], 0, values.shape[3])
         self.dtype, self.device = keys.dtype, keys.device
@@ -67,7 +67,7 @@ class _SlotLayer(DynamicLayer):
         return self.keys[: c.rows, :, live], self.values[: c.rows, :, live]
 
     def lay_out(self, rows: int, columns: int, end: int) -> None:
-        """Move what is live into a rectangle of this size, so that it ends at column ``end``."""
+        """Move the columns in use into a tensor of ``rows`` by ``columns``, so that they end before column ``end``."""
         c = self.columns
         for name in ("keys", "values"):
             old = getattr(self, name)
@@ -77,30 +77,30 @@ class _SlotLayer(DynamicLayer):
 
     def place(self, rows: Sequence[int], keys: torch.Tensor, values: torch.Tensor) -> None:
         """Write a prompt's states into new rows."""
-        # A sliding window layer has the last states of a long prompt only; its mask hides the rest.
+        # A sliding window layer has only the last states of a long prompt; its mask hides the earlier columns.
         live = slice(self.columns.end - keys.shape[2], self.columns.end)
         self.keys[rows, :, live], self.values[rows, :, live] = keys, values
 
     def column(self, rows: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copy the newest column of rows; ``[rows, heads, size]`` each."""
+        """Return a copy of the newest column of rows: keys and values, ``[rows, heads, size]`` each."""
         return self.keys[rows, :, self.columns.end], self.values[rows, :, self.columns.end]
 
     def move(self, source: Sequence[int], target: Sequence[int]) -> None:
-        """Copy rows over others."""
+        """Overwrite the rows ``target`` with the rows ``source``."""
         live = slice(self.columns.first, self.columns.end)
         self.keys[target, :, live] = self.keys[source, :, live]
         self.values[target, :, live] = self.values[source, :, live]
 
 
 class _SlotStates(LinearAttentionLayer):
-    """Convolution and recurrent states of all rows, for linear attention."""
+    """Convolution states and recurrent states of all rows, for linear attention."""
 
     def place_states(self, like: LinearAttentionLayer, count: int) -> None:
-        """Append a prompt's states as new rows."""
-        mine = kept_states(self)
+        """Append ``count`` rows with a prompt's states."""
+        states = kept_states(self)
         for place, state in kept_states(like).items():
             new = state.expand(count, *state.shape[1:])
-            put_state(self, place, torch.cat([mine[place], new]) if place in mine else new.clone())
+            put_state(self, place, torch.cat([states[place], new]) if place in states else new.clone())
         take_flags(self, like)
 
     def select_states(self, rows: Sequence[int]) -> None:
@@ -110,7 +110,7 @@ class _SlotStates(LinearAttentionLayer):
 
 
 class _SlotHybrid(_SlotStates, _SlotLayer):
-    """Both in one layer."""
+    """Both kinds of states, for layers with both kinds of attention."""
 
     def __init__(self, columns: _Columns, like: Any) -> None:
         _SlotStates.__init__(self)
@@ -118,20 +118,20 @@ class _SlotHybrid(_SlotStates, _SlotLayer):
 
 
 class Slots:
-    """Our own cache: a row that ends frees a slot, and the next attempt of any prompt takes it at once.
+    """Rows in our own cache: a row that ends frees a slot, and the next attempt of any prompt takes it at once.
 
-    A distinct prompt is computed once and copied into the rows that need it, aligned on the right; the mask hides
-    what stands to its left. Rows stay at the front of the rectangles: the last ones move into the gaps. Where other
-    rows have been, a row can begin too: their states are kept as a tree of prefixes.
+    Each distinct prompt is computed once and copied into its rows, aligned on the right; the mask hides the columns to
+    its left. Rows stay contiguous: when rows end, the last ones move into the gaps. A row can also start at a prefix
+    that another row has reached: their states are kept as a tree of prefixes.
 
     Parameters
     ----------
     model
         The model.
     prompts
-        How many prompts' states are kept for further rows.
+        Number of prompts whose states are kept for further rows.
     states
-        How much memory the states of other tokens may take, in bytes; those of ``LEAST`` tokens are kept in any case.
+        Memory for the states of other tokens, in bytes; those of ``LEAST`` tokens are kept in any case.
     """
 
     name = "refill"
@@ -143,15 +143,15 @@ class Slots:
         self._prefixes = Recent(LEAST)
         self._memory = states
         self._columns = _Columns()
-        self._size = (0, 0)  # rows and columns of the rectangles
-        self._starts: list[int] = []
-        self._stands: list[Prefix | None] = []  # where each row stands in the tree
-        self._new: list[Prefix] = []  # added, and not yet placed: many end with their first token
+        self._size = (0, 0)  # allocated rows and columns
+        self._starts: list[int] = []  # the first column of each row
+        self._stands: list[Prefix | None] = []  # the prefix of each row, if it is kept in the tree
+        self._new: list[Prefix] = []  # added but not copied into rows yet, as many end with their first token
         self._past: Cache | None = None
 
     @property
     def shares(self) -> bool:
-        """See Rows. A recurrent state, unlike a column, is overwritten by the next token."""
+        """See Rows. False for recurrent states, which the next token overwrites, and before the first prompt."""
         some = next(iter(self._prompts.values()), None)
         return some is not None and not any(isinstance(layer, LinearAttentionLayer) for layer in some.layers)
 
@@ -163,16 +163,16 @@ class Slots:
 
     def join(self, prefix: Ids, prompt: int) -> int:
         """See Rows."""
-        known = len(prefix)
-        while known > prompt and prefix[:known] not in self._prefixes:
-            known -= 1
-        found = self._prompt(prefix[:prompt]) if known == prompt else self._prefixes[prefix[:known]]
-        if known < len(prefix):
-            found = self._extended(found, prefix)
+        kept = len(prefix)
+        while kept > prompt and prefix[:kept] not in self._prefixes:
+            kept -= 1
+        start = self._prompt(prefix[:prompt]) if kept == prompt else self._prefixes[prefix[:kept]]
+        if kept < len(prefix):
+            start = self._extended(start, prefix)
         else:
             self._prefixes.take(prefix)
-        self._new.append(found)
-        return len(prefix) - known
+        self._new.append(start)
+        return len(prefix) - kept
 
     def keep(self, rows: Sequence[int]) -> list[int]:
         """See Rows."""
@@ -188,7 +188,7 @@ class Slots:
         c = self._columns
         if c.end == self._size[1]:
             live = c.end - c.first
-            # Shift to the left while that frees enough, or else grow.
+            # Shift the columns to the left if that frees a quarter or more; otherwise allocate more.
             width = self._size[1] if live < self._size[1] * 3 // 4 else _grown(live)
             self._lay_out(self._size[0], width, live)
         starts = torch.tensor(self._starts, device=tokens.device)[:, None]
@@ -199,16 +199,16 @@ class Slots:
         return logits
 
     def _remember(self, rows: Mapping[int, Ids]) -> None:
-        """Keep what the newest column adds to the prefixes at which the rows stood."""
-        known = {row: ids for row, ids in rows.items() if self._stands[row] is not None}
+        """Add the newest tokens' states to the tree, for rows whose prefix is in the tree."""
+        in_tree = {row: ids for row, ids in rows.items() if self._stands[row] is not None}
         stands: list[Prefix | None] = [None] * len(self._stands)
-        if known:
-            index = list(known)
+        if in_tree:
+            index = list(in_tree)
             layers = [
                 layer.column(index) if isinstance(layer, _SlotLayer) else None
                 for layer in (self._past.layers if self._past else ())
             ]
-            for i, (row, ids) in enumerate(known.items()):
+            for i, (row, ids) in enumerate(in_tree.items()):
                 states = [None if layer is None else (layer[0][i], layer[1][i]) for layer in layers]
                 stands[row] = self._kept(ids, Prefix(len(ids), states, self._stands[row]))
         self._stands = stands
@@ -221,35 +221,35 @@ class Slots:
         return prefix
 
     def _prompt(self, ids: Ids) -> Prefix:
-        found = self._prompts.take(ids)
-        if found is None:
+        prefix = self._prompts.take(ids)
+        if prefix is None:
             row = torch.tensor([ids], device=self._model.device)
             mask = torch.ones_like(row)
             past = fresh_cache(self._model)
             logits = run_model(self._model, row, mask, mask.cumsum(-1) - 1, past)
-            found = Prefix(len(ids), past.layers, logits=logits)
-            if (gone := self._prompts.put(ids, found)) is not None:
+            prefix = Prefix(len(ids), past.layers, logits=logits)
+            if (gone := self._prompts.put(ids, prefix)) is not None:
                 self._prefixes.drop(gone)
-        return found
+        return prefix
 
-    def _extended(self, found: Prefix, ids: Ids) -> Prefix:
-        """Compute the rest of a prefix in one pass, and keep what each of its tokens adds."""
+    def _extended(self, start: Prefix, ids: Ids) -> Prefix:
+        """Compute the tokens of ``ids`` after the prefix ``start`` in one pass, and add their states to the tree."""
         past = fresh_cache(self._model)
-        past.layers = [found.layer(number) for number in range(len(found.root.layers))]
-        rest = torch.tensor([ids[found.length :]], device=self._model.device)
+        past.layers = [start.layer(number) for number in range(len(start.root.layers))]
+        rest = torch.tensor([ids[start.length :]], device=self._model.device)
         mask = torch.ones(1, len(ids), dtype=torch.long, device=rest.device)
-        run_model(self._model, rest, mask, torch.arange(found.length, len(ids), device=rest.device)[None], past)
+        run_model(self._model, rest, mask, torch.arange(start.length, len(ids), device=rest.device)[None], past)
         if any(_holds(layer) and layer.keys.shape[2] < rest.shape[1] for layer in past.layers):
-            return Prefix(len(ids), past.layers)  # more than a sliding window keeps
-        for end in range(found.length + 1, len(ids) + 1):
+            return Prefix(len(ids), past.layers)  # a sliding window no longer has the states of all these tokens
+        for end in range(start.length + 1, len(ids) + 1):
             states = [
                 (layer.keys[0, :, end - len(ids) - 1].clone(), layer.values[0, :, end - len(ids) - 1].clone())
                 if _holds(layer)
                 else None
                 for layer in past.layers
             ]
-            found = self._kept(ids[:end], Prefix(end, states, found))
-        return found
+            start = self._kept(ids[:end], Prefix(end, states, start))
+        return start
 
     def _place_new(self) -> None:
         if not self._new:
@@ -272,11 +272,11 @@ class Slots:
             self._lay_out(*self._size, longest)
         for prefix, group in itertools.groupby(self._new, key=lambda prefix: prefix):
             count = len(list(group))
-            for number, mine in enumerate(self._past.layers):
-                if isinstance(mine, _SlotLayer):
-                    mine.place(range(c.rows, c.rows + count), *prefix.states(number))
-                if isinstance(mine, _SlotStates):
-                    mine.place_states(prefix.layers[number], count)
+            for number, layer in enumerate(self._past.layers):
+                if isinstance(layer, _SlotLayer):
+                    layer.place(range(c.rows, c.rows + count), *prefix.states(number))
+                if isinstance(layer, _SlotStates):
+                    layer.place_states(prefix.layers[number], count)
             c.rows += count
             self._starts += [c.end - prefix.length] * count
             self._stands += [prefix] * count
@@ -294,7 +294,7 @@ class Slots:
         self._size = (rows, columns)
 
     def _close_gaps(self, rows: Sequence[int]) -> list[int]:
-        """Keep these rows: the last ones move into the places of those that go."""
+        """Keep these rows, moving the last ones into free slots; return their old numbers in their new order."""
         c = self._columns
         if len(rows) == c.rows:
             return list(rows)
@@ -316,20 +316,20 @@ class Slots:
 
 
 def _grown(size: int) -> int:
-    """Return the next size of a rectangle: doubling one took 2.5 times the memory of ``generate``."""
+    """Return the next larger size to allocate. Doubling took 2.5 times the memory of ``generate``."""
     return size + size // 4 + 1
 
 
 def _holds(layer: Any) -> bool:
-    """Whether a layer of attention has keys and values: not where it takes another one's."""
+    """Return whether an attention layer has keys and values of its own, and does not share another layer's."""
     return layer.keys is not None and layer.is_initialized
 
 
 def _slot_layer(layer: Any, columns: _Columns) -> Any:
-    """Return the layer of ours that takes the place of one of the library's."""
+    """Return our layer that replaces one of the library's."""
     kind = type(layer)
     if kind in (DynamicLayer, DynamicSlidingWindowLayer):
-        # A layer that shares another's states, or has none, is never written.
+        # A layer that has no states, or shares another layer's, is never written to.
         return _SlotLayer(columns, layer.keys, layer.values) if _holds(layer) else DynamicLayer()
     if kind is DummyLayer:
         return kind()

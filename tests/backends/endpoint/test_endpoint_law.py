@@ -67,9 +67,9 @@ def test_greedy():
         (AT, {"min_p": float("nan")}, "min_p=nan: give a number of at least 0 and at most 1"),
         (AT, {"do_sample": 1}, "do_sample=1: give True or False"),
         (AT, {"stop_strings": [""]}, "stop_strings: give a string"),
-        (AT, {"do_sample": False, "num_return_sequences": 2}, "greedy search has one text"),
-        (PLAIN, {"top_k": 5}, "top_k is not of the OpenAI protocol"),
-        (PLAIN, {"min_p": 0.1}, "min_p is not of the OpenAI protocol"),
+        (AT, {"do_sample": False, "num_return_sequences": 2}, "greedy search gives only one text"),
+        (PLAIN, {"top_k": 5}, "top_k is not part of the OpenAI protocol"),
+        (PLAIN, {"min_p": 0.1}, "min_p is not part of the OpenAI protocol"),
     ],
 )
 def test_what_is_refused(at, options, says):

@@ -87,12 +87,12 @@ def test_reports_say_how_it_was_weighed(server):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"gives": ()}, "does not say which tokens its texts have (return_token_ids)"),
-        ({"gives": ("ids", "logprobs", "prompt_logprobs")}, "does not say which tokens its texts have"),
-        ({"usage": False}, "does not say which tokens its texts have"),
-        ({"gives": ("ids", "end", "prompt_logprobs")}, "gives no log-probabilities of tokens (logprobs)"),
-        ({"gives": ("ids", "end", "logprobs")}, "gives no log-probabilities of tokens (prompt_logprobs)"),
-        ({"skew": 0.5}, "draws tokens with other probabilities than those that it gives for them"),
+        ({"gives": ()}, "does not return token ids (return_token_ids)"),
+        ({"gives": ("ids", "logprobs", "prompt_logprobs")}, "does not return token ids"),
+        ({"usage": False}, "does not return token ids"),
+        ({"gives": ("ids", "end", "prompt_logprobs")}, "does not return log-probabilities (logprobs)"),
+        ({"gives": ("ids", "end", "logprobs")}, "does not return log-probabilities (prompt_logprobs)"),
+        ({"skew": 0.5}, "draws tokens with other probabilities than it reports"),
     ],
 )
 def test_servers_that_cannot_weigh(server, given, says):
@@ -110,7 +110,9 @@ def test_servers_that_cannot_weigh(server, given, says):
 def test_a_server_that_refuses_the_fields(server):
     server.refusals = [(400, {}, {"error": {"message": "Unrecognized request argument", "code": None}})]
     guarded = GuardedGenerator(endpoint(server), RULE, proposal=TELL, seed=1, sampler="qrs", batch_size=1)
-    with pytest.raises(EndpointError, match=r"does not take return_token_ids and prompt_logprobs.*sampler='rejection'"):
+    with pytest.raises(
+        EndpointError, match=r"does not support return_token_ids and prompt_logprobs.*sampler='rejection'"
+    ):
         guarded("a", **LAW)
 
 

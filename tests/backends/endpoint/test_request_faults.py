@@ -106,7 +106,7 @@ def test_a_server_that_is_not_to_be_asked_for_long_is_not_waited_for(server, wai
     server.refusals = [(429, {"Retry-After": wait}, BUSY)] * 2
     with pytest.raises(EndpointError) as error:
         drawn(endpoint(server))
-    assert re.search(r"answers HTTP 429, and is not to be asked again for \S+ s$", message(error))
+    assert re.search(r"answers HTTP 429; it asks to retry only after \S+ s$", message(error))
     assert len(server.seen) == 1
 
 
@@ -159,7 +159,7 @@ def test_a_server_that_never_answered_is_not_waited_for(server):
 def test_silence_is_a_fault(server):
     server.slow = 5.0
     with pytest.raises(
-        EndpointError, match=r"said nothing for 0\.1 s \(Endpoint\(timeout=\.\.\.\)\), 2 times in a row"
+        EndpointError, match=r"sent nothing for 0\.1 s \(Endpoint\(timeout=\.\.\.\)\), 2 times in a row"
     ):
         drawn(endpoint(server, timeout=0.1, max_retries=1))
 
@@ -168,7 +168,7 @@ def test_a_wrong_key(server):
     server.key = "another"
     with pytest.raises(EndpointError) as error:
         drawn(endpoint(server, api_key=KEY))
-    assert "refuses the key (HTTP 401); pass api_key=, or set OPENAI_API_KEY" in message(error)
+    assert "rejects the key (HTTP 401); pass api_key=, or set OPENAI_API_KEY" in message(error)
     server.key = KEY
     assert drawn(endpoint(server, api_key=KEY)).ok
 
@@ -185,7 +185,7 @@ def test_the_key_is_in_no_log(server, caplog):
     caplog.set_level(logging.DEBUG)
     server.key, server.refusals = KEY, [(503, {}, BUSY)]
     drawn(endpoint(server, api_key=KEY))
-    assert "answers HTTP 503; trying again in" in caplog.text
+    assert "answers HTTP 503; retrying in" in caplog.text
     assert KEY not in caplog.text
 
 
@@ -198,8 +198,8 @@ def test_a_wrong_model(server):
 @pytest.mark.parametrize(
     ("lacks", "prompt", "says"),
     [
-        ("/v1/completions", "a", "takes chats only; give lists of messages"),
-        ("/v1/chat/completions", [{"role": "user", "content": "a"}], "takes no chats; give strings"),
+        ("/v1/completions", "a", "accepts only chats; give lists of messages"),
+        ("/v1/chat/completions", [{"role": "user", "content": "a"}], "does not accept chats; give strings"),
     ],
 )
 def test_a_route_that_is_not_there(server, lacks, prompt, says):
@@ -207,7 +207,9 @@ def test_a_route_that_is_not_there(server, lacks, prompt, says):
     with pytest.raises(EndpointError, match=says):
         drawn(endpoint(server), prompt=[prompt])
     server.routes = ()
-    with pytest.raises(EndpointError, match=r"has no route \S+ \(HTTP 404\); base_url mostly ends in /v1"):
+    with pytest.raises(
+        EndpointError, match=r"has no route \S+ \(HTTP 404\); check base_url, which usually ends in /v1"
+    ):
         drawn(endpoint(server), prompt=[prompt])
 
 
@@ -225,7 +227,7 @@ def test_what_a_server_says_is_without_the_key(server):
     server.refusals = [(400, {}, {"error": {"message": f"no\nsuch thing for {KEY}", "code": None}})]
     with pytest.raises(EndpointError) as error:
         drawn(endpoint(server, api_key=KEY, extra=False))
-    assert message(error).endswith("refuses the request (HTTP 400: no such thing for ***)")
+    assert message(error).endswith("rejects the request (HTTP 400: no such thing for ***)")
 
 
 def test_no_part_of_the_key_is_left_where_what_a_server_says_is_cut(server):
@@ -257,7 +259,7 @@ def test_no_stream(server):
 @pytest.mark.parametrize("reason", ["abort", "tool_calls"])
 def test_a_text_that_ends_for_no_good_reason_is_broken(server, reason):
     server.ends = reason
-    with pytest.raises(EndpointError, match="ended a stream before its text was over, 2 times in a row"):
+    with pytest.raises(EndpointError, match="ended a stream before its text was complete, 2 times in a row"):
         drawn(endpoint(server, max_retries=1))
 
 

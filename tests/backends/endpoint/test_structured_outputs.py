@@ -59,7 +59,7 @@ PATTERNS = [
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_expressions_that_engines_may_read_otherwise(pattern):
-    with pytest.raises(UsageError, match="structured_outputs can say"):
+    with pytest.raises(UsageError, match="structured_outputs supports"):
         masking(Regex(pattern, match="fullmatch"))
 
 
@@ -120,5 +120,5 @@ def test_it_is_sent_and_the_whole_constraint_judges(server):
 def test_a_server_that_does_not_take_it(server):
     server.refusals = [(400, {}, {"error": {"message": "Unrecognized request argument", "code": None}})]
     guarded = GuardedGenerator(endpoint(server), Regex("ab", match="fullmatch"), proposal=Masked(), batch_size=1)
-    with pytest.raises(EndpointError, match=r"does not take structured_outputs, which vLLM does, leave Masked\(\) out"):
+    with pytest.raises(EndpointError, match=r"does not support structured_outputs, as vLLM does, leave Masked\(\) out"):
         guarded("a", **LAW)

@@ -38,7 +38,7 @@ def test_no_prompt_follows_a_redirect(server, status, prompt):
         with pytest.raises(EndpointError) as error:
             drawn(endpoint(server, api_key=KEY), [prompt])
         assert not other.seen
-    assert f"sends requests on to another address (HTTP {status}), and prompts do not follow" in str(error.value)
+    assert f"redirects to another address (HTTP {status}), to which prompts are not sent" in str(error.value)
     assert len(server.seen) == 1
 
 
@@ -55,7 +55,7 @@ def test_no_prompt_follows_a_redirect(server, status, prompt):
 def test_what_is_no_text_is_not_waited_for(server, drop):
     server.raw = lambda _: itertools.chain([HEAD], itertools.repeat(drop))
     server.slow = 0.02
-    with pytest.raises(EndpointError, match=r"said nothing for 0\.3 s"):
+    with pytest.raises(EndpointError, match=r"sent nothing for 0\.3 s"):
         drawn(endpoint(server, timeout=0.3, max_retries=0))
 
 
@@ -63,7 +63,7 @@ def test_a_reply_that_drips_is_not_waited_for(server, monkeypatch):
     monkeypatch.setattr(transfer_limits, "CONNECT", 0.1)
     server.raw = lambda _: itertools.chain([b"HTTP/1.1 200 OK\r\n"], itertools.repeat(b"X-Here: 1\r\n"))
     server.slow = 0.02
-    with pytest.raises(EndpointError, match="said nothing for"):
+    with pytest.raises(EndpointError, match="sent nothing for"):
         drawn(endpoint(server, timeout=0.3, max_retries=0))
 
 
@@ -78,7 +78,7 @@ def test_a_whole_text_is_kept_though_the_stream_goes_on(server):
 def test_an_event_without_end_is_found_out(server, monkeypatch, piece):
     monkeypatch.setattr(transfer_limits, "_EVENT", 2**20)
     server.raw = lambda _: itertools.chain([HEAD], itertools.repeat(piece))
-    with pytest.raises(EndpointError, match="sends more in one piece than any answer has"):
+    with pytest.raises(EndpointError, match="sends an answer that is too large"):
         drawn(endpoint(server, max_retries=0))
     assert server.count["sent"] < 2**24
 
@@ -94,7 +94,7 @@ def test_a_reply_without_end_is_found_out(server, monkeypatch, status):
     monkeypatch.setattr(transfer_limits, "_ANSWER", 2**20)
     head = b"HTTP/1.1 " + status + b"\r\nContent-Type: application/json\r\n\r\n"
     server.raw = lambda _: itertools.chain([head], itertools.repeat(b"[" * 2**16))
-    with pytest.raises(EndpointError, match=r"sends more in one piece|does not stream"):
+    with pytest.raises(EndpointError, match=r"sends an answer that is too large|does not stream"):
         drawn(endpoint(server, max_retries=0))
     assert server.count["sent"] < 2**24
 
@@ -108,7 +108,7 @@ def test_weights_are_not_waited_for_either(server, monkeypatch):
     guarded = GuardedGenerator(
         endpoint(server, timeout=0.3, max_retries=0), Regex(""), sampler="qrs", proposal=Prompt("{prompt}b")
     )
-    with pytest.raises(EndpointError, match="said nothing for"):
+    with pytest.raises(EndpointError, match="sent nothing for"):
         guarded.run("a", temperature=1.0, max_new_tokens=5)
 
 
@@ -116,5 +116,5 @@ def test_compressed_answers_are_refused(server):
     bomb = gzip.compress(b"x" * 2**20)
     head = HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
     server.raw = lambda _: [head, bomb]
-    with pytest.raises(EndpointError, match="compresses its answers, which was not asked for"):
+    with pytest.raises(EndpointError, match="compresses its answers, which was not requested"):
         drawn(endpoint(server, max_retries=3))

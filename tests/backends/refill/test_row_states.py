@@ -269,7 +269,7 @@ def test_a_release_that_renames_the_cache(monkeypatch: pytest.MonkeyPatch, caplo
     for module in (rows, mode_selection):
         monkeypatch.setattr(module, "CACHE_NAMES", ("earlier", "earliest"))
     assert select_rows(tiny("llama", {})) is Plain
-    assert "its forward takes no cache that is known here (earlier, earliest)" in caplog.text
+    assert "its forward does not accept a supported cache (earlier, earliest)" in caplog.text
 
 
 def test_a_slower_mode_is_said_when_a_model_is_wrapped(caplog: pytest.LogCaptureFixture) -> None:
@@ -279,14 +279,14 @@ def test_a_slower_mode_is_said_when_a_model_is_wrapped(caplog: pytest.LogCapture
     slow = tiny("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}})
     for _ in range(2):
         GuardedGenerator(slow, Length(min=0), tokenizer=tokenizer)
-    times = f"which takes {mode_selection.SLOWER['plain']:g} times as long or more: with dynamic rotary embeddings"
+    times = f"which takes at least {mode_selection.SLOWER['plain']:g} times as long: with dynamic rotary embeddings"
     assert caplog.text.count(times) == 1
 
 
 def test_what_is_wrong_with_a_model_is_raised_by_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mode_selection, "_generate_apart", lambda *_: 9.0)
     guarded = GuardedGenerator(tiny("llama", {}), Length(min=0), tokenizer=character_tokenizer(LETTERS))
-    with pytest.raises(ModelError, match="feeds it other inputs"):
+    with pytest.raises(ModelError, match="passes it other inputs"):
         guarded.run("ab", max_new_tokens=2)
 
 
@@ -349,7 +349,7 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
     monkeypatch.setattr(kind, "forward", full)
     assert run() == usual
     assert 3 <= max(most) <= 5
-    assert "out of memory: going on with 4 attempts" in caplog.text
+    assert "out of memory: continuing with at most 4 attempts" in caplog.text
 
 
 @pytest.mark.parametrize("time", range(1, 8))

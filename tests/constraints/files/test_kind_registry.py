@@ -128,8 +128,8 @@ def test_new_kinds_and_samplers(tmp_path: Path) -> None:
     [
         ({"constraints": "regex = shouting:Shouted"}, "uses the name of another constraint kind, 'regex'"),
         ({"constraints": "new = shouting:other"}, "not a frozen dataclass"),
-        ({"samplers": "rejection = shouting:other"}, "no new Sampler of its own name"),
-        ({"samplers": "new = shouting:Shouted"}, "no new Sampler of its own name"),
+        ({"samplers": "rejection = shouting:other"}, "must be a Sampler, or a function that returns one, under a name"),
+        ({"samplers": "new = shouting:Shouted"}, "must be a Sampler, or a function that returns one, under a name"),
     ],
 )
 def test_plugins_that_cannot_be_added(tmp_path: Path, entries: dict[str, str], says: str) -> None:
@@ -316,9 +316,9 @@ def test_samplers_of_a_plugin_with_options(tmp_path: Path) -> None:
         "UsageError sampler.every.number: must be a whole number, not '3'",
         "UsageError sampler.every: number must be at least 1",
         "UsageError sampler.every.which: 'lats' is not one of first, last (did you mean 'last'?)",
-        "UsageError sampler.other: this sampler takes no options; give 'other' alone",
+        "UsageError sampler.other: this sampler does not accept options; give 'other' alone",
         "UnknownName unknown sampler 'evry' (did you mean 'every'?); known: every, imh, none, other, qrs, rejection, "
         "unreadable",
-        "UsageError the sampler 'none' of a plug-in is str, not a Sampler",
+        "UsageError the plug-in sampler 'none' returns str; its function must return a Sampler",
         "UsageError the sampler 'unreadable' has an option that YAML cannot give: name 'Nowhere' is not defined",
     ]
