@@ -15,7 +15,7 @@ from guardwrap.constraints.checking import Judgement
 from guardwrap.constraints.json.values import parser_of
 from guardwrap.formatting import counted, digits
 from guardwrap.metrics import acceptance_rate
-from guardwrap.outcomes import FEW, SAMPLER, Draw, Estimate, Outcome, Report, Usage
+from guardwrap.outcomes import FEW, OTHER, SAMPLER, Draw, Estimate, Outcome, Report, Usage
 from guardwrap.samplers import Attempt
 from guardwrap.scheduling.backend import AttemptState, Backend, Launch, ReducedDistribution
 from guardwrap.scheduling.randomness import decision, skipped
@@ -32,16 +32,20 @@ _CLOCK = "max_time cuts texts by the clock, so the same seed need not give the s
 _SKIPS = "{} of {} attempts were not drawn, as they were known to be rejected: their number was drawn, exactly"
 
 _LITTLE = (
-    "all attempts are worth {} draws of g, too few to tell the distance to it: more of them, as of a larger pilot, "
-    "would tell more, and another proposal may be nearer"
+    "all attempts are worth {} draws from your model's own distribution (g), too few to estimate the distance to it: "
+    "draw more, for example with a larger pilot, or choose a closer proposal"
 )
 _NEVER = "no text that can be drawn under these settings satisfies the constraint"
 _GIVEN_UP = (
     "the mask was given up {}, as it took longer than others in the batch may wait: weights count that, and the same "
     "seed need not give the same texts again"
 )
-_UNKNOWN = "nothing that can be told: the report itself failed"
-_OWN = "attempts were the model's own, without a proposal: sampler='rejection' gives exactly g, and takes {} of them"
+_MASKED = "attempts came from the model itself, masked"
+_UNKNOWN = "unknown: the report failed"
+_OWN = (
+    "attempts came from the model itself, without a proposal: sampler='rejection' gives exactly your model's own "
+    "distribution (g) with {} attempts"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,12 +358,13 @@ class RequestState:
         """In words, what the texts were drawn from, and figures that say how well."""
         request = self.request
         if request.prompt.law.mode != "sample":
-            return f"{request.prompt.law.mode} search, checked: not a draw from g", {}
+            return f"{request.prompt.law.mode} search, checked: not a draw from your model's own distribution (g)", {}
         words, evidence = request.sampler.report(self.state)
         if request.budget.deadline is not None:
             words = "biased by a deadline"
         elif not self.accepted and words.startswith(("exactly", "approximately")):
             words = "nothing"
         elif request.proposal is not None and not request.sampler.weighs:
-            words = f"g' of {request.proposal}, not g"
+            origin = f"attempts came from {request.proposal}".replace(_MASKED, "tokens were masked")
+            words = f"{OTHER}: {origin} (g')"
         return words, evidence

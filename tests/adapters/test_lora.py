@@ -185,7 +185,8 @@ def test_rejection_draws_from_the_adapters_law(folder: Path) -> None:
     assert goodness_of_fit(texts(outcome), inside) < FAILS, "g' is g: the test shows nothing"
     report = outcome.report
     assert report.drawn_from == (
-        "g' of the adapter 'small' (KL(g‖g') = 0.61 [0.5, 0.72] nats, measured on its card's prompts), not g"
+        "not your model's own distribution: attempts came from "
+        "the adapter 'small' (KL(g‖g') = 0.61 [0.5, 0.72] nats, measured on its card's prompts) (g')"
     )
     assert report.acceptance is not None
     assert report.acceptance.low < sum(law[ids] for ids in inside) < report.acceptance.high
@@ -202,7 +203,7 @@ def test_qrs_goes_from_the_adapter_back_to_g(folder: Path) -> None:
     )
     assert goodness_of_fit(texts(outcome), inside) > FITS
     assert str(outcome.report.proposal).startswith("the adapter 'small'")
-    assert re.search(rf"\n  attempts of +{re.escape(str(outcome.report.proposal))}\n", str(outcome.report))
+    assert re.search(rf"\n  attempts from +{re.escape(str(outcome.report.proposal))}\n", str(outcome.report))
 
 
 def test_log_weights_are_those_of_the_enumerated_laws(folder: Path) -> None:
@@ -335,21 +336,24 @@ def test_swap_and_unload(folder: Path, tmp_path: Path) -> None:
     plain = drawn(guarded)
     without = guarded.adapter
     assert without is None
-    assert plain[1] == "exactly g"
+    assert plain[1] == "exactly your model's own distribution, given the constraint"
     guarded.load_adapter(folder)
     assert guarded.adapter is not None
     assert guarded.adapter.card == Card.read(folder / "card.yaml")
     first = drawn(guarded)
-    assert first[1] == "g' of the adapter 'small'"
-    assert drawn(guarded, adapter=tmp_path / "second")[1] == "g' of the adapter 'second'"
+    assert first[1] == "not your model's own distribution: attempts came from the adapter 'small'"
+    second = "not your model's own distribution: attempts came from the adapter 'second'"
+    assert drawn(guarded, adapter=tmp_path / "second")[1] == second
     assert drawn(guarded) == first
     assert drawn(guarded, adapter=False) == plain
     stream = guarded.stream([world.prompt] * 3, num_return_sequences=30, seed=3, **world.settings)
     assert next(stream).texts == first[0]
     guarded.load_adapter(tmp_path / "second")
-    assert drawn(guarded)[1] == "g' of the adapter 'second'"
+    assert drawn(guarded)[1] == second
     guarded.unload_adapter()
-    assert {outcome.report.drawn_from.split(" (")[0] for outcome in stream} == {"g' of the adapter 'small'"}
+    assert {outcome.report.drawn_from.split(" (")[0] for outcome in stream} == {
+        "not your model's own distribution: attempts came from the adapter 'small'"
+    }
     assert drawn(guarded) == plain
     assert len({plain[0], first[0]}) == 2
 
@@ -557,7 +561,9 @@ def test_a_full_checkpoint(tmp_path: Path) -> None:
     law = second.law()
     inside = world.gold(CONSTRAINT)
     assert goodness_of_fit(texts(outcome), normal({ids: law[ids] for ids in inside})) > FITS
-    assert outcome.report.drawn_from.startswith("g' of the checkpoint 'full' (KL(g‖g') is not known")
+    assert outcome.report.drawn_from.startswith(
+        "not your model's own distribution: attempts came from the checkpoint 'full' (KL(g‖g') is not known"
+    )
     assert guarded.run(world.prompt, sampler="qrs", **world.settings)[0].ok
 
 

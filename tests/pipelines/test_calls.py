@@ -213,7 +213,7 @@ def test_greedy_that_violates_raises_at_once(world: World) -> None:
     (outcome,) = guarded.run("ab", do_sample=False, max_new_tokens=3)
     assert outcome.report.usage.attempts == 1
     assert outcome.report.acceptance is None
-    assert "not a draw from g" in outcome.report.drawn_from
+    assert "not a draw from your model's own distribution (g)" in outcome.report.drawn_from
 
 
 @pytest.mark.parametrize(
