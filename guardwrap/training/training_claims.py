@@ -46,7 +46,7 @@ def claims_of_training(name: str, figures: Mapping[str, Estimate], settings: Tra
         rule += "; but without enough draws of g (gold_attempts) the attempts may miss part of it"
     if prompts > 1:
         # The mean of -log Z is at least -log of the mean of Z: the model is as far from g as this says, or farther.
-        near = "cannot be told" if near == "does not hold" else near
+        near = "undecided" if near == "does not hold" else near
         rule += "; of several prompts the figure is a lower bound"
     mean = f", as a mean over {prompts} prompts" if prompts > 1 else ""
     return [cost, Claim(f"{name} is nearer to g than the model{mean}", near, gap, rule)]
@@ -59,4 +59,4 @@ def on_draws_of_g(figures: Mapping[str, Estimate]) -> bool:
 
 
 def _believed(answer: Answer, believed: bool) -> Answer:
-    return answer if believed or answer != "holds" else "cannot be told"
+    return answer if believed or answer != "holds" else "undecided"

@@ -33,20 +33,18 @@ def answers(found, told=None):
     return [claim.answer for claim in claims_of_training("dpg", found, told or settings())]
 
 
-@pytest.mark.parametrize(
-    ("after", "answer"), [(CHEAP, "holds"), (SAME, "cannot be told"), (DEAR, "does not hold")], ids=str
-)
+@pytest.mark.parametrize(("after", "answer"), [(CHEAP, "holds"), (SAME, "undecided"), (DEAR, "does not hold")], ids=str)
 def test_attempts_fall(after, answer):
     assert answers(figures(after)) == [answer, "holds"]
 
 
-@pytest.mark.parametrize(("kl", "answer"), [(NEAR, "holds"), (OPEN, "cannot be told"), (FAR, "does not hold")], ids=str)
+@pytest.mark.parametrize(("kl", "answer"), [(NEAR, "holds"), (OPEN, "undecided"), (FAR, "does not hold")], ids=str)
 def test_nearer_to_g(kl, answer):
     assert answers(figures(kl=kl)) == ["holds", answer]
 
 
 def test_negative_control_values_alone_would_say_more(monkeypatch):
-    assert answers(figures(SAME, OPEN)) == ["cannot be told", "cannot be told"]
+    assert answers(figures(SAME, OPEN)) == ["undecided", "undecided"]
     by_value = lambda figure, limit: "holds" if figure.value > limit else "does not hold"  # noqa: E731
     monkeypatch.setattr("guardwrap.training.training_claims.above", by_value)
     assert answers(figures(SAME, OPEN)) == ["holds", "holds"]
@@ -69,8 +67,8 @@ def test_what_weights_alone_say_does_not_hold():
     by_weights = figures(kl=LOW)
     assert not on_draws_of_g(by_weights)
     assert answers(figures(kl=LOW, weighted_kl_gold_proposal=NEAR)) == ["holds", "holds"]
-    assert answers(by_weights) == ["holds", "cannot be told"]  # draws of g, but too few of them for KL
-    assert answers(by_weights, settings(gold=0)) == ["cannot be told", "cannot be told"]
+    assert answers(by_weights) == ["holds", "undecided"]  # draws of g, but too few of them for KL
+    assert answers(by_weights, settings(gold=0)) == ["undecided", "undecided"]
     cost, near = claims_of_training("dpg", by_weights, settings(gold=0))
     assert "gold_attempts" in cost.rule
     assert "gold_attempts" in near.rule
@@ -81,7 +79,7 @@ def test_what_weights_alone_say_does_not_hold():
 def test_of_several_prompts_a_lower_bound_refutes_nothing():
     several = settings(prompts=3)
     assert answers(figures(), several) == ["holds", "holds"]
-    assert answers(figures(DEAR, FAR), several) == ["does not hold", "cannot be told"]
+    assert answers(figures(DEAR, FAR), several) == ["does not hold", "undecided"]
     cost, near = claims_of_training("dpg", figures(), several)
     assert cost.sentence.endswith(", over 3 prompts together")
     assert near.sentence.endswith(", as a mean over 3 prompts")
@@ -97,7 +95,7 @@ def test_what_is_not_known_cannot_be_told(name):
     assert (cost.answer == "holds") == (name == "kl_gold_proposal")
     assert (near.answer == "holds") == (name == "acceptance_after")
     none = figures(acceptance_before=Estimate(0.0, 0.0, 0.01))
-    assert answers(none) == ["holds", "cannot be told"]
+    assert answers(none) == ["holds", "undecided"]
 
 
 def test_a_model_that_is_no_nearer_is_hardly_ever_said_to_be():
