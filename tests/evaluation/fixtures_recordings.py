@@ -14,7 +14,7 @@ LENGTH = 10
 
 
 def undrawn(patch: pytest.MonkeyPatch) -> None:
-    """Leave out an evaluation's page and charts, which are slower than its figures; test_evaluation_report.py tests them."""
+    """Leave out page and charts, which are slower than the figures; test_evaluation_report.py tests them."""
     patch.setattr("guardwrap.evaluation.evaluation_run.png_of", lambda *_: b"")
     patch.setattr("guardwrap.evaluation.evaluation_run.html_report", lambda *_: "")
 

@@ -89,7 +89,7 @@ def test_a_damaged_checkpoint_is_left_out_and_the_one_before_is_used(killed, who
     old, new = folders(killed / "checkpoints")
     damage(new)
     trainer = trainer_of(killed, updates=10)
-    assert f"checkpoint {new} cannot be used (it is damaged): going on from the one before it" in caplog.text
+    assert f"cannot use checkpoint {new} (it is damaged): trying the previous one" in caplog.text
     assert folders(killed / "checkpoints") == [old]  # so that it is not kept as the one before the next
     trainer.run()
     assert same(numbers(trainer), whole)
@@ -187,9 +187,9 @@ def test_on_a_full_disk_the_training_goes_on_and_nothing_is_lost(tmp_path, whole
         trainer = trainer_of(tmp_path, updates=10)
         trainer.run()
     assert same(numbers(trainer), whole)
-    assert "no checkpoint written in" in caplog.text
+    assert "cannot write a checkpoint in" in caplog.text
     assert "No space left on device" in caplog.text
-    assert "the learning curve is not written" in caplog.text
+    assert "cannot write the learning curve" in caplog.text
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
@@ -221,7 +221,7 @@ def test_attempts_are_kept_until_a_checkpoint_has_them(killed, whole, monkeypatc
 )
 def test_the_folder_of_another_training_is_refused_by_name(killed, what, others, constraint):
     options = {} if constraint is None else {"constraint": constraint}
-    with pytest.raises(UsageError, match=f"holds another training, with another {what}; give another folder"):
+    with pytest.raises(UsageError, match=f"contains another training, which differs in {what}; give another folder"):
         trainer_of(killed, **{"updates": 10, **others}, **options)
 
 
@@ -337,5 +337,5 @@ def test_the_checkpoint_module_reads_what_it_wrote_in_part(tmp_path, monkeypatch
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "I/O error")))
     assert not write(tmp_path, {"a": torch.tensor(2)}, {"number": 2})
-    assert "no checkpoint written" in caplog.text
+    assert "cannot write a checkpoint" in caplog.text
     assert found(tmp_path)[1] == {"number": 1}

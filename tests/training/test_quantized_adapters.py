@@ -73,5 +73,5 @@ def test_negative_control_4_bits_on_a_fast_cpu(tmp_path, plain, monkeypatch):
 
 
 def test_quantised_weights_themselves_are_not_trained(tmp_path, plain):
-    with pytest.raises(UsageError, match="quantised weights cannot be trained; train an adapter"):
+    with pytest.raises(UsageError, match="quantized weights cannot be trained; train an adapter"):
         trainer_of(tmp_path / "run", in_bits(plain, EIGHT, tmp_path), full=True)

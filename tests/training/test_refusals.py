@@ -44,12 +44,12 @@ def test_settings_under_which_nothing_can_be_weighed(tmp_path, small, generation
     ("fields", "message"),
     [
         ({"hints": ["say aa"]}, "needs {prompt}"),
-        ({"hints": ["b{prompt}", "b{prompt}"], "warm_samples": 100}, "is there twice"),
+        ({"hints": ["b{prompt}", "b{prompt}"], "warm_samples": 100}, "occurs twice"),
         ({"method": "ppo"}, "'replay', 'dpg' or 'sft'"),
         ({"hints": ["b{prompt}"], "warm_samples": 500}, "more than the whole budget"),
-        ({"hints": ["b{prompt}"], "warm_samples": 0}, "less than one for each prompt and hint"),
+        ({"hints": ["b{prompt}"], "warm_samples": 0}, "less than one per prompt and hint"),
         ({"prompts": []}, "at least 1 item"),
-        ({"prompts": ["a", "b", "a"], "samples": 2}, "samples=2 is less than one for each of 3 prompts"),
+        ({"prompts": ["a", "b", "a"], "samples": 2}, "samples=2 is less than one per prompt"),
         ({"generation": {"batch_size": 3}}, "batch_size is no setting of the model's law"),
         ({"samples": 0}, "greater than or equal to 1"),
         ({"learning_rate": 0.0}, "greater than 0"),
@@ -87,7 +87,7 @@ def test_a_wrapper_that_draws_from_something_else(tmp_path, small):
 
 def test_quantised_weights_trained_in_full(tmp_path, small, monkeypatch):
     monkeypatch.setattr("guardwrap.training.policy.is_quantised", lambda model: True)
-    with pytest.raises(UsageError, match="quantised weights cannot be trained; train an adapter"):
+    with pytest.raises(UsageError, match="quantized weights cannot be trained; train an adapter"):
         trainer_of(tmp_path, small, full=True)
 
 
@@ -98,7 +98,7 @@ def test_without_a_satisfying_sample_it_says_so(tmp_path, small, method, caplog)
     trained = train(impossible, settings_of(small, method=method, gold_attempts=100), tmp_path)
     assert all("there is nothing to learn from" in row.warnings[0] for row in trained.curve)
     assert "none of these attempts satisfies the constraint (acceptance rate below 0.0" in caplog.text
-    assert "warning: nothing was learned: the adapter does nothing" in trained.notes
+    assert "warning: nothing was learned: the adapter has no effect" in trained.notes
     assert any(note.startswith("KL is not known") for note in trained.notes)
     assert trained.figures["acceptance_after"].value == 0
     again = train(impossible, settings_of(small, method=method, gold_attempts=100), tmp_path)  # from its checkpoint

@@ -54,7 +54,7 @@ def test_the_sentences_have_their_figures():
     cheap, near = claims_of_training("dpg", figures(), settings())
     assert (cheap.sentence, near.sentence) == (
         "dpg costs 6 times fewer attempts than the model",
-        "dpg is nearer to g than the model",
+        "dpg is closer to g than the model",
     )
     assert cheap.figure.value == pytest.approx(6)
     assert near.figure.value == pytest.approx(-math.log(0.1) - 1.0)
