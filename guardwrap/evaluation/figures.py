@@ -219,7 +219,7 @@ def _residual(weights: NDArray[np.float64], log_base_rate: Estimate) -> Estimate
 
 
 def _mean_log_weight(weights: NDArray[np.float64]) -> Estimate:
-    """Estimate E_g log a/a' by self-normalised importance sampling, with a jackknife interval."""
+    """Estimate E_g log a/a' by self-normalized importance sampling, with a jackknife interval."""
     w, _ = scaled(weights)
     gain = np.zeros_like(w)
     gain[w > 0] = w[w > 0] * weights[w > 0]

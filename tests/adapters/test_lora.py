@@ -277,7 +277,7 @@ def test_merged_or_not_a_seed_gives_the_same_texts(folder: Path, monkeypatch: py
     seen.append(guarded_of(world, folder).run([world.prompt] * 3, num_return_sequences=30, **world.settings))
     assert seen[0] != seen[2]  # by their notes
     assert [o.texts for o in seen[0]] == [o.texts for o in seen[1]] == [o.texts for o in seen[2]]
-    note = "the adapter is not merged into the weights, and so slower: CUDA out of memory."
+    note = "the adapter is not merged into the weights, and slower: CUDA out of memory."
     assert [o.report.notes for o in seen[2]] == [(note,)] * 3
 
 
@@ -301,7 +301,7 @@ def test_half_precision(dtype: torch.dtype, tmp_path: Path) -> None:
     save_adapter(tmp_path, adapted)
     guarded = GuardedGenerator(world.pipeline(), Length(min=1), adapter=tmp_path, seed=0)
     (outcome,) = guarded.run(world.prompt, **world.settings)
-    assert outcome.report.notes == (f"the adapter is merged into {str(dtype)[6:]} weights, which rounds it a little",)
+    assert outcome.report.notes == (f"the adapter is merged into {str(dtype)[6:]} weights, which rounds it slightly",)
 
 
 def test_an_adapter_that_does_nothing_weighs_nothing(tmp_path: Path) -> None:
@@ -518,13 +518,13 @@ def test_what_cannot_work(folder: Path) -> None:
         guarded_of(world, None, proposal=Prompt("b{prompt}")).load_adapter(folder)
     with pytest.raises(UsageError, match="not both"):
         guarded_of(world, None, proposal=Prompt("b{prompt}")).run(world.prompt, adapter=folder, **world.settings)
-    with pytest.raises(UsageError, match="the model in training has 4 tokens, and the model itself 3"):
+    with pytest.raises(UsageError, match="the model in training has 4 tokens, but the model itself 3"):
         guarded_of(world, llama_world(letters="abc").model)
     with pytest.raises(UsageError, match="no folder, no Hub id"):
         guarded_of(world, 3)
     with filtered_warnings("ignore"):
         model = get_peft_model(world_of().model, LoraConfig(r=2, target_modules=["q_proj"]))
-    with pytest.raises(UsageError, match="an adapter of its own"):
+    with pytest.raises(UsageError, match="already has an adapter"):
         GuardedGenerator(model.eval(), CONSTRAINT, tokenizer=world.tokenizer, adapter=folder)
     compiled = world_of()
     forward = compiled.model.forward

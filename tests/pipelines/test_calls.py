@@ -483,7 +483,7 @@ def test_objects_of_another_type(world: World) -> None:
         (lambda: GuardedGenerator(world.model, ANYTHING, tokenizer=5), "tokenizer=5 is no tokenizer"),
         (lambda: GuardedGenerator(world.pipeline(), ANYTHING, sampler=""), "unknown sampler ''"),
         (lambda: Prompt(5), "the template of a prompt is int"),  # type: ignore[arg-type]
-        (lambda: Adapter(5), "an adapter is given by its folder"),  # type: ignore[arg-type]
+        (lambda: Adapter(5), "an adapter's source is int"),  # type: ignore[arg-type]
     ]
     for wrong, says in wrongs:
         with pytest.raises(UsageError, match=says):

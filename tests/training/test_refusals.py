@@ -99,7 +99,7 @@ def test_without_a_satisfying_sample_it_says_so(tmp_path, small, method, caplog)
     assert all("there is nothing to learn from" in row.warnings[0] for row in trained.curve)
     assert "none of these attempts satisfies the constraint (acceptance rate below 0.0" in caplog.text
     assert "warning: nothing was learned: the adapter has no effect" in trained.notes
-    assert any(note.startswith("KL is not known") for note in trained.notes)
+    assert any(note.startswith("KL is unknown") for note in trained.notes)
     assert trained.figures["acceptance_after"].value == 0
     again = train(impossible, settings_of(small, method=method, gold_attempts=100), tmp_path)  # from its checkpoint
     assert again.notes == trained.notes

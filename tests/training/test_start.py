@@ -86,7 +86,7 @@ def test_an_adapter_of_another_model_is_refused(tmp_path: Path, weak: str) -> No
 
 
 def test_a_full_model_cannot_begin_as_an_adapter(weak: str) -> None:
-    with pytest.raises(ValueError, match="leave out start or full"):
+    with pytest.raises(ValueError, match="remove start or full"):
         settings_of(llama_world(), start=weak, full=True)
 
 
