@@ -150,7 +150,7 @@ class Report:
     sampler
         Name of the sampler.
     seed
-        Seed of the call. The same seed, prompts and settings give the same texts again.
+        Random seed. The same seed, prompts and settings give the same texts again.
     requested, accepted
         Number of texts requested and accepted.
     ended

@@ -349,9 +349,7 @@ def check_backend(make: Callable[[int], Backend], launches: Sequence[Launch]) ->
     ended = backend.launch(launches)
     before = {id(attempt.launch) for attempt in ended}
     cancelled = backend.cancel(lambda launch: launch.request == unneeded)
-    assert all(attempt.launch.request == unneeded for attempt in cancelled), (
-        "an attempt of another request was canceled"
-    )
+    assert all(attempt.launch.request == unneeded for attempt in cancelled), "another request's attempt was canceled"
     assert unneeded not in backend.lengths(), "a request has running attempts after they were canceled"
     while backend.running:
         ended += backend.advance()

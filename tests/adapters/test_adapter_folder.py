@@ -1,4 +1,4 @@
-"""Adapters on disk: what is written, what reads back, and what is refused by name."""
+"""Adapters on disk: writing, reading, and errors for invalid files."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def folder(saved: Path, tmp_path: Path) -> Path:
 
 
 def plain(folder: Path) -> Path:
-    """Without its card, so that its files may be changed."""
+    """Remove the card, so that files can be changed."""
     (folder / CARD).unlink()
     return folder
 
@@ -96,7 +96,7 @@ def test_what_is_saved_reads_back(config: dict[str, Any], by_peft: bool, tmp_pat
 
 
 def with_embeddings(world: Any, folder: Path, **config: Any) -> Any:
-    """Save an adapter as peft does by itself: it puts a copy of the embeddings beside what it has trained."""
+    """Save an adapter with peft alone, which adds a copy of the embeddings."""
     adapted = trained(world.model, **config)
     with filtered_warnings("ignore"):
         adapted.save_pretrained(folder, save_embedding_layers=True)
@@ -115,7 +115,7 @@ def test_copies_of_the_models_own_embeddings_are_accepted(
     world = world_of()
     adapted = with_embeddings(world, tmp_path, target_modules=targets)
     assert len(copies(tmp_path)) == 2
-    world.model.to(dtype)  # a file in float32 is loaded in bfloat16 as the model was
+    world.model.to(dtype)  # like the model, the float32 file is loaded in bfloat16
     own = {name: tensor.clone() for name, tensor in world.model.state_dict().items()}
     files = read_adapter(tmp_path)
     again = attach(world.model, files.config, files.tensors)
@@ -269,7 +269,7 @@ def without_digests(folder: Path) -> None:
 
 
 def piped(file: str) -> Callable[[Path], Any]:
-    """A named pipe in a file's place, which nobody writes to."""
+    """Replace a file by a named pipe without a writer."""
 
     def work(folder: Path) -> None:
         if file != CARD:
@@ -286,7 +286,7 @@ def header(size: int) -> bytes:
 
 
 def figure(name: str, value: str) -> Callable[[Path], Any]:
-    """Put another number into the card's one figure, 0.61 [0.5, 0.72]."""
+    """Change a number in the card's only figure, 0.61 [0.5, 0.72]."""
 
     def work(folder: Path) -> None:
         text, count = re.subn(rf"(?<=    {name}: )[\d.]+", value, (folder / CARD).read_text())
@@ -368,7 +368,7 @@ def test_what_is_refused_by_name(what: str, folder: Path) -> None:
     world = world_of()
     before = {name: tensor.clone() for name, tensor in world.model.state_dict().items()}
     work(folder)
-    for allow in (False, True):  # which is for mismatches only
+    for allow in (False, True):  # allow_mismatch does not affect these errors
         with pytest.raises(AdapterError, match=says) as caught:
             guarded_of(world, Adapter(folder, allow_mismatch=allow))
         assert len(str(caught.value).splitlines()) == 1
@@ -413,7 +413,7 @@ def test_hostile_files_give_our_errors_only(file: str, folder: Path) -> None:
     messages = []
     for _ in range(250):
         raw = bytearray(whole)
-        end = min(len(raw), 3_000)  # of the weights: most of the header
+        end = min(len(raw), 3_000)  # for the weights: most of the header
         for _ in range(chance.randint(1, 3)):
             place = chance.randrange(min(end, len(raw)))
             match chance.randrange(4):
@@ -504,7 +504,7 @@ def test_a_pipe_in_the_way_of_what_is_written(folder: Path) -> None:
 def test_layers_that_the_model_has_not_never_reach_peft(
     change: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It compares each with all others, which takes minutes for as many as a small file can name."""
+    """peft compares each layer with all others, which takes minutes for the number that a small file can name."""
     tensors(lambda t: t.update({change: torch.zeros(2, 17)}))(folder)
     monkeypatch.setattr("guardwrap.adapters.lora.get_peft_model", None)
     with pytest.raises(AdapterError, match=r"not part of a LoRA adapter|the shape"):
@@ -512,7 +512,7 @@ def test_layers_that_the_model_has_not_never_reach_peft(
 
 
 def test_an_adapter_of_one_rank_has_no_pattern_for_it(saved: Path) -> None:
-    """peft tries every pattern on every layer, and compiles it each time where there are hundreds."""
+    """peft tries every pattern on every layer, and compiles hundreds of them each time."""
     assert not read_adapter(saved).config.rank_pattern
 
 
@@ -526,7 +526,7 @@ def test_a_fingerprint_is_that_of_the_file(tmp_path: Path) -> None:
         }
         for first, one in loaded.items():
             for second, two in loaded.items():
-                # Of a float32 file bfloat16 and float16 keep different digits: neither knows the other's.
+                # bfloat16 and float16 round a float32 file differently, so their digests differ.
                 lost = stored == torch.float32 and {first, second} == {torch.bfloat16, torch.float16}
                 assert (difference(one, fingerprint(two)) is None) != lost, (stored, first, second)
 
@@ -543,5 +543,5 @@ def test_a_fingerprint_tells_models_apart() -> None:
     with torch.no_grad():
         world.model.lm_head.weight.mul_(1 + 2**-7)
     assert difference(world.model, own) is not None
-    # Of quantised weights only the configuration can be compared.
+    # For quantized weights only configurations are compared.
     assert difference(world.model, own.model_copy(update={"weights": {}})) is None

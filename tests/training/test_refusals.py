@@ -1,4 +1,4 @@
-"""What cannot be trained is refused by name, before anything is drawn."""
+"""Invalid trainings raise errors with a reason before anything is drawn."""
 
 import copy
 
@@ -24,7 +24,7 @@ def small():
 @pytest.mark.parametrize(
     ("generation", "message"),
     [
-        ({}, "top_k, here 50, keeps the proposal from texts that the model gives"),  # the pipeline's own default
+        ({}, "top_k, here 50, keeps the proposal from texts that the model gives"),  # the pipeline's default
         ({"top_k": 3}, "pass top_k=0 as generation settings"),
         ({"top_k": 0, "top_p": 0.9}, "pass top_p=None as generation settings"),
         ({"top_k": 0, "min_p": 0.1}, "pass min_p=None"),
@@ -75,13 +75,13 @@ def test_an_encoder_decoder(tmp_path, small):
 def test_a_model_that_has_an_adapter(tmp_path, small):
     adapted = attach(small.model, LoraConfig(r=2, target_modules="all-linear"))
     guarded = GuardedGenerator(adapted, "catalogue:no-profanity", tokenizer=small.tokenizer)
-    with pytest.raises(UsageError, match="the model has an adapter of its own"):
+    with pytest.raises(UsageError, match="the model already has an adapter"):
         Trainer(guarded, settings_of(small), tmp_path)
 
 
 def test_a_wrapper_that_draws_from_something_else(tmp_path, small):
     guarded = guarded_of(small, proposal=Prompt("b{prompt}"))
-    with pytest.raises(UsageError, match="the wrapper draws from a proposal"):
+    with pytest.raises(UsageError, match="pass a wrapper without a proposal"):
         Trainer(guarded, settings_of(small), tmp_path)
 
 
@@ -108,7 +108,7 @@ def test_without_a_satisfying_sample_it_says_so(tmp_path, small, method, caplog)
 
 @pytest.mark.parametrize("samples", [6, 12, 18, 24])
 def test_a_handful_of_samples(tmp_path, small, samples):
-    """With none, one or two satisfying samples there is nothing to hold out, or nothing but that."""
+    """With at most two accepted samples there is nothing to hold out, or nothing to learn from."""
     trained = train(guarded_of(small), settings_of(small, samples=samples, rounds=2, updates=5), tmp_path)
     assert trained.samples <= samples
     assert all(figure.value == figure.value for figure in trained.figures.values())
