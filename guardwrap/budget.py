@@ -1,4 +1,4 @@
-"""What may be spent on one prompt."""
+"""Limits on the cost of one prompt."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ __all__ = ["Budget", "budget_or_none"]
 @strict_arguments
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may be spent on one prompt. None (in YAML: null) is no limit.
+    """Limits on the cost of one prompt. None (in YAML: null) is no limit.
 
-    The first three limits do not bias what is returned: they are looked at in launch order, before an attempt
-    counts, and never end an attempt that has begun.
+    All limits except ``deadline`` leave the distribution of the texts unchanged: they are checked before an attempt
+    starts or counts, and never end a running attempt.
 
     Parameters
     ----------
     max_attempts
-        Attempts. Exact, whatever the batch size.
+        Most attempts. Exact for any batch size.
     max_tokens
-        Tokens over all attempts. Attempt i counts if the attempts before it took fewer than this; exact too.
+        Most new tokens over all attempts. Attempt i counts if the attempts before it have fewer tokens in total than
+        this. Exact for any batch size.
     max_seconds
-        Seconds since the prompt's first attempt, looked at before attempts are launched.
+        Most seconds since the prompt's first attempt. Checked before attempts start; running attempts are finished.
     deadline
-        Hard limit in seconds: what is in flight is abandoned. Short texts are favoured, so the report says
-        "biased by a deadline".
+        Hard limit in seconds: running attempts are dropped. This favors short texts, so the report says "biased by a
+        deadline".
     max_computed_tokens
-        Tokens that the model is run for, looked at before attempts are launched, as ``max_seconds`` is: what is on its
-        way still counts. When it ends depends on the batch size, and not on any text.
+        Most new tokens for which the model is run. Checked before attempts start; running attempts are finished. Where
+        it ends depends on the batch size, but not on any text.
 
     Raises
     ------
@@ -39,7 +40,7 @@ class Budget:
         If a limit is not a positive number.
     """
 
-    # Read by pydantic when a constraint file is parsed.
+    # pydantic reads this when it parses a constraint file.
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "strict": True}
 
     max_attempts: int | None = 1000
@@ -66,8 +67,8 @@ def _no_limit(name: str, value: object, wanted: str) -> UsageError:
 
 
 def budget_or_none(given: Any) -> Budget | None:
-    """Return what was given as a budget, or raise UsageError."""
+    """Return a Budget or None unchanged; raise UsageError for any other value."""
     if given is None or isinstance(given, Budget):
         return given
     count = given if isinstance(given, int) and given > 0 else 1000
-    raise UsageError(f"budget={given!r} is no Budget: give Budget(max_attempts={count})")
+    raise UsageError(f"budget={given!r} is not a Budget; pass Budget(max_attempts={count})")

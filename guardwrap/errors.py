@@ -7,21 +7,20 @@
     │   ├── PromptError                an empty prompt, or one longer than the model's context
     │   └── UnknownName                no such kind, sampler or catalogue entry; names the nearest one
     ├── ConstraintError (ValueError)   a constraint that is not well formed
-    │   ├── SpecError                  the same, in a constraint file: names path and line
+    │   ├── SpecError                  the same in a constraint file; names path and line
     │   └── Unsatisfiable              no text can satisfy it
     ├── ModelError                     the model or its files cannot be used
-    │   └── EndpointError              a server cannot be used: not reached, wrong key or model, broken too often
+    │   └── EndpointError              a server cannot be used: unreachable, wrong key or model, too many failures
     ├── AdapterError                   an adapter's files cannot be used: missing, corrupt, tampered with, unsupported
-    │   └── AdapterMismatch            they are fine, and for another model or constraint
-    ├── NoAcceptance (ValueError)      a figure about g, from attempts none of which satisfies the constraint
+    │   └── AdapterMismatch            valid files for another model or constraint
+    ├── NoAcceptance (ValueError)      no attempt satisfies the constraint, so a figure about g is undefined
     ├── CheckFailed                    a checker crashed, timed out or returned a non-bool
-    └── GenerationFailed               generation ended without the texts asked for
+    └── GenerationFailed               generation ended without the requested texts
         ├── BudgetExhausted            the budget ended first; carries the outcomes
         └── Deterministic              greedy or beam search gave a text that violates the constraint
 
-Messages never contain generated text: a text that has not passed its constraint must not leak through an
-error message. What a checker itself raised is kept in ``CheckFailed.original``, and stays in its process: a copy or
-pickle of an error is without it.
+Messages never contain generated text, so that no text leaks that has not passed its constraint. The exception of a
+checker is kept in ``CheckFailed.original`` within the process; copies and pickles of an error do not contain it.
 """
 
 from __future__ import annotations
@@ -68,23 +67,22 @@ class GuardwrapError(Exception):
     Attributes
     ----------
     outcomes : tuple of Outcome
-        The outcomes that a call for several prompts had when the error came up: nothing that was accepted is lost.
+        Outcomes of a call for several prompts up to the error, so that accepted texts are not lost.
     location : tuple of str or int
-        Of a constraint or a budget, which field is wrong, and where in it: keys and numbers that lead there; () where
-        that is not known.
+        Path of keys and indexes to the invalid field of a constraint or budget; () if unknown.
     """
 
     outcomes: tuple[Outcome, ...] = ()
     location: tuple[str | int, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Not by __init__, which takes other arguments than the message; and without what may quote a text.
+        # __init__ has other parameters than the message, and ``original`` may quote a generated text.
         kept = {name: value for name, value in vars(self).items() if name != "original"}
         return _rebuilt, (type(self), self.args), kept
 
 
 def _rebuilt(kind: type[GuardwrapError], args: tuple[Any, ...]) -> GuardwrapError:
-    """Make an error with the message that it had; what else it has is set afterwards."""
+    """Create an error without calling ``__init__``; pickle sets its attributes afterwards."""
     return kind.__new__(kind, *args)
 
 
@@ -102,11 +100,11 @@ class UnknownName(UsageError):
     Parameters
     ----------
     what
-        What was looked up, e.g. ``"sampler"``.
+        Kind of the name, e.g. ``"sampler"``.
     name
-        The name that was given.
+        The unknown name.
     known
-        The names that exist.
+        All existing names.
     """
 
     def __init__(self, what: str, name: object, known: Iterable[str]) -> None:
@@ -125,7 +123,7 @@ class SpecError(ConstraintError):
 
 
 class Unsatisfiable(ConstraintError):
-    """A constraint that no text can satisfy, seen before anything was generated."""
+    """A constraint that no text can satisfy, detected before generation."""
 
 
 class ModelError(GuardwrapError):
@@ -133,7 +131,7 @@ class ModelError(GuardwrapError):
 
 
 class EndpointError(ModelError):
-    """A server that texts are drawn from cannot be used: it was not reached, refuses, or has failed too often."""
+    """A server cannot be used: it is unreachable, rejects requests, or has failed too often."""
 
 
 class AdapterError(GuardwrapError):
@@ -141,7 +139,7 @@ class AdapterError(GuardwrapError):
 
 
 class AdapterMismatch(AdapterError):
-    """An adapter that was trained for another model or another constraint; ``allow_mismatch=True`` takes it anyway."""
+    """An adapter that was trained for another model or constraint; ``allow_mismatch=True`` accepts it."""
 
 
 class NoAcceptance(GuardwrapError, ValueError):
@@ -150,13 +148,13 @@ class NoAcceptance(GuardwrapError, ValueError):
     Parameters
     ----------
     attempts
-        How many there were, or None where that is not known.
+        Number of attempts, or None if unknown.
     """
 
     def __init__(self, attempts: int | None) -> None:
         which = "none of the attempts" if attempts is None else f"none of {attempts} attempts"
         super().__init__(
-            f"{which} satisfies the constraint; make more, weaken it, or use a proposal that meets it more"
+            f"{which} satisfies the constraint; make more, weaken it, or use a proposal that satisfies it more often"
         )
         self.attempts = attempts
 
@@ -164,17 +162,17 @@ class NoAcceptance(GuardwrapError, ValueError):
 class CheckFailed(GuardwrapError):
     """A checker crashed, timed out or returned something that is not a bool.
 
-    A crash is not a violation: it ends the run instead of burning the budget.
+    A crash is not a violation: it ends the run instead of spending the budget.
 
     Parameters
     ----------
     constraint
         Label of the constraint.
     reason
-        What happened, without any generated text.
+        The problem, without any generated text.
     original
-        What the checker raised. Its own message may quote the text it was judging, so it is kept here and not
-        shown in the traceback; None in a copy, and in another process.
+        The checker's exception. Its message may quote the checked text, so it is not shown in the traceback. None in
+        copies and in other processes.
     """
 
     original: BaseException | None = None
@@ -186,7 +184,7 @@ class CheckFailed(GuardwrapError):
 
 
 class GenerationFailed(GuardwrapError):
-    """Generation ended without the texts asked for. ``outcomes`` has one for each prompt, the successful ones too."""
+    """Generation ended without the requested texts. ``outcomes`` has one for each prompt, also for successful ones."""
 
     def __init__(self, message: str, outcomes: Sequence[Outcome] = ()) -> None:
         super().__init__(message)
@@ -210,35 +208,35 @@ class BudgetExhausted(GenerationFailed):
 
 
 class Deterministic(GenerationFailed):
-    """Greedy or beam search gave a text that violates the constraint; asking again would give the same text."""
+    """Greedy or beam search gave a text that violates the constraint; another call would give the same text."""
 
 
 def own_error(error: BaseException) -> Exception:
-    """Return what somebody's own code raised as an Exception, which ends what it belongs to and nothing else.
+    """Convert what user code raised to an Exception, so that it ends only the request it belongs to.
 
-    A ``SystemExit`` or ``CancelledError`` would end the thread that serves everyone. In the main thread Ctrl-C and
-    signals raise such errors too, and nobody else is served there: they are raised again.
+    A ``SystemExit`` or ``CancelledError`` would end the thread that serves all requests. In the main thread, which
+    serves no others, such errors also come from Ctrl-C and signals, so they are raised again.
     """
     if isinstance(error, Exception):
         return error
     if threading.current_thread() is threading.main_thread():
         raise error
-    return UsageError(f"code of the call raised {type(error).__name__}; let it raise an Exception, such as ValueError")
+    return UsageError(f"code of the call raised {type(error).__name__}; raise an Exception, such as ValueError")
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says, or its type's name."""
+    """Return the first line of an error's message, or the name of its type."""
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else type(error).__name__
 
 
 def quoted(text: str) -> str:
-    """Return a text in quotation marks and in one line, with backslashes as they are written: people read it."""
+    """Return a text in quotation marks on one line, with single backslashes for readability."""
     return repr(text).replace("\\\\", "\\")
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """Return ``" (did you mean 'x'?)"`` for the closest known name, or nothing."""
+    """Return ``" (did you mean 'x'?)"`` for the closest known name, or an empty string."""
     close = difflib.get_close_matches(str(name), list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
@@ -247,9 +245,9 @@ Made = TypeVar("Made", bound=Callable[..., Any])
 
 
 def strict_arguments(made: Made) -> Made:
-    """Let a function or class refuse arguments that it does not take with a UsageError that names what it does.
+    """Decorate a function or class to raise UsageError for invalid arguments, with the valid ones in the message.
 
-    Python's own TypeError names no nearest option before 3.13, and never the options that need their names.
+    Python's TypeError suggests similar names only from 3.13 on, and never lists keyword-only options.
     """
     if not isinstance(made, type):
         checked: Made = _checked(made, made.__qualname__.removesuffix(".__init__"))
@@ -270,16 +268,16 @@ def _checked(function: Any, name: str) -> Any:
 def require_arguments(
     function: Any, name: str, given: Sequence[object], options: Iterable[str], error: type[GuardwrapError]
 ) -> None:
-    """Raise an error unless a function has all of these options, and a place for what is given without a name.
+    """Raise an error unless a function accepts these positional arguments and keywords.
 
     Parameters
     ----------
     function, name
-        The function, and what to call it. A method is given as a function: its ``self`` is among what is given.
+        The function, and its name for messages. For a method, ``given`` includes ``self``.
     given, options
-        Arguments without a name, and the names of the others.
+        Positional arguments, and names of keyword arguments.
     error
-        What to raise.
+        Class of the error.
     """
     known = inspect.signature(function).parameters
     kinds = {each.kind for each in known.values()}

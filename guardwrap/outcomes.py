@@ -1,4 +1,4 @@
-"""What is drawn and what is said about it: plain frozen data."""
+"""Attempts, outcomes and reports: plain frozen data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from guardwrap.errors import UsageError, quoted
 from guardwrap.formatting import LARGE, blamed, counted, digits
 
 __all__ = [
+    "APPROXIMATE",
+    "EXACT",
     "FEW",
+    "OTHER",
     "SAMPLER",
     "Draw",
     "Estimate",
@@ -28,25 +31,30 @@ __all__ = [
 
 
 SAMPLER = "the sampler"
-"""What rejections call the sampler, beside the parts of the constraint."""
+"""The key of the sampler in ``Report.rejections``, next to the labels of the constraint's parts."""
 
 _MANY = 0.1
-"""Share of attempts that the token limit cut off, from which on advice speaks of it."""
+"""Share of attempts cut off by the token limit above which the advice mentions ``max_new_tokens``."""
 
 FEW = 10.0
-"""Draws of g that attempts are worth (their effective sample size), below which they tell no distance to g."""
+"""Effective sample size, in draws of g, below which the distance to g cannot be estimated."""
+
+EXACT = "exactly your model's own distribution, given the constraint (g)"
+APPROXIMATE = "approximately your model's own distribution, given the constraint (g)"
+OTHER = "not your model's own distribution"
+"""How ``Report.drawn_from`` begins."""
 
 _SATISFY = "as your model writes them when they satisfy the constraint"
 
 _ENDED = {
-    "max_attempts": "the budget in attempts is spent",
-    "max_tokens": "the budget in tokens is spent",
-    "max_computed_tokens": "the budget in computed tokens is spent",
-    "max_seconds": "the time is over",
-    "deadline": "the deadline has come",
-    "deterministic": "greedy or beam search would give the same again",
-    "impossible": "none that can be drawn under these settings satisfies the constraint",
-    "error": "an error ended it",
+    "max_attempts": "the budget of attempts is spent",
+    "max_tokens": "the budget of tokens is spent",
+    "max_computed_tokens": "the budget of computed tokens is spent",
+    "max_seconds": "the time limit was reached",
+    "deadline": "the deadline was reached",
+    "deterministic": "greedy or beam search would return the same text again",
+    "impossible": "no text that these settings allow satisfies the constraint",
+    "error": "an error ended the run",
 }
 
 
@@ -62,18 +70,18 @@ class Draw:
         The new tokens, the end-of-sequence token included where one was drawn; shape ``[length]``. Empty where a server
         gave text and no tokens.
     text
-        The new text, decoded as the user gets it. Where the pipeline parses the answer into a message, everything that
-        the message says.
+        The new text, decoded as the user gets it. If the pipeline parses the answer into a message, all text of that
+        message.
     finished
-        Whether the attempt ended by itself (end-of-sequence token or stop string), not at the token limit.
+        Whether the attempt ended with an end-of-sequence token or a stop string, not at the token limit.
     log_proposal
-        log a'(token_ids | prompt) in nats under the settings that were sampled from, or None where unknown.
+        log a'(token_ids | prompt) in nats under the sampling settings, or None if unknown.
     full
-        Prompt and new text as the user reads them, where that is not ``prompt + text``: a user who gets token ids reads
-        them together, and some tokenizers then put a space in front of ``text`` that it has not alone.
+        Prompt and new text decoded together, if that differs from ``prompt + text``: some tokenizers put a space in
+        front of ``text`` that is missing when it is decoded alone.
     fault
-        Why the attempt is rejected whatever the constraint says: a pipeline that parses answers into messages makes no
-        message with an answer of it. None for all others.
+        Why the attempt is rejected whatever the constraint says: the pipeline parses answers into messages, and cannot
+        parse this one. None for all other attempts.
     """
 
     prompt: str
@@ -103,20 +111,21 @@ class Usage:
     Parameters
     ----------
     attempts
-        Attempts decided in launch order, up to the last one that was needed.
+        Attempts judged in launch order, up to the last one that was needed.
     tokens
-        Tokens of those attempts; one that was aborted counts as far as it got.
+        New tokens of those attempts; an aborted attempt counts the tokens it had.
     seconds
-        Wall-clock seconds of the prompt's own: the time of each step is divided among the prompts that share it, by
-        their attempts. So those of a call's prompts add up to the time it took to draw.
+        This prompt's share of the wall-clock time. The time of each step is divided among the prompts in the batch by
+        their attempts, so the shares of a call's prompts add up to the time it took to draw.
     surplus_attempts, surplus_tokens
-        What was launched alongside and turned out not to be needed.
+        Attempts that ran in the same batch and were not needed, and their tokens.
     computed_tokens
-        Tokens that the model was run for, surplus included; the prompt's own are not counted. Fewer than were drawn
-        where attempts begin alike, as what was computed once is known. It depends on the batch size, unlike ``tokens``.
+        New tokens for which the model was run, surplus included; prompt tokens are not counted. It is lower than the
+        number of tokens drawn if attempts share a prefix, which is computed once. Unlike ``tokens``, it depends on the
+        batch size.
     skipped_attempts
-        Those of ``attempts`` that were not drawn, as they were known to be rejected; they have no tokens. Only after
-        10 000 attempts in a row without a text.
+        How many of ``attempts`` were not drawn because they were known to be rejected; they have no tokens. This
+        happens only after 10 000 attempts in a row without a text.
     """
 
     attempts: int = 0
@@ -130,50 +139,51 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was asked, what it cost and what the texts were drawn from.
+    """The distribution that the texts of one prompt were drawn from, what they cost, and what was requested.
 
     Parameters
     ----------
     drawn_from
-        In words: ``"exactly g"``, or why not; ``"nothing"`` without a text, and after a colon what the sampler lacked.
+        The distribution of the texts, in words. It begins with ``"exactly"`` or ``"approximately"`` if that is your
+        model's own distribution, given the constraint (g), and with ``"not"`` if it is another one. ``"nothing"`` if
+        there is no text, with the reason after a colon if it is the sampler's.
     sampler
         Name of the sampler.
     seed
-        Seed of the call. The same seed, prompts and settings give the same texts again.
+        Random seed. The same seed, prompts and settings give the same texts again.
     requested, accepted
-        Texts asked for and texts accepted.
+        Number of texts requested and accepted.
     ended
         ``"complete"``, or what ended the run: ``"max_attempts"``, ``"max_tokens"``,
         ``"max_computed_tokens"``, ``"max_seconds"``, ``"deadline"``, ``"deterministic"``, ``"impossible"`` (no text
         that can be drawn satisfies the constraint), ``"error"``.
     usage
-        What was spent.
+        Attempts, tokens and seconds spent.
     budget
-        What could have been spent.
+        The limits on them.
     acceptance
         Acceptance rate AR = E_{a'} b, the share of attempts that satisfy the constraint, with its 95 % interval; None
-        where attempts are not independent draws.
+        if attempts are not independent draws.
     rejections
-        For each part of the constraint the attempts that it was first to reject; for ``"the sampler"`` those that
-        satisfied the constraint and were not returned.
+        For each part of the constraint, the number of attempts that it was the first to reject; for
+        ``"the sampler"``, those that satisfied the constraint and were not returned.
     constraint
         Digest of the constraint.
     mode
-        How it was decoded: ``"refill"`` (a slot that is freed is taken by the next attempt), ``"evict-only"``
-        (attempts begin together), ``"plain"`` (no cache: slow, for architectures that nothing else is right for),
+        The decoding loop: ``"refill"`` (a freed slot goes to the next attempt), ``"evict-only"`` (attempts begin
+        together), ``"plain"`` (no cache: slow, for architectures that the other loops do not support),
         ``"generate"`` (transformers' own loop: beam search, encoder-decoder models, images, speech; attempts of one
-        prompt run together until the last one ends), or ``"endpoint"`` (by a server).
+        prompt run together until the last one ends), or ``"endpoint"`` (a server).
     fallback
         Whether the missing texts were filled with the fallback.
     evidence
-        Figures of the sampler's, by name: what it costs and how far from g it stays.
+        The sampler's figures by name: its cost, and its distance to g.
     notes
-        Anything else worth knowing, one sentence each.
+        Further remarks, one sentence each.
     proposal
-        In words, what attempts were drawn from; None for the model itself.
+        What attempts were drawn from, in words; None for the model itself.
     cut_off
-        Of the attempts that violate the constraint those that were not finished: the token limit, or ``max_time``, had
-        ended them.
+        Attempts that violate the constraint and were cut off by the token limit or by ``max_time``.
     """
 
     drawn_from: str
@@ -195,48 +205,48 @@ class Report:
     cut_off: int = 0
 
     def headline(self) -> str:
-        """One sentence: how many texts, what they are drawn from, and what one costs."""
+        """Return one sentence: how many texts, their distribution, and the attempts per text."""
         return _sentence(self)
 
     def advice(self) -> str:
-        """One line: what to do when the budget was not enough."""
+        """Return one line: what to do if the budget did not suffice."""
         begun, _, lacked = self.drawn_from.partition(": ")
         why, pilot = f"{lacked}; " if begun == "nothing" and lacked else "", self.evidence.get("pilot_attempts")
         if pilot and not why:
             why = f"the sampler's pilot took {pilot} of {self.usage.attempts:,} attempts; "
-        # What a pilot draws is rejected, and could not have been returned.
+        # A pilot's attempts are never returned, so they are not evidence against the sampler.
         parts = {label: count for label, count in self.rejections.items() if not (why and label == SAMPLER)}
         worst = [f"{quoted(label)} rejected {of}" for label, of in blamed(parts, self.usage.attempts).items()][:2]
         blame = f"{', '.join(worst)}; " if worst else ""
         if self.ended == "impossible":
-            return f"{blame}weaken the constraint, or let the model say more: top_k=0, a larger max_new_tokens"
+            return f"{blame}weaken the constraint, or allow the model more texts: top_k=0, a larger max_new_tokens"
         rate = f"acceptance rate {self.acceptance}; " if self.acceptance else ""
         if self.usage.attempts and self.cut_off / self.usage.attempts >= _MANY:
-            rate += f"{self.cut_off:,} were cut off by max_new_tokens, and a larger one would let them go on; "
+            rate += f"{self.cut_off:,} were cut off by max_new_tokens, so try a larger one; "
         away = self.proposal is not None and self.sampler in ("qrs", "imh")
-        plan = "; a plan tells whether the model itself is cheaper than this proposal" if away else ""
-        return f"{why}{blame}{rate}raise the budget, weaken the constraint, or say in the prompt what it asks for{plan}"
+        plan = "; a plan shows whether the model itself is cheaper than this proposal" if away else ""
+        return f"{why}{blame}{rate}raise the budget, weaken the constraint, or describe it in the prompt{plan}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain JSON types; figures that are infinite or unknown are None."""
+        """Return the report as plain JSON types; infinite and unknown figures are None."""
         data: dict[str, Any] = plain(self)
         return data
 
     def __str__(self) -> str:
         use = self.usage
         cost = f"{counted(use.attempts, 'attempt')}, {counted(use.tokens, 'token')}, {use.seconds:.1f} s"
-        rows = [("cost", cost), ("drawn from", f"{self.drawn_from} (sampler {self.sampler}, seed {self.seed})")]
+        rows = [("cost", cost), ("drawn from", f"{self.drawn_from}; sampler {self.sampler}, seed {self.seed}")]
         if self.ended != "complete":
             rows.append(("ended by", self.ended))
-        if self.proposal is not None and self.proposal not in self.drawn_from:
-            rows.append(("attempts of", self.proposal))
+        if self.proposal is not None and not self.drawn_from.startswith(OTHER):
+            rows.append(("attempts from", self.proposal))
         if self.acceptance is not None:
             rows.append(("acceptance", f"{self.acceptance} (95 % interval)"))
         figures, parts = dict(self.evidence), dict(self.rejections)
         unlucky = parts.pop(SAMPLER, 0)
-        if "pilot_attempts" in figures:  # what a pilot draws is not rejected: it could not have been returned
+        if "pilot_attempts" in figures:  # a pilot's attempts are never returned, so the sampler did not reject them
             pilot, kept = (cast("int", figures.pop(name)) for name in ("pilot_attempts", "pilot_satisfied"))
-            rows.append(("pilot", f"{pilot:,} attempts, of which {kept:,} satisfied the constraint; they tell β"))
+            rows.append(("pilot", f"{pilot:,} attempts to set β, of which {kept:,} satisfied the constraint"))
             unlucky -= kept
         for name, figure in figures.items():
             rows.append((name.replace("_", " "), str(figure) if isinstance(figure, Estimate) else digits(figure)))
@@ -245,29 +255,29 @@ class Report:
             satisfied = f"{self.accepted + unlucky:,} that satisfied the constraint"
             rows.append(("rejected by", f"{SAMPLER}: {unlucky:,} of {satisfied}"))
         if use.surplus_attempts:
-            rows.append(("surplus", f"{counted(use.surplus_attempts, 'attempt')}, launched and then not needed"))
+            rows.append(("surplus", f"{counted(use.surplus_attempts, 'attempt')}, drawn but not needed"))
         rows += [("note", note) for note in self.notes]
         width = max(12, *(len(name) for name, _ in rows))
-        return "\n".join([self.headline(), *(f"  {name:{width}} {told}" for name, told in rows)])
+        return "\n".join([self.headline(), *(f"  {name:{width}} {words}" for name, words in rows)])
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one prompt got.
+    """The texts of one prompt, with a report.
 
     Parameters
     ----------
     prompt
-        The prompt as it was given: a string, a list of messages, token ids, or what a pipeline for images or speech
-        takes.
+        The prompt as passed to the call: a string, a list of messages, token ids, or the input of a pipeline for
+        images or speech.
     texts
-        The accepted texts, in launch order; fewer than asked for where the budget ended first.
+        The accepted texts, in launch order; fewer than requested if the budget ended first.
     draws
-        The attempts behind ``texts``. A fallback text has none.
+        The attempts that the texts come from, in the same order. A fallback text has none.
     report
-        Cost and provenance.
+        Distribution and cost of the texts.
     parse
-        What reads a text as JSON: the JSONSchema's own; None where the constraint has none, or several.
+        Parser from a text to the value of the constraint's JSONSchema; None unless there is exactly one.
     """
 
     prompt: Any
@@ -278,24 +288,24 @@ class Outcome:
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """What each of ``texts`` says, fallbacks too: plain JSON types, or values of the JSONSchema's type.
+        """The parsed ``texts``, fallbacks included: plain JSON types, or values of the JSONSchema's type.
 
         Raises
         ------
         UsageError
-            If not exactly one JSONSchema must hold of the completion, by itself or joined to others by ``&``.
+            If the constraint is not one JSONSchema of the completion, alone or joined to other constraints by ``&``.
         """
         if self.parse is None:
-            raise UsageError("values need one JSONSchema of the completion in the constraint; parse the texts yourself")
+            raise UsageError("values need exactly one JSONSchema of the completion; parse the texts yourself")
         return tuple(self.parse(text) for text in self.texts)
 
     @property
     def ok(self) -> bool:
-        """Whether every text asked for was drawn; False when the budget ended first, fallback or not."""
+        """Whether every requested text was drawn; False if the budget ended first, with or without a fallback."""
         return self.report.accepted >= self.report.requested
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the outcome without token ids: plain JSON types, unless the prompt holds images or audio."""
+        """Return the outcome without token ids, as plain JSON types unless the prompt holds images or audio."""
         return {
             "prompt": self.prompt,
             "texts": list(self.texts),
@@ -305,7 +315,7 @@ class Outcome:
 
 
 def plain(value: Any) -> Any:
-    """Return figures as plain JSON types; what is infinite or unknown becomes None."""
+    """Return figures as plain JSON types; infinite and unknown ones become None."""
     if isinstance(value, Estimate):
         return {name: plain(number) for name, number in value._asdict().items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -320,26 +330,26 @@ def plain(value: Any) -> Any:
 
 
 def estimate_of(data: Mapping[str, float | None]) -> Estimate:
-    """Read an estimate that ``plain`` spelled: a bound that is None is none, and such a value is infinite."""
+    """Read an estimate that ``plain`` wrote: a value or bound of None is infinite."""
     unknown = {"value": math.inf, "low": -math.inf, "high": math.inf}
     numbers = {name: data[name] for name in unknown}
     return Estimate(**{name: unknown[name] if each is None else float(each) for name, each in numbers.items()})
 
 
 def exactly(value: float) -> Estimate:
-    """Return a figure that is known without error."""
+    """Return an estimate of a figure that is known without error."""
     return Estimate(value, value, value)
 
 
 def bounded(figure: Estimate) -> str:
-    """Spell a figure with its interval; where it is known from one side only, that one."""
+    """Format a figure with its interval; only the lower bound if the value is infinite."""
     if math.isfinite(figure.value):
         return str(figure)
     return f"at least {digits(figure.low)} (95 %)" if math.isfinite(figure.low) else "unknown"
 
 
 def _sentence(report: Report) -> str:
-    """Say how many texts there are, what they are drawn from, and what one costs."""
+    """Return the headline of a report."""
     got, asked, tried = report.accepted, report.requested, report.usage.attempts
     if not got:
         return f"no text from {counted(tried, 'attempt')}: {_ENDED.get(report.ended, report.ended)}"
@@ -347,9 +357,9 @@ def _sentence(report: Report) -> str:
     pilot = report.evidence.get("pilot_attempts", 0)
     drawn = tried - pilot if isinstance(pilot, int) else tried
     mean = _rounded(drawn / got) if drawn < LARGE else drawn // got
-    cost = "every attempt gave one" if drawn == got else f"a text took about {counted(mean, 'attempt')}"
+    cost = "every attempt was accepted" if drawn == got else f"about {counted(mean, 'attempt')} per text"
     cost += f", after a pilot of {pilot:,}" if pilot else ""
-    missing = "" if got == asked else f"; no more, as {_ENDED.get(report.ended, report.ended)}"
+    missing = "" if got == asked else f"; ended early: {_ENDED.get(report.ended, report.ended)}"
     return f"{texts}, {_origin(report)}; {cost}{missing}"
 
 
@@ -357,20 +367,21 @@ def _origin(report: Report) -> str:
     words, one = report.drawn_from, report.accepted == 1
     satisfy = _SATISFY.replace("them when they satisfy", "it when it satisfies") if one else _SATISFY
     every = "which satisfies the constraint" if one else "all of which satisfy the constraint"
-    if words == "exactly g":
+    follow = "does not follow" if one else "do not follow"
+    if words.startswith("exactly"):
         return f"exactly {satisfy}"
-    if words.startswith("approximately g"):
+    if words.startswith("approximately"):
         nearness = _nearness(report)
-        return f"{nearness} {satisfy}" if nearness else f"{every}; how near to your model's own cannot be told"
-    if words.endswith(", not g"):
-        return f"{every}, drawn from a proposal and not from your model's own law"
+        return f"{nearness} {satisfy}" if nearness else f"{every}; the distance to your model's own texts is unknown"
+    if words.startswith(OTHER):
+        return f"{every} but {follow} your model's own distribution"
     if words.startswith("biased"):
-        return f"{every}; short ones are favoured by the deadline"
+        return f"{every}; the deadline favors short ones"
     return f"{every}; {words}"
 
 
 def _nearness(report: Report) -> str:
-    """Say how sure it is that texts are near to g, where the sampler has figures of that; "" where they say nothing."""
+    """Say how close the texts are to g by the sampler's figures; "" if there are too few draws to tell."""
     distance, enough = report.evidence.get("tvd"), report.evidence.get("near_enough")
     worth = report.evidence.get("effective_sample_size")
     if isinstance(worth, tuple) and worth.value < FEW:
@@ -381,7 +392,7 @@ def _nearness(report: Report) -> str:
 
 
 def _rounded(number: float) -> float:
-    """Two digits, without a point where there is none to see."""
+    """Round to two digits; a whole number has no decimal point."""
     if number < 9.95:
         return round(number, 1) if number % 1 >= 0.05 else round(number)
     return int(float(f"{number:.2g}"))

@@ -1,4 +1,4 @@
-"""What attempts are drawn from, where it is not the model itself."""
+"""Proposals: sources of attempts other than the model itself."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from guardwrap.errors import UsageError, is_number, strict_arguments
 __all__ = ["Adapter", "Masked", "Prompt", "merge_proposals", "only_masks", "require_one"]
 
 OR_REJECTION = ", or sampler='rejection', whose texts are the proposal's"
-"""The other way out where attempts cannot be weighed, for calls that choose a sampler."""
+"""Suffix of messages about attempts without weights, for calls that can choose a sampler."""
 
 ELSEWHERE = {
     "prompts": ", of which this is none",
     "perhaps": ", of which this is perhaps none",
     "settings": ", under other generation settings",
 }
-"""How a report goes on about an adapter's KL(g‖g') that was measured on other prompts, or under other settings."""
+"""Suffixes in reports to an adapter's KL(g‖g') that was measured on other prompts or under other settings.
+
+``--resume`` removes these words from result files, so files of earlier versions depend on them."""
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _PLACE = "{prompt}"
@@ -29,13 +31,13 @@ _PLACE = "{prompt}"
 @strict_arguments
 @dataclass(frozen=True)
 class Prompt:
-    """A constraint-aware prompt (CAP): a'(y) = a(y | CAP), the same model told what the constraint asks for.
+    """A constraint-aware prompt (CAP): the same model with a prompt that describes the constraint, a'(y) = a(y | CAP).
 
     Parameters
     ----------
     template
-        A text with ``{prompt}`` in the place of the user's prompt or, in a chat, of the last user message; or a
-        function from a prompt (a string, or a list of messages) to another one.
+        A text with ``{prompt}``, which is replaced by the user's prompt or, in a chat, by the last user message; or a
+        function from a prompt (a string, or a list of messages) to another prompt.
 
     Raises
     ------
@@ -53,30 +55,30 @@ class Prompt:
 
     def __post_init__(self) -> None:
         if not isinstance(self.template, str) and not callable(self.template):
-            raise UsageError(f"the template of a prompt is {type(self.template).__name__}, not a text or a function")
+            raise UsageError(f"the template of a Prompt is {type(self.template).__name__}; pass a string or a function")
         if isinstance(self.template, str) and _PLACE not in self.template:
-            raise UsageError(f"Prompt({self.template!r}) needs {_PLACE} where the user's prompt stands")
+            raise UsageError(f"Prompt({self.template!r}) needs {_PLACE} where the user's prompt belongs")
 
     def apply(self, prompt: Any) -> Any:
-        """Return the constraint-aware prompt for a prompt: a string, or a list of messages.
+        """Return the constraint-aware version of a prompt, which is a string or a list of messages.
 
         Raises
         ------
         UsageError
-            If a chat has no user message of text, or the function returned neither.
+            If a chat has no user message of plain text, or the function returned neither a string nor a list.
         """
         if not isinstance(self.template, str):
-            made = self.template(prompt)
-            if not isinstance(made, str | list):
-                raise UsageError(f"the proposal's function returned {type(made).__name__}, not a string or a chat")
-            return made
+            rewritten = self.template(prompt)
+            if not isinstance(rewritten, str | list):
+                raise UsageError(f"the proposal's function returned {type(rewritten).__name__}, not a string or a chat")
+            return rewritten
         if isinstance(prompt, str):
             return self.template.replace(_PLACE, prompt)
         last = max((i for i, message in enumerate(prompt) if message.get("role") == "user"), default=None)
         if last is None or not isinstance(prompt[last].get("content"), str):
             raise UsageError("the proposal's template needs a user message of plain text; give a function instead")
-        told = {**prompt[last], "content": self.template.replace(_PLACE, prompt[last]["content"])}
-        return [*prompt[:last], told, *prompt[last + 1 :]]
+        message = {**prompt[last], "content": self.template.replace(_PLACE, prompt[last]["content"])}
+        return [*prompt[:last], message, *prompt[last + 1 :]]
 
     def __str__(self) -> str:
         return "the prompt " + (repr(self.template) if isinstance(self.template, str) else "of a function")
@@ -85,7 +87,7 @@ class Prompt:
 @strict_arguments
 @dataclass(frozen=True)
 class Adapter:
-    """A trained adapter: a' is the model with a small change, trained to meet the constraint more often.
+    """A trained adapter: a small change to the model that makes it satisfy the constraint more often.
 
     Parameters
     ----------
@@ -93,15 +95,15 @@ class Adapter:
         The folder or Hub id of an adapter, or of a full checkpoint with the same tokenizer; ``"catalogue:<name>"`` is
         an adapter that comes with guardwrap.
     allow_mismatch
-        Whether to take an adapter whose card is of another model or another constraint. Files that are not those of
-        the card, and pickles, are never taken.
+        Whether to accept an adapter whose card names another model or constraint. Files that differ from the card's
+        digests, and pickles, are always rejected.
     revision
-        Of a Hub id: a branch, tag or commit.
+        Branch, tag or commit of a Hub id.
 
     Raises
     ------
     UsageError
-        If the source is no string and no path.
+        If the source is neither a string nor a path.
 
     Examples
     --------
@@ -116,42 +118,42 @@ class Adapter:
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, str | Path):
-            raise UsageError(f"an adapter is given by its folder or Hub id, not by {type(self.source).__name__}")
+            raise UsageError(f"an adapter's source is {type(self.source).__name__}; pass its folder or Hub id")
 
 
 @strict_arguments
 @dataclass(frozen=True)
 class Masked:
-    """A proposal that never draws a token after which the constraint could not be satisfied any more.
+    """A proposal that masks tokens after which the constraint can no longer be satisfied.
 
     Each token is drawn from those whose verdict is not VIOLATED, in proportion to their probabilities. A token that
-    ends within a character is judged by the characters that may come of it. That is
-    what engines for structured output do; it is not g, as it does not look at where a token leads. But its weights are
-    known without another pass of the model: log a(y)/a'(y) is the sum of log Z_t over the tokens, Z_t being the
-    share of the probability that was left. With ``"rejection"`` texts are from g' and the report says so; ``"qrs"`` and
-    ``"imh"`` take them back to g.
+    ends inside a character is judged by the characters that it can become. Engines for structured output work this way.
+    The result is not your model's own distribution (g), as a mask does not consider what can follow a token. But
+    weights require no additional pass of the model: log a(y)/a'(y) is the sum of log Z_t over the tokens, where Z_t is
+    the share of probability that the mask leaves. With ``"rejection"`` texts follow g', and the report says so;
+    ``"qrs"`` and ``"imh"`` correct them towards g.
 
     Parameters
     ----------
     proposal
-        What is masked, if not the model itself: a ``Prompt``, or another model, as ``proposal=`` takes them. An adapter
-        is masked where the call or the wrapper has one beside it.
+        A ``Prompt`` or another model to mask, in the forms of ``proposal=``; None for the model itself. If the call or
+        the wrapper has an adapter, the adapted model is masked.
     unseen
-        The whole vocabulary is looked at, the likeliest tokens first and those that begin alike together, until those
-        that are left have at most this share of what remains. Where 2048 judgements do not suffice, the report says
-        how large that share is. An unseen token that violates the constraint ends its attempt. What is looked at
-        depends on the model's probabilities and not on what is drawn, so a' is a distribution with known weights.
+        Tokens are judged from the most likely on, those with a common prefix together, until the rest has at most this
+        share of the remaining probability. If 2048 judgements do not suffice, the report gives the actual share. An
+        unseen token that violates the constraint ends its attempt. Which tokens are judged depends on the model's
+        probabilities and not on the draws, so a' is a distribution with known weights.
 
     Notes
     -----
-    An attempt for which the settings leave no token, as ``top_k`` can, is rejected. Where that holds for all texts, the
-    run ends as ``"impossible"``. A mask that takes more than 0.5 s at once, or 0.02 s for each token on average, is
-    given up: the rest of that prompt's tokens is drawn without it, and the report says so.
+    An attempt is rejected if the settings, such as ``top_k``, leave no token. If that holds for all texts, the run ends
+    as ``"impossible"``. A mask that takes more than 0.5 s for one token, or 0.02 s per token on average, is given up:
+    the remaining tokens of that prompt are drawn without it, and the report says so.
 
     Raises
     ------
     UsageError
-        If ``unseen`` is no share, or what is masked is masked already.
+        If ``unseen`` is not in [0, 1), or the proposal is masked already.
 
     Examples
     --------
@@ -167,34 +169,34 @@ class Masked:
         if not is_number(self.unseen) or not 0 <= self.unseen < 1:
             raise UsageError(f"Masked(unseen={self.unseen!r}): give a share of at least 0 and below 1")
         if isinstance(self.proposal, Masked):
-            raise UsageError("what Masked() is given is masked already; leave one of them out")
+            raise UsageError("Masked(Masked(...)) is masked already; remove one of them")
         if isinstance(self.proposal, Adapter):
-            raise UsageError("pass the adapter as adapter=, beside proposal=Masked()")
+            raise UsageError("an adapter is not an argument of Masked(); pass adapter= together with proposal=Masked()")
 
 
 def only_masks(proposal: Any) -> bool:
-    """Whether a proposal is a mask on the model itself, beside which there may be an adapter."""
+    """Return whether a proposal only masks the model itself, and so can be combined with an adapter."""
     return isinstance(proposal, Masked) and proposal.proposal is None
 
 
 def _elsewhere(given: Any) -> bool:
-    """Whether something is given that is drawn from in the place of the model; a model may have no truth value."""
+    """Return whether a proposal or adapter replaces the model; a model may have no truth value."""
     return given is not None and given is not False and not only_masks(given)
 
 
 def merge_proposals(near: tuple[Any, Any], far: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Return what attempts are drawn from by what two places say, such as a call and a constraint file.
+    """Merge the proposal and adapter of two places, such as a call and a constraint file.
 
     Parameters
     ----------
     near, far
-        A proposal and an adapter; None says nothing, and False says none. What is said in ``near`` counts: its adapter
-        takes the place of the other's prompt, and its prompt that of the other's adapter.
+        Pairs of a proposal and an adapter. None means not set, and False means none. ``near`` has priority: its adapter
+        replaces the other's prompt, and its prompt the other's adapter.
 
     Raises
     ------
     UsageError
-        If one place says both.
+        If one place sets both.
     """
     proposal, adapter = near
     if proposal is None:
@@ -208,8 +210,8 @@ def merge_proposals(near: tuple[Any, Any], far: tuple[Any, Any]) -> tuple[Any, A
 
 
 def require_one(proposal: Any, adapter: Any) -> None:
-    """Raise UsageError for a proposal beside an adapter, unless it only masks."""
+    """Raise UsageError if there are both an adapter and a proposal, unless the proposal only masks."""
     if _elsewhere(proposal) and _elsewhere(adapter):
         raise UsageError(
-            "attempts come from a proposal or from an adapter, not both; leave one of them out, or pass False for it"
+            "attempts come from a proposal or from an adapter, not both; remove one of them, or pass False for it"
         )

@@ -1,7 +1,7 @@
-"""Finite worlds whose g is known exactly, and laws that any constraint must obey.
+"""Finite worlds whose g is known exactly, and checks for custom constraints and backends.
 
-A world is a small model with few enough texts that a(y), and so g(y), is summed rather than estimated. What a sampler
-returns is then held against it with a goodness-of-fit test.
+A world is a small model with so few texts that a(y), and so g(y), is computed exactly. The output of a sampler is
+compared with it by a goodness-of-fit test.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class TableConfig(PreTrainedConfig):
 
 
 class TableModel(PreTrainedModel, GenerationMixin):
-    """A Markov chain that depends on position: logits are ``table[position, last token]``.
+    """A position-dependent Markov chain: logits are ``table[position, last token]``.
 
-    The cheapest causal language model there is, for worlds that take many thousand draws.
+    It is a very fast causal language model, for tests that take many thousands of draws.
     """
 
     config_class = TableConfig
@@ -80,7 +80,7 @@ class TableModel(PreTrainedModel, GenerationMixin):
         past_key_values: DynamicCache | None = None,
         **_: Any,
     ) -> CausalLMOutputWithPast:
-        """Look the logits up; ``[rows, length, vocabulary]``."""
+        """Look up the logits; ``[rows, length, vocabulary]``."""
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
         return CausalLMOutputWithPast(logits=self.table[position_ids, input_ids], past_key_values=past_key_values)
@@ -92,18 +92,18 @@ AutoModelForCausalLM.register(TableConfig, TableModel)
 
 @dataclass(frozen=True)
 class World:
-    """A model with few texts.
+    """A model with a small number of texts.
 
     Parameters
     ----------
     model, tokenizer
-        The model and a tokenizer with one token a character; padding and end-of-sequence are the same token.
+        The model, and a tokenizer with one token per character; padding and end-of-sequence are the same token.
     prompt
         The prompt.
     max_new_tokens
-        Length of the longest text.
+        Length of the longest text, in tokens.
     temperature, top_k
-        Settings that a is defined with; ``top_k=0`` keeps all tokens.
+        Generation settings that define a; ``top_k=0`` keeps all tokens.
     """
 
     model: PreTrainedModel
@@ -129,9 +129,9 @@ class World:
 
     @torch.no_grad()
     def law(self) -> dict[tuple[int, ...], float]:
-        """Return a(y) for every y: new tokens, the end-of-sequence token included, to probability.
+        """Return a(y) for every y: a mapping from new tokens, with the end-of-sequence token, to probability.
 
-        Summed in float64 from whole forward passes, without cache, padding or any part of the engine.
+        It is computed in float64 from full forward passes, without cache, padding or any part of the engine.
         """
         end = self.tokenizer.eos_token_id
         prompt = self.tokenizer(self.prompt)["input_ids"]
@@ -193,8 +193,8 @@ def llama_world(
 ) -> World:
     """Return a world over a random Llama of two layers, where attention, cache and positions matter.
 
-    In float64, because rows that are computed beside others differ by rounding: in float32 one draw in a million falls
-    on the other side of it, on one processor and not on the next. Adapters are float32, and want a model that is.
+    The default is float64, because rounding depends on the other rows in a batch: in float32 about one draw in a
+    million differs, depending on the processor. Use float32 for adapters, which have that dtype.
     """
     tokenizer = character_tokenizer(letters)
     config = LlamaConfig(
@@ -213,7 +213,7 @@ def llama_world(
 
 
 def character_tokenizer(letters: str) -> PreTrainedTokenizerFast:
-    """Return a tokenizer with one token a character; ``<end>`` pads and ends."""
+    """Return a tokenizer with one token per character; ``<end>`` is padding and end-of-sequence."""
     vocabulary = {"<end>": 0, **{letter: i for i, letter in enumerate(letters, start=1)}}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=letters[0]))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(TokenizersRegex("[\\s\\S]"), "isolated")
@@ -231,21 +231,21 @@ def _with_end(model: Any, tokenizer: PreTrainedTokenizerFast) -> Any:
 
 
 def goodness_of_fit(draws: Iterable[Any], law: Mapping[Any, float], *, least: float = 5.0) -> float:
-    """Test whether draws follow a law.
+    """Test whether draws follow a distribution.
 
     Parameters
     ----------
     draws
-        What was drawn.
+        The draws.
     law
-        Every possible draw with its probability.
+        Probability of every possible draw.
     least
-        Cells expected fewer times than this are pooled.
+        Cells with a smaller expected count are pooled.
 
     Returns
     -------
     float
-        p-value of Pearson's chi-squared test; 0 if something impossible was drawn.
+        p-value of Pearson's chi-squared test; 0 if a draw has no probability.
     """
     counts = Counter(draws)
     if counts.keys() - law.keys():
@@ -261,29 +261,31 @@ def goodness_of_fit(draws: Iterable[Any], law: Mapping[Any, float], *, least: fl
 
 
 def check_constraint(constraint: Constraint, texts: Iterable[str]) -> None:
-    """Assert the laws that every constraint must obey, on the given texts and all their prefixes.
+    """Assert the properties that every constraint must have, on texts and all their prefixes.
 
-    Verdicts are sound; a monitor comes to the same ones however a text is cut; checks are repeatable and do not depend
-    on what is judged together; the negation is the opposite; the YAML spelling, where there is one, reads back with the
-    same digest.
+    - Verdicts are sound.
+    - A monitor gives the same verdicts however a text is split.
+    - Checks are repeatable and do not depend on the batch.
+    - The negation gives the opposite result.
+    - The YAML form, if there is one, reads back with the same digest.
 
     Parameters
     ----------
     constraint
         The constraint, of any class.
     texts
-        Texts to try it on; the nastier the better.
+        Texts to test with. Include difficult ones.
 
     Raises
     ------
     AssertionError
-        If a law is broken.
+        If a property does not hold.
     """
     texts = list(texts)
     draws = [Draw("", (), text) for text in texts]
     together = run_check(constraint, draws)
     alike: dict[Any, Monitor] = {}
-    assert together == [run_check(constraint, [draw])[0] for draw in draws], "the judgement depends on the batch"
+    assert together == [run_check(constraint, [draw])[0] for draw in draws], "the result depends on the batch"
     assert run_check(~constraint, draws) == [not holds for holds in together], "the negation is not the opposite"
     for text, holds in zip(texts, together, strict=True):
         first = reading = constraint.monitor()
@@ -291,21 +293,21 @@ def check_constraint(constraint: Constraint, texts: Iterable[str]) -> None:
             verdict = run_verdict(constraint, text[:end])
             whole, one_more = first.read(text[:end]).verdict, first.read(text[: end // 2]).read(text[end // 2 : end])
             assert {whole, reading.verdict, one_more.verdict} == {verdict}, (
-                f"the monitor's verdict on {text[:end]!r} depends on how it is cut"
+                f"the monitor's verdict on {text[:end]!r} depends on how the text is split"
             )
             following = [text[end:], text[end : end + 1], ""]
             assert reading.verdicts(following) == [reading.read(each).verdict for each in following], (
-                f"the monitor's verdicts on what may follow {text[:end]!r} are not those when it is read"
+                f"the monitor's verdicts() on continuations of {text[:end]!r} differ from those of read()"
             )
             partial = text[end : end + 1].encode("utf-8", "surrogatepass")[:-1]
             begun = [partial[:size] for size in range(1, len(partial) + 1)]
             assert (
                 all(map(reading.may_begin, begun)) or reading.read(text[end : end + 1]).verdict is Verdict.VIOLATED
-            ), f"after {text[:end]!r} the monitor refuses bytes of a character that may come next"
+            ), f"after {text[:end]!r} the monitor's may_begin() rejects bytes of a character that may come next"
             if reading.key is not None:
                 same = alike.setdefault(reading.key, reading)
                 assert same.verdicts(following) == reading.verdicts(following), (
-                    f"the monitor has one key for {text[:end]!r} and something else, and judges what follows otherwise"
+                    f"the monitor has the same key for {text[:end]!r} and another prefix, but other verdicts after it"
                 )
             reading = reading.read(text[end : end + 1])
             assert verdict is Verdict.UNDECIDED or (verdict is Verdict.SATISFIED) == holds, (
@@ -317,51 +319,53 @@ def check_constraint(constraint: Constraint, texts: Iterable[str]) -> None:
 
 
 def check_backend(make: Callable[[int], Backend], launches: Sequence[Launch]) -> None:
-    """Assert the laws that the scheduler relies on in every backend; its texts' own law is for ``goodness_of_fit``.
+    """Assert the properties of backends that the scheduler relies on; test their distribution with ``goodness_of_fit``.
 
-    Each attempt ends once, and is counted as running until then; the same attempts come however many are drawn side by
-    side; what is cancelled does not come back, and others are none the worse; a watch ends attempts, and is named.
+    - Each attempt ends once, and is counted as running until then.
+    - The attempts do not depend on the batch size.
+    - Canceled attempts are not returned, and others are not affected.
+    - A watch ends attempts, which keep the reason.
 
     Parameters
     ----------
     make
-        From how many attempts are drawn side by side, at most, to a new backend.
+        Function from the batch size to a new backend.
     launches
-        A dozen attempts or more, of two or more requests, without watch, mask and deadline. Most should be longer than
-        a token.
+        At least a dozen attempts of at least two requests, without watch, mask and deadline. Most should be longer than
+        one token.
 
     Raises
     ------
     AssertionError
-        If a law is broken.
+        If a property does not hold.
     """
     few = _all_ended(make(2), launches)
-    told = [_outcome(attempt) for attempt in few]
+    alone = [_outcome(attempt) for attempt in few]
     if make(1).can.repeats_seeds:
         together = [_outcome(attempt) for attempt in _all_ended(make(len(launches)), launches)]
-        assert told == together, "an attempt depends on what is drawn beside it"
+        assert alone == together, "an attempt depends on the other attempts in its batch"
 
     backend, unneeded = make(len(launches)), launches[0].request
     ended = backend.launch(launches)
     before = {id(attempt.launch) for attempt in ended}
     cancelled = backend.cancel(lambda launch: launch.request == unneeded)
-    assert all(attempt.launch.request == unneeded for attempt in cancelled), "an attempt that is needed was cancelled"
-    assert unneeded not in backend.lengths(), "a request has running attempts after they were cancelled"
+    assert all(attempt.launch.request == unneeded for attempt in cancelled), "another request's attempt was canceled"
+    assert unneeded not in backend.lengths(), "a request has running attempts after they were canceled"
     while backend.running:
         ended += backend.advance()
     back = {id(attempt.launch) for attempt in ended if attempt.launch.request == unneeded}
-    assert back <= before, "an attempt came back that was cancelled"
+    assert back <= before, "a canceled attempt was returned"
     needed = [i for i, launch in enumerate(launches) if launch.request != unneeded]
     kept = {id(attempt.launch): _outcome(attempt) for attempt in ended}
-    assert all(id(launches[i]) in kept for i in needed), "an attempt was lost as another one was cancelled"
+    assert all(id(launches[i]) in kept for i in needed), "an attempt was lost when another one was canceled"
     if backend.can.repeats_seeds:
-        assert [kept[id(launches[i])] for i in needed] == [told[i] for i in needed], "cancelling changed other attempts"
+        assert [kept[id(launches[i])] for i in needed] == [alone[i] for i in needed], "canceling changed other attempts"
 
     if backend.can.ends_early:
         watched = _all_ended(make(4), [replace(launch, watch=lambda _: "never") for launch in launches])
-        assert all(attempt.whole or attempt.blame == "never" for attempt in watched), "an abort has lost its blame"
+        assert all(attempt.whole or attempt.blame == "never" for attempt in watched), "an aborted attempt has no blame"
         aborted = [attempt for attempt in watched if attempt.status == "aborted"]
-        assert aborted or all(attempt.length < 2 for attempt in few), "a watch was not asked"
+        assert aborted or all(attempt.length < 2 for attempt in few), "a watch was not called"
 
 
 def _outcome(attempt: AttemptState) -> tuple[str, tuple[int, ...], str]:
@@ -369,18 +373,18 @@ def _outcome(attempt: AttemptState) -> tuple[str, tuple[int, ...], str]:
 
 
 def _all_ended(backend: Backend, launches: Sequence[Launch]) -> list[AttemptState]:
-    """Draw attempts to their end, and assert that each is counted until then; return them in the order of launches."""
+    """Draw attempts to the end, assert that each is counted until then, and return them in the order of launches."""
     ended: list[AttemptState] = []
     rest = list(launches)
     while rest or backend.running:
         room = backend.room
-        assert room or backend.running, "there is neither room for an attempt nor one that runs"
+        assert room or backend.running, "no attempt is running, and there is no room for one"
         now, rest = rest[:room], rest[room:]
         ended += backend.launch(now) if now else backend.advance()
         begun = Counter(launch.request for launch in launches[: len(launches) - len(rest)])
         begun.subtract(attempt.launch.request for attempt in ended)
         lengths = {request: len(each) for request, each in backend.lengths().items() if each}
-        assert (lengths, backend.running) == (+begun, begun.total()), "an attempt is lost, or ended twice"
+        assert (lengths, backend.running) == (+begun, begun.total()), "an attempt was lost, or ended twice"
     for attempt in ended:
         if attempt.error is not None:
             raise attempt.error

@@ -21,7 +21,7 @@ OUTCOME = Outcome(
     texts=("yes",),
     draws=(Draw("Hi", (1, 2), "yes", log_proposal=-1.5),),
     report=Report(
-        drawn_from="exactly g",
+        drawn_from="exactly your model's own distribution, given the constraint (g)",
         sampler="rejection",
         seed=1,
         requested=2,

@@ -143,8 +143,8 @@ def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str]) ->
     if document == "docs/structured.md":
         assert [type(person) for person in namespace["outcome"].values] == [namespace["Person"]] * 2
         assert namespace["outcome"].report.usage.computed_tokens < namespace["outcome"].report.usage.tokens
-        assert namespace["exact"].report.drawn_from == "exactly g"
-        assert namespace["masked"].report.drawn_from.startswith("g' of")
+        assert namespace["exact"].report.drawn_from == "exactly your model's own distribution, given the constraint (g)"
+        assert namespace["masked"].report.drawn_from.startswith("not your model's own distribution: tokens were masked")
         assert namespace["exact"].ok
         assert namespace["masked"].ok
         assert all("select" in text.lower() for each in ("exact", "masked") for text in namespace[each].texts)

@@ -15,7 +15,7 @@ from pydantic import RootModel
 
 from guardwrap import Budget, Fallback, GuardedGenerator, JSONSchema, Keyword, Length, Regex
 from guardwrap.errors import UsageError
-from guardwrap.outcomes import Draw, Estimate, Usage
+from guardwrap.outcomes import APPROXIMATE, Draw, Estimate, Usage
 from guardwrap.samplers import Attempt, qrs
 from guardwrap.testing import World, llama_world
 
@@ -47,7 +47,7 @@ def test_reports_print_and_serialise(world: World) -> None:
         assert set(data["report"]["rejections"]) <= {"has an a", "short"}
         assert data["texts"] == list(outcome.texts)
         text = str(outcome.report)
-        assert "exactly g" in text
+        assert "exactly your model's own distribution, given the constraint (g)" in text
         assert all(len(line) < 120 for line in text.splitlines())
 
 
@@ -76,7 +76,7 @@ def qrs_report(weights: list[float], **options: Any) -> tuple[str, Any]:
     ("weights", "options", "begins", "said"),
     [
         ([0.0, 0.1] * 500, {}, "nearly as", "within the target of 0.05"),
-        ([0.0, 3.0] * 500, {"target_tvd": 0.3}, "perhaps nearly as", "as estimated, but not surely"),
+        ([0.0, 3.0] * 500, {"target_tvd": 0.3}, "perhaps nearly as", "as estimated, but not certain"),
         ([0.0, 3.0] * 500, {"beta": 1.0}, "not quite as", "above 0.05"),
         ([0.0, 3.0] * 500, {"target_tvd": 0.6}, "nearly as", "within the target of 0.6"),
         ([0.0, 3.0] * 500, {"target_acceptance": 0.9}, "not quite as", "above 0.05"),
@@ -89,7 +89,7 @@ def test_the_first_line_says_how_sure_it_is(
     drawn_from, evidence = qrs_report(weights, **options)
     assert said in drawn_from
     (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
-    report = dataclasses.replace(outcome.report, drawn_from="approximately g", evidence=evidence)
+    report = dataclasses.replace(outcome.report, drawn_from=APPROXIMATE, evidence=evidence)
     assert report.headline().startswith(f"1 text, {begins} your model writes it")
     assert evidence["near_enough"] == options.get("target_tvd", 0.05)
     without = dataclasses.replace(report, evidence={})
@@ -100,10 +100,10 @@ def test_a_handful_of_weights_tells_no_distance(world: World) -> None:
     """One attempt outweighs all others: whatever the figures are, they are those of one text."""
     drawn_from, evidence = qrs_report([-1.0] * 300 + [7.0], target_tvd=0.2, pilot=50)
     assert evidence["effective_sample_size"].value < 3
-    assert drawn_from.endswith(", TVD to g cannot be told")
+    assert drawn_from.endswith(", distance (TVD) unknown")
     (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
     report = dataclasses.replace(outcome.report, drawn_from=drawn_from, evidence=evidence)
-    said = "which satisfies the constraint; how near to your model's own cannot be told"
+    said = "which satisfies the constraint; the distance to your model's own texts is unknown"
     assert said in dataclasses.replace(report, usage=Usage(attempts=301)).headline()
 
 
@@ -112,11 +112,11 @@ def test_what_a_pilot_takes_is_told_apart(world: World) -> None:
     (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
     rejections = {"the sampler": 75, "a rule": 3}
     report = dataclasses.replace(
-        outcome.report, drawn_from="approximately g", evidence=evidence, usage=Usage(attempts=80), rejections=rejections
+        outcome.report, drawn_from=APPROXIMATE, evidence=evidence, usage=Usage(attempts=80), rejections=rejections
     )
-    assert report.headline().endswith("a text took about 20 attempts, after a pilot of 60")
+    assert report.headline().endswith("about 20 attempts per text, after a pilot of 60")
     rows = [" ".join(line.split()) for line in str(report).splitlines()]
-    assert "pilot 60 attempts, of which 60 satisfied the constraint; they tell β" in rows
+    assert "pilot 60 attempts to set β, of which 60 satisfied the constraint" in rows
     assert rows[-2:] == [
         "rejected by a rule: 3 of 80",
         "rejected by the sampler: 15 of 16 that satisfied the constraint",
@@ -127,11 +127,13 @@ def test_what_a_pilot_takes_is_told_apart(world: World) -> None:
 
 
 def test_a_sampler_without_a_proposal_says_what_rejection_would_take(world: World) -> None:
-    for sampler, much in ((qrs(target_tvd=0.3, pilot=5), "with fewer attempts"), (qrs(1.0), "with no more attempts")):
+    for sampler, much in ((qrs(target_tvd=0.3, pilot=5), "fewer"), (qrs(1.0), "no more")):
         guarded = GuardedGenerator(world.pipeline(), Length(min=0), seed=3, sampler=sampler)
         few, note = guarded.run("ab")[0].report.notes
-        assert "draws of g, too few to estimate the distance to it; draw more, e.g. with a larger pilot" in few
-        assert note.endswith(f"sampler='rejection' then gives exactly g {much}")
+        assert "draws from your model's own distribution (g), too few to estimate the distance to it: draw more" in few
+        assert note.endswith(
+            f"sampler='rejection' gives exactly your model's own distribution (g) with {much} attempts"
+        )
 
 
 def test_what_the_token_limit_cut_off_is_counted_and_said(world: World) -> None:
@@ -144,7 +146,7 @@ def test_what_the_token_limit_cut_off_is_counted_and_said(world: World) -> None:
     cut = sum(not draw.finished for draw in drawn[0].draws)
     assert 0 < cut < 60
     assert outcome.report.cut_off == cut, "the same attempts, as the seed is"
-    assert f"; {cut} were cut off by max_new_tokens, and a larger one would let them go on; " in outcome.report.advice()
+    assert f"; {cut} were cut off by max_new_tokens, so try a larger one; " in outcome.report.advice()
     assert drawn[0].report.cut_off == 0
     few = dataclasses.replace(outcome.report, cut_off=5)
     assert "cut off" not in few.advice()
@@ -248,5 +250,5 @@ def test_values_without_exactly_one_schema(world: World) -> None:
     number = JSONSchema({"type": "integer"})
     for judged in (Length(min=1), number | Length(min=1), JSONSchema({}, on="lines") | Length(min=1)):
         (outcome,) = GuardedGenerator(world.pipeline(), judged, seed=3).run("ab", max_new_tokens=2)
-        with pytest.raises(UsageError, match="values need one JSONSchema"):
+        with pytest.raises(UsageError, match="values need exactly one JSONSchema"):
             _ = outcome.values

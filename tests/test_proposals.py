@@ -83,12 +83,14 @@ def test_what_the_samplers_return(kind: str) -> None:
     plain = drawn(world, "rejection", proposal(other))
     assert goodness_of_fit(texts(plain), by_text(normal, weights(world, other)[0])) > FITS
     assert goodness_of_fit(texts(plain), world.gold(CONSTRAINT)) < FAILS, "g' is g: the test shows nothing"
-    assert plain.report.drawn_from.startswith("g' of the ")
+    assert plain.report.drawn_from.startswith("not your model's own distribution: attempts came from the ")
     assert plain.report.evidence == {}
     quasi = drawn(world, qrs(beta), proposal(other))
     law = by_text(qrs_law, *weights(world, other), beta=beta)
     assert goodness_of_fit(texts(quasi), law) > FITS
-    assert quasi.report.drawn_from.startswith("approximately g: QRS")
+    assert quasi.report.drawn_from.startswith(
+        "approximately your model's own distribution, given the constraint (g): QRS"
+    )
     tvd = sum(abs(law[ids] - p) for ids, p in inside.items()) / 2
     assert quasi.report.evidence["tvd"].low < tvd < quasi.report.evidence["tvd"].high
     chain = drawn(world, imh(3), proposal(other), DRAWS // 3)
@@ -96,7 +98,7 @@ def test_what_the_samplers_return(kind: str) -> None:
     assert chain.report.evidence["steps"] == 3
     for outcome in (plain, quasi, chain):
         assert str(outcome.report).count(outcome.report.proposal) == 1, "said once, whichever sampler"
-    assert re.search(rf"\n  attempts of +{re.escape(chain.report.proposal)}\n", str(chain.report))
+    assert re.search(rf"\n  attempts from +{re.escape(chain.report.proposal)}\n", str(chain.report))
     assert "attempts of" not in str(drawn(world, "rejection", None, 2).report)
 
 
@@ -394,7 +396,7 @@ def test_a_plan_counts_what_qrs_draws_before_its_first_text() -> None:
     assert report.evidence["pilot_attempts"] == report.usage.attempts
     whole = served[0].report
     assert float(whole.evidence["pilot_attempts"]) < whole.usage.attempts  # type: ignore[arg-type]
-    assert re.search(r"\n  pilot +\d+ attempts, of which 100 satisfied the constraint; they tell β\n", str(whole))
+    assert re.search(r"\n  pilot +\d+ attempts to set β, of which 100 satisfied the constraint\n", str(whole))
     assert dataclasses.replace(report, ended="impossible").advice().endswith("a larger max_new_tokens")
 
 

@@ -1,6 +1,6 @@
-"""Adapters: put on a model that stays as it is, kept in folders, and known by their cards.
+"""Adapters: LoRA weights on an unchanged model, saved in folders with cards.
 
-What training needs is here: ``attach`` a new adapter, ``describe`` it in a Card, ``save_adapter``.
+Use ``attach`` to create an adapter, ``describe`` to make its Card, and ``save_adapter`` to save both.
 """
 
 from guardwrap.adapters.adapter_folder import read_adapter, save_adapter

@@ -1,4 +1,4 @@
-"""Adapters on disk: peft's own two files, and what guardwrap adds to them. Only safetensors are ever loaded."""
+"""Adapters on disk: peft's two files and guardwrap's additions. Weights are loaded only from safetensors."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ __all__ = ["CARD", "CONFIG", "CURVE", "WEIGHTS", "Files", "fetched", "measured_b
 WEIGHTS = "adapter_model.safetensors"
 CURVE, README = "curve.jsonl", "README.md"
 MAX_CONFIG = 1_000_000
-"""Bytes of ``adapter_config.json``."""
+"""Most bytes of ``adapter_config.json``."""
 
 MAX_HEADER = 5_000_000
-"""Bytes of the safetensors header: some 30 000 tensors, where the largest models' adapters have a few thousand."""
+"""Most bytes of the safetensors header: for 30 000 tensors; the largest models' adapters have a few thousand."""
 
 MAX_PATTERNS = 100
-"""Patterns for layers, where there are not as many layers: each is tried on each of the model's."""
+"""Most patterns for layers, unless the adapter has more layers. peft tries each pattern on each layer of the model."""
 
 _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
@@ -53,28 +53,28 @@ _ABOUT = {
     "runtime_config",
     "task_type",
 }
-"""Fields that say nothing about what the adapter computes: never handed to peft, which would import what some name."""
+"""Fields that do not affect the adapter's output. They are never passed to peft, as some make it import modules."""
 
 _CHOICE = {"exclude_modules", "layers_pattern", "layers_to_transform", "rank_pattern", "target_modules"}
-"""Fields that choose layers and ranks, by regular expressions among others: read off the tensors instead."""
+"""Fields that select layers and ranks, partly by regular expressions. Both are determined from the tensors instead."""
 
 _CHANGES_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
 
 
 @dataclass(frozen=True)
 class Files:
-    """An adapter as it was read.
+    """The content of an adapter's folder.
 
     Parameters
     ----------
     name
         The folder's name or Hub id.
     config
-        For peft: made anew from what is known to be safe.
+        Configuration for peft, built only from fields known to be safe.
     tensors
-        By name, as stored.
+        Stored tensors by name.
     card
-        What is known about it; None for a plain peft adapter.
+        The adapter's card; None for a plain peft adapter.
     """
 
     name: str
@@ -83,14 +83,14 @@ class Files:
     card: Card | None
 
     def misfit(self, model: Any) -> str | None:
-        """Say in words that the adapter was trained on another model than this one; None if not, or if none knows."""
+        """Return a message if the card says that the adapter was trained on another model than this one, else None."""
         if self.card is None or not (other := difference(model, self.card.base.fingerprint)):
             return None
         return f"the adapter {self.name!r} was trained on {self.card.base.name!r}, and this model has {other}"
 
 
 def fetched(source: str | Path, revision: str | None = None) -> Path:
-    """Return the folder of an adapter or a checkpoint; of a Hub id, the few files that are needed are downloaded.
+    """Return the folder of an adapter or checkpoint; for a Hub id, download the required files.
 
     ``"catalogue:<name>"`` is an adapter that comes with guardwrap.
 
@@ -111,7 +111,7 @@ def fetched(source: str | Path, revision: str | None = None) -> Path:
     except (OSError, ValueError) as error:
         raise AdapterError(f"cannot read {str(source)[:200]!r}: {first_line(error)}") from None
     if exists:
-        raise AdapterError(f"{str(source)!r} is a file; give the folder that has {CONFIG} and {WEIGHTS}")
+        raise AdapterError(f"{str(source)!r} is a file; give the folder that contains {CONFIG} and {WEIGHTS}")
     if not isinstance(source, str) or not HUB_ID.fullmatch(source):
         raise AdapterError(f"there is no folder {str(source)[:200]!r}; give an adapter's folder or its Hub id")
     from huggingface_hub import snapshot_download
@@ -121,8 +121,8 @@ def fetched(source: str | Path, revision: str | None = None) -> Path:
         return Path(
             snapshot_download(source, revision=revision, allow_patterns=wanted, local_files_only=not reachable())
         )
-    except Exception as error:  # of several libraries: no network, no such repository, no access …
-        raise AdapterError(f"there is no folder {source!r}, nor does the Hub give it: {first_line(error)}") from None
+    except Exception as error:  # from several libraries: no network, no such repository, no access …
+        raise AdapterError(f"there is no folder {source!r}, and the Hub download failed: {first_line(error)}") from None
 
 
 def _ready_made(name: str) -> Path:
@@ -133,30 +133,30 @@ def _ready_made(name: str) -> Path:
 
 
 def read_adapter(folder: str | Path, name: str | None = None) -> Files:
-    """Read an adapter's files. Nothing in them is run.
+    """Read an adapter's files without running anything in them.
 
     Parameters
     ----------
     folder
         The folder.
     name
-        What reports call it; None for the folder's name.
+        Name of the adapter in reports; None for the folder's name.
 
     Raises
     ------
     AdapterError
-        If files are missing, corrupt, pickled or not those of the card, or the adapter is of an unsupported kind.
+        If files are missing, corrupt, pickled or differ from the card's digests, or the kind of adapter is unsupported.
     """
     folder = Path(folder)
     name = name or folder.resolve().name
     if not (folder / CONFIG).is_file():
-        raise AdapterError(f"{str(folder)!r} has no {CONFIG}; give the folder that peft's save_pretrained wrote")
+        raise AdapterError(f"{str(folder)!r} has no {CONFIG}; give a folder written by peft's save_pretrained")
     if not (folder / WEIGHTS).is_file():
         pickled = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLED)
         if pickled:
             raise AdapterError(
                 f"{str(folder)!r} has its weights in {pickled[0]!r}, a pickle, which can run any code when it is read; "
-                "where you trust it, save it again with peft as safetensors"
+                "if you trust it, save it again with peft as safetensors"
             )
         raise AdapterError(f"{str(folder)!r} has no {WEIGHTS}")
     card = Card.read(folder / CARD) if (folder / CARD).exists() else None
@@ -164,8 +164,8 @@ def read_adapter(folder: str | Path, name: str | None = None) -> Files:
         for file in (CONFIG, WEIGHTS):
             if card.files.get(file) != _sha256(folder / file):
                 raise AdapterError(
-                    f"{str(folder / file)!r} is not the file that the card describes: it was changed after the "
-                    f"training; get the adapter anew, or delete {CARD} to use it as a plain peft adapter"
+                    f"{str(folder / file)!r} is not the file that the card describes: it was changed after "
+                    f"training; download the adapter again, or delete {CARD} to use it as a plain peft adapter"
                 )
     tensors = _read_tensors(folder / WEIGHTS)
     return Files(name, _read_config(folder / CONFIG, tensors), tensors, card)
@@ -174,23 +174,23 @@ def read_adapter(folder: str | Path, name: str | None = None) -> Files:
 def save_adapter(
     folder: str | Path, adapted: PeftModel, card: Card | None = None, curve: str | Path | None = None
 ) -> Card | None:
-    """Write an adapter's folder; files are replaced one by one, each at once, the card last.
+    """Write an adapter's folder; each file is replaced atomically, the card last.
 
     Parameters
     ----------
     folder
-        Made where it does not exist.
+        The folder, which is created if it does not exist.
     adapted
         The adapter on its model.
     card
-        What is known about it, or None for peft's two files alone.
+        The adapter's card, or None for only peft's two files.
     curve
-        A JSONL file with the learning curve, which is copied.
+        JSONL file of the learning curve to copy.
 
     Returns
     -------
     Card or None
-        The card as written, with the files' digests.
+        The written card, with the files' digests.
 
     Raises
     ------
@@ -204,7 +204,7 @@ def save_adapter(
         "base_model_name_or_path": None if card is None else card.base.name,
         "inference_mode": True,
     }
-    # Sets have no order that the next process would repeat.
+    # Sets are sorted because their order differs between processes.
     config = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
     config.pop("runtime_config", None)
     files = {
@@ -223,22 +223,22 @@ def save_adapter(
         for file, content in files.items():
             write_whole(folder / file, [content])
         if card is None:
-            (folder / CARD).unlink(missing_ok=True)  # of another adapter
+            (folder / CARD).unlink(missing_ok=True)  # a card of another adapter
     except OSError as error:
         raise AdapterError(f"cannot write {str(folder)!r}: {error.strerror or error}") from None
     if card is not None and Card.read(folder / CARD) != card:
-        raise AdapterError(f"{str(folder / CARD)!r} does not read back as it was; give it plain JSON types")
+        raise AdapterError(f"{str(folder / CARD)!r} does not read back unchanged; use plain JSON types in the card")
     return card
 
 
 def measured_before(folder: str | Path, adapted: PeftModel) -> Card | None:
-    """Return the card of an adapter's folder, if it describes the very weights that the adapter has now.
+    """Return the card of an adapter's folder if it describes exactly the adapter's current weights, else None.
 
-    What was measured of them still holds, whatever became of the files since.
+    Then its figures are still valid, even if the files were changed.
     """
     try:
         card = Card.read(Path(folder) / CARD)
-    except AdapterError:  # there is none, or it is damaged
+    except AdapterError:  # missing or damaged
         return None
     digest = hashlib.sha256(_weights_of(adapted)).hexdigest()
     return card if card.files.get(WEIGHTS) == digest else None
@@ -258,28 +258,30 @@ def _sha256(path: Path) -> str:
 
 
 def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Read tensors; each is as large as the file says it is, so none is larger than the file."""
+    """Read tensors. safetensors verifies their sizes, so they cannot be larger than the file."""
     try:
         with open(path, "rb") as raw:
             header = int.from_bytes(raw.read(8), "little")
-        # A larger number than the file's is for the library to refuse.
+        # The library rejects headers that are larger than the file.
         if MAX_HEADER < header <= path.stat().st_size:
-            raise AdapterError(f"{str(path)!r} has a header of more than {MAX_HEADER} bytes, as no adapter needs")
+            raise AdapterError(
+                f"{str(path)!r} has a header of more than {MAX_HEADER} bytes, which is too large for an adapter"
+            )
         with safe_open(path, framework="pt") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # it is no mapping
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # file is not a mapping
     except (SafetensorError, OSError, ValueError, RuntimeError, OverflowError) as error:
         raise AdapterError(f"{str(path)!r} is corrupt: {first_line(error)}") from None
     for key, tensor in tensors.items():
         if not tensor.is_floating_point():
             kind = str(tensor.dtype).removeprefix("torch.")
-            raise AdapterError(f"{str(path)!r}: {key[:200]!r} is of {kind}; an adapter's numbers are floats")
+            raise AdapterError(f"{str(path)!r}: {key[:200]!r} is of {kind}; an adapter's tensors must be floats")
     if not tensors:
         raise AdapterError(f"{str(path)!r} has no tensors")
     return tensors
 
 
 def _read_config(path: Path, tensors: Mapping[str, torch.Tensor]) -> LoraConfig:
-    """Make a configuration of what is known to be safe; what would change the result and is not known is refused."""
+    """Build a configuration from fields known to be safe; reject unknown fields that would change the result."""
     given = _json(path)
 
     def wrong(reason: str) -> AdapterError:
@@ -309,19 +311,19 @@ def _read_config(path: Path, tensors: Mapping[str, torch.Tensor]) -> LoraConfig:
         if not _READ[key](value):
             way_out = "; name layers in it, e.g. 'layers.0.self_attn.q_proj', and save it again"
             raise wrong(
-                f"{key} has the value {str(value)[:80]!r}, which it cannot have"
+                f"{key} has the value {str(value)[:80]!r}, which is not supported"
                 + (way_out if key == "alpha_pattern" else "")
             )
         known[key] = value
     if "lora_alpha" not in known or "r" not in known:
-        raise wrong("r and lora_alpha are needed, numbers above 0")
+        raise wrong("r and lora_alpha are required; give numbers above 0")
     ranks = _ranks(tensors)
     if not ranks:
         raise wrong(f"{WEIGHTS} has no LoRA tensors")
     if len(known.get("alpha_pattern", ())) > max(MAX_PATTERNS, len(ranks)):
         raise wrong(f"alpha_pattern has more than {MAX_PATTERNS} patterns, and more than the adapter has layers")
-    # Whole names, so that no pattern is left to match; each of them reads as itself. peft tries every pattern on every
-    # layer, so those of the commonest rank need none.
+    # Escaped full names instead of patterns. peft tries every pattern on every layer, so layers of the most common rank
+    # get none.
     known["r"] = Counter(ranks.values()).most_common(1)[0][0]
     others = {re.escape(layer): rank for layer, rank in ranks.items() if rank != known["r"]}
     return LoraConfig(**known, target_modules=sorted(ranks), rank_pattern=others)
@@ -339,12 +341,12 @@ def _json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise AdapterError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
     if not isinstance(given, dict):
-        raise AdapterError(f"{path}: this file is a JSON object")
+        raise AdapterError(f"{path}: the file is not a JSON object; peft writes one")
     return given
 
 
 def _ranks(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """From the names of adapted layers to their ranks."""
+    """Return the rank of each adapted layer by name."""
     found = {}
     for key, tensor in tensors.items():
         name = FIRST.fullmatch(key)
@@ -362,8 +364,8 @@ def _whole(value: Any) -> bool:
 
 
 _NAME = re.compile(r"\^?(\.\*\\\.)?(\w|\\?\.){1,200}\$?")
-"""A name of layers as peft's patterns have it: perhaps anchored, its points perhaps escaped, perhaps with anything
-before it. Any other pattern could take for ever to match."""
+"""A layer's name in the form that peft writes: optionally anchored, with escaped dots, or with ``.*\\.`` before it.
+Other patterns are rejected because they could take exponential time to match."""
 
 _READ: Mapping[str, Callable[[Any], bool]] = {
     "r": _whole,
@@ -377,4 +379,4 @@ _READ: Mapping[str, Callable[[Any], bool]] = {
         isinstance(value, dict) and all(_NAME.fullmatch(name) and _number(alpha) for name, alpha in value.items())
     ),
 }
-"""Fields that are handed to peft, each with what it may be."""
+"""Fields that are passed to peft, each with a check of its value."""

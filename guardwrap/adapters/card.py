@@ -1,4 +1,4 @@
-"""What is known about a trained adapter: ``card.yaml``, and the README that is made of it."""
+"""Cards of trained adapters: ``card.yaml``, and the README generated from it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from guardwrap.outcomes import Estimate
 __all__ = ["Base", "Card", "CardPrompts", "Figure", "Figures", "describe", "readme"]
 
 SHOWN = 3
-"""Prompts that a card spells out, at most …"""
+"""Most prompts that a card contains in full …"""
 
 LONGEST = 2_000
-"""… each of no more characters than this."""
+"""… and most characters of each."""
 
 
 class _Frozen(BaseModel):
@@ -36,7 +36,7 @@ class _Frozen(BaseModel):
 
 
 class Figure(_Frozen):
-    """A value with its 95 % interval, which the value lies in; ``high`` is None where nothing bounds it."""
+    """A value inside its 95 % interval; ``high`` is None if the interval has no upper bound."""
 
     value: float = Field(allow_inf_nan=False)
     low: float = Field(allow_inf_nan=False)
@@ -46,12 +46,12 @@ class Figure(_Frozen):
     def _inside(self) -> Figure:
         high = math.inf if self.high is None else self.high
         if not self.low <= self.value <= high:
-            raise ValueError(f"{self.value:g} is outside its own interval, {self.low:g} to {high:g}")
+            raise ValueError(f"{self.value:g} is outside its interval, {self.low:g} to {high:g}")
         return self
 
     @classmethod
     def of(cls, estimate: Estimate | None) -> Figure | None:
-        """Return an estimate as a card spells it, or None where its value is not known."""
+        """Convert an estimate, or return None if its value is unknown."""
         if estimate is None or not math.isfinite(estimate.value) or not math.isfinite(estimate.low):
             return None
         high = float(estimate.high) if math.isfinite(estimate.high) else None
@@ -64,16 +64,16 @@ class Figure(_Frozen):
 
 
 class Figures(_Frozen):
-    """What was measured, on the card's prompts.
+    """Figures measured on the card's prompts.
 
     Parameters
     ----------
     acceptance_before, acceptance_after
-        Acceptance rate of the model itself and with the adapter: E_a b and E_a' b.
+        Acceptance rate without and with the adapter: E_a b and E_a' b.
     kl_gold_proposal
         KL(g‖a') in nats, a mean over prompts.
     kl_gold_guarded
-        KL(g‖g') in nats, g' ∝ a' b: how far from g the texts are that rejection draws from the adapter.
+        KL(g‖g') in nats, where g' ∝ a' b: the distance to g of texts that rejection sampling draws from the adapter.
     """
 
     acceptance_before: Figure | None = None
@@ -88,11 +88,11 @@ class CardPrompts(_Frozen):
     Parameters
     ----------
     count
-        How many there were.
+        Number of prompts.
     digest
-        SHA-256 of all of them, as JSON.
+        SHA-256 of all prompts, as JSON.
     first
-        The first few, texts or chats, where they are short.
+        The first few prompts, texts or chats, unless they are long.
     """
 
     count: int = Field(ge=0)
@@ -101,30 +101,30 @@ class CardPrompts(_Frozen):
 
     @classmethod
     def of(cls, prompts: Sequence[Any]) -> CardPrompts:
-        """Return prompts, strings or lists of messages, as a card spells them."""
-        spelt = [json.dumps(prompt, ensure_ascii=False, sort_keys=True) for prompt in prompts]
-        digest = hashlib.sha256(json.dumps(spelt).encode()).hexdigest()
-        first = [json.loads(text) for text in spelt[:SHOWN] if len(text) <= LONGEST]
+        """Convert prompts, which are strings or lists of messages."""
+        encoded = [json.dumps(prompt, ensure_ascii=False, sort_keys=True) for prompt in prompts]
+        digest = hashlib.sha256(json.dumps(encoded).encode()).hexdigest()
+        first = [json.loads(text) for text in encoded[:SHOWN] if len(text) <= LONGEST]
         return cls(count=len(prompts), digest=digest, first=first)
 
     def has(self, prompt: Any) -> bool | None:
-        """Whether a prompt is one of them; None where that is not known, as only the first few are spelled out."""
+        """Return whether a prompt is one of them; None if unknown, as the card contains only the first few."""
         if not isinstance(prompt, str) and not all(isinstance(message, dict) for message in prompt):
-            return None  # tokens, which no card spells
+            return None  # token ids, which cards do not contain
         if prompt in self.first or self.of([prompt]).digest == self.digest:
             return True
         return False if len(self.first) == self.count or self.count == 1 else None
 
 
 class Base(_Frozen):
-    """The model that the adapter is for: its Hub id or name, and its fingerprint."""
+    """The model of an adapter: its Hub id or name, and its fingerprint."""
 
     name: str
     fingerprint: Fingerprint
 
 
 class Card(_Frozen):
-    """What is known about an adapter.
+    """The provenance and figures of an adapter.
 
     Parameters
     ----------
@@ -133,33 +133,33 @@ class Card(_Frozen):
     base
         The model.
     constraint
-        As in a constraint file; None where it was made in Python and has no spelling.
+        The ``constraint`` field of a constraint file; None if the constraint exists only in Python.
     constraint_digest
-        SHA-256 of its canonical spelling.
+        SHA-256 of the constraint's canonical form.
     constraint_description
-        For people.
+        The constraint in words.
     prompts
         The prompts of the training.
     settings
         Arguments of ``generate`` that define a(y).
     method
-        How it was trained.
+        The training method, in words.
     hyperparameters
-        Of the method.
+        Hyperparameters of the method.
     seed
-        Of the training.
+        Random seed of the training.
     samples, tokens, seconds
-        What it cost: attempts drawn, their tokens, wall-clock seconds.
+        Cost of the training: attempts, their tokens, wall-clock seconds.
     figures
-        What was measured.
+        Measured figures.
     versions
-        Of the packages that matter.
+        Versions of guardwrap, torch, transformers and peft.
     files
-        SHA-256 of the folder's other files, by name. Filled in when the adapter is saved.
+        SHA-256 of the folder's other files, by name; filled in by ``save_adapter``.
     license
-        Identifier of the adapter's licence on the Hub, e.g. ``"apache-2.0"``.
+        Identifier of the adapter's license on the Hub, e.g. ``"apache-2.0"``.
     notes
-        Anything else worth knowing, one sentence each.
+        Further remarks, one sentence each.
     """
 
     guardwrap_adapter: Literal[1] = 1
@@ -183,7 +183,7 @@ class Card(_Frozen):
 
     @classmethod
     def read(cls, path: str | Path) -> Card:
-        """Read a card. Nothing in it is built or run.
+        """Read a card without building or running anything in it.
 
         Raises
         ------
@@ -212,32 +212,32 @@ def describe(
     samples: int,
     **others: Any,
 ) -> Card:
-    """Make a card: the model's fingerprint, the constraint's spelling, the prompts' digest and the versions at hand.
+    """Make a card with the model's fingerprint, the constraint, the prompts' digest and the installed versions.
 
     Parameters
     ----------
     model
         The model that the adapter is for.
     constraint
-        What texts satisfy.
+        The constraint that the adapter was trained for.
     prompts
         Strings or lists of messages.
     name
-        Hub id of the model, or what people call it. No path: the card is read on other machines.
+        Hub id or name of the model; not a path, because the card is read on other machines.
     settings, method, seed, samples, **others
-        Fields of the card.
+        Fields of the card; see ``Card``.
     """
     in_memory = any(part.in_memory for part in walk(constraint))
-    given = {"settings": dict(settings), "method": method, "seed": seed, "samples": samples, **others}
+    fields = {"settings": dict(settings), "method": method, "seed": seed, "samples": samples, **others}
     packages = (guardwrap, torch, transformers, peft)
     return Card(
         base=Base(name=name, fingerprint=fingerprint(model)),
         constraint=None if in_memory else constraint.spec(),
         constraint_digest=constraint.digest,
-        constraint_description=given.pop("constraint_description", constraint.title),
+        constraint_description=fields.pop("constraint_description", constraint.title),
         prompts=CardPrompts.of(prompts),
         versions={package.__name__: str(package.__version__) for package in packages},
-        **given,
+        **fields,
     )
 
 
@@ -245,7 +245,7 @@ _TABLE = "| measured on the training's prompts | 95 % interval |\n|---|---|\n"
 
 
 def readme(card: Card, folder: str) -> str:
-    """Return the README of an adapter's folder; its front matter makes it a model card of the Hub."""
+    """Return the README of an adapter's folder, with front matter for the Hub."""
     front: dict[str, Any] = {
         "base_model": card.base.name,
         "library_name": "peft",
@@ -262,22 +262,22 @@ def readme(card: Card, folder: str) -> str:
     )
     table = [f"| {what} | {figure.estimate}{unit} |" for what, figure, unit in rows if figure is not None]
     settings = [f"{name}={value!r}" for name, value in card.settings.items()]
-    said = "" if card.constraint is None else to_yaml({"guardwrap": 1, "constraint": card.constraint})
+    constraint_file = "" if card.constraint is None else to_yaml({"guardwrap": 1, "constraint": card.constraint})
     spent = [f"{card.samples} samples"]
     spent += [] if card.tokens is None else [f"{card.tokens} tokens"]
     spent += [] if card.seconds is None else [f"{card.seconds:.0f} seconds"]
     lines = [
         f"---\n{to_yaml(front)}---",
         f"# {folder}",
-        f"A LoRA adapter for `{card.base.name}` that meets a constraint more often than the model itself: "
+        f"A LoRA adapter for `{card.base.name}` that satisfies a constraint more often than the model itself: "
         f"{card.constraint_description or card.constraint_digest[:12]}",
-        *([f"```yaml\n# rules.yaml\n{said}```"] if said else []),
-        "Texts drawn from it by rejection all satisfy the constraint and follow g' ∝ a' b; `sampler=\"qrs\"` takes "
-        "them towards the model's own distribution g.",
+        *([f"```yaml\n# rules.yaml\n{constraint_file}```"] if constraint_file else []),
+        "By default all texts satisfy the constraint, and their distribution is the adapter's, given the constraint "
+        "(g' ∝ a' b). `sampler=\"qrs\"` brings it closer to the model's own distribution, given the constraint (g).",
         "```python\nfrom guardwrap import GuardedGenerator\n\n"
         f'guarded = GuardedGenerator("{card.base.name}", "rules.yaml", adapter="{folder}")\n'
         f"guarded({', '.join([repr(next(iter(card.prompts.first), '...')), *settings])})\n```",
-        *(["The figures hold for these settings and the training's prompts."] if table else []),
+        *(["The figures are valid for these settings and the training's prompts."] if table else []),
         *([_TABLE + "\n".join(table)] if table else []),
         f"Trained by {card.method} with {', '.join(spent)}, seed {card.seed}. Everything else is in `card.yaml`"
         + (", the learning curve in `curve.jsonl`." if "curve.jsonl" in card.files else "."),

@@ -1,14 +1,14 @@
-"""Which model an adapter is for: a digest of its configuration and one of its weights.
+"""Fingerprints that identify the model of an adapter: digests of its configuration and of its weights.
 
-The weights' digest is over the names and shapes of all parameters and a fixed sample of each one's numbers, rounded to
-bfloat16. So it takes milliseconds at any size, and the same file gives the same digest whether it is loaded in
-float32, bfloat16 or float16. (From float32 to float16 to bfloat16 is not the same as straight to bfloat16, so there are
-two digests, one for each way; a model in float16 knows only its own.)
+The digest of the weights covers names and shapes of all parameters, and a fixed sample of each parameter's values,
+rounded to bfloat16. It takes milliseconds for any model, and the same file has the same digest whether it is loaded in
+float32, bfloat16 or float16. (Rounding from float32 to float16 to bfloat16 differs from rounding to bfloat16 directly,
+so there are two digests; a model in float16 has only one of them.)
 
-It tells another checkpoint, another size, a resized vocabulary, and training that moved some of the sampled numbers by
-more than half a unit of bfloat16 (0.2 to 0.4 %), as good as any training of a whole tensor does. It does not tell a
-change of a few numbers outside the sample, and it is no signature. Quantised weights have none: the configuration is
-all that can be compared.
+It detects another checkpoint, another size, a resized vocabulary, and training that changed some of the sampled values
+by more than half a unit of bfloat16 (0.2 to 0.4 %), as almost any training of a whole tensor does. It does not detect a
+change of a few values outside the sample, and it is not a signature. Quantized weights have no digest, so only
+configurations are compared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from guardwrap.backends.shared_weights import is_quantised
 __all__ = ["Fingerprint", "difference", "fingerprint"]
 
 SAMPLE = 256
-"""Numbers of each parameter."""
+"""Number of values sampled from each parameter."""
 
 _VOLATILE = {
     "_name_or_path",
@@ -46,18 +46,18 @@ _VOLATILE = {
     "transformers_weights",
     "use_cache",
 }
-"""What says how a model is run or stored, not what it computes; generation settings are not the model's either."""
+"""Configuration fields that do not affect the model's computation, such as storage and generation settings."""
 
 
 class Fingerprint(BaseModel):
-    """Digests that tell models apart.
+    """Digests that identify a model.
 
     Parameters
     ----------
     config
         SHA-256 of the configuration.
     weights
-        SHA-256 of the weights by how they were rounded, ``"bfloat16"`` and ``"float16"``; empty where quantised.
+        SHA-256 of the weights for each rounding, ``"bfloat16"`` and ``"float16"``; empty for quantized models.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -67,12 +67,12 @@ class Fingerprint(BaseModel):
 
 
 def fingerprint(model: Any) -> Fingerprint:
-    """Take a model's fingerprint.
+    """Compute a model's fingerprint.
 
     Parameters
     ----------
     model
-        A model of transformers, with no adapter on it.
+        A transformers model without an adapter.
     """
     config = json.dumps(_plain(model.config.to_diff_dict()), sort_keys=True, default=str)
     digest = hashlib.sha256(config.encode()).hexdigest()
@@ -80,14 +80,14 @@ def fingerprint(model: Any) -> Fingerprint:
 
 
 def difference(model: Any, wanted: Fingerprint) -> str | None:
-    """Say in a few words how a model differs from the one that a fingerprint is of, or None where it does not.
+    """Return in a few words how a model differs from a fingerprint, or None if it matches.
 
-    Where weights cannot be compared, because one of the two is quantised, only the configuration is.
+    If one of the models is quantized, only the configurations are compared.
     """
-    own = fingerprint(model)
-    both = own.weights.keys() & wanted.weights.keys()
-    other_weights = bool(both) and all(own.weights[name] != wanted.weights[name] for name in both)
-    parts = [("configuration", own.config != wanted.config), ("weights", other_weights)]
+    actual = fingerprint(model)
+    both = actual.weights.keys() & wanted.weights.keys()
+    other_weights = bool(both) and all(actual.weights[name] != wanted.weights[name] for name in both)
+    parts = [("configuration", actual.config != wanted.config), ("weights", other_weights)]
     different = [name for name, differs in parts if differs]
     return f"another {' and other '.join(different)}" if different else None
 
@@ -107,7 +107,7 @@ def _weights(model: Any) -> dict[str, str]:
     digests = {way: hashlib.sha256() for way in ways}
     for name, parameter in sorted(model.named_parameters()):
         count = parameter.numel()
-        # Spread over all rows and columns: a fixed step could keep to one column.
+        # Positions spread over all rows and columns; a fixed step could stay in one column.
         places = torch.arange(count) if count <= SAMPLE else torch.arange(SAMPLE) * 2_654_435_761 % count
         sample = parameter.detach().flatten()[places.to(parameter.device)].float().cpu()
         for way, digest in digests.items():

@@ -1,4 +1,4 @@
-"""An adapter in use: the models that attempts are drawn from, and what reports say about them."""
+"""Adapters in use: the models that attempts are drawn from, and their description in reports."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ __all__ = ["Checkpoint", "Loaded", "describe_adapter", "in_training", "load_adap
 
 
 class Loaded:
-    """A LoRA adapter beside the model that it is for.
+    """A LoRA adapter on a model.
 
     Parameters
     ----------
     model
-        The model. It is not touched.
+        The model, which is not changed.
     adapter
-        Which adapter.
+        Source and options of the adapter.
     files
-        What was read.
+        The content of its folder.
 
     Raises
     ------
     AdapterError
         If the adapter does not fit the model.
     AdapterMismatch
-        If it was trained on another model, and that was not allowed.
+        If it was trained on another model, and ``allow_mismatch`` is not set.
     """
 
     def __init__(self, model: Any, adapter: Adapter, files: Files) -> None:
@@ -63,16 +63,16 @@ class Loaded:
 
     @property
     def card(self) -> Card | None:
-        """What is known about it; None for a plain peft adapter."""
+        """The adapter's card; None for a plain peft adapter."""
         return self._files.card
 
     def require_constraint(self, constraint: Constraint) -> None:
-        """Require the constraint that the adapter was trained for, or a stricter one.
+        """Raise unless a constraint is the one that the adapter was trained for, or a stricter one.
 
         Raises
         ------
         AdapterMismatch
-            If it is another one, and that was not allowed.
+            If it is another one, and ``allow_mismatch`` is not set.
         """
         if self.card is None:
             return
@@ -81,39 +81,39 @@ class Loaded:
             raise AdapterMismatch(f"{other}; {self._way_out()}")
 
     def model(self, *, merge: bool) -> tuple[Any, tuple[str, ...]]:
-        """Return the model of a', and notes for reports.
+        """Return the adapted model, whose distribution is a', and notes for reports.
 
         Parameters
         ----------
         merge
-            Whether the adapter may be folded into weights of its own, made when this is first asked: as fast as the
-            model itself, for the memory of the adapted layers.
+            Whether to merge the adapter into a copy of the adapted layers, made at the first call. It is as fast as the
+            model itself, and takes the memory of those layers.
         """
         with self._lock:
             adapted = self._on_model()
             if merge and self._not_merged is None:
-                # Numbers that were written since, by training for instance, are part of what was folded in.
+                # Merge again if the model's weights were changed, for instance by training.
                 written = tuple(map(writes_of, self._model.parameters()))
                 try:
                     if self._merged is None or self._merged[0] != written:
                         self._merged = None
                         self._merged = written, as_tried(merged(adapted), self._model)
                     return self._merged[1], _rounded(self._model)
-                except (RuntimeError, ValueError) as error:  # out of memory, quantised …
-                    self._not_merged = f"the adapter is not merged into the weights, and so slower: {first_line(error)}"
+                except (RuntimeError, ValueError) as error:  # out of memory, quantized …
+                    self._not_merged = f"the adapter is not merged into the weights, and slower: {first_line(error)}"
             return adapted.get_base_model(), (self._not_merged,) if merge and self._not_merged else ()
 
     def described(self, constraint: Constraint, prompt: Any = None, *, other_settings: bool = False) -> str:
-        """Say what it is, and what its card says about g'.
+        """Return the adapter in words, with its distance KL(g‖g') from the card.
 
         Parameters
         ----------
         constraint
-            What texts satisfy.
+            The constraint of the texts.
         prompt
-            Of the request, as it was given; None for one of the card's.
+            The prompt of the request; None for one of the card's.
         other_settings
-            Whether its generation settings are others than the card's.
+            Whether the generation settings differ from the card's.
         """
         words = _adapter_in_words(self.name, self.card, constraint, other_base=self._other_base)
         if self.card is None or not words.endswith(f"{_MEASURED})"):
@@ -123,7 +123,7 @@ class Loaded:
         return f"{words}{ELSEWHERE['settings'] if other_settings else ''})"
 
     def _on_model(self) -> PeftModel:
-        """Return the adapter on the model as it now stands: on another device, say, its memory is another."""
+        """Return the adapter on the model; attach it again if the model's memory has moved, e.g. to another device."""
         where = tuple((id(parameter), parameter.data_ptr()) for parameter in self._model.parameters())
         if self._attached is None or self._attached[0] != where:
             self._attached = self._merged = None
@@ -131,17 +131,17 @@ class Loaded:
         return self._attached[1]
 
     def _way_out(self) -> str:
-        return f"use the one it is for, or, if you mean it, Adapter({str(self._adapter.source)!r}, allow_mismatch=True)"
+        return f"use the one that it is for, or pass Adapter({str(self._adapter.source)!r}, allow_mismatch=True)"
 
 
 def _rounded(model: Any) -> tuple[str, ...]:
     if is_exact(model):
         return ()
-    return (f"the adapter is merged into {str(model.dtype).removeprefix('torch.')} weights, which rounds it a little",)
+    return (f"the adapter is merged into {str(model.dtype).removeprefix('torch.')} weights, which rounds it slightly",)
 
 
 class Checkpoint:
-    """A whole model in the place of an adapter: for the same tokens, under the same settings.
+    """A full model that is used like an adapter: with the same tokens, under the same settings.
 
     Parameters
     ----------
@@ -157,19 +157,19 @@ class Checkpoint:
         self.name, self._model = name, model
 
     def require_constraint(self, constraint: Constraint) -> None:
-        """Nothing is known of what it was trained for."""
+        """Accept any constraint, as a checkpoint has no card."""
 
     def model(self, *, merge: bool) -> tuple[Any, tuple[str, ...]]:
-        """Return the model of a', and no notes."""
+        """Return the model, and no notes."""
         return self._model, ()
 
     def described(self, constraint: Constraint, prompt: Any = None, *, other_settings: bool = False) -> str:
-        """Say what it is."""
+        """Return the checkpoint in words."""
         return _checkpoint_in_words(self.name)
 
 
 def in_training(model: Any, other: Any) -> Checkpoint:
-    """Return an adapter on its model, or another model, that is still being trained: drawn from as it stands.
+    """Wrap a model or adapter in training as a proposal that is drawn from in its current state.
 
     Raises
     ------
@@ -179,10 +179,13 @@ def in_training(model: Any, other: Any) -> Checkpoint:
     other = other.get_base_model() if hasattr(other, "get_base_model") else other
     sizes = [each.config.get_text_config().vocab_size for each in (model, other)]
     if sizes[0] != sizes[1]:
-        raise UsageError(f"the model in training has {sizes[1]} tokens, and the model itself {sizes[0]}")
+        raise UsageError(
+            f"the model in training has {sizes[1]} tokens, but the model itself {sizes[0]}; use the same vocabulary"
+        )
     return Checkpoint("in training", other)
 
 
+# --resume compares these words with those in result files: other words would make files of earlier versions unusable.
 _MEASURED = "measured on its card's prompts"
 
 
@@ -207,9 +210,9 @@ def _checkpoint_in_words(name: str) -> str:
 
 
 def describe_adapter(adapter: Adapter, constraint: Constraint) -> str:
-    """Say what reports call an adapter on the model that it is for, without loading it.
+    """Return an adapter's description in reports, without loading it.
 
-    Of a prompt or settings that are not its card's they add one of ``words.ELSEWHERE``.
+    Reports add one of ``proposals.ELSEWHERE`` for prompts or settings that are not the card's.
 
     Raises
     ------
@@ -229,16 +232,16 @@ def load_adapter(model: Any, tokenizer: Any, adapter: Adapter) -> Loaded | Check
     Parameters
     ----------
     model, tokenizer
-        What it is for.
+        The model and its tokenizer.
     adapter
-        Which.
+        Source and options of the adapter.
 
     Raises
     ------
     AdapterError
         If its files cannot be used.
     AdapterMismatch
-        If it is for another model, and that was not allowed.
+        If it is for another model, and ``allow_mismatch`` is not set.
     UsageError
         If the model cannot take an adapter.
     """
@@ -251,7 +254,7 @@ def load_adapter(model: Any, tokenizer: Any, adapter: Adapter) -> Loaded | Check
 
 
 def _found(adapter: Adapter) -> tuple[Path, str]:
-    """Return the folder, and what reports call it: its name, or the Hub id."""
+    """Return an adapter's folder and its name in reports: the folder's name or the Hub id."""
     folder = fetched(adapter.source, adapter.revision)
     return folder, folder.resolve().name if Path(adapter.source).expanduser().is_dir() else str(adapter.source)
 
@@ -263,19 +266,19 @@ def _is_checkpoint(folder: Path) -> bool:
 def _checkpoint(source: str, revision: str | None, model: Any, tokenizer: Any) -> Any:
     for path in Path(source).expanduser().rglob("*") if Path(source).expanduser().is_dir() else ():
         if what := irregular(path):
-            raise AdapterError(f"{str(path)!r} is {what} and no file; give a folder that save_pretrained wrote")
+            raise AdapterError(f"{str(path)!r} is {what}, not a file; give a folder written by save_pretrained")
     options = {"revision": revision, "trust_remote_code": False}
     try:
         found = AutoModelForCausalLM.from_pretrained(source, use_safetensors=True, dtype=model.dtype, **options)
-    except Exception as error:  # of a foreign file: whatever the libraries make of it
+    except Exception as error:  # libraries raise many kinds of errors for foreign files
         raise AdapterError(f"cannot load the checkpoint {source!r}: {first_line(error)}") from None
     try:
         vocabulary = AutoTokenizer.from_pretrained(source, **options).get_vocab()
-    except Exception:  # it has no tokenizer of its own, and so the model's
+    except Exception:  # without its own tokenizer it uses the model's
         vocabulary = tokenizer.get_vocab()
     sizes = [each.config.get_text_config().vocab_size for each in (model, found)]
     if sizes[0] != sizes[1] or vocabulary != tokenizer.get_vocab():
         raise AdapterError(
-            f"the checkpoint {source!r} has another tokenizer than the model; give one of the same family"
+            f"the checkpoint {source!r} has another tokenizer than the model; give a checkpoint of the same family"
         )
     return found.to(model.device).eval()

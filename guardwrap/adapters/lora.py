@@ -1,4 +1,4 @@
-"""LoRA adapters on a model whose own weights, flags and modules stay as they are."""
+"""LoRA adapters on a model whose weights, flags and modules are not changed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["attach", "merged", "require_plain", "tensors_of"]
 PARTS_WAY_OUT = "merge it into the model with peft (merge_and_unload) and give that checkpoint"
 
 FIRST = re.compile(r"base_model\.model\.(.+)\.lora_(?:A\.weight|embedding_A)")
-"""Name of the first of a layer's two factors, which is ``[rank, the layer's inputs]``."""
+"""Name of the first of a layer's two factors, with shape ``[rank, inputs]``."""
 
 LARGEST = 1e6
-"""Number of an adapter: what is larger can only overflow."""
+"""Largest absolute value in an adapter; larger ones would overflow."""
 
 
 def attach(
@@ -38,29 +38,28 @@ def attach(
 ) -> PeftModel:
     """Put an adapter on a copy of a model that shares the model's weights.
 
-    The model itself is not touched: not its numbers, not its ``requires_grad`` flags, not its modules. The adapter's
-    numbers are float32 whatever the model's are, because half precision swallows small updates; what its layers return
-    has the model's dtype.
+    The model's weights, ``requires_grad`` flags and modules are not changed. The adapter's weights are float32 whatever
+    the model's dtype, because half precision loses small updates; its layers return the model's dtype.
 
     Parameters
     ----------
     model
         A causal language model.
     config
-        What is adapted, and how; it is copied.
+        Configuration of the adapter, which is copied.
     tensors
-        The adapter's numbers, by name, as in ``adapter_model.safetensors``; None for a new adapter, which does nothing
-        yet.
+        The adapter's weights by their names in ``adapter_model.safetensors``; None for a new adapter, which has no
+        effect yet.
     trainable
-        Whether gradients go to the adapter. They never go to the model's weights. Modules are in evaluation mode
-        either way.
+        Whether the adapter's weights require gradients. The model's weights never do. Modules are in evaluation mode in
+        both cases.
     seed
-        Of a new adapter's first numbers. The global generator is left as it was.
+        Seed of a new adapter's initial values. The state of the global generator is restored.
 
     Returns
     -------
     PeftModel
-        peft's own model; ``get_base_model()`` of it is a model of the original's class.
+        The adapted model; its ``get_base_model()`` has the class of the original.
 
     Raises
     ------
@@ -81,15 +80,21 @@ def attach(
     config.inference_mode = not trainable
     try:
         shared = shared_copy(model, own_parameters=True)
-        # Alone, as other threads draw their seeds from the same generator; that of the CPU, where peft draws.
+        # Locked, as other threads use the same generator. peft draws initial values on the CPU.
         with library_lock, torch.random.fork_rng(devices=[]), filtered_warnings("ignore"):
             torch.default_generator.manual_seed(seed)
             adapted = get_peft_model(shared, config)
-    except (ValueError, TypeError, RuntimeError, KeyError, AttributeError) as error:  # whatever peft makes of a config
+    except (
+        ValueError,
+        TypeError,
+        RuntimeError,
+        KeyError,
+        AttributeError,
+    ) as error:  # from peft, for invalid configs
         raise AdapterError(f"the adapter does not fit {type(model).__name__}: {first_line(error)}") from None
-    if adapted.peft_config["default"].target_parameters:  # peft's own choice for "all-linear", for instance
+    if adapted.peft_config["default"].target_parameters:  # chosen by peft, for instance for "all-linear"
         raise AdapterError(
-            f"the experts of {type(model).__name__} are no layers of their own, and adapters for them are not "
+            f"the experts of {type(model).__name__} are not separate layers, and adapters for them are not "
             "supported; name layers, e.g. target_modules=['q_proj', 'v_proj']"
         )
     if tensors is not None:
@@ -101,13 +106,7 @@ def attach(
 
 
 def require_plain(model: Any) -> None:
-    """Require a causal language model with no adapter on it and all its weights at hand.
-
-    Raises
-    ------
-    UsageError
-        If it is something else.
-    """
+    """Raise UsageError unless a model is a causal language model without an adapter, with all weights in memory."""
     if model.config.is_encoder_decoder:
         raise UsageError(
             f"{type(model).__name__} has an encoder and a decoder; adapters need a causal language model, whose texts "
@@ -115,50 +114,50 @@ def require_plain(model: Any) -> None:
         )
     if any(isinstance(module, BaseTunerLayer) for module in model.modules()):
         raise UsageError(
-            "the model has an adapter of its own, and so it is not clear what a second one is on top of; merge it "
-            "first (model.merge_and_unload())"
+            "the model already has an adapter, and guardwrap cannot add a second one; merge it first "
+            "(model.merge_and_unload())"
         )
     if not all(_copies(module) for module in model.modules()):
         raise UsageError(
             "the model's forward was replaced by a function, as torch.compile does, and a copy would still run the "
-            "original; give the model without it"
+            "original; pass the model before that"
         )
     if any(parameter.is_meta for parameter in model.parameters()):
-        raise UsageError("some of the model's weights are offloaded, and an adapter needs them all; load it in full")
+        raise UsageError("some of the model's weights are offloaded, and an adapter requires all; load the whole model")
 
 
 def _copies(module: torch.nn.Module) -> bool:
-    """Whether a copy of a module runs itself: its forward is that of its class, or bound to the module."""
+    """Return whether a copy of a module would run itself: its forward is the class's, or bound to the module."""
     forward = vars(module).get("forward")
-    if isinstance(forward, partial):  # as accelerate's hooks do it
+    if isinstance(forward, partial):  # set by accelerate's hooks
         return bool(forward.args) and forward.args[0] is module
     return forward is None or getattr(forward, "__self__", None) is module
 
 
 def tensors_of(adapted: PeftModel) -> dict[str, torch.Tensor]:
-    """Return an adapter's numbers by name, as they stand in ``adapter_model.safetensors``; on the CPU, contiguous."""
+    """Return an adapter's weights by their names in ``adapter_model.safetensors``, contiguous and on the CPU."""
     return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in _named(adapted).items()}
 
 
 def merged(adapted: PeftModel) -> Any:
-    """Return a model with the adapter's update in its weights: W + BA, computed in float32, in the dtype of W.
+    """Return a model with the adapter merged into its weights: W + BA, computed in float32, in the dtype of W.
 
-    Only the adapted layers have weights of their own; all else is shared with the model under the adapter, which stays
-    as it is. In half precision the update is rounded with the weights.
+    Only the adapted layers are copied; all other weights are shared with the model, which is not changed. In half
+    precision the sum is rounded.
 
     Raises
     ------
     UsageError
-        If the weights are quantised.
+        If the weights are quantized.
     RuntimeError
-        What torch raises when memory runs out.
+        If torch runs out of memory.
     """
     if is_quantised(adapted.get_base_model()):
-        raise UsageError("an adapter cannot be folded into quantised weights without changing them")
+        raise UsageError("an adapter cannot be merged into quantized weights without changing them; use it unmerged")
     twin = shared_copy(adapted)
     for layer in twin.modules():
         if isinstance(layer, BaseTunerLayer):
-            # A weight of its own, also where the layer is tied to another one: peft writes into it.
+            # Copy weights, also tied ones, because peft writes into them.
             base = layer.get_base_layer()
             for name, parameter in base.named_parameters(recurse=False):
                 setattr(base, name, torch.nn.Parameter(parameter.detach().clone(), requires_grad=False))
@@ -167,19 +166,19 @@ def merged(adapted: PeftModel) -> Any:
 
 
 def _named(adapted: PeftModel) -> dict[str, torch.Tensor]:
-    """Return an adapter's own tensors by their names in files."""
+    """Return an adapter's tensors by their names in files."""
     with filtered_warnings("ignore"):
         found: dict[str, torch.Tensor] = get_peft_model_state_dict(adapted, save_embedding_layers=False)
     return found
 
 
 def _without_copies(model: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Leave out copies of the model's own embeddings, which peft saves beside an adapter on them or by request.
+    """Remove copies of the model's embeddings, which peft may save with an adapter.
 
     Raises
     ------
     AdapterError
-        If one differs from the model's own.
+        If a copy differs from the model's embedding.
     """
     embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
     layers = {name: module for name, module in model.named_modules() if any(module is each for each in embeddings)}
@@ -192,7 +191,7 @@ def _without_copies(model: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str
     kept = dict(tensors)
     for key in sorted(tensors.keys() & own.keys()):
         tensor, parameter = kept.pop(key), own[key]
-        # A model is loaded in its dtype from the same numbers.
+        # The model may have been loaded in another dtype than the file's.
         if not torch.equal(tensor.to(parameter.dtype), parameter.detach().cpu()):
             raise AdapterError(
                 f"adapter_model.safetensors has a copy of {key.removeprefix('base_model.model.')!r} that differs from "
@@ -203,9 +202,9 @@ def _without_copies(model: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str
 
 
 def _require_layers(model: Any, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Require that the layers are the model's, and as wide as its, before peft makes room for them.
+    """Raise unless the adapter's layers exist in the model with the same width, before peft allocates memory.
 
-    It compares every layer of an adapter with every other one, and takes a rank for what a file says it is.
+    peft compares every layer of an adapter with every other one, and trusts the ranks in a file.
     """
     layers = dict(model.named_modules())
     for name, tensor in tensors.items():
@@ -221,41 +220,42 @@ def _require_layers(model: Any, tensors: Mapping[str, torch.Tensor]) -> None:
 
 def _no_part(name: str, model: Any) -> AdapterError:
     return AdapterError(
-        f"adapter_model.safetensors has {name[:200]!r}, which is no part of a LoRA adapter on "
+        f"adapter_model.safetensors has {name[:200]!r}, which is not part of a LoRA adapter on "
         f"{type(model).__name__}; it was trained for another model, or changes more of it"
     )
 
 
 def _other_shape(name: str, tensor: torch.Tensor, wanted: list[int]) -> AdapterError:
     return AdapterError(
-        f"{name!r} has the shape {list(tensor.shape)} and this model needs {wanted}: the adapter is for another model"
+        f"{name!r} has the shape {list(tensor.shape)}, but this model requires {wanted}; use an adapter of this model"
     )
 
 
 def _fill(adapted: PeftModel, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Give an adapter its numbers.
+    """Set an adapter's weights.
 
-    peft copies whatever has the name of a parameter, those of the model under it included, whose memory is the
-    user's. So the names must be exactly the adapter's.
+    peft copies every tensor whose name is that of a parameter, including the model's own weights, which belong to the
+    user. So the names must be exactly the adapter's.
     """
     wanted = _named(adapted)
     for name in sorted(tensors.keys() - wanted.keys()):
         raise _no_part(name, adapted.get_base_model())
     for name in sorted(wanted.keys() - tensors.keys()):
-        raise AdapterError(f"adapter_model.safetensors lacks {name!r}; the file is not complete")
+        raise AdapterError(f"adapter_model.safetensors lacks {name!r}; the file is incomplete, get it again")
     for name, tensor in tensors.items():
         if tensor.shape != wanted[name].shape:
             raise _other_shape(name, tensor, list(wanted[name].shape))
         if not bool((tensor.float().abs() <= LARGEST).all()):
-            raise AdapterError(f"{name!r} has numbers above {LARGEST:g}, or that are none; train the adapter again")
+            raise AdapterError(f"{name!r} has values above {LARGEST:g} or NaN; train the adapter again")
     with filtered_warnings("ignore"):
         set_peft_model_state_dict(adapted, {name: tensor.float() for name, tensor in tensors.items()})
 
 
 def _settle_quantised(model: Any) -> None:
-    """Let 8-bit layers move their scales where they keep them, as their own first forward pass does.
+    """Let 8-bit layers initialize their state, as their first forward pass would.
 
-    They take them out of the weight, which a copy shares: whichever ran first would have kept them for itself.
+    That moves the scales out of the weight, which copies share, so otherwise only the first copy to run would have
+    them.
     """
     for module in model.modules():
         if hasattr(module, "init_8bit_state") and getattr(module.weight, "CB", None) is not None:

@@ -1,5 +1,6 @@
-"""Proposals and samplers compared: attempts are recorded once, and figures, plots and a report made of them.
+"""Comparison of proposals and samplers: attempts are recorded once; figures, plots and a report follow from them.
 
-``settings`` (one YAML file) → ``recording`` (attempts, kept as JSON Lines) → ``figures`` with ``tradeoff`` and
-``reach`` (pure) → ``report`` (as a page); ``run`` goes all the way. torch is not imported here.
+``evaluation_settings`` (one YAML file) → ``recording`` (attempts, as JSON Lines) → ``figures`` with ``tradeoff`` and
+``reach`` (pure functions) → ``evaluation_report`` (a page). ``evaluation_run`` does all of it. This package does not
+import torch.
 """

@@ -1,4 +1,4 @@
-"""What an evaluation comes to: claims with answers from the figures' intervals, and what to do next."""
+"""Conclusions of an evaluation: claims with verdicts from the figures' intervals, and a recommendation."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from guardwrap.samplers.qrs import NEAR
 __all__ = ["claims_of_evaluation", "next_step"]
 
 _MORE = 4
-"""Times as many attempts halve an interval."""
+"""Factor in attempts that halves an interval."""
 
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to get texts, over all prompts.
+    """A way to draw texts, with its figures for each prompt.
 
     Parameters
     ----------
     name
-        What to call it.
+        Its name in claims.
     saved
-        For each prompt attempts a text of the model itself over those of this way.
+        For each prompt, attempts per text of the model itself divided by those of this way.
     distances
-        For each prompt the total variation distance to g.
+        For each prompt, the total variation distance to g.
     limit
-        The distance that is near enough.
+        The distance that is close enough.
     believed
-        For each prompt whether a small distance can be believed.
+        For each prompt, whether a small distance is credible.
     worth
-        For each prompt how many draws of g the attempts are worth.
+        For each prompt, the effective sample size of the attempts, in draws of g.
     promising
-        Whether for each prompt an attempt is worth more draws of g than one of the model itself.
+        Whether for each prompt one attempt is worth more draws of g than one attempt of the model itself.
     """
 
     name: str
@@ -61,13 +61,13 @@ class _Way:
     def near(self) -> Answer:
         answers = zip(self.believed, self.worth, map(self._near, self.distances), strict=True)
         return worst(
-            "cannot be told" if worth < FEW or (answer == "holds" and not believed) else answer
+            "undecided" if worth < FEW or (answer == "holds" and not believed) else answer
             for believed, worth, answer in answers
         )
 
     @property
     def saves(self) -> Estimate:
-        """Of the prompt where the least is saved."""
+        """The saving for the prompt where it is smallest."""
         return min(self.saved, key=lambda figure: figure.low)
 
     def _near(self, distance: Estimate) -> Answer:
@@ -75,12 +75,12 @@ class _Way:
 
 
 def claims_of_evaluation(evaluation: Evaluation) -> list[Claim]:
-    """Return what is claimed of each way to get texts: that it is near to g, and that it costs less than the model.
+    """Return two claims for each way to draw texts: it costs less than the model itself, and it is close to g.
 
     Parameters
     ----------
     evaluation
-        What was found. Of several prompts a claim has to hold for each.
+        The evaluation. With several prompts, a claim must hold for each of them.
     """
     every = f", for each of {len(evaluation.prompts)} prompts" if len(evaluation.prompts) > 1 else ""
     claims = []
@@ -90,54 +90,54 @@ def claims_of_evaluation(evaluation: Evaluation) -> list[Claim]:
         if furthest is None:
             continue
         rule = f"at most {way.limit:g}"
-        if way.near == "cannot be told" and min(way.worth) < FEW:
-            rule += f"; but these attempts are worth {digits(min(way.worth))} draws of g, too few to tell"
-        elif way.near == "cannot be told" and furthest.high <= way.limit:
-            rule += "; but see the notes: these attempts may miss part of g"
+        if way.near == "undecided" and min(way.worth) < FEW:
+            rule += f"; but these attempts are worth only {digits(min(way.worth))} draws of g"
+        elif way.near == "undecided" and furthest.high <= way.limit:
+            rule += "; but these attempts may miss part of g, see the notes"
         sentence = f"{way.name} comes within a total variation distance of {way.limit:g} of the target{every}"
         claims.append(Claim(sentence, way.near, furthest, rule))
     return claims
 
 
 def next_step(evaluation: Evaluation) -> str:
-    """Recommend in a sentence what follows from the claims."""
+    """Recommend what to do, in one or two sentences."""
     ways = [way for way in _ways(evaluation) if way.distances]
     good = [way for way in ways if way.near == way.cheap == "holds"]
     if good:
         best = max(good, key=lambda way: way.saves.low)
         return (
             f"Use {_inside(best.name)}: its texts are within a total variation distance of {best.limit:g} of the "
-            f"target, and cost {in_words(best.saves.value)} times fewer attempts than those of the model itself."
+            f"target, and take {in_words(best.saves.value)} times fewer attempts than those of the model itself."
         )
     settings = evaluation.settings
     if not all(prompt.base.accepted for prompt in evaluation.prompts):
         made = settings.base_attempts or settings.attempts
         return (
-            f"Make more attempts of the model itself, base_attempts: {10 * made} instead of {made}, say: for a prompt "
-            "none passed, and without one no proposal can be held against it."
+            f"Make more attempts of the model itself, for example base_attempts: {10 * made} instead of {made}: for at "
+            "least one prompt none passed, so no proposal can be compared with it."
         )
     rarest = min(prompt.base.figures["acceptance_rate"].value for prompt in evaluation.prompts)
-    costs = f"which is exact and takes about {digits(1 / rarest)} attempts a text"
-    costs += " for the prompt that needs most" if len(evaluation.prompts) > 1 else ""
+    costs = f"which is exact and takes about {digits(1 / rarest)} attempts per text"
+    costs += " for the prompt with the lowest acceptance rate" if len(evaluation.prompts) > 1 else ""
     open_still = [way for way in ways if "does not hold" not in (way.near, way.cheap)]
     promising = [way for way in open_still if way.promising]
     if promising:
         least = min(worth for way in promising for worth in way.worth)
         more = upwards(settings.attempts * max(_MORE, ENOUGH / least))
         return (
-            f"Make more attempts, attempts: {more} instead of {settings.attempts}, say (what is made is kept): whether "
-            f"{_any_of(promising)} is both near to the target and cheaper than the model cannot be told yet. Until "
-            f"then draw from the model itself, {costs}."
+            f"Make more attempts, for example attempts: {more} instead of {settings.attempts} (recordings are kept): "
+            f"it is undecided whether {_any_of(promising)} is both close to the target and cheaper than the model. "
+            f"Until then, draw from the model itself, {costs}."
         )
-    another = "Another hint, or an adapter that is trained for this constraint, may do better."
+    another = "Another hint, or an adapter trained for this constraint, may do better."
     if open_still:
         return (
-            f"Draw from the model itself, {costs}. Whether {_any_of(open_still)} is both near to the target and "
-            "cheaper cannot be told yet, but more attempts of it are hardly worth it: as far as can be seen, one is "
-            f"worth fewer draws of the target than one of the model itself. {another}"
+            f"Draw from the model itself, {costs}. It is undecided whether {_any_of(open_still)} is both close to the "
+            "target and cheaper, but more attempts are unlikely to help: by these figures, one attempt is worth fewer "
+            f"draws of the target than one attempt of the model itself. {another}"
         )
     return (
-        f"Draw from the model itself, {costs}: nothing compared here is both near to the target and cheaper. {another}"
+        f"Draw from the model itself, {costs}: no way compared here is both close to the target and cheaper. {another}"
     )
 
 
@@ -146,7 +146,7 @@ def _any_of(ways: Sequence[_Way]) -> str:
 
 
 def _inside(name: str) -> str:
-    """Put a name inside a sentence."""
+    """Return a name in the form that it has inside a sentence."""
     return name[0].lower() + name[1:] if name.startswith("Rejection") else name
 
 
@@ -186,10 +186,10 @@ def _ways(evaluation: Evaluation) -> list[_Way]:
 
 
 def _qrs(found: ProposalFigures) -> Point | None:
-    """Return the cheapest setting of QRS that is near enough, or the dearest where that is not.
+    """Return the cheapest setting of QRS that is close enough, or the most expensive one if none is.
 
-    One after the other, from the dearest on, until one is not near enough: so the intervals keep their 95 %, though
-    many are looked at (a fixed sequence of tests).
+    Settings are tested in a fixed sequence, from the most expensive on, until one is not close enough. So the intervals
+    keep their level of 95 % although several are tested.
     """
     picked = None
     for point in reversed([point for point in found.samplers if point.sampler == "qrs"]):
@@ -207,7 +207,7 @@ def _settings_own(found: ProposalFigures) -> Point | None:
 
 
 def _target(sampler: str | Mapping[str, Any] | None) -> float:
-    """Return the distance that the sampler of the settings aims at."""
+    """Return the target distance of the settings' sampler, or the default."""
     options = next(iter(sampler.values()), None) if isinstance(sampler, Mapping) else None
     target = options.get("target_tvd") if isinstance(options, Mapping) else None
     return NEAR if target is None else float(target)

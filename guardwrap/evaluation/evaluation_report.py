@@ -1,4 +1,4 @@
-"""An evaluation as a page: its file read back, and what it found as blocks."""
+"""The page of an evaluation: reads ``evaluation.json`` and turns its figures into blocks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from guardwrap.report.result_files import loads, text_of, validated_as
 __all__ = ["evaluation_charts", "page_of", "read_evaluation"]
 
 _MODEL = "the model itself"
-_UNTOLD = "cannot be told"
+_UNKNOWN = "unknown"
 _SAMPLERS = {"qrs": "QRS", "imh": "IMH"}
 
 
@@ -53,7 +53,7 @@ def read_evaluation(path: str | Path) -> Evaluation:
     """
     data = loads(text_of(path), str(path))
     if isinstance(data, dict):
-        data.pop("mean", None)  # follows from the prompts
+        data.pop("mean", None)  # it is computed from the prompts again
     found = validated_as(data, Evaluation, str(path), "an evaluation of this version")
     if not found.prompts:
         raise UsageError(f"{str(path)!r} is not an evaluation of this version: it has no prompt")
@@ -61,32 +61,35 @@ def read_evaluation(path: str | Path) -> Evaluation:
 
 
 def page_of(evaluation: Evaluation) -> Page:
-    """Return everything that an evaluation found as a page. Texts on it satisfy the constraint."""
+    """Return the page of an evaluation. All sample texts on it satisfy the constraint."""
     found: list[Block] = [Text(next_step(evaluation), "What to do next"), table_of(claims_of_evaluation(evaluation))]
-    sections = [Section("What was found", (*found, *_overview(evaluation.prompts)))]
+    sections = [Section("Results", (*found, *_overview(evaluation.prompts)))]
     several = len(evaluation.prompts) > 1
     if several:
         mean = _figures_table(mean_over_prompts(evaluation.prompts), evaluation.how.get("mean", ""))
         sections.append(Section(f"Mean over {len(evaluation.prompts)} prompts", (mean,)))
     for i, prompt in enumerate(evaluation.prompts, start=1):
         sections.append(Section(f"Prompt {i}" if several else "Prompt", tuple(_prompt(prompt))))
-    sections += [Section("How figures were made", (_how(evaluation),)), Section("Settings", (_settings(evaluation),))]
+    sections += [
+        Section("How figures are computed", (_how(evaluation),)),
+        Section("Settings", (_settings(evaluation),)),
+    ]
     return Page(f"Proposals and samplers for {evaluation.constraint}", tuple(sections))
 
 
 def evaluation_charts(prompt: PromptFigures) -> dict[str, Chart]:
-    """Return what there is to draw of one prompt.
+    """Return the charts of one prompt.
 
     Parameters
     ----------
     prompt
-        Its figures.
+        The prompt's figures.
 
     Returns
     -------
     dict
-        By name: cost against KL; where texts are compared by a place in them, its histogram; and for each proposal the
-        curves of its samplers. Without figures about g there is none.
+        Charts by name: cost against KL; a histogram of positions, if texts are compared by a position; and for each
+        proposal the curves of its samplers. Empty without figures about g.
     """
     known = {name: found for name, found in prompt.proposals.items() if found.samplers}
     if not known:
@@ -100,7 +103,7 @@ def evaluation_charts(prompt: PromptFigures) -> dict[str, Chart]:
 
 
 def _spots(prompt: PromptFigures, label: str | None = None) -> dict[str, list[Spot]]:
-    """Return what the model and each proposal cost, and how far from g their texts stay."""
+    """Return cost and distance to g for the model and for each proposal."""
     spots = {_MODEL: [Spot(minus_log(prompt.base.figures["acceptance_rate"]), exactly(0), label)]}
     for name, found in prompt.proposals.items():
         if found.samplers:
@@ -110,7 +113,7 @@ def _spots(prompt: PromptFigures, label: str | None = None) -> dict[str, list[Sp
 
 
 def _overview(prompts: Sequence[PromptFigures]) -> list[Chart]:
-    """Return the one picture of what claims are about, with all prompts; their own sections leave it out."""
+    """Return the chart of cost against distance over all prompts, which their own sections leave out."""
     found: dict[str, list[Spot]] = {}
     for i, prompt in enumerate(prompts, start=1):
         if any(proposal.samplers for proposal in prompt.proposals.values()):
@@ -120,7 +123,7 @@ def _overview(prompts: Sequence[PromptFigures]) -> list[Chart]:
 
 
 def _prompt(prompt: PromptFigures) -> list[Block]:
-    blocks: list[Block] = [Text(prompt.prompt or "None: an empty text.")]
+    blocks: list[Block] = [Text(prompt.prompt or "The prompt is empty.")]
     figures = {BASE: prompt.base.figures} | {name: found.figures for name, found in prompt.proposals.items()}
     counts = [f"{BASE} {prompt.base.accepted} of {prompt.base.attempts}"]
     counts += [f"{name} {found.accepted} of {found.attempts}" for name, found in prompt.proposals.items()]
@@ -131,11 +134,13 @@ def _prompt(prompt: PromptFigures) -> list[Block]:
         blocks += _samplers(name, found)
     spans = prompt.base.spans or [()] * len(prompt.base.samples)
     samples = [SampleText(text, tuple(found)) for text, found in zip(prompt.base.samples, spans, strict=True)]
-    none = None if samples else "No attempt of the model gave one."
+    none = None if samples else "No attempt of the model satisfies the constraint."
     blocks.append(Texts("Texts of g", tuple(samples), none))
     if prompt.base.self_bleu:
         row: tuple[Cell, ...] = ("texts of g", *prompt.base.self_bleu.values())
-        blocks.append(Table("Self-BLEU (high is alike)", ("", *(f"n = {n}" for n in prompt.base.self_bleu)), (row,)))
+        blocks.append(
+            Table("Self-BLEU (higher is more alike)", ("", *(f"n = {n}" for n in prompt.base.self_bleu)), (row,))
+        )
     return blocks
 
 
@@ -155,8 +160,8 @@ def _samplers(name: str, found: ProposalFigures) -> list[Block]:
     with_it = f"proposal {name}"
     head: tuple[str, ...] = (
         "sampler",
-        "attempts a text",
-        "over rejection",
+        "attempts per text",
+        "relative to rejection",
         "texts",
         "projected KL [nats]",
         "KL [nats]",
@@ -168,13 +173,13 @@ def _samplers(name: str, found: ProposalFigures) -> list[Block]:
             point.cost,
             point.relative_cost,
             f"{point.texts}{' (resampled)' if point.resampled else ''}",
-            _projected(point) or (None if point.projected_kl is None else _UNTOLD),
+            _projected(point) or (None if point.projected_kl is None else _UNKNOWN),
             found.figures.get("kl_gold_guarded") if point.sampler == "rejection" else point.figures.get("kl"),
             found.figures.get("tvd_gold_guarded") if point.sampler == "rejection" else point.figures.get("tvd"),
         )
         for point in found.samplers
     ]
-    blocks: list[Block] = [Table(f"What every setting costs, and how near to g it comes: {with_it}", head, tuple(rows))]
+    blocks: list[Block] = [Table(f"Cost and distance to g of every setting: {with_it}", head, tuple(rows))]
     if found.reach:
         paper = any(reach.paper for reach in found.reach)
         reached: list[tuple[Cell, ...]] = [
@@ -186,21 +191,26 @@ def _samplers(name: str, found: ProposalFigures) -> list[Block]:
             )
             for reach in found.reach
         ]
-        head = ("sampler", "projected KL that is left", "cost over rejection", *(("in the paper",) if paper else ()))
-        blocks.append(Table(f"What it takes to come nearer: {with_it}", head, tuple(reached)))
+        head = (
+            "sampler",
+            "remaining projected KL",
+            "cost relative to rejection",
+            *(("in the paper",) if paper else ()),
+        )
+        blocks.append(Table(f"Cost of a smaller distance: {with_it}", head, tuple(reached)))
     diverse = [
         (_setting(point), *(point.self_bleu.get(n) for n in "2345")) for point in found.samplers if point.self_bleu
     ]
     if diverse:
         head = ("sampler", *(f"n = {n}" for n in "2345"))
-        blocks.append(Table(f"Self-BLEU (high is alike): {with_it}", head, tuple(diverse)))
+        blocks.append(Table(f"Self-BLEU (higher is more alike): {with_it}", head, tuple(diverse)))
     moves: list[tuple[Cell, ...]] = [
         (_setting(point), *(point.figures.get(key) for key in ("move_acceptance", "autocorrelation", "r_hat")))
         for point in found.samplers
         if point.sampler == "imh"
     ]
-    head = ("sampler", "moves that moved", "autocorrelation of log-weights, lag 1", "R-hat")
-    return [*blocks, Table(f"How chains mix: {with_it}", head, tuple(moves))]
+    head = ("sampler", "accepted moves", "autocorrelation of log-weights, lag 1", "R-hat")
+    return [*blocks, Table(f"Mixing of the chains: {with_it}", head, tuple(moves))]
 
 
 def _setting(point: Point) -> str:
@@ -214,10 +224,10 @@ def _setting(point: Point) -> str:
 def _places(prompt: PromptFigures, known: Mapping[str, ProposalFigures]) -> Bars:
     histograms = {"g": prompt.base.histogram} | {f"g' of {name}": found.histogram for name, found in known.items()}
     shown = {name: tuple(shares) for name, shares in histograms.items() if shares}
-    methods = {"g": _MODEL} | {f"g' of {name}": name for name in known}  # as in the other charts
+    methods = {"g": _MODEL} | {f"g' of {name}": name for name in known}  # the same colors as in the other charts
     count = len(shown["g"])
     return Bars(
-        "Where in the text the match stands, in g and in what rejection gives",
+        "Position of the match in texts of g and of rejection sampling from each proposal",
         "relative position in the text, from",
         "share of texts",
         tuple(f"{i / count:.2g}" for i in range(count)),
@@ -226,7 +236,7 @@ def _places(prompt: PromptFigures, known: Mapping[str, ProposalFigures]) -> Bars
 
 
 def _tradeoff(name: str, found: ProposalFigures) -> Curves:
-    """Return the curves of one proposal's samplers, each from rejection on, and the paper's where they are known."""
+    """Return the curves of one proposal's samplers, which begin at rejection, and the paper's figures if requested."""
     start = _distance(found.samplers[0]) or found.figures["kl_gold_guarded"]
     by_place = any(point.projected_kl for point in found.samplers)
     series = []
@@ -249,11 +259,11 @@ def _tradeoff(name: str, found: ProposalFigures) -> Curves:
         if point.sampler not in CURVES and (kl := _distance(point))
     ]
     what = "projected KL to g" if by_place else "KL to g"
-    dashed = " Dashed: the costs at which half, and a tenth, of it is left in the paper." if beside else ""
-    only = "" if by_place else " KL to g is of QRS only: IMH needs a place in texts to be compared by."
+    dashed = " Dashed: the paper's costs for half and a tenth of it." if beside else ""
+    only = "" if by_place else " KL to g is known for QRS only: IMH requires a position to compare texts by."
     return Curves(
-        f"What samplers cost over rejection, and the {what}: proposal {name}",
-        "cost over rejection",
+        f"Cost of samplers relative to rejection, and {what}: proposal {name}",
+        "cost relative to rejection",
         f"{what} [nats]",
         tuple(series),
         log_x=True,
@@ -263,12 +273,12 @@ def _tradeoff(name: str, found: ProposalFigures) -> Curves:
 
 
 def _projected(point: Point) -> Estimate | None:
-    """Return the projected KL, where there are texts enough to tell one."""
+    """Return the projected KL, or None if there are too few texts to estimate it."""
     return point.projected_kl if point.texts >= FEW else None
 
 
 def _distance(point: Point) -> Estimate | None:
-    """Return the distance that the curve shows: projected, or without a place in texts what QRS says of itself."""
+    """Return the distance for the curve: the projected KL or, if texts have no position, QRS's own estimate of KL."""
     if point.projected_kl is not None:
         return _projected(point)
     kl = point.figures.get("kl")
@@ -281,16 +291,16 @@ def _settings(evaluation: Evaluation) -> Table:
     rows = {
         **{name: json.dumps(value, ensure_ascii=False) for name, value in named.items()},
         "constraint digest": evaluation.digest,
-        "place that texts are compared by": evaluation.place or "none",
+        "position that texts are compared by": evaluation.place or "none",
         "versions": _versions(evaluation.versions),
-        **{f"versions, attempts of {name}": _versions(used) for name, used in evaluation.recorded_with.items()},
+        **{f"versions, attempts from {name}": _versions(used) for name, used in evaluation.recorded_with.items()},
     }
     return Table(None, ("setting", "value"), tuple(rows.items()))
 
 
 def _how(evaluation: Evaluation) -> Table:
     rows = [(name.replace("_", " "), text) for name, text in evaluation.how.items()]
-    return Table(None, ("figure", "how"), tuple(rows))
+    return Table(None, ("figure", "method"), tuple(rows))
 
 
 def _versions(versions: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""The whole way of an evaluation: attempts, figures, plots, and the files that hold them."""
+"""A complete evaluation: draws attempts, computes figures, and writes plots and files."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ def evaluate(
     tick: Tick = lambda attempts, kept=False: None,
     load: Callable[[str], Any] = lambda name: name,
 ) -> Evaluation:
-    """Draw what is not recorded yet, and write ``evaluation.json``, ``report.html`` and the plots.
+    """Draw the attempts that are not recorded yet, and write ``evaluation.json``, ``report.html`` and the plots.
 
     Parameters
     ----------
     source
         A ``Session``, or a ``GuardedGenerator``, with the settings' model and the constraint.
     settings, constraint
-        As from ``read_settings``.
+        The settings and the constraint from ``read_evaluation_settings``.
     folder
-        For the files, and for recorded attempts in ``attempts/``, which a later call with the same law uses again.
-        It is made if there is none.
+        The folder for the files and, in ``attempts/``, for recorded attempts, which later calls with the same settings
+        use again. Created if it does not exist.
     tick
-        Called whenever some attempts are there.
+        Called with the number of new attempts as they are drawn.
     load
-        From the name of a proposal's model to what the source takes as one; called once, when it is first drawn from.
-        By default the source loads it, every time.
+        Loads a proposal's model by its name, once, when it is first drawn from. By default the source receives the
+        name and loads the model for every chunk.
 
     Raises
     ------
@@ -70,12 +70,12 @@ def evaluate(
     }
     used = {"guardwrap": __version__, **{name: version(name) for name in ("torch", "transformers", "numpy")}}
     recorded, begun = {}, {}
-    # A proposal that cannot be weighed is refused at its first attempts: before the model's own, which are many.
+    # The model itself comes last: a proposal that cannot be weighed should fail before its many attempts are drawn.
     for name, given in (*settings.proposals.items(), (BASE, None)):
         count = settings.base_attempts or settings.attempts if name == BASE else settings.attempts
-        own = {**law, "name": name, **_law_of(given)}
+        own_law = {**law, "name": name, **_law_of(given)}
         drawn_from = cache(lambda given=given: _drawn_from(given, load))
-        recorded[name], begun[name] = record(source, own, drawn_from, folder / "attempts", count, used, tick)
+        recorded[name], begun[name] = record(source, own_law, drawn_from, folder / "attempts", count, used, tick)
     place = position_to_compare(settings, constraint)
     prompts = [
         figures_of(
@@ -110,31 +110,31 @@ def evaluate(
 
 
 def _noted(prompt: PromptFigures, notes: tuple[str, ...]) -> PromptFigures:
-    """Add notes to each proposal, whose attempts have weights."""
+    """Add notes on weights to each proposal."""
     proposals = {name: replace(each, notes=(*each.notes, *notes)) for name, each in prompt.proposals.items()}
     return replace(prompt, proposals=proposals)
 
 
 def _law_of(given: str | Mapping[str, str] | None) -> dict[str, Any]:
-    """Return what tells a proposal from others, as plain JSON types; a folder by what is in it, not by its path."""
+    """Return a proposal's identity as plain JSON types; a folder is identified by its files, not by its path."""
     if not isinstance(given, Mapping):
         return {"template": given}
     return {"template": None, **{kind: _digest(source) for kind, source in given.items()}}
 
 
 def _drawn_from(given: str | Mapping[str, str] | None, load: Callable[[str], Any]) -> dict[str, Any]:
-    """Return a proposal as a source takes it."""
+    """Return a proposal as keyword arguments of ``AttemptSource.attempts``."""
     if not isinstance(given, Mapping):
         return {} if given is None else {"proposal": Prompt(given)}
     return {"adapter": given["adapter"]} if "adapter" in given else {"proposal": load(given["model"])}
 
 
 _COMPUTES = (".json", ".safetensors", ".bin", ".gguf")
-"""Endings of files that decide what a model gives: its weights, how they are used, and its tokens."""
+"""Suffixes of the files that determine a model's output: weights, configuration and tokenizer."""
 
 
 def _digest(source: str) -> str:
-    """Return the digest of a folder's files; what is no folder, such as a Hub id, is known by its name alone."""
+    """Return the digest of a folder's files; return a source that is not a folder, such as a Hub id, unchanged."""
     folder = adapters().get(source.removeprefix(PREFIX)) if source.startswith(PREFIX) else Path(source).expanduser()
     if folder is None or not folder.is_dir():
         return source

@@ -1,4 +1,4 @@
-"""What an evaluation is told: one YAML file."""
+"""Settings of an evaluation: one YAML file."""
 
 from __future__ import annotations
 
@@ -27,58 +27,57 @@ __all__ = [
 ]
 
 BASE = "base"
-"""What figures call the model itself."""
+"""Name of the model itself in figures."""
 
 STEPS = (1, 2, 5, 10, 20, 50, 100)
 
 KINDS = ("adapter", "model")
-"""Of proposals that are no prompts."""
+"""Kinds of proposals that are not prompts."""
 
 
 class EvaluationSettings(TaskSettings):
-    """What to compare, and how thoroughly.
+    """Proposals and samplers to compare, and the number of attempts.
 
     Parameters
     ----------
     model
         A Hub id, a folder, or ``"local"``, the embedded model.
     dtype
-        What the model computes in; None is what its weights are stored in. float16 on a CPU takes three times as
-        long as float32.
+        The model's dtype; None for that of its stored weights. On a CPU float16 takes three times as long as float32.
     constraint
-        ``catalogue:NAME``, the path of a constraint file, or what such a file has there: a constraint, or a list
-        of them that must all hold.
+        ``catalogue:NAME``, the path of a constraint file, or the content of its ``constraint`` field: a constraint, or
+        a list of constraints that must all hold.
     prompts
-        One or more. g differs from prompt to prompt, so each has its own figures.
+        One or more prompts. g differs from prompt to prompt, so each has its own figures.
     proposals
-        By name: a constraint-aware prompt, which is a template with ``{prompt}``; ``{"adapter": ...}``, the folder or
-        Hub id of an adapter for the model; or ``{"model": ...}``, another model with the same tokenizer.
+        Proposals by name: a constraint-aware prompt, which is a template with ``{prompt}``; ``{"adapter": ...}``, the
+        folder or Hub id of an adapter for the model; or ``{"model": ...}``, another model with the same tokenizer.
     chat
         Whether each prompt becomes a user message.
     generation
         Arguments of ``generate``, e.g. ``max_new_tokens``. They define a(y).
     attempts
-        Of each proposal, for each prompt.
+        Attempts of each proposal per prompt.
     base_attempts
-        Of the model itself, for each prompt, where that is another number: texts of g come from them.
+        Attempts of the model itself per prompt, from which texts of g come; None for ``attempts``.
     batch_size
-        Attempts side by side, at most.
+        Largest number of attempts in one batch.
     betas
-        The β of QRS, in units of P/a' as in ``qrs``. None chooses them by what they cost.
+        Values of β for QRS, in units of P/a' as in ``qrs``. None chooses them by cost.
     steps
-        Moves of IMH.
+        Numbers of moves for IMH.
     sampler
-        One more to compare with the curves of QRS and IMH, the one that an app is to use, say: its name, or its name
-        with options as in ``{qrs: {target_tvd: 0.05}}``.
+        One more sampler to compare with the curves of QRS and IMH, for example the one that an app will use: its name,
+        or its name with options as in ``{qrs: {target_tvd: 0.05}}``.
     texts
-        Of each setting of IMH, where so many can be had: 1000 in the paper (App. G).
+        Number of texts for each setting of IMH, if the attempts suffice: 1000 in the paper (App. G).
     position
-        A word or phrase, whose place in a text is compared. None takes the constraint's only keyword or regular
-        expression, if it has one.
+        A word or phrase whose position in the texts is compared. None for the constraint's only keyword or regular
+        expression, if there is exactly one.
     replication
-        Whether the page shows what the paper's App. G found beside what is found here: for those who repeat it.
+        Whether the page shows the figures of the paper's App. G next to those of this evaluation.
     seed
-        The same seed gives the same figures.
+        Random seed. The same seed gives the same figures.
     """
 
     ours = ("adapter", "count", "num_return_sequences", "prompts", "proposal", "seed")
@@ -99,11 +98,11 @@ class EvaluationSettings(TaskSettings):
     def _known_kinds(cls, proposals: dict[str, str | dict[str, str]]) -> dict[str, str | dict[str, str]]:
         for name, proposal in proposals.items():
             if not name.strip() or name == BASE:
-                raise ValueError(f"a proposal needs a name, and {BASE!r} is the model itself")
+                raise ValueError(f"a proposal needs a name other than {BASE!r}, which is the model itself")
             if isinstance(proposal, str):
                 Prompt(proposal)
             elif len(proposal) != 1 or not proposal.keys() <= set(KINDS):
-                raise ValueError(f"{name!r} is neither a template nor {{adapter: PATH}} nor {{model: PATH}}")
+                raise ValueError(f"{name!r} is not a proposal: give a template, {{adapter: PATH}} or {{model: PATH}}")
         return proposals
 
     @field_validator("betas")
@@ -125,14 +124,14 @@ class EvaluationSettings(TaskSettings):
     def _readable(cls, sampler: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
         if sampler is not None:
             from guardwrap.samplers.sampler_registry import (
-                read_sampler,  # scipy comes with it, which help need not wait for
+                read_sampler,  # it imports scipy, which would slow down --help
             )
 
             read_sampler(sampler)
         return sampler
 
     def located(self, path: str | Path) -> dict[str, Any]:
-        """Return the fields that name folders, those of them beside the settings' own file found there."""
+        """Return the fields that name folders, resolved relative to the settings' file if they exist there."""
         proposals = {
             name: given if isinstance(given, str) else {kind: beside(path, source) for kind, source in given.items()}
             for name, given in self.proposals.items()
@@ -141,7 +140,7 @@ class EvaluationSettings(TaskSettings):
 
 
 Settings = EvaluationSettings
-"""Its name up to version 0.1."""
+"""Old name of ``EvaluationSettings``, up to version 0.1."""
 
 
 def read_evaluation_settings(
@@ -152,9 +151,9 @@ def read_evaluation_settings(
     Parameters
     ----------
     path
-        Path of the YAML file. A folder or constraint file that it names is looked for beside it first.
+        Path of the YAML file. Relative paths in it are resolved against its folder first.
     changes
-        Fields to replace, e.g. from the command line; they are held to the same rules.
+        Fields to replace, e.g. from the command line; they are validated in the same way.
     allow_code
         Whether the constraint may name Python functions.
 
@@ -163,15 +162,15 @@ def read_evaluation_settings(
     SpecError
         If the file cannot be read or is not well formed; the message names path and line.
     UsageError
-        If a field cannot be replaced by what was given.
+        If a value of ``changes`` is not valid.
     GuardwrapError
-        If the constraint that it names cannot be read.
+        If the constraint cannot be read.
     """
     return read_task_settings(path, EvaluationSettings, changes=changes, allow_code=allow_code)
 
 
 def position_to_compare(settings: EvaluationSettings, constraint: Constraint) -> Keyword | Regex | None:
-    """Return what to look for in texts, whose place in them is compared, or None if nothing can be looked for."""
+    """Return the keyword or pattern whose position in texts is compared, or None if there is not exactly one."""
     if settings.position is not None:
         return Keyword(settings.position)
     found = _placed(constraint)
@@ -179,7 +178,7 @@ def position_to_compare(settings: EvaluationSettings, constraint: Constraint) ->
 
 
 def marks_of(settings: EvaluationSettings, constraint: Constraint) -> tuple[Keyword | Regex, ...]:
-    """Return what to highlight in texts: what their place is compared by, and whatever must occur in them."""
+    """Return what to highlight in texts: ``settings.position``, and the constraint's parts that must occur in them."""
     asked = () if settings.position is None else (Keyword(settings.position),)
     return (*asked, *_placed(constraint))
 
@@ -189,7 +188,7 @@ def _placed(constraint: Constraint) -> list[Keyword | Regex]:
 
 
 def _has_a_place(part: Keyword | Regex) -> bool:
-    """Say whether every text that satisfies a part has a match somewhere."""
+    """Return whether every text that satisfies a part contains a match of it."""
     if isinstance(part, Keyword):
         return part.on == "completion" and part.match != "none" and part.least > 0
     return part.on == "completion" and part.match == "search"

@@ -1,4 +1,4 @@
-"""What recorded attempts say about proposals and samplers: pure functions, without generation and without I/O."""
+"""Figures of proposals and samplers from recorded attempts: pure functions, without generation and without I/O."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ _SAMPLES = 5
 
 @dataclass(frozen=True)
 class BaseFigures:
-    """What the model's own attempts say; those that satisfy the constraint are draws of g.
+    """Figures of the model itself, whose attempts that satisfy the constraint are draws of g.
 
     Parameters
     ----------
     attempts, accepted
-        Counts.
+        Number of attempts, and of those that satisfy the constraint.
     figures
-        By name.
+        Estimates by name.
     histogram
-        Where in texts of g the place is, a share for each bin; None without a place.
+        Share of texts of g per bin of the relative position; None if no position is compared.
     self_bleu
-        Of texts of g, by n.
+        Self-BLEU of texts of g by n.
     samples
         A few texts of g, in launch order.
     spans
-        Of each sample what matches: begin and end, in characters.
+        For each sample the matches: begin and end in characters.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -73,22 +73,22 @@ class BaseFigures:
 
 @dataclass(frozen=True)
 class ProposalFigures:
-    """What the attempts of one proposal say.
+    """Figures of one proposal.
 
     Parameters
     ----------
     attempts, accepted
-        Counts.
+        Number of attempts, and of those that satisfy the constraint.
     figures
-        By name; empty where no attempt says anything about g.
+        Estimates by name; only the acceptance rate if no attempt has a weight above 0.
     histogram
-        As of the model, but of texts of g'.
+        Share of texts of g' per bin of the relative position; None if no position is compared.
     samplers
-        Every setting of every sampler; rejection first.
+        Figures of every setting of every sampler; rejection first.
     reach
-        What samplers cost at which distance.
+        Costs of samplers at given distances.
     notes
-        What a reader should beware of.
+        Warnings to the reader.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -127,24 +127,24 @@ def figures_of(
     sampler: str | Mapping[str, Any] | None = None,
     replication: bool = False,
 ) -> PromptFigures:
-    """Take everything from the attempts of one prompt that they say.
+    """Compute all figures of one prompt.
 
     Parameters
     ----------
     prompt
         The prompt.
     base
-        Attempts of the model itself, a number fixed beforehand.
+        Attempts of the model itself; their number is fixed in advance.
     proposals
-        Attempts of each proposal, likewise.
+        Attempts of each proposal by name; their number is fixed in advance.
     place
-        What to look for in texts: its relative position is what texts are compared by. None for no comparison.
+        A word, keyword or pattern by whose relative position texts are compared; None for no comparison.
     marks
-        What to highlight in sample texts.
+        Keywords and patterns to highlight in sample texts.
     betas, steps, texts, seed, sampler
-        As in ``tradeoff``.
+        Settings of the samplers; see ``tradeoff``.
     replication
-        As in ``reach``.
+        Whether to add the paper's figures to ``reach``.
     """
     accepted = [attempt.draw.text for attempt in base if attempt.satisfied]
     rate = acceptance_rate(len(accepted), len(base), stopped_on_acceptance=False)
@@ -165,7 +165,7 @@ def figures_of(
         weights = np.array([attempt.log_weight for attempt in attempts], dtype=np.float64)
         if not (weights > -math.inf).any():
             nothing = {"acceptance_rate": acceptance_rate(len(satisfied), len(attempts), stopped_on_acceptance=False)}
-            note = "no attempt satisfies the constraint and has a probability under the model: no more is known"
+            note = "no attempt satisfies the constraint and has a weight above 0, so nothing else can be estimated"
             return ProposalFigures(len(attempts), len(satisfied), nothing, notes=(note,))
         figures = _of_weights(weights, len(satisfied), rate)
         points = tradeoff(attempts, bins, betas=betas, steps=steps, texts=texts, seed=seed, sampler=sampler)
@@ -203,11 +203,11 @@ def _of_weights(weights: NDArray[np.float64], satisfied: int, base_rate: Estimat
 
 
 def _residual(weights: NDArray[np.float64], log_base_rate: Estimate) -> Estimate | None:
-    """Estimate Theorem 2's residual from sources that share no attempt.
+    """Estimate Theorem 2's residual from disjoint sets of attempts.
 
-    The attempts are dealt out to the terms, and KL(g‖g') = E_g log a/a' - log AR_a + log AR_{a'} (App. D) takes Z from
-    the model's own attempts. So a constant that the log-weights miss, such as an end-of-sequence term, shows; from one
-    set of attempts the residual would be 0 by construction.
+    Each term has its own quarter of the attempts, and KL(g‖g') = E_g log a/a' - log AR_a + log AR_{a'} (App. D) takes Z
+    from the model's own attempts. So a constant that is missing from the log-weights, such as an end-of-sequence term,
+    becomes visible; from one set of attempts the residual would be 0 by construction.
     """
     quarters = [weights[i::4] for i in range(4)]
     finite = [int((quarter > -math.inf).sum()) for quarter in quarters]
@@ -219,7 +219,7 @@ def _residual(weights: NDArray[np.float64], log_base_rate: Estimate) -> Estimate
 
 
 def _mean_log_weight(weights: NDArray[np.float64]) -> Estimate:
-    """Estimate E_g log a/a' by self-normalised importance sampling, with a jackknifed interval."""
+    """Estimate E_g log a/a' by self-normalized importance sampling, with a jackknife interval."""
     w, _ = scaled(weights)
     gain = np.zeros_like(w)
     gain[w > 0] = w[w > 0] * weights[w > 0]
@@ -227,13 +227,13 @@ def _mean_log_weight(weights: NDArray[np.float64]) -> Estimate:
 
 
 def _positions(recordings: Sequence[Sequence[Attempt]], place: str | Keyword | Regex) -> dict[str, float]:
-    """Return where the place is in every text that satisfies the constraint; NaN where it is not in it."""
+    """Return the relative position of the match in each text that satisfies the constraint; NaN without a match."""
     texts = sorted({attempt.draw.text for attempts in recordings for attempt in attempts if attempt.satisfied})
     return dict(zip(texts, relative_position(texts, place).tolist(), strict=True))
 
 
 def _bins(positions: Mapping[str, float], gold: Sequence[str]) -> Bins:
-    """Sort texts into bins; those without the place have a bin of their own."""
+    """Assign texts to bins of the position; texts without a match have a separate bin."""
     numbers = {
         text: BINS if math.isnan(position) else int(position_bins([position], BINS)[0])
         for text, position in positions.items()

@@ -1,4 +1,4 @@
-"""What a reader of figures should beware of."""
+"""Warnings about the figures of a proposal."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from guardwrap.outcomes import FEW, Estimate
 __all__ = ["ENOUGH", "notes_on", "sees_all_of_g"]
 
 ENOUGH = 100
-"""Texts of g, or effective draws, that figures can be believed from."""
+"""Number of texts of g, or effective sample size, from which figures are credible."""
 
 
 def sees_all_of_g(figures: Mapping[str, Estimate]) -> bool:
-    """Say whether a small distance can be believed: the attempts are worth enough draws of g, and miss no part of it.
+    """Return whether a small distance is credible: enough effective draws, and no sign that they miss part of g.
 
     Parameters
     ----------
     figures
-        Of the proposal.
+        Figures of the proposal.
     """
     ratio = figures.get("log_partition_over_base_rate")
     worth = figures.get("effective_sample_size")
@@ -27,36 +27,36 @@ def sees_all_of_g(figures: Mapping[str, Estimate]) -> bool:
 
 
 def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bool, without: bool) -> tuple[str, ...]:
-    """Say in words what the figures of a proposal warn of.
+    """Return warnings about the figures of a proposal.
 
     Parameters
     ----------
     figures
-        Of the proposal.
+        Figures of the proposal.
     gold
-        Texts of g.
+        Number of texts of g.
     place
-        Whether texts are compared by a place in them.
+        Whether texts are compared by the position of a match.
     halved
-        Whether there was a distance by that place that could be halved.
+        Whether the projected KL was large enough to be halved by a sampler.
     without
-        Whether the evaluation's own sampler gave no text.
+        Whether the settings' own sampler gave no text.
     """
     notes = []
     if (worth := figures["effective_sample_size"].value) < ENOUGH:
         notes.append(
-            f"the attempts are worth {worth:.3g} draws of g, too few to tell distances: their figures may be far off, "
+            f"the attempts are worth {worth:.3g} draws of g, too few to estimate distances: they may be far off, "
             "most often too low"
         )
     ratio = figures.get("log_partition_over_base_rate")
     if ratio is None:
         notes.append(
-            "no attempt of the model itself satisfies the constraint: nothing can be held against its acceptance rate"
+            "no attempt of the model itself satisfies the constraint, so its acceptance rate cannot serve as a check"
         )
     elif ratio.high < 0 or ratio.low > 0:
         notes.append(
-            "Z from the weights is not the model's AR: the proposal hardly ever gives part of what g gives, so that "
-            "distances end too low, or log-probabilities are wrong"
+            "Z from the weights differs from the model's AR: the proposal hardly ever gives a part of g, so distances "
+            "are estimated too low, or log-probabilities are wrong"
         )
     if place and gold < ENOUGH:
         notes.append(
@@ -65,11 +65,11 @@ def notes_on(figures: Mapping[str, Estimate], gold: int, place: bool, halved: bo
         )
     if place and gold >= ENOUGH and not halved:
         notes.append(
-            "as far as can be seen, the match stands at the same places in texts of g' as in those of g: the projected "
-            "KL is 0 within its interval already, and no sampler can lower it"
+            "the match shows no difference in position between texts of g' and of g: the interval of the projected KL "
+            "includes 0 already, so no sampler can lower it"
         )
     if without:
-        notes.append("the sampler of the settings gave no text of these attempts")
+        notes.append("the sampler of the settings accepted none of these attempts")
     if find_spec("sacrebleu") is None:
-        notes.append("no Self-BLEU: it needs sacrebleu (pip install 'guardwrap[metrics]')")
+        notes.append("no Self-BLEU, because sacrebleu is not installed (pip install 'guardwrap[metrics]')")
     return tuple(notes)

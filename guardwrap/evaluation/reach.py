@@ -1,4 +1,4 @@
-"""What it costs to come so near to g, read off a sampler's curve, beside the paper's figures."""
+"""Costs of samplers at given distances to g, interpolated from their curves, with the paper's figures."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from guardwrap.evaluation.tradeoff import Point
 
 __all__ = ["Reach", "reach"]
 
-_FLOOR = 0.01  # of rejection's KL: less counts as that where a line is drawn between two points
+_FLOOR = 0.01  # share of rejection's KL; smaller values, whose logarithm may not exist, are raised to it
 
 
 @dataclass(frozen=True)
 class Reach:
-    """What a sampler costs over rejection when it has brought the projected KL down to a share of rejection's.
+    """Cost of a sampler, relative to rejection, at which a given share of rejection's projected KL remains.
 
     Parameters
     ----------
     sampler, share
-        Which, and to what share.
+        Name of the sampler, and the share that remains.
     cost
-        Read off the curve, log-log between its points; None where it does not come so far.
+        Log-log interpolation of the curve; None if the curve does not reach the share.
     low, high
-        Where the curves of the intervals' lower and upper ends come so far.
+        The same for the curves of the intervals' lower and upper ends.
     paper
-        The paper's own figure (App. G), where it is asked for.
+        The paper's figure (App. G), if requested.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -42,23 +42,23 @@ class Reach:
 
 
 _PAPER = (("qrs", 0.5, 1.36), ("imh", 0.5, 10.0), ("qrs", 0.1, 10.0), ("imh", 0.1, 50.0))
-"""Sampler, share of the projected KL that is left, cost over rejection (App. G; ≈ 10 and 50 for the last two)."""
+"""Sampler, remaining share of the projected KL, cost relative to rejection (App. G; ≈ 10 and 50 for the last two)."""
 
 
 def reach(points: Sequence[Point], *, replication: bool = False) -> list[Reach]:
-    """Read off what QRS and IMH cost when half, and a tenth, of the projected KL is left.
+    """Return the costs of QRS and IMH at which half, and a tenth, of the projected KL remains.
 
     Parameters
     ----------
     points
-        Of one proposal, rejection first.
+        Points of one proposal, rejection first.
     replication
-        Whether the paper's figures go with them.
+        Whether to add the paper's figures.
 
     Returns
     -------
     list of Reach
-        Empty where the bins show no difference between g' and g that could be halved.
+        Empty if the interval of rejection's projected KL includes 0.
     """
     start = points[0].projected_kl
     if start is None or not start.low > 0:
@@ -81,7 +81,7 @@ def reach(points: Sequence[Point], *, replication: bool = False) -> list[Reach]:
 
 
 def _crossing(costs: Sequence[float], values: Sequence[float], target: float, floor: float) -> float | None:
-    """Return the cost at which a curve first comes down to the target."""
+    """Return the cost at which a curve first falls to the target, or None."""
     for (cost, value), (next_cost, next_value) in pairwise(zip(costs, values, strict=True)):
         if next_value <= target < value:
             last = max(next_value, floor)  # a KL may be estimated as 0

@@ -1,4 +1,4 @@
-"""Attempts drawn once and kept as JSON Lines, so that an interrupted evaluation goes on where it was."""
+"""Recordings of attempts as JSON Lines, from which an interrupted evaluation resumes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from guardwrap.samplers import Attempt, from_row, to_row
 __all__ = ["CHUNK", "AttemptSource", "Attempts", "Tick", "record", "recording_path"]
 
 CHUNK = 1000
-"""Attempts of each prompt in one line of a recording, at most; those of a line that was begun are lost."""
+"""Most attempts per prompt in one line of a recording; an interruption loses those of the unfinished line."""
 
 Attempts = list[list[Attempt]]
-"""For each prompt its attempts, in launch order."""
+"""The attempts of each prompt, in launch order."""
 
 
 class AttemptSource(Protocol):
-    """What draws attempts: a ``Session``, or a ``GuardedGenerator``."""
+    """A source of attempts: a ``Session`` or a ``GuardedGenerator``."""
 
     def attempts(
         self,
@@ -45,10 +45,10 @@ class AttemptSource(Protocol):
 
 
 class Tick(Protocol):
-    """Told how far an evaluation is."""
+    """Callback for the progress of an evaluation."""
 
     def __call__(self, attempts: int, *, kept: bool = False) -> None:
-        """Take a number of attempts that are there now, over all prompts: drawn, or kept from an earlier run."""
+        """Receive a number of new attempts over all prompts; ``kept`` if they come from an earlier run."""
 
 
 def record(
@@ -60,43 +60,42 @@ def record(
     versions: Mapping[str, str],
     tick: Tick = lambda attempts, kept=False: None,
 ) -> tuple[Attempts, dict[str, str]]:
-    """Return the attempts of one proposal: those that are recorded, and new ones for the rest.
+    """Return the attempts of one proposal: recorded ones, and new ones if those are too few.
 
-    What is recorded is kept whatever its size, so a recording that has grown in steps has other attempts than one that
-    was made at once; both are draws of the same law.
+    Recorded attempts are never discarded, so a recording that grew in steps differs from one made at once. Both are
+    draws from the same distribution.
 
     Parameters
     ----------
     source
-        What draws.
+        The source of new attempts.
     law
-        Everything that attempts depend on, as plain JSON types: ``name``, ``prompts``, ``generation`` and ``seed``, and
-        what else tells two laws apart, such as the proposal. A recording is used again only for the same law.
+        Everything that determines the distribution, as plain JSON types: ``name``, ``prompts``, ``generation``,
+        ``seed``, and others such as the proposal. A recording is used again only for an equal ``law``.
     proposal
-        Returns what the source is told to draw from, ``proposal=`` or ``adapter=``. Called only where something is
-        drawn.
+        Returns the keyword ``proposal=`` or ``adapter=`` for the source. Called only if attempts are drawn.
     folder
-        Where recordings are.
+        The folder of the recordings.
     count
-        Attempts for each prompt.
+        Number of attempts per prompt.
     versions
-        Kept with a new recording.
+        Package versions to store in a new recording.
     tick
-        Called whenever some attempts are there.
+        Called with the number of new attempts as they are drawn.
 
     Returns
     -------
     tuple
-        The attempts, and the versions that the recording was begun with.
+        The attempts, and the versions stored in the recording.
 
     Raises
     ------
     UsageError
-        If the source gives other attempts than it was asked for.
+        If the recording cannot be used, or the source returns another number of attempts.
     """
     path = recording_path(folder, law)
     if what := irregular(path):
-        raise UsageError(f"{str(path)!r} is {what} and no recording; remove it")
+        raise UsageError(f"{str(path)!r} is {what}, not a recording; remove it")
     begun, recorded, chunks, size = _kept(path, law, count)
     folder.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
@@ -122,7 +121,7 @@ def record(
                 way_out = re.sub(r"pass (\w+)=(\w+)$", r"write \1: \2", without)
                 raise UsageError(f"generation: {way_out}") from None
             if [len(attempts) for attempts in chunk] != [wanted] * len(law["prompts"]):
-                raise UsageError(f"asked for {wanted} attempts a prompt and got another number")
+                raise UsageError(f"the source did not return the requested {wanted} attempts per prompt")
             file.write(_line({"attempts": [[to_row(a) for a in attempts] for attempts in chunk]}))
             file.flush()
             chunks += 1
@@ -132,20 +131,20 @@ def record(
 
 
 def recording_path(folder: Path, law: Mapping[str, Any]) -> Path:
-    """Return where the attempts of a law are kept."""
+    """Return the path of the recording for a law."""
     slug = re.sub(r"\W+", "-", law["name"], flags=re.ASCII).strip("-")[:40]
     digest = hashlib.sha256(json.dumps(law, sort_keys=True).encode()).hexdigest()[:12]
     return folder / f"{slug or 'proposal'}-{digest}.jsonl"
 
 
 def _seed(law: Mapping[str, Any], number: int) -> int:
-    """Seed a chunk: laws share no randomness, so that their figures are independent."""
+    """Return the seed of a chunk; it depends on the law's name, so that figures of proposals are independent."""
     words = (law["seed"], zlib.crc32(law["name"].encode()), number)
     return int(np.random.SeedSequence(words).generate_state(1)[0])
 
 
 def _kept(path: Path, law: Mapping[str, Any], count: int) -> tuple[dict[str, str] | None, Attempts, int, int]:
-    """Read what is recorded: the versions, so many attempts or fewer, their chunks, and where the file is whole."""
+    """Return the recorded versions, up to ``count`` attempts, their number of chunks, and the size of whole lines."""
     begun: dict[str, str] | None = None
     kept: Attempts = [[] for _ in law["prompts"]]
     chunks = size = 0
@@ -156,7 +155,7 @@ def _kept(path: Path, law: Mapping[str, Any], count: int) -> tuple[dict[str, str
                 if data["law"] != law:
                     raise ValueError
                 begun = dict(data["versions"])
-            elif len(kept[0]) < count:  # a longer recording is kept as it is
+            elif len(kept[0]) < count:  # further attempts stay in the file
                 chunk = [[from_row(row) for row in rows] for rows in data["attempts"]]
                 if len(chunk) != len(kept) or not chunk[0] or len({len(attempts) for attempts in chunk}) > 1:
                     raise ValueError
@@ -170,7 +169,7 @@ def _kept(path: Path, law: Mapping[str, Any], count: int) -> tuple[dict[str, str
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, if there is one, but for half a line at its end."""
+    """Yield the complete lines of a file, if it exists, without an unfinished one at its end."""
     if path.exists():
         with path.open("rb") as file:
             for raw in file:

@@ -1,4 +1,4 @@
-"""An evaluation as a whole: figures over prompts, how they were made, and all of it as plain JSON types."""
+"""The result of an evaluation: figures of all prompts, their methods, and conversion to plain JSON types."""
 
 from __future__ import annotations
 
@@ -19,61 +19,63 @@ LABELS = {
     "acceptance_rate": "acceptance rate AR",
     "kl_gold_base": "KL(g‖a) = -log AR of the model [nats]",
     "partition": "Z = AR of the model, from weights",
-    "log_partition_over_base_rate": "log Z - log AR of the model (0 if all is right) [nats]",
+    "log_partition_over_base_rate": "log Z - log AR of the model (0 if correct) [nats]",
     "kl_gold_proposal": "KL(g‖a') [nats]",
     "kl_gold_guarded": "KL(g‖g') [nats]",
     "tvd_gold_guarded": "TVD(g, g')",
     "effective_sample_size": "effective sample size [attempts]",
-    "theorem2_residual": "Theorem 2's residual (0 if all is right) [nats]",
+    "theorem2_residual": "Theorem 2's residual (0 if correct) [nats]",
 }
-"""What figures are called in words."""
+"""Labels of figures on the page."""
 
 HOW = {
-    "notation": "a: the model under the generation settings; b: the constraint; g = a b / Z: what texts should be from"
-    "; a': a proposal; g' = a' b / Z': what rejection from it gives.",
-    "intervals": "Of 95 %. In JSON null is unknown, or without bound.",
+    "notation": "a: the model's own distribution under the generation settings; b: the constraint; g = a b / Z: the "
+    "target distribution; a': a proposal; g' = a' b / Z': the distribution of rejection sampling from it.",
+    "intervals": "95 %. In JSON null means unknown or unbounded.",
     "distances": "KL(g‖a'), KL(g‖g'), TVD and Z are importance-sampling estimates from the attempts of the proposal.",
-    "theorem2_residual": "KL(g‖a') - KL(g‖g') + log AR_a'. Its terms come from a quarter of the attempts each, and "
-    "Z in them from the model's own attempts.",
+    "theorem2_residual": "KL(g‖a') - KL(g‖g') + log AR_a'. Each term is estimated from its own quarter of the "
+    "attempts, with Z from the model's own attempts.",
     "samplers": "Every setting runs over the same recorded attempts, so points of a curve are not independent. Cost is "
-    "attempts for a text; for IMH, whose move is one accepted attempt, steps + 1 times that of rejection.",
-    "sampler": "The sampler of the settings, over all recorded attempts: its cost is their number over that of its "
-    "texts, a pilot's attempts included; that interval takes texts to be independent.",
-    "beta": "In units of P/a', where P = a b. Where none was given, it was chosen on the same attempts by its cost.",
-    "resampled": "Where the recorded attempts are too few for IMH, those that satisfy the constraint are drawn again "
-    "with replacement, by the seed: a bootstrap of the proposal's law. For the error of what was recorded, worth m = "
-    "effective sample size draws of g, (bins - 1) / 2m is taken off the projected KL, but not off its upper end, and "
-    "its interval widened by the root of 1 + texts / m. There is no Self-BLEU of such texts.",
-    "projected_kl": f"KL from g to the sampler between the laws of {BINS} bins of the relative position. A text "
-    "without the place has a bin of its own. It bounds the KL between the laws of texts from below (paper, App. G).",
-    "reach": "Cost over rejection at which a share of rejection's projected KL is left: log-log between the curve's "
-    "points. Low and high are read off the curves of the intervals' ends. Null where a curve does not come so far.",
-    "self_bleu": f"Of {BLEU_TEXTS} texts, by n (sacrebleu, tokenizer 13a, smoothing exp). High is alike.",
-    "mean": "Over the prompts as given, each with the same weight.",
+    "attempts per text. For IMH, whose move is one accepted attempt, it is steps + 1 times that of rejection.",
+    "sampler": "The sampler of the settings runs over all recorded attempts. Its cost is their number divided by the "
+    "number of its texts, with the pilot's attempts; the interval assumes independent texts.",
+    "beta": "In units of P/a', where P = a b. If β was not given, it was chosen by its cost on the same attempts.",
+    "resampled": "If the recorded attempts are too few for IMH, those that satisfy the constraint are drawn again "
+    "with replacement: a bootstrap of the proposal's distribution. To correct for the error of the recorded attempts, "
+    "worth m = effective sample size draws of g, (bins - 1) / 2m is subtracted from the projected KL but not from its "
+    "upper end, and its interval is widened by a factor of √(1 + texts / m). Such texts have no Self-BLEU.",
+    "projected_kl": f"KL from g to the sampler between the distributions over {BINS} bins of the relative position. "
+    "Texts without a match have a separate bin. It is a lower bound of the KL between the distributions of texts "
+    "(paper, App. G).",
+    "reach": "Cost relative to rejection at which a share of rejection's projected KL remains, by log-log "
+    "interpolation of the curve. Low and high come from the curves of the intervals' ends. Null if a curve does not "
+    "reach the share.",
+    "self_bleu": f"Of {BLEU_TEXTS} texts, by n (sacrebleu, tokenizer 13a, smoothing exp). Higher is more alike.",
+    "mean": "Over the prompts as given, with equal weights.",
 }
-"""How figures were made, in words."""
+"""Methods by which the figures were computed."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Everything that an evaluation found.
+    """Settings and figures of an evaluation.
 
     Parameters
     ----------
     settings
-        What it was told.
+        The settings.
     constraint, digest
         The constraint in words, and its digest.
     place
-        What texts are compared by, in words, or None.
+        The keyword or pattern by whose position texts are compared, in words, or None.
     prompts
         Figures of each prompt.
     versions
-        Of the packages that made the figures.
+        Package versions with which the figures were computed.
     recorded_with
-        By proposal, of those that made the attempts.
+        For each proposal, package versions with which its attempts were drawn.
     how
-        How figures were made, in words.
+        Methods of the figures by name, in words.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -88,7 +90,7 @@ class Evaluation:
     how: Mapping[str, str] = field(default_factory=lambda: HOW)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON types."""
+        """Return the evaluation as plain JSON types."""
         data: dict[str, Any] = plain(self) | {"settings": self.settings.model_dump()}
         return data | {"mean": plain(mean_over_prompts(self.prompts))}
 
@@ -99,13 +101,14 @@ def mean_over_prompts(prompts: Sequence[PromptFigures]) -> dict[str, dict[str, E
     Parameters
     ----------
     prompts
-        Their figures.
+        Figures of each prompt.
 
     Returns
     -------
     dict
-        By proposal, the model itself first, and figure. The prompts are taken as given, not as a sample, and their
-        attempts are independent (MOVER). A figure that is unknown or infinite for one of the prompts is left out.
+        Means by proposal, the model itself first, and by figure. Prompts are not treated as a random sample; their
+        attempts are independent, and intervals are combined by MOVER. A figure that is unknown or infinite for any
+        prompt is left out.
     """
     rows = [
         {BASE: prompt.base.figures} | {name: proposal.figures for name, proposal in prompt.proposals.items()}

@@ -1,7 +1,7 @@
-"""What each setting of a sampler costs and how near to g it comes: samplers run over recorded attempts (paper App. G).
+"""Cost and distance to g for each setting of each sampler, run over recorded attempts (paper, App. G).
 
-Samplers are pure, so one recording serves all settings. IMH takes many accepted attempts a text. Where the recorded
-ones are too few, they are drawn again and again with replacement: a bootstrap of the proposal's law.
+Samplers are pure, so one recording serves all settings. IMH takes many accepted attempts per text. If the recorded
+ones are too few, they are drawn again with replacement: a bootstrap of the proposal's distribution.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from guardwrap.samplers import Attempt, Sampler, imh, qrs, rejection, sampler_na
 __all__ = ["BLEU_TEXTS", "CURVES", "Bins", "Point", "diversity", "tradeoff"]
 
 CURVES = ("rejection", "qrs", "imh")
-"""What points are called, but for those of the evaluation's own sampler."""
+"""Names of samplers in points, except the settings' own sampler."""
 
 COSTS = (1.1, 1.2, 1.36, 1.7, 2.2, 3.0, 4.5, 7.0, 10.0, 15.0, 22.0, 33.0, 50.0)
-"""What QRS costs over rejection, where β is chosen."""
+"""Costs of QRS relative to rejection, for which β is chosen by default."""
 
 BLEU_TEXTS = 100
-_LEAST = 100  # texts that a β is chosen for
-_MOST = 10_000  # texts of IMH
+_LEAST = 100  # fewest texts for which a β is chosen
+_MOST = 10_000  # most texts of IMH
 
 
 @dataclass(frozen=True)
 class Bins:
-    """Texts of g, and where in a text to look.
+    """Bins of positions, for texts of g and others.
 
     Parameters
     ----------
     of
-        From a text to its bin.
+        Function from a text to its bin.
     count
-        How many bins there are.
+        Number of bins.
     gold
-        Bins of texts of g.
+        Bins of the texts of g, shape ``[texts]``.
     """
 
     of: Callable[[str], int]
@@ -66,22 +66,22 @@ class Point:
     Parameters
     ----------
     sampler, setting
-        ``"rejection"`` and None, ``"qrs"`` and β, ``"imh"`` and its steps; the evaluation's own sampler as its
-        settings spell it, and None.
+        ``"rejection"`` and None, ``"qrs"`` and β, ``"imh"`` and its steps; for the settings' own sampler, its name
+        with options, and None.
     texts
-        How many it gave.
+        Number of accepted texts.
     resampled
-        Whether they were made of recorded attempts drawn with replacement.
+        Whether recorded attempts were drawn again with replacement.
     cost
-        Attempts for a text.
+        Attempts per text.
     relative_cost
-        The same over rejection from this proposal.
+        The cost divided by that of rejection from this proposal.
     projected_kl
-        To g, on the bins of positions, in nats.
+        Projected KL to g over the bins of positions, in nats.
     figures
-        What the sampler says about itself.
+        The sampler's own figures by name.
     self_bleu
-        By n.
+        Self-BLEU by n.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -112,24 +112,24 @@ def tradeoff(
     Parameters
     ----------
     attempts
-        All of them, in launch order; at least one satisfies the constraint.
+        All attempts, in launch order; at least one satisfies the constraint.
     bins
-        What texts are sorted into; None for no projected KL.
+        Bins of positions; None for no projected KL.
     betas
-        As in ``qrs``; None chooses them by what they cost, β = Z among them.
+        Values of β for QRS; None chooses them by cost, and adds β = Z.
     steps
-        Of IMH.
+        Numbers of moves for IMH.
     texts
-        Of IMH, where there are not more without drawing attempts twice.
+        Least number of texts for IMH; if the attempts do not suffice, they are drawn again.
     seed
-        For drawing attempts with replacement.
+        Seed for drawing attempts with replacement.
     sampler
-        One more; None for none.
+        One more sampler, or None.
 
     Returns
     -------
     list of Point
-        Rejection; QRS and IMH by rising cost; then ``sampler``, if these attempts give a text of it.
+        Rejection; QRS and IMH by rising cost; then ``sampler``, if it accepts any of these attempts.
     """
     weights = np.array([attempt.log_weight for attempt in attempts], dtype=np.float64)
     satisfied = [attempt for attempt in attempts if attempt.satisfied]
@@ -139,7 +139,7 @@ def tradeoff(
         cost = _inverse(qrs_acceptance(weights, log_beta))
         ran = _run(qrs(math.exp(log_beta)), attempts)
         points.append(_point("qrs", math.exp(log_beta), *ran, bins, cost, cost.value * rate.value))
-    # Attempts that are drawn again carry the error of the recorded ones, which are worth so many draws of g.
+    # The error of the recorded attempts remains when they are drawn again; it depends on their effective sample size.
     worth = effective_sample_size(weights[[attempt.satisfied for attempt in attempts]]).value
     for number in sorted(set(steps)):
         count = min(max(len(satisfied) // (number + 1), texts), _MOST)
@@ -157,7 +157,7 @@ def tradeoff(
 
 
 def _in_words(sampler: str | Mapping[str, Any]) -> str:
-    """Spell the evaluation's own sampler, unlike the names of the curves."""
+    """Return the name of the settings' own sampler, which differs from the names of the curves."""
     ((name, options),) = ((sampler, None),) if isinstance(sampler, str) else sampler.items()
     return f"sampler: {name}" + "".join(f", {option} = {value}" for option, value in (options or {}).items())
 
@@ -181,32 +181,32 @@ def _point(
     relative: float,
     worth: float = math.inf,
 ) -> Point:
-    """Put a point together; ``worth`` draws of g is what the attempts are worth that were drawn again."""
+    """Build a point; ``worth`` is the effective sample size of attempts that were drawn again, in draws of g."""
     projected = None
     if bins is not None and texts:
         found = projected_kl(bins.gold, np.array([bins.of(text) for text in texts]), bins=bins.count)
-        # The bias that as many draws of g may have (Paninski 2003), and their error beside that of the texts. Chains
-        # have less of it the fewer their moves, so the upper end is kept: a curve must not seem to come too near.
+        # Correct the bias of an estimate from ``worth`` draws of g (Paninski 2003), and add their error to that of the
+        # texts. Chains with few moves have less of this bias, so the upper end is not lowered.
         value = found.value - (bins.count - 1) / (2 * worth)
         wider = math.sqrt(1 + len(texts) / worth)
         down, up = wider * (found.value - found.low), wider * (found.high - found.value)
         projected = clip(Estimate(value, value - down, found.value + up))
     resampled = worth < math.inf
-    # Texts of attempts that were drawn again are alike for that reason alone.
+    # Attempts drawn again repeat texts, which would distort Self-BLEU.
     bleu = {} if resampled else diversity(texts)
     return Point(sampler, setting, len(texts), resampled, cost, relative, projected, figures, bleu)
 
 
 def _inverse(rate: Estimate) -> Estimate:
-    """From a share of attempts to attempts for one."""
+    """Convert an acceptance rate to attempts per text."""
     value, low, high = (1 / x if x > 0 else math.inf for x in (rate.value, rate.high, rate.low))
     return Estimate(value, low, high)
 
 
 def _chosen(weights: NDArray[np.float64]) -> list[float]:
-    """Choose log β by cost: those of ``COSTS`` that leave enough texts; β = Z; and the largest weight.
+    """Choose log β by cost: for those of ``COSTS`` that leave enough texts, for β = Z and for the largest weight.
 
-    Attempts cannot tell apart β above their largest weight.
+    All β above the largest weight accept the same attempts with the same relative probabilities.
     """
     accepted, top = int((weights > -math.inf).sum()), float(weights.max())
     share, log_z = accepted / len(weights), float(np.logaddexp.reduce(weights)) - math.log(len(weights))
@@ -230,12 +230,12 @@ def diversity(texts: Sequence[str]) -> dict[str, Estimate]:
     Parameters
     ----------
     texts
-        iid texts of one sampler.
+        Independent texts of one sampler.
 
     Returns
     -------
     dict
-        Empty where there are fewer texts, or sacrebleu, an extra, is not installed.
+        Empty if there are fewer texts, or if sacrebleu, an optional package, is not installed.
     """
     if len(texts) < BLEU_TEXTS or find_spec("sacrebleu") is None:
         return {}

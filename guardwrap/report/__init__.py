@@ -1,5 +1,5 @@
-"""A page of results: ``blocks`` (what it says, plain data), ``reading`` (from files), ``charts`` and ``html`` (shown).
+"""HTML pages of results: content as plain data (``blocks``), its files (``result_files``), ``charts`` and ``html``.
 
-What an evaluation or a training found becomes blocks in ``evaluation.report`` and ``training.report``. torch is not
-imported here.
+``evaluation.evaluation_report`` and ``training.training_report`` turn results into blocks. This package does not import
+torch.
 """

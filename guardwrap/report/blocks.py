@@ -1,7 +1,7 @@
-"""A page as plain data, as ``page.json`` holds it: sections of blocks, figures and texts without HTML or drawings.
+"""A page as plain data: sections of blocks with figures and texts, without HTML or drawings.
 
-In JSON an ``Estimate`` is ``{"value", "low", "high"}``, and a bound that is null is no bound. A block names its
-``kind``.
+``page.json`` holds it. In JSON an ``Estimate`` is ``{"value", "low", "high"}``; a null bound is infinite. Each block
+has a ``kind``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 def _cell(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, str | int | float | Estimate | None):
-        raise ValueError("a cell is text, a number, null or {value, low, high}, each a number or null")
+        raise ValueError("a cell is a text, a number, null, or {value, low, high} with numbers or nulls")
     return value
 
 
@@ -67,14 +67,14 @@ _Whole = Annotated[int, PlainValidator(_whole)]
 
 
 class _Strict:
-    """Read by pydantic: a field that nobody knows is refused."""
+    """Base of all blocks: pydantic rejects unknown fields."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
 
 @dataclass(frozen=True)
 class Text(_Strict):
-    """Running text; line breaks stay."""
+    """A paragraph; line breaks are kept."""
 
     text: str
     caption: str | None = None
@@ -83,7 +83,7 @@ class Text(_Strict):
 
 @dataclass(frozen=True)
 class Note(_Strict):
-    """What a reader should beware of."""
+    """A warning to the reader."""
 
     text: str
     caption: str | None = None
@@ -121,7 +121,7 @@ class CurvePoint(_Strict):
 
 @dataclass(frozen=True)
 class Curve(_Strict):
-    """A line with its name; ``method`` has one colour throughout a page, by default the name."""
+    """A named line; all series with the same ``method`` (default: the name) share one color on a page."""
 
     name: str
     points: tuple[CurvePoint, ...]
@@ -130,7 +130,7 @@ class Curve(_Strict):
 
 @dataclass(frozen=True)
 class Level(_Strict):
-    """A horizontal line to compare with."""
+    """A named horizontal line for comparison."""
 
     name: str
     y: _Number
@@ -138,7 +138,7 @@ class Level(_Strict):
 
 @dataclass(frozen=True)
 class Curves(_Strict):
-    """Curves with intervals; ``x`` and ``y`` say what the axes are, with units."""
+    """Curves with intervals; ``x`` and ``y`` are the axis titles, with units."""
 
     title: str
     x: str
@@ -153,7 +153,7 @@ class Curves(_Strict):
 
 @dataclass(frozen=True)
 class Spot(_Strict):
-    """A point with an interval each way."""
+    """A point with an interval in each direction."""
 
     x: InstanceOf[Estimate]
     y: InstanceOf[Estimate]
@@ -162,7 +162,7 @@ class Spot(_Strict):
 
 @dataclass(frozen=True)
 class Spots(_Strict):
-    """Points of one kind; ``method`` has one colour throughout a page, by default the name."""
+    """A named series of points; all series with the same ``method`` (default: the name) share one color on a page."""
 
     name: str
     points: tuple[Spot, ...]
@@ -171,7 +171,7 @@ class Spots(_Strict):
 
 @dataclass(frozen=True)
 class Points(_Strict):
-    """Points in a plane; along a diagonal x + y is the number it is given by (Theorem 2)."""
+    """A scatter plot; each of ``diagonals`` is the line x + y = that number (Theorem 2)."""
 
     title: str
     x: str
@@ -184,7 +184,7 @@ class Points(_Strict):
 
 @dataclass(frozen=True)
 class Bar(_Strict):
-    """A value for each bin; ``method`` has one colour throughout a page, by default the name."""
+    """A named value per bin; all series with the same ``method`` (default: the name) share one color on a page."""
 
     name: str
     values: tuple[InstanceOf[Estimate], ...]
@@ -193,7 +193,7 @@ class Bar(_Strict):
 
 @dataclass(frozen=True)
 class Bars(_Strict):
-    """Bars side by side in bins.
+    """Grouped bars in bins.
 
     Raises
     ------
@@ -217,7 +217,7 @@ class Bars(_Strict):
 
 @dataclass(frozen=True)
 class Heap(_Strict):
-    """Places of one kind in a cloud; ``method`` has one colour throughout a page, by default the name."""
+    """A named series of points in a cloud; all series with the same ``method`` (default: the name) share one color."""
 
     name: str
     points: tuple[tuple[_Number, _Number], ...]
@@ -226,7 +226,7 @@ class Heap(_Strict):
 
 @dataclass(frozen=True)
 class Cloud(_Strict):
-    """Places whose axes mean nothing, such as UMAP's."""
+    """A scatter plot without axes, such as a UMAP projection."""
 
     title: str
     series: tuple[Heap, ...]
@@ -236,7 +236,7 @@ class Cloud(_Strict):
 
 @dataclass(frozen=True)
 class SampleText(_Strict):
-    """A text that satisfies its constraint, and what of it is highlighted: begin and end, in characters.
+    """A text that satisfies its constraint, with highlighted spans: begin and end in characters.
 
     Raises
     ------
@@ -250,7 +250,7 @@ class SampleText(_Strict):
     def __post_init__(self) -> None:
         for begin, end in self.spans:
             if not 0 <= begin <= end <= len(self.text):
-                raise UsageError(f"the span [{begin}, {end}] is not inside the text, of {len(self.text)} characters")
+                raise UsageError(f"the span [{begin}, {end}] is not inside the text of {len(self.text)} characters")
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ Block = Annotated[Text | Note | Table | Curves | Points | Bars | Cloud | Texts, 
 
 @dataclass(frozen=True)
 class Section(_Strict):
-    """A part of a page."""
+    """A titled part of a page."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -277,7 +277,7 @@ class Section(_Strict):
 
 @dataclass(frozen=True)
 class Page(_Strict):
-    """Everything that a page says."""
+    """The content of a page."""
 
     title: str
     sections: tuple[Section, ...]

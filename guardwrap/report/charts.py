@@ -1,4 +1,4 @@
-"""Charts of blocks: drawings for a page and for a file, the same in words, and the figures behind them as a table."""
+"""Charts: drawings for pages and files, their description for screen readers, and their figures as a table."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["alt_of", "can_be_drawn", "chart_table", "edges_of", "methods_of", "png_of", "svg_of"]
 
-# Inches: on a phone a point of the slim drawing is about a pixel of the page; on a screen one of the broad one is 1.7.
+# Inches. One point of the slim drawing is about one pixel on a phone; of the broad one, 1.7 pixels on a screen.
 _WIDTHS = (("slim", 4.3), ("broad", 7.6))
-_MOST = 1e100  # beyond it is infinity, for who draws
-_TOLD = 12  # points of a curve that are told in words
-_CROWDED = 25  # points of a curve, from which on its intervals are a band
-_RASTER = 2000  # places in a cloud, from which on they are a picture in the drawing
+_MOST = 1e100  # larger numbers are treated as infinite
+_DESCRIBED = 12  # most points of a curve in its description
+_CROWDED = 25  # above this number of points, intervals are drawn as a band
+_RASTER = 2000  # above this number of points, a cloud is embedded as a bitmap
 _NAME, _AXIS = 40, 46  # characters
 
 
@@ -32,11 +32,11 @@ def svg_of(block: Chart, name: str, methods: Sequence[str] = ()) -> str:
     Parameters
     ----------
     block
-        What to draw.
+        The chart.
     name
-        Begins the drawings' ids.
+        Prefix of the drawings' ids.
     methods
-        As from ``methods_of``; each has one colour and one marker. By default the chart's own.
+        All methods of the page, from ``methods_of``; each has one color and one marker. By default the chart's.
 
     Raises
     ------
@@ -49,13 +49,13 @@ def svg_of(block: Chart, name: str, methods: Sequence[str] = ()) -> str:
 
 
 def png_of(block: Chart, methods: Sequence[str] = ()) -> bytes:
-    """Draw a chart as a file. Raises as ``svg_of``."""
+    """Draw a chart as a PNG file; raise UsageError if matplotlib is not installed."""
     with drawing():
         return as_png(_figure(block, methods, _WIDTHS[0][1]))
 
 
 def methods_of(blocks: Iterable[Chart]) -> list[str]:
-    """Return what has a colour of its own in charts that are shown together, in the order in which they show it."""
+    """Return the methods of charts that are shown together, in order of appearance; each has its own color."""
     return list(dict.fromkeys(_method(one) for block in blocks for one in block.series))
 
 
@@ -64,57 +64,57 @@ def _method(one: Curve | Spots | Bar | Heap) -> str:
 
 
 def can_be_drawn(block: Chart) -> bool:
-    """Say whether a chart has anything to show."""
+    """Return whether a chart has any finite point."""
     if isinstance(block, Cloud):
         return any(one.points for one in block.series)
     return any(_known(pair) for one in _pairs(block) for pair in one)
 
 
 def edges_of(block: Chart) -> str:
-    """Say in a sentence what a drawing cannot show, or nothing."""
+    """Return a remark on points and bars that the drawing cuts off, or an empty string."""
     if isinstance(block, Cloud):
         return ""
     pairs = [pair for one in _pairs(block) for pair in one]
     left_out = sum(not _known(pair) for pair in pairs)
-    told = []
+    remarks = []
     if left_out:
-        told.append(f"{left_out} of {len(pairs)} points are not drawn: they have no finite value.")
+        remarks.append(f"{left_out} of {len(pairs)} points are not drawn because they have no finite value.")
     if any(not _finite(end) for pair in pairs if _known(pair) for figure in pair for end in figure[1:]):
-        told.append("A bar without a cap goes on beyond the edge.")
+        remarks.append("A bar without a cap extends beyond the edge.")
     if isinstance(block, Curves) and any(
         (block.log_y and y.value <= 0) or (block.log_x and x.value <= 0) for x, y in filter(_known, pairs)
     ):
-        told.append("A point at the lower or left edge is as low as that or lower.")
-    return " ".join(told)
+        remarks.append("A point at the lower or left edge may lie beyond it.")
+    return " ".join(remarks)
 
 
 def alt_of(block: Chart) -> str:
-    """Tell a chart with its figures, for those who cannot see it."""
+    """Describe a chart with its figures, for screen readers."""
     title = in_line(block.title).rstrip(".")
     if isinstance(block, Cloud):
-        told = [f"{in_line(one.name)}, {len(one.points)} places" for one in block.series]
-        return f"{title}: a cloud of places. {'; '.join(told)}."
+        series = [f"{in_line(one.name)}, {len(one.points)} points" for one in block.series]
+        return f"{title}: a cloud of points. {'; '.join(series)}."
     x, y = in_line(block.x), in_line(block.y)
     if isinstance(block, Bars):
-        told = [
+        series = [
             f"{in_line(one.name)}: "
             + ", ".join(f"{in_words(value)} at {in_line(of)}" for of, value in zip(block.bins, one.values, strict=True))
             for one in block.series
         ]
-        return f"{title}: {y} by {x}{_with_intervals(block)}. {'; '.join(told)}."
+        return f"{title}: {y} by {x}{_with_intervals(block)}. {'; '.join(series)}."
     names = [in_line(one.name) for one in block.series]
-    told = [f"{name}: {_told(pairs)}" for name, pairs in zip(names, _pairs(block), strict=True)]
+    series = [f"{name}: {_described(pairs)}" for name, pairs in zip(names, _pairs(block), strict=True)]
     scale = ""
     if isinstance(block, Curves):
-        told += [f"{in_line(level.name)}: {in_words(level.y)} all along" for level in block.levels]
+        series += [f"{in_line(level.name)}: constant at {in_words(level.y)}" for level in block.levels]
         logs = [name for name, log in ((x, block.log_x), (y, block.log_y)) if log]
         scale = f", {' and '.join(logs)} logarithmic" if logs else ""
-    return f"{title}: {y} against {x}{scale}{_with_intervals(block)}. {'; '.join(told)}."
+    return f"{title}: {y} against {x}{scale}{_with_intervals(block)}. {'; '.join(series)}."
 
 
 def chart_table(block: Chart) -> Table | None:
-    """Return the figures behind a chart as a table; a cloud has none that mean anything."""
-    caption = f"The figures of: {block.title}"
+    """Return the figures of a chart as a table; None for a cloud, whose axes have no meaning."""
+    caption = f"Figures: {block.title}"
     if isinstance(block, Cloud):
         return None
     rows: list[tuple[Cell, ...]]
@@ -123,7 +123,7 @@ def chart_table(block: Chart) -> Table | None:
         return Table(caption, (block.x, *(one.name for one in block.series)), tuple(rows))
     if isinstance(block, Curves):
         rows = [(one.name, point.x, point.y) for one in block.series for point in one.points]
-        rows += [(level.name, "all along", level.y) for level in block.levels]
+        rows += [(level.name, "constant", level.y) for level in block.levels]
         return Table(caption, ("", block.x, block.y), tuple(rows))
     rows = [
         (one.name if point.label is None else f"{one.name}, {point.label}", point.x, point.y)
@@ -138,14 +138,14 @@ def _with_intervals(block: Curves | Points | Bars) -> str:
     return ", with 95 % intervals" if any(figure.low < figure.high for figure in figures) else ""
 
 
-def _told(pairs: Sequence[tuple[Estimate, Estimate]]) -> str:
-    """Tell a curve's points: of many the first, the last and some between."""
+def _described(pairs: Sequence[tuple[Estimate, Estimate]]) -> str:
+    """Describe a curve's points; if there are many, the first, the last and some in between."""
     if not pairs:
-        return "nothing"
-    every = max(1, math.ceil((len(pairs) - 1) / (_TOLD - 1)))
+        return "no points"
+    every = max(1, math.ceil((len(pairs) - 1) / (_DESCRIBED - 1)))
     picked = [pair for i, pair in enumerate(pairs) if i % every == 0 or i == len(pairs) - 1]
-    told = ", ".join(f"{in_words(y)} at {in_words(_or_number(x))}" for x, y in picked)
-    return told if len(picked) == len(pairs) else f"{len(picked)} of {len(pairs)} points: {told}"
+    points = ", ".join(f"{in_words(y)} at {in_words(_or_number(x))}" for x, y in picked)
+    return points if len(picked) == len(pairs) else f"{len(picked)} of {len(pairs)} points: {points}"
 
 
 def _or_number(x: Estimate) -> Estimate | float:
@@ -153,7 +153,7 @@ def _or_number(x: Estimate) -> Estimate | float:
 
 
 def _pairs(block: Curves | Points | Bars) -> list[list[tuple[Estimate, Estimate]]]:
-    """Return the points of each series; an x that is known exactly has no length."""
+    """Return the points of each series as pairs of estimates."""
     if isinstance(block, Bars):
         return [[(exactly(i), value) for i, value in enumerate(one.values)] for one in block.series]
     if isinstance(block, Curves):
@@ -162,7 +162,7 @@ def _pairs(block: Curves | Points | Bars) -> list[list[tuple[Estimate, Estimate]
 
 
 def _finite(number: float) -> bool:
-    return abs(number) < _MOST  # not for NaN
+    return abs(number) < _MOST  # False for NaN
 
 
 def _known(pair: tuple[Estimate, Estimate]) -> bool:
@@ -181,7 +181,7 @@ def _figure(block: Chart, methods: Sequence[str], width: float) -> Any:
     handles = draw[type(block)](axes, block, looks)
     if not isinstance(block, Cloud):
         axes.set(xlabel=in_line(block.x, _AXIS), ylabel=in_line(block.y, _AXIS))
-    # A name that begins with an underscore is none for matplotlib.
+    # matplotlib leaves labels that begin with an underscore out of the legend.
     labels = [f" {label}" if label.startswith("_") else label for label in (in_line(name, _NAME) for name in names)]
     shown = [(handle, label) for handle, label in zip(handles, labels, strict=True) if handle is not None]
     if shown:
@@ -256,7 +256,7 @@ def _points(axes: Axes, block: Points, looks: list[dict[str, Any]]) -> list[Any]
             "zorder": 3,
         }
         axes.errorbar(across, up, xerr=across_bars, yerr=up_bars, **look)
-        # Whole where they stand on an axis; a bar, though, ends at the edge.
+        # Markers on an axis are drawn whole; only bars are clipped at the edge.
         handles += axes.plot(across, up, **(looks[i] | {"linestyle": "none"}), clip_on=False, zorder=3)
         for point, x, y in zip((p for p in one.points if _known((p.x, p.y))), across, up, strict=True):
             if point.label is not None:
@@ -266,7 +266,7 @@ def _points(axes: Axes, block: Points, looks: list[dict[str, Any]]) -> list[Any]
 
 
 def _diagonal(axes: Axes, total: float, xs: tuple[float, float], ys: tuple[float, float]) -> None:
-    """Draw x + y = total, with its number at the upper or right edge, where no point stands."""
+    """Draw the line x + y = total, labeled near the upper or right edge."""
     left, right = max(xs[0], total - ys[1]), min(xs[1], total - ys[0])
     if not left < right:
         return
@@ -294,7 +294,7 @@ def _bars(axes: Axes, block: Bars, looks: list[dict[str, Any]]) -> list[Any]:
     labels = [in_line(of, 18) for of in block.bins]
     figure: Any = axes.figure
     inches = figure.get_figwidth()
-    every_nth = math.ceil(len(labels) / (5 * inches))  # upright ones side by side
+    every_nth = math.ceil(len(labels) / (5 * inches))  # rotated labels fit 5 per inch
     crowded = sum(len(label) + 1 for label in labels) > 10 * inches
     ticks = range(0, len(labels), every_nth)
     axes.set_xticks(list(ticks), [labels[i] for i in ticks], rotation=90 if crowded else 0)
@@ -316,9 +316,9 @@ def _cloud(axes: Axes, block: Cloud, looks: list[dict[str, Any]]) -> list[Any]:
 
 
 def _range(figures: Sequence[Estimate], log: bool) -> tuple[tuple[float, float], bool]:
-    """Return where an axis begins and ends, and whether it is logarithmic.
+    """Return the limits of an axis, and whether it is logarithmic.
 
-    An interval's end is shown unless it is so far off that the values would be squeezed.
+    The ends of intervals are inside the limits unless that would squeeze the values.
     """
     values = [figure.value for figure in figures]
     positive = [value for value in values if value > 1 / _MOST]
@@ -335,10 +335,10 @@ def _range(figures: Sequence[Estimate], log: bool) -> tuple[tuple[float, float],
 
 
 def _cut(figures: Sequence[Estimate], ends: tuple[float, float]) -> tuple[list[float], list[list[float]]]:
-    """Return values and the lengths of their intervals down and up, cut where the axis ends."""
+    """Return values and the lengths of their intervals down and up, clipped to the axis."""
     low, high = ends
     values = [min(max(figure.value, low), high) for figure in figures]
-    # Past the edge, so that the cap of an interval that is cut does not show.
+    # Clipped intervals end past the edge, so that their cap is not visible.
     beyond = (low - (high - low) if low <= 0 else low / 10, high + (high - low))
     lows = [max(figure.low, beyond[0]) for figure in figures]
     highs = [min(figure.high, beyond[1]) for figure in figures]

@@ -1,4 +1,4 @@
-"""Claims: plain sentences, each with what the interval of its figure says about it."""
+"""Claims: sentences, each with a verdict from the 95 % interval of a figure."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from guardwrap.report.plain_words import in_words
 
 __all__ = ["Answer", "Claim", "above", "below", "cheaper", "table_of", "worst"]
 
-Answer = Literal["holds", "does not hold", "cannot be told"]
+Answer = Literal["holds", "does not hold", "undecided"]
 
-_SIGNS: dict[Answer, str] = {"holds": "✓", "does not hold": "✗", "cannot be told": "?"}
-_SEVERITY: tuple[Answer, ...] = ("holds", "cannot be told", "does not hold")
+_SIGNS: dict[Answer, str] = {"holds": "✓", "does not hold": "✗", "undecided": "?"}
+_SEVERITY: tuple[Answer, ...] = ("holds", "undecided", "does not hold")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence and whether it is true.
+    """A sentence and whether it holds.
 
     Parameters
     ----------
     sentence
-        What is claimed.
+        The claim.
     answer
-        As from ``above`` and ``below``.
+        Whether it holds, from ``above`` or ``below``.
     figure
-        What it was read off.
+        The estimate that decides it.
     rule
-        What the figure's interval has to be for the claim to hold, and why it is not told where it could be.
+        The condition on the figure's interval under which the claim holds, and, if an undecided claim seems to meet
+        it, the reason.
     """
 
     sentence: str
@@ -42,46 +43,46 @@ class Claim:
 
 
 def above(figure: Estimate, limit: float) -> Answer:
-    """Say whether a figure is above a limit: its whole interval has to be."""
+    """Return whether a figure is above a limit with its whole interval."""
     if figure.low > limit:
         return "holds"
-    return "does not hold" if figure.high <= limit else "cannot be told"  # not for NaN
+    return "does not hold" if figure.high <= limit else "undecided"  # NaN is undecided
 
 
 def below(figure: Estimate, limit: float) -> Answer:
-    """Say whether a figure is at most a limit: its whole interval has to be."""
+    """Return whether a figure is at most a limit with its whole interval."""
     if figure.high <= limit:
         return "holds"
-    return "does not hold" if figure.low > limit else "cannot be told"
+    return "does not hold" if figure.low > limit else "undecided"
 
 
 def worst(answers: Iterable[Answer]) -> Answer:
-    """Return the answer of "all of them": one that does not hold is enough, and all have to be told to hold."""
+    """Return the answer for all claims together: "holds" only if each holds, "does not hold" if any does not."""
     return max(answers, key=_SEVERITY.index)
 
 
 def cheaper(name: str, saved: Estimate, answer: Answer, every: str = "", rule: str = "above 1") -> Claim:
-    """Claim that something costs fewer attempts than the model.
+    """Return the claim that a way to draw costs fewer attempts than the model itself.
 
     Parameters
     ----------
     name
-        What to call it.
+        Name of the way to draw.
     saved
-        How many times fewer.
+        The model's attempts per text, divided by those of this way.
     answer
-        Whether that is so.
+        Whether the claim holds.
     every
-        Over which prompts, in words.
+        Suffix of the sentence that names the prompts, such as ", for each of 3 prompts".
     rule
-        As in ``Claim``.
+        The condition on ``saved`` under which the claim holds.
     """
     fewer = f"{in_words(saved.value)} times fewer" if 1 < saved.value < math.inf else "fewer"
     return Claim(f"{name} costs {fewer} attempts than the model{every}", answer, saved, rule)
 
 
 def table_of(claims: Sequence[Claim]) -> Table:
-    """Return claims as a block."""
+    """Return claims as a table."""
     rows = [(claim.sentence, f"{_SIGNS[claim.answer]} {claim.answer}", claim.figure, claim.rule) for claim in claims]
     return Table(
         "Claims, and what the 95 % intervals say", ("claim", "does it hold?", "figure", "holds if"), tuple(rows)

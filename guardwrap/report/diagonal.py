@@ -1,4 +1,4 @@
-"""Cost against distance: KL(g‖g') over -log AR, which add up to KL(g‖a') (the paper's Theorem 2)."""
+"""Chart of cost against distance: -log AR and KL(g‖g'), which add up to KL(g‖a') (the paper's Theorem 2)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["cost_against_distance", "minus_log"]
 
 
 def cost_against_distance(found: Mapping[str, Sequence[Spot]]) -> Points:
-    """Return the chart of proposals by what they cost and how far from g their texts stay.
+    """Return the chart of proposals by their cost and the distance of their texts to g.
 
     Parameters
     ----------
     found
-        By what they are called: -log AR, as from ``minus_log``, and KL(g‖g'), in nats.
+        For each proposal by name, its spots: x is -log AR from ``minus_log``, y is KL(g‖g'), both in nats.
     """
     shown = [spot for spots in found.values() for spot in spots]
     shown = [spot for spot in shown if math.isfinite(spot.x.value) and math.isfinite(spot.y.value)]
@@ -29,7 +29,7 @@ def cost_against_distance(found: Mapping[str, Sequence[Spot]]) -> Points:
         "KL(g‖g') [nats]",
         tuple(Spots(name, tuple(spots)) for name, spots in found.items()),
         tuple(i * step for i in range(1, 9)),
-        "Along a dotted diagonal KL(g‖a') is the same (Theorem 2): the number at it, in nats.",
+        "KL(g‖a') is constant along each dotted diagonal (Theorem 2); the label is its value in nats.",
     )
 
 

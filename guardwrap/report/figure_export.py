@@ -1,4 +1,4 @@
-"""From a matplotlib figure to a PNG file and to SVG that a page can hold; matplotlib's global state stays as it is."""
+"""Export of matplotlib figures to PNG files and inline SVG, without changes to matplotlib's global state."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ __all__ = [
     "require_matplotlib",
 ]
 
-# Of Okabe and Ito's colours, which colour-blind people can tell apart, those that show on white and on black; then
-# others that do, whose markers tell them apart.
+# Okabe and Ito's colors for color-blind readers, as far as they are visible on white and on black; then others, which
+# differ by their markers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8A63D2", "#A87900", "#00939E", "#7A8288")
 MARKERS = ("o", "s", "D", "^", "v", "P")
 LINES = ("-", "-.", (0, (5, 2)))
 INK = "#010203"
-"""Text and axes: nearly black in a PNG file, the page's own colour of text in SVG."""
+"""Color of text and axes: nearly black in a PNG file; in SVG it is replaced by the page's text color."""
 
 _STYLE: dict[Any, Any] = {
     "axes.edgecolor": INK,
@@ -46,17 +46,17 @@ _STYLE: dict[Any, Any] = {
     "grid.alpha": 0.15,
     "grid.color": INK,
     "legend.frameon": False,
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "guardwrap",  # the same figures give the same file
+    "svg.fonttype": "none",  # keep text as text, not as paths
+    "svg.hashsalt": "guardwrap",  # the same chart gives the same bytes
     "text.color": INK,
-    "text.parse_math": False,  # a name may hold a $
+    "text.parse_math": False,  # a name may contain a $
     "xtick.color": INK,
     "ytick.color": INK,
 }
 
 
 def require_matplotlib() -> None:
-    """Raise UsageError, with what to install, where matplotlib is missing."""
+    """Raise UsageError that names the package to install if matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -65,23 +65,23 @@ def require_matplotlib() -> None:
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Set our style; afterwards matplotlib's settings are as they were."""
+    """Set guardwrap's style within a ``with`` block; restore matplotlib's settings afterwards."""
     require_matplotlib()
     import matplotlib as mpl
 
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        # A name in a script that the font has not; a page shows it all the same.
+        # The font may lack the script of a name; the browser still shows it.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing|Matplotlib currently does not support")
         yield
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return a figure with one pair of axes; no window and no pyplot, which would choose a backend for all.
+    """Return a figure with one pair of axes, without pyplot, which would set a backend for the whole process.
 
     Parameters
     ----------
     width, height
-        In inches.
+        Size in inches.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -93,34 +93,34 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def lay_out(figure: Figure) -> None:
-    """Give everything its final place, once: as long as a figure has a layout engine, a file of it is drawn twice."""
+    """Run the layout once and remove its engine, which would otherwise draw each file twice."""
     figure.get_layout_engine().execute(figure)  # type: ignore[union-attr]
     figure.set_layout_engine(None)
 
 
 def as_png(figure: Figure) -> bytes:
-    """Return a file, on white. Inside ``drawing``."""
+    """Return a PNG file on white. Call it inside ``drawing``."""
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=200, facecolor="white")
     return file.getvalue()
 
 
 def as_svg(figure: Figure, name: str, kind: str) -> str:
-    """Return an ``<svg>`` element for a page. Inside ``drawing``.
+    """Return an ``<svg>`` element for a page. Call it inside ``drawing``.
 
     Parameters
     ----------
     figure
-        What to show.
+        The drawing.
     name
-        Begins the element's ids, so that they differ from those of others on the page.
+        Prefix of the element's ids, which must be unique on the page.
     kind
-        Its class.
+        The element's class.
 
     Returns
     -------
     str
-        Colours of the page, no reference to anything outside.
+        SVG with the page's text color and without references to other files or sites.
     """
     file = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -129,7 +129,7 @@ def as_svg(figure: Figure, name: str, kind: str) -> str:
     svg = svg[svg.index("<svg") :]
     start, rest = svg.split(">", 1)
     box = re.search(r'viewBox="[^"]*"', start)
-    # Names of other sites that only say what SVG is, and that no HTML page needs.
+    # Metadata and namespaces refer to other sites, and inline SVG does not require them.
     rest = re.sub(r"<metadata>.*?</metadata>", "", rest, flags=re.DOTALL).replace("xlink:href=", "href=")
     rest = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{name}-", rest)
     rest = rest.replace(INK, "currentColor")

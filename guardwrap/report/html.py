@@ -1,4 +1,4 @@
-"""From blocks to one HTML file: no script, nothing from elsewhere, readable on a phone and in the dark."""
+"""Conversion of pages to one HTML file without scripts or external resources, for phones and dark mode too."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from guardwrap.report.terms import Term, first_uses, used_in
 
 __all__ = ["html_report"]
 
-_SHORT = 24  # characters of a cell that need not be broken
-_LONG = 56  # characters, beyond which the name of a row is a sentence
+_SHORT = 24  # longest cell, in characters, that is kept on one line
+_LONG = 56  # a row's name of more characters is styled as a sentence
 
 _CSS = """
 :root { color-scheme: light dark; --ink: #16181c; --paper: #fff; --line: #8886; --soft: #8881; --link: #0b5cad;
@@ -78,7 +78,7 @@ th.long { min-width: 11rem; font-weight: 400; }
 @media (min-width: 40rem) { th[scope=row] { min-width: 11rem; } th.long { min-width: 20rem; max-width: 26rem; } }
 th[scope=col] { vertical-align: bottom; }
 td.n { white-space: nowrap; }
-/* On a phone an interval stands below its figure, and no number is cut: so more columns are seen. */
+/* On a phone the interval wraps below its figure, and numbers are not broken, so that more columns fit. */
 @media (max-width: 38rem) { td, th { padding-right: .6rem; }
   td.n { white-space: normal; overflow-wrap: normal; min-width: 0; } }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--soft); padding: .75rem; margin: .5rem 0;
@@ -89,16 +89,16 @@ mark { background: #ffd866; color: #16181c; border-radius: .2em; padding: 0 .1em
 
 @dataclass
 class _Report:
-    """What the parts of a report share while it is written.
+    """State shared by the parts of a report while it is written.
 
     Parameters
     ----------
-    names
-        For the ids of drawings.
     left
-        Terms that no table has used yet.
+        Terms that no table has used yet, by name.
     methods
-        What has one colour in all charts.
+        Methods of all charts; each has one color.
+    names
+        Ids for drawings.
     """
 
     left: dict[str, Term]
@@ -107,28 +107,28 @@ class _Report:
 
 
 def html_report(pages: Sequence[Page], title: str | None = None, sources: Sequence[str] = ()) -> str:
-    """Write a report.
+    """Write a report as HTML.
 
     Parameters
     ----------
     pages
-        What it says, in this order.
+        The pages, in order.
     title
-        Of the report; by default the first page's.
+        Title of the report; None for the first page's.
     sources
-        The files that it was made of.
+        Names of the files that the pages come from, for the footer.
 
     Returns
     -------
     str
-        HTML. Whatever came from outside is escaped.
+        HTML in which all given text is escaped.
 
     Raises
     ------
     UsageError
         If there is a chart, and matplotlib is not installed.
     """
-    terms = used_in("\n".join(told for page in pages for told in _told(page)))
+    terms = used_in("\n".join(text for page in pages for text in _author_texts(page)))
     blocks = [block for page in pages for section in page.sections for block in section.blocks]
     methods = methods_of(block for block in blocks if isinstance(block, Curves | Points | Bars | Cloud))
     report = _Report({term.name: term for term in terms}, methods)
@@ -168,8 +168,8 @@ def _contents(links: Sequence[tuple[str, str]]) -> str:
     return f'<nav aria-label="Contents"><ul>{lines}</ul></nav>\n'
 
 
-def _told(page: Page) -> Iterator[str]:
-    """Return where a page's author speaks: no prompts, settings or sample texts, in which a Z is no symbol."""
+def _author_texts(page: Page) -> Iterator[str]:
+    """Yield captions, titles and notes; not prompts, settings or sample texts, in which a Z is not a symbol."""
     for block in (block for section in page.sections for block in section.blocks):
         yield block.caption or ""
         if isinstance(block, Table):
@@ -202,7 +202,7 @@ def _block(block: Block, report: _Report) -> str:
         return _chart(block, report)
     samples = "\n".join(f'<pre dir="auto">{_marked(sample)}</pre>' for sample in block.texts)
     hint = _tag("p", block.caption, "hint") if block.caption else ""
-    return f"{_tag('p', block.title, 'title')}{hint}{samples or _tag('p', 'There is none.')}"
+    return f"{_tag('p', block.title, 'title')}{hint}{samples or _tag('p', 'None.')}"
 
 
 def _chart(block: Chart, report: _Report) -> str:
@@ -213,13 +213,13 @@ def _chart(block: Chart, report: _Report) -> str:
         shown = svg_of(block, next(report.names), report.methods)
         drawn = f'<div role="img" aria-label="{_shown(alt_of(block))}">{shown}</div>'
     else:
-        drawn = _tag("p", "There is nothing to draw.")
+        drawn = _tag("p", "No data to draw.")
     caption = _tag("figcaption", said) if said else ""
     return f"<figure>{_tag('strong', block.title)}{drawn}{caption}{behind}</figure>"
 
 
 def _table(table: Table, report: _Report | None) -> str:
-    """Show a table; without a report it explains nothing, as one that is folded away is not where a reader begins."""
+    """Write a table; with ``report=None``, as for the folded table below a chart, terms are not explained."""
     titles = "".join(f'<th scope="col" dir="auto">{_explained(title, report)}</th>' for title in table.columns)
     lines = "".join(
         f"<tr>{''.join(_cell(cell, report, first=i == 0) for i, cell in enumerate(row))}</tr>\n" for row in table.rows
@@ -233,18 +233,18 @@ def _table(table: Table, report: _Report | None) -> str:
 
 
 def _cell(cell: Cell, report: _Report | None, *, first: bool) -> str:
-    """Show a cell; the first one of a row names it, and may be the first to use a term of the report."""
+    """Write a cell; the first one of a row is its header, in which terms are explained."""
     if first:
         kind = ' class="long"' if len(in_words(cell)) > _LONG else ""
         return f'<th scope="row"{kind} dir="auto">{_explained(in_words(cell), report)}</th>'
     text = in_words(cell)
     if not isinstance(cell, str):
-        return _tag("td", text.replace(", ", ",\u00a0"), "n")  # an interval stays in one line
+        return _tag("td", text.replace(", ", ",\u00a0"), "n")  # keep an interval on one line
     return _tag("td", text, "n" if len(text) <= _SHORT else "")
 
 
 def _explained(text: str, report: _Report | None) -> str:
-    """Escape a text; what it is the first to use is explained where one points at it."""
+    """Escape a text, and add a tooltip to each term that is used for the first time."""
     if report is None:
         return _shown(text)
     return "".join(
@@ -254,7 +254,7 @@ def _explained(text: str, report: _Report | None) -> str:
 
 
 def _marked(sample: SampleText) -> str:
-    """Escape a text and highlight its spans; those that overlap become one."""
+    """Escape a text and highlight its spans; overlapping spans are merged."""
     merged: list[list[int]] = []
     for begin, end in sorted(span for span in sample.spans if span[0] < span[1]):
         if merged and begin <= merged[-1][1]:
@@ -265,7 +265,7 @@ def _marked(sample: SampleText) -> str:
     for begin, end in merged:
         parts += [_shown(sample.text[done:begin]), f"<mark>{_shown(sample.text[begin:end])}</mark>"]
         done = end
-    # HTML swallows a line break right after <pre>.
+    # HTML drops a line break right after <pre>.
     return "\n" + "".join([*parts, _shown(sample.text[done:])])
 
 
@@ -279,5 +279,5 @@ def _tag(name: str, text: str, kind: str = "") -> str:
 
 
 def _shown(text: str) -> str:
-    """Escape what HTML would obey, and show what it cannot hold."""
+    """Escape HTML, and replace characters that HTML cannot hold."""
     return escape(visible(text))

@@ -1,4 +1,4 @@
-"""Labels of a drawing, put where they lie on nothing else."""
+"""Placement of labels in a drawing, so that they do not overlap."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _PLACES = (
     (4, 14, "left", "bottom"), (4, -14, "left", "top"), (-4, 14, "right", "bottom"), (-4, -14, "right", "top"),
     (4, 24, "left", "bottom"), (4, -24, "left", "top"), (-4, 24, "right", "bottom"), (-4, -24, "right", "top"),
 )  # fmt: skip
-"""Beside a point, in points, and the side of the label that is there."""
+"""Offsets from the point, in typographic points, and the alignment of the label there."""
 
-_MARKER = 3.5  # points from the middle of a marker to its edge
+_MARKER = 3.5  # radius of a marker, in typographic points
 
 
 def spread_labels(figure: Figure, points: Sequence[tuple[float, float]]) -> None:
-    """Move the labels of points away from each other, from markers and from the edge, and leave out what finds no room.
+    """Move labels of points away from each other, from markers and from the edge; remove those without room.
 
-    What is left out stands in the figures below a chart. Numbers at lines give way to labels of points.
+    The table below a chart has all labels. Labels of points have priority over numbers at lines.
 
     Parameters
     ----------
     figure
-        With one pair of axes, laid out.
+        A figure with one pair of axes, after ``lay_out``.
     points
-        Where markers stand, in the axes' numbers.
+        Positions of the markers, in data coordinates.
     """
     from matplotlib.text import Annotation
     from matplotlib.transforms import Bbox

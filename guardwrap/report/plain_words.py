@@ -1,4 +1,4 @@
-"""Figures and names as people read them."""
+"""Figures and names formatted for readers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNKNOWN = "–"
 
 
 def in_words(figure: Estimate | float | str | None) -> str:
-    """Write a figure, an estimate with its 95 % interval; what is already text stays."""
+    """Format a figure, an estimate with its 95 % interval; return text unchanged."""
     if figure is None or (isinstance(figure, float) and math.isnan(figure)):
         return UNKNOWN
     if isinstance(figure, str):
@@ -27,13 +27,13 @@ def in_words(figure: Estimate | float | str | None) -> str:
 
 
 def in_line(text: str, width: int | None = None) -> str:
-    """Put a name in one line, shortened where it is longer than ``width`` characters."""
+    """Put a name on one line, shortened to ``width`` characters."""
     line = " ".join(visible(text).split())
     return line if width is None or len(line) <= width else f"{line[: width - 1]}…"
 
 
 def visible(text: str) -> str:
-    """Replace what a page cannot hold, control characters and halves of surrogate pairs, one for one."""
+    """Replace each control character and lone surrogate, which HTML cannot hold, with U+FFFD."""
     return "".join(
         char if char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cs") else "\ufffd" for char in text
     )

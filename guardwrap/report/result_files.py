@@ -1,6 +1,6 @@
-"""Files of results, read strictly: what is broken, or of another version, is one line that names file and place.
+"""Strict readers of result files: a broken file, or one of another version, raises an error with file and field.
 
-Messages never quote what a file says, which may be generated text; they name its fields.
+Messages name a file's fields but never quote its values, which may be generated text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def read_page(path: str | Path) -> Page:
     Raises
     ------
     UsageError
-        If it cannot be read, is no JSON, or has a kind or a field that a page has not.
+        If it cannot be read, is not JSON, or has an unknown kind or field.
     """
     return validated_as(loads(text_of(path), str(path)), Page, str(path), "a page")
 
@@ -38,7 +38,7 @@ def read_page(path: str | Path) -> Page:
 def write_page(page: Page, path: str | Path) -> None:
     """Write a ``page.json``; ``read_page`` reads it back."""
     data = json.dumps(plain(page), ensure_ascii=False, indent=1, allow_nan=False)
-    # Half a surrogate pair, which JSON can spell and UTF-8 cannot, goes out escaped.
+    # A lone surrogate is valid in JSON but not in UTF-8, so it is written escaped.
     Path(path).write_bytes((data + "\n").encode("utf-8", "backslashreplace"))
 
 
@@ -51,13 +51,13 @@ def text_of(path: str | Path) -> str:
         If it cannot be read.
     """
     if what := irregular(path):
-        raise UsageError(f"cannot read {str(path)!r}: it is {what}, and a file is needed")
+        raise UsageError(f"cannot read {str(path)!r}: it is {what}, not a file")
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot read {str(path)!r}: {error.strerror or type(error).__name__}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{str(path)!r} is no JSON: not UTF-8 text") from None
+        raise UsageError(f"{str(path)!r} is not JSON: it is not UTF-8 text") from None
 
 
 def loads(text: str, where: str) -> Any:
@@ -66,43 +66,43 @@ def loads(text: str, where: str) -> Any:
     Parameters
     ----------
     text
-        JSON.
+        The JSON text.
     where
-        The file, and the line where it has several, for messages.
+        The file for messages, with the line if it has several documents.
 
     Raises
     ------
     UsageError
-        If it is no JSON, or a field stands twice.
+        If it is not JSON, or an object has the same field twice.
     """
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse)
     except json.JSONDecodeError as error:
-        raise UsageError(f"{where!r} is no JSON: line {error.lineno}, column {error.colno}: {error.msg}") from None
+        raise UsageError(f"{where!r} is not JSON: line {error.lineno}, column {error.colno}: {error.msg}") from None
     except RecursionError:
-        raise UsageError(f"{where!r} is no JSON of ours: nested too deeply") from None
+        raise UsageError(f"{where!r} is not a file of guardwrap: nested too deeply") from None
     except ValueError as error:
-        raise UsageError(f"{where!r} is no JSON of ours: {first_line(error)}") from None
+        raise UsageError(f"{where!r} is not a file of guardwrap: {first_line(error)}") from None
 
 
 def validated_as(data: Any, kind: type[_Kind], where: str, what: str) -> _Kind:
-    """Take parsed JSON as what it should be.
+    """Validate parsed JSON as a dataclass or model.
 
     Parameters
     ----------
     data
-        As ``loads`` returns it.
+        The data from ``loads``.
     kind
         A dataclass or pydantic model.
     where
         The file, for messages.
     what
-        The kind in words.
+        Name of the kind for messages, such as ``"a page"``.
 
     Raises
     ------
     UsageError
-        If it is something else, or of another version.
+        If the data does not match the kind, for instance because another version wrote it.
     """
     try:
         return TypeAdapter(kind).validate_python(data)
@@ -112,18 +112,18 @@ def validated_as(data: Any, kind: type[_Kind], where: str, what: str) -> _Kind:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> Any:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"the field {_named(next(n for n in names if names.count(n) > 1))} stands twice")
-    if found.keys() != {"value", "low", "high"}:
-        return found
+        raise ValueError(f"the field {_named(next(n for n in names if names.count(n) > 1))} occurs twice")
+    if fields.keys() != {"value", "low", "high"}:
+        return fields
     try:
-        value, low, high = (_float(found[name]) for name in ("value", "low", "high"))
+        value, low, high = (_float(fields[name]) for name in ("value", "low", "high"))
     except (TypeError, OverflowError):
-        return found  # whoever expects an Estimate here refuses it, and names the place
+        return fields  # validated_as rejects it later, with its place in the file
     if value is None:
-        # null is infinite or unknown. Infinite it is where the interval has a beginning and no end.
+        # null is infinite or unknown; it is infinite if the interval has a lower bound and no upper one.
         value = math.inf if low is not None and high is None else math.nan
     return estimate_of({"value": value, "low": low, "high": high})
 
@@ -137,15 +137,15 @@ def _float(number: Any) -> float | None:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number of JSON; write null")
+    raise ValueError(f"{constant} is not a JSON number; write null")
 
 
 def _problem(error: Any, data: Any) -> tuple[str, str]:
-    """Say where in the data and what is wrong. pydantic's own places name its types, too."""
+    """Return the place of an error in the data, without the type names in pydantic's locations, and its message."""
     place, rest, entered = "", data, True
     for part in error["loc"]:
         if entered and isinstance(rest, dict) and rest.get("kind") == part:
-            entered = False  # the kind of a block, which may also be the name of one of its fields
+            entered = False  # pydantic adds the kind of a block to the location
             continue
         entered = True
         if isinstance(rest, dict) and part in rest:
@@ -157,15 +157,15 @@ def _problem(error: Any, data: Any) -> tuple[str, str]:
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
         return place.removesuffix(_plainly(last)).removesuffix("."), f"unknown field {_named(last)}"
     if kind == "missing":
-        return place, f"needs the field {last!r}"
+        return place, f"the field {last!r} is missing"
     if kind == "union_tag_invalid":
         known = [name.strip("'") for name in error["ctx"]["expected_tags"].split(", ")]
         tag = error["ctx"]["tag"]
         return place, f"unknown kind {_named(tag)}{nearest(tag, known)}; known: {', '.join(known)}"
     if kind == "union_tag_not_found":
-        return place, "needs the field 'kind'"
+        return place, "the field 'kind' is missing"
     if kind == "is_instance_of":
-        return place, "give {value, low, high}, each a number or null"
+        return place, "give {value, low, high} with numbers or nulls"
     message = first_line(ValueError(error["msg"])).removeprefix("Value error, ")
     return place, message[:1].lower() + message[1:]
 

@@ -1,4 +1,4 @@
-"""Symbols and short names of a page in words: a legend of those that it uses, and the first ones in its tables."""
+"""Explanations of symbols and abbreviations, for a page's legend and the first uses in its tables."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ __all__ = ["TERMS", "Term", "first_uses", "used_in"]
 
 @dataclass(frozen=True)
 class Term:
-    """What a symbol means.
+    """A symbol or abbreviation with its meaning.
 
     Parameters
     ----------
     name
         The symbol.
     meaning
-        In words that need no other symbol which is not in the legend.
+        Its explanation, in words and other terms of the legend.
     pattern
-        Finds it in a text; where it is a single letter, only on pages that speak of g and g'.
+        Regular expression that finds it in a text. Single letters count only on pages that mention g or g'.
     """
 
     name: str
@@ -30,40 +30,40 @@ class Term:
 TERMS = (
     Term(
         "a",
-        "your model, with its prompt and settings: texts come as it writes them",
+        "your model's own distribution, under its prompt and settings",
         r"(?<=‖)a(?=\))|(?<=log )a\b",
     ),
     Term(
         "g",
-        "the target: your model's own texts that keep the constraint, each as often as the model writes it",
+        "the target: your model's own distribution, given the constraint",
         r"(?<![\w'])g(?![\w'])",
     ),
     Term(
         "a'",
-        "a proposal: another source of texts, such as a hint or an adapter, that keeps the constraint more often",
+        "a proposal: another source of texts, such as a hint or an adapter, that satisfies the constraint more often",
         r"(?<!\w)a'(?!\w)",
     ),
-    Term("g'", "what you get when you keep those texts of a proposal that satisfy the constraint", r"(?<!\w)g'(?!\w)"),
+    Term("g'", "the proposal's distribution, given the constraint", r"(?<!\w)g'(?!\w)"),
     Term(
         "AR",
-        "acceptance rate: the share of attempts that satisfy the constraint; a text costs 1 / AR attempts",
+        "acceptance rate: the share of attempts that satisfy the constraint; a text takes 1 / AR attempts on average",
         r"(?<![\w'])AR(?:_a'?)?(?![\w'])",
     ),
     Term("Z", "the probability that a text of your model satisfies the constraint", r"(?<![\w'])Z(?![\w'])"),
     Term(
         "KL",
-        "Kullback-Leibler divergence: 0 if two sources of texts are the same, large if they are far apart",
+        "Kullback-Leibler divergence: 0 if two distributions are the same, larger if they are further apart",
         r"(?<!\w)KL(?!\w)",
     ),
     Term(
         "projected KL",
-        "KL of one thing only: where in a text the match of the constraint stands; it is blind to all else",
+        "KL of one feature only: the position of the constraint's match in a text; other differences do not count",
         r"projected KL(?!\w)",
     ),
-    Term("nats", "the unit of KL: one nat is a factor of 2.7 in probability, on average", r"(?<!\w)nats?(?!\w)"),
+    Term("nats", "the unit of KL: one nat is an average factor of 2.7 in probability", r"(?<!\w)nats?(?!\w)"),
     Term(
         "TVD",
-        "total variation distance, from 0 to 1: the most by which the probability of any event differs",
+        "total variation distance, from 0 to 1: the largest difference in the probability of any event",
         r"(?<!\w)TVD(?!\w)",
     ),
     Term(
@@ -73,30 +73,30 @@ TERMS = (
     ),
     Term(
         "QRS",
-        "quasi-rejection sampling: leaves out texts that a proposal writes too often, to come nearer to the target",
+        "quasi-rejection sampling: drops texts that a proposal writes too often, to get closer to the target",
         r"(?<!\w)QRS(?!\w)",
     ),
-    Term("β", "how strict QRS is: the larger, the dearer and the nearer to the target", r"β"),
+    Term("β", "how strict QRS is: a larger β costs more and gets closer to the target", r"β"),
     Term(
         "IMH",
-        "independent Metropolis-Hastings: moves from text to text; more steps come nearer to the target",
+        "independent Metropolis-Hastings: a Markov chain over texts; more steps get closer to the target",
         r"(?<!\w)IMH(?!\w)",
     ),
     Term(
         "base",
-        "the name of figures of your model itself",
+        "your model itself, in tables of figures",
         r"(?<![\w'-])base(?![\w-])",
     ),
     Term(
         "Theorem 2",
-        "KL(g‖a') is KL(g‖g') less the logarithm of AR: what texts cost and how far from the target they stay add up;"
-        ' of "the paper": Kim et al., Guaranteed Generation from Large Language Models (ICLR 2025)',
+        "KL(g‖a') is KL(g‖g') minus the logarithm of AR: the cost of texts and their distance to the target add up;"
+        ' from "the paper": Kim et al., Guaranteed Generation from Large Language Models (ICLR 2025)',
         r"Theorem 2(?!\d)",
     ),
     Term("R-hat", "whether chains agree: near 1 if they do", r"(?<!\w)R-hat(?!\w)"),
-    Term("Self-BLEU", "how alike texts are, from 0 to 100: high is alike", r"(?<!\w)Self-BLEU(?!\w)"),
+    Term("Self-BLEU", "how alike texts are, from 0 to 100: higher is more alike", r"(?<!\w)Self-BLEU(?!\w)"),
 )
-"""In the order in which one explains the next."""
+"""In the order of the legend: a term comes after those that its meaning uses."""
 
 _SPEAKS_OF_G = re.compile(r"g‖|‖g|(?<!\w)g'(?!\w)|of g\b")
 
@@ -107,7 +107,8 @@ def used_in(text: str) -> list[Term]:
     Parameters
     ----------
     text
-        All that its author said; a single letter counts only where the page speaks of g, for elsewhere it may be grams.
+        The page's captions, titles and notes. Single letters count only if it mentions g in a formula; a lone "g" may
+        mean grams.
     """
     found = [term for term in TERMS if re.search(term.pattern, text)]
     if _SPEAKS_OF_G.search(text):
@@ -116,19 +117,19 @@ def used_in(text: str) -> list[Term]:
 
 
 def first_uses(text: str, left: dict[str, Term]) -> list[tuple[str, Term | None]]:
-    """Cut a text where terms are used first.
+    """Split a text at the first uses of terms.
 
     Parameters
     ----------
     text
-        Of a table's cell.
+        The text of a table's cell.
     left
-        Terms that were not used before, by name; those that are used now are taken out.
+        Terms that the page has not used yet, by name; those that this text uses are removed.
 
     Returns
     -------
     list
-        Pieces that together are the text, and the term that one is.
+        Consecutive pieces of the text, each with its term or None.
     """
     spots = [(*found.span(), term) for term in left.values() if (found := re.search(term.pattern, text))]
     pieces: list[tuple[str, Term | None]] = []

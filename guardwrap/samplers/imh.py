@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from guardwrap.errors import UsageError, is_count, strict_arguments
 from guardwrap.metrics import acceptance_rate, autocorrelation, r_hat
-from guardwrap.outcomes import Draw, Estimate
+from guardwrap.outcomes import APPROXIMATE, Draw, Estimate
 from guardwrap.samplers.protocol import Attempt, Sampler, Trace, checked_weight
 
 __all__ = ["imh"]
@@ -119,7 +119,7 @@ def _report(steps: int, state: _State) -> tuple[str, Mapping[str, Estimate | flo
         figures["autocorrelation"] = autocorrelation(whole, 1)
         if len(whole) > 1:
             figures["r_hat"] = r_hat(whole)
-    return f"approximately g: IMH, {steps} moves from an accepted draw", figures
+    return f"{APPROXIMATE}: IMH, {steps} moves from an accepted draw", figures
 
 
 def _ended(state: _State) -> Iterator[Trace | None]:

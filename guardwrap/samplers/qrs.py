@@ -17,7 +17,7 @@ from guardwrap.metrics import (
     qrs_kl,
     qrs_tvd,
 )
-from guardwrap.outcomes import FEW, Draw, Estimate
+from guardwrap.outcomes import APPROXIMATE, FEW, Draw, Estimate
 from guardwrap.samplers.protocol import Attempt, Sampler, Trace, checked_weight
 
 __all__ = ["NEAR", "PILOT", "qrs"]
@@ -139,7 +139,7 @@ def _report(state: _State, pilot: int, target: float | None) -> tuple[str, Mappi
         beta_text = f"β = {beta:.3g}"
     weights = Trace.values(state.seen)
     if not any(weight > -math.inf for weight in weights):
-        return f"approximately g: QRS, {beta_text}", figures
+        return f"{APPROXIMATE}: QRS, {beta_text}", figures
     tvd, worth = qrs_tvd(weights, state.log_beta), effective_sample_size(weights)
     figures |= {
         "qrs_acceptance": qrs_acceptance(weights, state.log_beta),
@@ -148,8 +148,8 @@ def _report(state: _State, pilot: int, target: float | None) -> tuple[str, Mappi
         "kl": qrs_kl(weights, state.log_beta),
         "effective_sample_size": worth,
     }
-    distance = f"TVD to g {tvd}, {_compared(tvd, target)}" if worth.value >= FEW else "TVD to g cannot be told"
-    return f"approximately g: QRS, {beta_text}, {distance}", figures
+    distance = f"distance (TVD) {tvd}, {_compared(tvd, target)}" if worth.value >= FEW else "distance (TVD) unknown"
+    return f"{APPROXIMATE}: QRS, {beta_text}, {distance}", figures
 
 
 def _compared(tvd: Estimate, target: float | None) -> str:
@@ -159,5 +159,5 @@ def _compared(tvd: Estimate, target: float | None) -> str:
     if tvd.high <= enough:
         return f"within {what}"
     if tvd.value <= enough:
-        return f"within {what} as estimated, but not surely"
+        return f"within {what} as estimated, but not certain"
     return f"above {what}" + ("" if tvd.low > enough else " as estimated")

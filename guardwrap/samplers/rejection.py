@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from guardwrap.outcomes import Draw, Estimate
+from guardwrap.outcomes import EXACT, Draw, Estimate
 from guardwrap.samplers.protocol import Attempt, Sampler
 
 __all__ = ["rejection"]
@@ -19,7 +19,7 @@ def _step(state: None, attempt: Attempt) -> tuple[None, Draw | None]:
 
 
 def _report(state: None) -> tuple[str, Mapping[str, Estimate | float]]:
-    return "exactly g", {}
+    return EXACT, {}
 
 
 rejection = Sampler("rejection", _init, _step, _report, skips=True)

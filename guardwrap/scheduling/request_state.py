@@ -15,7 +15,7 @@ from guardwrap.constraints.checking import Judgement
 from guardwrap.constraints.json.values import parser_of
 from guardwrap.formatting import counted, digits
 from guardwrap.metrics import acceptance_rate
-from guardwrap.outcomes import FEW, SAMPLER, Draw, Estimate, Outcome, Report, Usage
+from guardwrap.outcomes import FEW, OTHER, SAMPLER, Draw, Estimate, Outcome, Report, Usage
 from guardwrap.samplers import Attempt
 from guardwrap.scheduling.backend import AttemptState, Backend, Launch, ReducedDistribution
 from guardwrap.scheduling.randomness import decision, skipped
@@ -32,16 +32,20 @@ _CLOCK = "max_time cuts texts by the clock, so the same seed may give other text
 _SKIPS = "{} of {} attempts were known to be rejected and not drawn; their number was drawn from its exact distribution"
 
 _LITTLE = (
-    "all attempts are worth {} draws of g, too few to estimate the distance to it; draw more, e.g. with a larger "
-    "pilot, or try a proposal nearer to g"
+    "all attempts are worth {} draws from your model's own distribution (g), too few to estimate the distance to it: "
+    "draw more, for example with a larger pilot, or choose a closer proposal"
 )
 _NEVER = "no text that can be drawn under these settings satisfies the constraint"
 _GIVEN_UP = (
     "the mask was given up {}, because it took longer than other callers in the batch may wait; weights account for "
     "that, but the same seed may give other texts next time"
 )
+_MASKED = "attempts came from the model itself, masked"
 _UNKNOWN = "unknown: creating the report failed"
-_OWN = "attempts were drawn from the model itself; sampler='rejection' then gives exactly g with {} attempts"
+_OWN = (
+    "attempts came from the model itself, without a proposal: sampler='rejection' gives exactly your model's own "
+    "distribution (g) with {} attempts"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,12 +361,13 @@ class RequestState:
         """Return a description of the distribution of the texts, and figures that say how close it is to g."""
         request = self.request
         if request.prompt.law.mode != "sample":
-            return f"{request.prompt.law.mode} search, checked: not a draw from g", {}
+            return f"{request.prompt.law.mode} search, checked: not a draw from your model's own distribution (g)", {}
         description, evidence = request.sampler.report(self.state)
         if request.budget.deadline is not None:
             description = "biased by a deadline"
         elif not self.accepted and description.startswith(("exactly", "approximately")):
             description = "nothing"
         elif request.proposal is not None and not request.sampler.weighs:
-            description = f"g' of {request.proposal}, not g"
+            origin = f"attempts came from {request.proposal}".replace(_MASKED, "tokens were masked")
+            description = f"{OTHER}: {origin} (g')"
         return description, evidence

@@ -1,4 +1,4 @@
-"""Proposals close to g, trained once and loaded as adapters: ``train(guarded, TrainingSettings(...), folder)``."""
+"""Training of proposals close to g, which are loaded as adapters: ``train(guarded, TrainingSettings(...), folder)``."""
 
 from guardwrap.training.learning_curve import Row, Stage
 from guardwrap.training.train import Trained, train

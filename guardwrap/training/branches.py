@@ -1,13 +1,15 @@
-"""Attempts of the model that go another way at one token: draws of g where a word decides.
+"""Branches of the model's attempts: more draws of g if a single word decides the constraint.
 
-A keyword that the model rarely says comes with a token, the pivot, that it rarely draws but gives a probability at
-every step. So an attempt y of the model tells more than whether it satisfies the constraint. For each t up to its first
-pivot, W_t = Σ_v a(v | y_<t), over pivots v, is the probability of going on with one, and the text that does, continued
-by the model, is a draw of a among the texts whose first pivot stands at t. Choosing (attempt, t) in proportion to W_t
-draws from a among all texts that have a pivot, as if 1 / mean(Σ_t W_t) attempts had been made for each (conditional
-Monte Carlo; Owen, *Monte Carlo theory*, chapter 8). On the story model and "dragon" 6 000 attempts with 1 000 branches
-gave 188 effective draws, and waiting 8. With as many branches as Σ_t W_t has effective attempts, 57, much was left
-unused: its largest values stand before "dragons", which does not satisfy the constraint.
+A keyword that the model rarely writes begins with a token, the pivot, that is rarely drawn but has a probability at
+every step. So an attempt y of the model contains more information than whether it satisfies the constraint. For each t
+up to its first pivot, W_t = Σ_v a(v | y_<t), over pivots v, is the probability that a pivot comes next. The text with a
+pivot at t, continued by the model, is a draw from a among the texts whose first pivot is at t. With (attempt, t) chosen
+in proportion to W_t, the result is a draw from a among all texts with a pivot, and each branch is worth
+1 / mean(Σ_t W_t) attempts (conditional Monte Carlo; Owen, *Monte Carlo theory*, chapter 8).
+
+On the story model and "dragon", 6 000 attempts with 1 000 branches gave 188 effective draws; without branches 8. 57
+branches, the effective sample size of Σ_t W_t, were too few: its largest values are before "dragons", which does not
+satisfy the constraint.
 """
 
 from __future__ import annotations
@@ -26,27 +28,27 @@ from guardwrap.training.task import Task
 __all__ = ["Begun", "branches", "pivots", "reserved"]
 
 _LEAST_SHARE = 0.05
-"""Of g, that a token must stand in."""
+"""Least share of g with a pivot in the text."""
 
 _LEAST_RATE = 0.3
-"""Of the texts with a token, that must satisfy the constraint."""
+"""Least share of the texts with a pivot that satisfy the constraint."""
 
 
 def pivots(
     samples: Sequence[Sample], shares: Floats, partition: float, texts: Sequence[Sequence[int]], ends: frozenset[int]
 ) -> list[int]:
-    """Find tokens that stand in much of g and hardly elsewhere.
+    """Find tokens that are frequent in texts of g and rare elsewhere.
 
     Parameters
     ----------
     samples, shares
-        Satisfying samples and the share of g that each stands for.
+        Samples that satisfy the constraint, and the share of g that each represents.
     partition
-        Z.
+        The acceptance rate Z of the model.
     texts
-        New tokens of attempts of the model itself, satisfied or not.
+        New tokens of all attempts of the model itself.
     ends
-        End-of-sequence tokens, which are none.
+        End-of-sequence tokens, which cannot be pivots.
     """
     inside: dict[int, float] = {}
     for sample, share in zip(samples, shares, strict=True):
@@ -64,22 +66,22 @@ def pivots(
 
 
 def reserved(attempts: int) -> int:
-    """Return how many of a number of attempts of the model are left for branches."""
+    """Return how many of the planned attempts of the model are reserved for branches."""
     return attempts // 7
 
 
 @dataclass(frozen=True)
 class Begun:
-    """Beginnings of texts with a pivot as their last token, of one prompt.
+    """Prefixes for the branches of one prompt; the last token of each is a pivot.
 
     Parameters
     ----------
     token_ids
-        One a branch; ``[branches][length]``.
+        New tokens of each prefix; ``[branches][length]``.
     parents
-        Number of the attempt that each branches from; ``[branches]``.
+        Index of the attempt that each branches from; ``[branches]``.
     attempts
-        How many attempts of the model they stand for.
+        Number of attempts of the model that all branches together are worth.
     """
 
     token_ids: list[tuple[int, ...]]
@@ -95,15 +97,15 @@ def branches(
     Parameters
     ----------
     task
-        For what.
+        Model, constraint and prompts.
     texts
-        New tokens of attempts of the model itself, satisfied or not; ``[prompts][attempts][length]``.
+        New tokens of all attempts of the model itself; ``[prompts][attempts][length]``.
     tokens
         The pivots.
     count
-        Branches of each prompt.
+        Number of branches per prompt.
     words
-        What the randomness belongs to.
+        Seed words for the random generator.
     """
     found = []
     for prompt, ids in enumerate(texts):
@@ -115,12 +117,12 @@ def branches(
 
 @torch.no_grad()
 def _chances(task: Task, samples: Sequence[Sample], tokens: Sequence[int]) -> list[Floats]:
-    """For each attempt a(v | y_<t), ``[steps, pivots]``, at the steps up to its first pivot."""
+    """Return a(v | y_<t) for each attempt, ``[steps, pivots]``, at the steps up to its first pivot."""
     steps = [
         next((t for t, token in enumerate(sample.token_ids) if token in tokens), len(sample.token_ids) - 1) + 1
         for sample in samples
     ]
-    # Room for all is made at once: small arrays, each made between two large ones, left holes of 19 GB in the heap.
+    # One allocation for all: small arrays allocated between large ones fragmented the heap by 19 GB.
     found = np.zeros((len(samples), max(steps, default=0), len(tokens)))
     for batch in scored(task.model, task.texts(samples)):
         for i, scores in batch:

@@ -1,4 +1,4 @@
-"""Checkpoints: one file each, there in whole or not at all, and checked when it is read."""
+"""Checkpoints: one file each, written atomically and verified when it is read."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ __all__ = ["newest", "write"]
 
 logger = logging.getLogger("guardwrap")
 
-_KEPT = 2  # the newest, and the one before it
-_NAME = re.compile(r"(\d{8})-([0-9a-f]{16})\.safetensors")  # its number, the beginning of its digest
+_KEPT = 2  # the newest and the previous one
+_NAME = re.compile(r"(\d{8})-([0-9a-f]{16})\.safetensors")  # number, beginning of the digest
 
-_LEFT = ".*.safetensors.*.tmp"  # by a process that was killed
+_LEFT = ".*.safetensors.*.tmp"  # temporary files of killed processes
 
 
 def write(folder: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> bool:
-    """Write a checkpoint, and remove those that are older than the one before it.
+    """Write a checkpoint, and remove all older ones except the previous one.
 
     Parameters
     ----------
     folder
-        Where checkpoints are. Files of other names are left alone.
+        Folder of the checkpoints. Files with other names are not touched.
     tensors, state
-        What to keep; the state is plain JSON.
+        Content of the checkpoint; the state is plain JSON.
 
     Returns
     -------
     bool
-        False where it could not be written, e.g. because the disk is full: the checkpoint before it stays, and a
-        warning is logged.
+        False if it could not be written, e.g. because the disk is full. The previous checkpoint is kept, and a warning
+        is logged.
     """
     content = save({name: tensor.contiguous() for name, tensor in tensors.items()}, {"state": json.dumps(state)})
     try:
@@ -52,7 +52,7 @@ def write(folder: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str,
         number = max((number for number, _, _ in _found(folder)), default=0) + 1
         write_whole(folder / f"{number:08d}-{_digest(content)}.safetensors", [content])
     except OSError as error:
-        logger.warning("no checkpoint written in %s (%s): the one before it stays", folder, _reason(error))
+        logger.warning("cannot write a checkpoint in %s (%s): the previous one is kept", folder, _reason(error))
         return False
     for _, _, old in _found(folder)[_KEPT:]:
         with suppress(OSError):
@@ -61,29 +61,29 @@ def write(folder: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str,
 
 
 def newest(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
-    """Read the newest checkpoint that is whole; None where there is none.
+    """Read the newest undamaged checkpoint; return None if there is none.
 
-    One that is damaged is removed with a warning, and the one before it is read.
+    A damaged checkpoint is removed with a warning, and the previous one is read.
     """
     found = _found(folder)
     for _, digest, path in found:
         try:
             content = path.read_bytes()
             if _digest(content) != digest:
-                path.unlink(missing_ok=True)  # else it would be kept as the one before the next
+                path.unlink(missing_ok=True)  # otherwise it would count as the previous one at the next write
                 raise ValueError("it is damaged")
             size = int.from_bytes(content[:8], "little")
             state = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["state"])
             return load(content), state
         except (OSError, ValueError, KeyError, SafetensorError) as error:
-            logger.warning("checkpoint %s cannot be used (%s): going on from the one before it", path, _reason(error))
+            logger.warning("cannot use checkpoint %s (%s): trying the previous one", path, _reason(error))
     if found:
-        logger.warning("no checkpoint in %s can be used: the training begins anew", folder)
+        logger.warning("no usable checkpoint in %s: the training starts from the beginning", folder)
     return None
 
 
 def _found(folder: Path) -> list[tuple[int, str, Path]]:
-    """Return the checkpoints, the newest first: number, digest, path."""
+    """Return number, digest and path of each checkpoint, the newest first."""
     names = [(_NAME.fullmatch(path.name), path) for path in folder.glob("*") if path.is_file()]
     return sorted(((int(name[1]), name[2], path) for name, path in names if name), reverse=True)
 

@@ -1,4 +1,4 @@
-"""Draws of g, to measure a policy on."""
+"""Draws of g on which a policy is measured."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["Gold"]
 
 @dataclass(frozen=True)
 class Gold:
-    """Draws of g to measure on: attempts of the model itself that satisfy the constraint.
+    """Draws of g: attempts of the model itself that satisfy the constraint.
 
     Parameters
     ----------
     drawn
-        The attempts.
+        All attempts.
     log_base
-        log a(y) of those that satisfy it, in nats.
+        log a(y) of those that satisfy the constraint, in nats.
     """
 
     drawn: Drawn
@@ -39,19 +39,19 @@ class Gold:
     def draw(
         task: Task, count: int, folder: Path, seed: int = 0, digest: str = BASE, follow: Follow = lambda stage: None
     ) -> Gold:
-        """Draw attempts, ``count`` for each prompt; those kept in the folder are not drawn again."""
+        """Draw ``count`` attempts per prompt; those recorded in the folder are used again."""
         meter = Meter(follow, "gold", count * len(task.prompts))
         drawn = draw_round(task, None, count, seed=(seed, "gold"), digest=digest, folder=folder, meter=meter)
         return Gold(drawn, task.log_probabilities(task.model, drawn.samples))
 
     def kl(self, log_policy: Sequence[float], prompts: int) -> Estimate | None:
-        """Return KL(g‖π), a mean over prompts, or None if a prompt has fewer than 2 draws of g."""
+        """Return KL(g‖π) in nats as a mean over prompts, or None if a prompt has fewer than 2 draws of g."""
         if min(self.drawn.accepted(prompts)) < 2:
             return None
         return mean_of([kl_gold_proposal_from_gold(*each) for each in self.log_ratios(log_policy, prompts)])
 
     def log_ratios(self, log_policy: Sequence[float], prompts: int) -> list[tuple[Floats, tuple[int, int]]]:
-        """Return log a/π of each prompt's draws of g, in nats, and how many there are of how many attempts."""
+        """Return for each prompt log a/π of its draws of g, in nats, and the numbers of draws and of attempts."""
         ratios = np.array(self.log_base) - np.array(log_policy)
         which = np.array([sample.prompt for sample in self.drawn.samples])
         accepted = self.drawn.accepted(prompts)

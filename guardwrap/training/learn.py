@@ -20,7 +20,7 @@ from guardwrap.training.task import Task
 __all__ = ["adam", "chosen", "require_number", "spread", "update"]
 
 
-@torch.enable_grad()  # also where the caller has turned gradients off
+@torch.enable_grad()  # the caller may have disabled gradients
 def update(
     policy: Policy,
     optimizer: torch.optim.Optimizer,
@@ -31,19 +31,19 @@ def update(
     exact_ends: bool = True,
     clip: float | None = None,
 ) -> float:
-    """Take one step down the gradient of -Σ_i w_i log π(y_i) and return that sum, in nats.
+    """Take one gradient descent step on -Σ_i w_i log π(y_i), and return that sum in nats.
 
     Parameters
     ----------
     policy, optimizer, task
-        What changes, how, and for what.
+        The policy to update, its optimizer, and model, constraint and prompts.
     samples, weights
-        y_i and w_i, ``[samples]``; the weights are constants.
+        y_i and w_i, ``[samples]``; no gradient flows through the weights.
     exact_ends
-        Whether tokens after the constraint is decided count with their expectation, see ``objective``; otherwise with
-        what was drawn, as in DPG.
+        Whether tokens after the constraint is decided contribute their expectation (see ``objective``) instead of the
+        drawn token. DPG uses the drawn tokens.
     clip
-        Largest norm of the gradient; a longer one is shortened to it. None clips nothing.
+        Largest norm of the gradient, to which longer gradients are scaled; None for no clipping.
     """
     optimizer.zero_grad(set_to_none=False)
     pairs = shards.mine(_joined(samples, weights))
@@ -51,7 +51,7 @@ def update(
     for sample, weight in pairs:
         parts[exact_ends and sample.decided < len(sample.token_ids)].append((sample, weight))
     total = sum(_backward(policy, task, part, exact_ends=early) for early, part in parts.items())
-    loss = torch.tensor(total, device=task.model.device, dtype=torch.float32)  # beside the gradients
+    loss = torch.tensor(total, device=task.model.device, dtype=torch.float32)  # on the device of the gradients
     for parameter in policy.parameters.values():
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
@@ -63,7 +63,7 @@ def update(
 
 
 def _joined(samples: Sequence[Sample], weights: Sequence[float] | Floats) -> list[tuple[Sample, float]]:
-    """Add up the weights of equal samples, of which there are many where few texts carry g: each is computed once."""
+    """Merge equal samples and add their weights, so that each text is computed once; few texts may carry most of g."""
     joined: dict[Sample, float] = {}
     for sample, weight in zip(samples, weights, strict=True):
         joined[sample] = joined.get(sample, 0.0) + float(weight)
@@ -71,7 +71,7 @@ def _joined(samples: Sequence[Sample], weights: Sequence[float] | Floats) -> lis
 
 
 def _backward(policy: Policy, task: Task, pairs: Sequence[tuple[Sample, float]], *, exact_ends: bool) -> float:
-    """Add the gradient of a part of the sum. Only where tokens count with their expectation does the model compute."""
+    """Accumulate the gradient of a part of the sum; the model itself is run only with ``exact_ends``."""
     total = 0.0
     texts = task.texts([sample for sample, _ in pairs])
     reference = scored(task.model, texts)
@@ -93,28 +93,22 @@ def _backward(policy: Policy, task: Task, pairs: Sequence[tuple[Sample, float]],
 
 
 def require_number(loss: float) -> None:
-    """Require that an update left the policy its probabilities.
-
-    Raises
-    ------
-    ModelError
-        If the loss is infinite or none.
-    """
+    """Raise ModelError if a loss is infinite or NaN: the update made the policy's probabilities invalid."""
     if not math.isfinite(loss):
-        raise ModelError("the training has diverged: the policy gives no probabilities; lower learning_rate")
+        raise ModelError("the training has diverged: the policy has no valid probabilities; lower learning_rate")
 
 
 def chosen(shares: Floats, size: int, *words: int) -> list[int]:
-    """Draw indexes with replacement, as likely as their shares; the same again for the same words."""
+    """Draw indexes with replacement by their shares; the same words give the same indexes."""
     return [int(i) for i in np.random.default_rng(words).choice(len(shares), size, p=shares)]
 
 
 def spread(shares: Floats, size: int) -> dict[int, int]:
-    """Choose indexes in proportion to their shares, without chance; how often each."""
+    """Choose indexes deterministically in proportion to their shares; return the count of each."""
     indexes, counts = np.unique(systematic(shares, size, 0.5), return_counts=True)
     return dict(zip(indexes.tolist(), counts.tolist(), strict=True))
 
 
 def adam(policy: Policy, rate: float) -> Any:
-    """Make the optimiser."""
+    """Return the Adam optimizer for a policy."""
     return torch.optim.Adam(policy.parameters.values(), lr=rate)

@@ -1,4 +1,4 @@
-"""What a training shows of itself: a row a round, and warnings where its figures fool."""
+"""Progress of a training: one row per round, with warnings if its figures are misleading."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["Follow", "Meter", "Row", "Stage", "learned", "summarise", "warnings_
 logger = logging.getLogger("guardwrap")
 
 _ENOUGH = 20
-"""Satisfying draws; with fewer, Ẑ is far off by chance alone."""
+"""Fewest accepted draws for a warning about Ẑ, whose random error is large with fewer."""
 
 _FEW = 0.01
-"""Of the satisfying samples; where fewer carry the weight of g, the acceptance rate says nothing about g."""
+"""Share of effective among accepted draws below which the acceptance rate says little about g."""
 
 
 Part = Literal["gold", "samples", "final"]
@@ -33,17 +33,17 @@ Part = Literal["gold", "samples", "final"]
 
 @dataclass(frozen=True)
 class Stage:
-    """How far one part of a training is.
+    """Progress of one part of a training.
 
     Parameters
     ----------
     name
-        ``"gold"``: attempts of the model itself, to measure on; ``"samples"``: what is learned from; ``"final"``:
+        ``"gold"``: attempts of the model itself for measurements; ``"samples"``: attempts to learn from; ``"final"``:
         attempts of the trained proposal, to measure it.
     done, total
-        Attempts that are there, and how many there will be, unless a budget ends first.
+        Attempts so far, and planned unless a budget ends first.
     kept
-        How many of those that are there an earlier run has left.
+        How many of those so far come from an earlier run.
     """
 
     name: Part
@@ -56,14 +56,14 @@ Follow = Callable[[Stage], None]
 
 
 class Meter:
-    """Counts the attempts of one part of a training, and calls ``follow`` with each step.
+    """Counter for the attempts of one part of a training.
 
     Parameters
     ----------
     follow
-        What is called, also with where the part begins.
+        Called with the stage at the beginning and at each step.
     name, total, done
-        As of a ``Stage``; what is done by then was left by an earlier run.
+        Fields of the first ``Stage``; attempts that are done come from an earlier run.
     """
 
     def __init__(self, follow: Follow, name: Part, total: int, done: int = 0) -> None:
@@ -75,32 +75,32 @@ class Meter:
         self.reach(self.stage.done + 1)
 
     def reach(self, done: int, *, kept: int = 0) -> None:
-        """Say how many attempts are there now, and how many more of them an earlier run has left than was known."""
+        """Set the number of attempts so far, and add to those from an earlier run."""
         self.stage = replace(self.stage, done=done, kept=self.stage.kept + kept)
         self._follow(self.stage)
 
 
 @dataclass
 class Row:
-    """One round.
+    """Figures of one round.
 
     Parameters
     ----------
     round, law
-        Its number, and what it drew from.
+        Number of the round, and the distribution that it drew from.
     samples, tokens, seconds
-        Spent by the whole training when the round had drawn.
+        Attempts, tokens and seconds of the whole training at the end of the round's drawing.
     acceptance
-        Acceptance rate of what was drawn from, over all prompts.
+        Acceptance rate of the round's draws, over all prompts.
     effective
-        Effective sample size of these draws as draws of g; of ``accepted`` satisfying ones. None where they are not
-        weighed.
+        Effective sample size of the ``accepted`` draws, in draws of g; None if they have no weights.
     accepted
-        Satisfying ones.
+        Number of draws that satisfy the constraint.
     partition
-        Ẑ from these draws, mean over prompts; an estimate of the model's own acceptance rate.
+        Ẑ from these draws, mean over prompts: an estimate of the model's own acceptance rate.
     kl
-        KL(g‖a') of what was drawn from, in nats, from its own draws' weights: too low where part of g is lost.
+        KL(g‖a') of the distribution drawn from, in nats, estimated from its draws' weights: too low if it misses part
+        of g.
     mixture
         Ẑ from all draws so far, mean over prompts; None for a method that keeps no draws.
     held_out
@@ -108,11 +108,11 @@ class Row:
     kl_gold
         KL(g‖π) after learning, in nats, from draws of g.
     updates
-        Of the policy in this round.
+        Number of updates of the policy in this round.
     warnings
-        What to be wary of.
+        Reasons why figures may be misleading.
     strength
-        How much of what ``replay`` had learned was kept, see ``trainer.STRENGTHS``.
+        Factor on what ``replay`` learned, see ``trainer.STRENGTHS``.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
@@ -149,23 +149,23 @@ class Row:
         parts = [f"{self.samples} samples", f"{self.tokens} tokens", f"AR {self.acceptance}"]
         parts += [] if self.effective is None else [f"effective {self.effective.value:.0f} of {self.accepted}"]
         parts += [] if self.partition is None else [f"Z {self.partition:.2g}"]
-        parts += [] if self.kl is None else [f"KL(g‖a') of what was drawn from {self.kl}"]
+        parts += [] if self.kl is None else [f"KL(g‖a') of the source {self.kl}"]
         parts += [] if self.kl_gold is None else [f"after learning {self.kl_gold} on draws of g"]
         parts += [] if self.held_out is None else [f"held out {self.held_out:.2f}"]
         return ", ".join(parts)
 
 
 def summarise(row: Row, log_weights: Sequence[Sequence[float]], attempts: int) -> None:
-    """Fill in what the weights of fresh draws say.
+    """Fill in the figures that follow from the weights of a round's draws.
 
     Parameters
     ----------
     row
-        Of the round.
+        The round's row, which is changed.
     log_weights
-        log P/a' of the satisfying draws of each prompt; ``[prompts][accepted]``, nats.
+        log P/a' of each prompt's accepted draws; ``[prompts][accepted]``, nats.
     attempts
-        Draws for each prompt.
+        Number of draws per prompt.
     """
     whole = [[*weights, *[-math.inf] * (attempts - len(weights))] for weights in log_weights]
     row.partition = float(np.mean([np.exp(np.array(weights)).mean() for weights in whole]))
@@ -176,44 +176,44 @@ def summarise(row: Row, log_weights: Sequence[Sequence[float]], attempts: int) -
 
 
 def learned(curve: Sequence[Row]) -> bool:
-    """Whether any update of a training was kept."""
+    """Return whether any update of a training was kept."""
     return any(row.updates for row in curve)
 
 
 def warnings_of(row: Row, base: Estimate | None) -> list[str]:
-    """Say where a round's figures fool.
+    """Return warnings about misleading figures of a round.
 
     Parameters
     ----------
     row
         The round.
     base
-        The model's own acceptance rate, which Ẑ estimates; None where it was not measured.
+        The model's own acceptance rate, which Ẑ estimates; None if it was not measured.
     """
     if not row.accepted:
         return [
-            f"none of these attempts satisfies the constraint (acceptance rate below {row.acceptance.high:.2g}): there "
-            "is nothing to learn from; draw more samples, or give hints"
+            f"none of these attempts satisfies the constraint (acceptance rate below {row.acceptance.high:.2g}), so "
+            "there is nothing to learn from; draw more samples, or give hints"
         ]
     found = []
     known, what = (row.mixture, "Ẑ of all draws so far") if base is None else (base.low, "the model's acceptance rate")
     if row.partition is not None and known and row.accepted >= _ENOUGH and row.partition < known / 3:
         found.append(
-            f"Ẑ = {row.partition:.2g} from these draws is far below {what}, {known:.2g}: what was drawn from has lost "
-            "part of g, whatever its acceptance rate"
+            f"Ẑ = {row.partition:.2g} from these draws is far below {what}, {known:.2g}: these draws miss part of "
+            "g, whatever their acceptance rate"
         )
     if row.effective is not None and row.accepted >= 100 and row.effective.value < max(_FEW * row.accepted, 5.0):
         found.append(
-            f"of {row.accepted} satisfying draws only {row.effective.value:.1f} count as draws of g; the acceptance "
-            "rate says little about g, and KL(g‖a') from these draws is too low"
+            f"{row.accepted} accepted draws are worth only {row.effective.value:.1f} draws of g: the acceptance rate "
+            "says little about g, and KL(g‖a') from these draws is too low"
         )
     return found
 
 
 def write_curve(rows: Sequence[Row], path: Path) -> None:
-    """Write a JSON line a round; where that fails, a warning says so."""
+    """Write one JSON line per round; log a warning if that fails."""
     lines = [json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False) for row in rows]
     try:
         write_whole(path, (f"{line}\n".encode() for line in lines))
     except OSError as error:
-        logger.warning("the learning curve is not written (%s)", error.strerror or type(error).__name__)
+        logger.warning("cannot write the learning curve (%s)", error.strerror or type(error).__name__)

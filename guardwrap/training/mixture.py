@@ -1,4 +1,4 @@
-"""The laws that replay's samples were drawn from, and what each of them thinks of each sample."""
+"""The mixture of distributions that replay's samples come from, with each sample's log-probability under each."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ __all__ = ["REMEMBERED", "Mixture"]
 logger = logging.getLogger("guardwrap")
 
 REMEMBERED = 3
-"""Laws whose samples replay keeps, the model itself and its branches not counted. Each more is one more pass over every
-sample, and the first ones give little: 10 000 attempts under a hint were worth 35 draws of g ("dragon")."""
+"""Number of distributions whose samples replay keeps, without the model itself and its branches. Each one costs another
+pass over every sample, and early ones are worth little: 10 000 attempts under a hint were worth 35 draws of g
+("dragon")."""
 
 
 class Mixture:
-    """Puts samples into the buffer of a training, with their log-probabilities under every law of the mixture.
+    """Adds samples to a training's buffer, with their log-probabilities under every law (distribution) of the mixture.
 
     Parameters
     ----------
     task
-        The model under the constraint.
+        Model, constraint and prompts.
     policy
-        What is trained.
+        The proposal in training.
     state
-        The training so far: its buffer, and the laws.
+        State of the training, with its buffer and laws.
     settings
-        The training's.
+        Settings of the training.
     """
 
     def __init__(self, task: Task, policy: Policy, state: State, settings: TrainingSettings) -> None:
@@ -49,7 +50,7 @@ class Mixture:
         self._hinted = {template: task.hinted(template) for template in settings.hints}
 
     def extend(self, number: int, planned: Round, drawn: Sequence[Drawn], log_base: Sequence[Sequence[float]]) -> None:
-        """Put samples into the buffer; each law says what it thinks of each sample, old and new."""
+        """Add a round's samples to the buffer, and compute all log-probabilities of old and new samples."""
         state, buffer = self.state, self.state.buffer
         names = [f"{POLICY} {number}" if law == POLICY else law for law, _ in planned.draws]
         new = [name for name in names if name not in state.laws]
@@ -82,7 +83,7 @@ class Mixture:
         state.buffer.drawn.append([0] * len(self.settings.prompts))
 
     def branch(self, number: int, planned: Round, drawn: Sequence[Drawn]) -> None:
-        """Let this round's attempts of the model itself branch at pivots, where there are such tokens."""
+        """Branch this round's attempts of the model itself at pivots, if there are such tokens."""
         state, buffer, laws = self.state, self.state.buffer, [law for law, _ in planned.draws]
         if BASE not in laws or not buffer.samples:
             return
@@ -114,11 +115,11 @@ class Mixture:
         log_base = self.task.log_probabilities(self.task.model, samples)
         known = {BASE: log_base, BRANCHES: self._log_branch(samples, log_base)}
         columns = [known[law] if law in known else self._log_under(law, samples) for law in state.laws]
-        # Branches of one attempt begin alike, so they are held out together.
+        # Branches of one attempt share a prefix, so they are held out together.
         buffer.extend(samples, place, log_base, columns, parents)
 
     def _log_branch(self, samples: Sequence[Sample], log_base: Sequence[float]) -> list[float]:
-        """Return log a(y) where there is a pivot: what branches are drawn from, up to a factor that counts attempts."""
+        """Return log a(y) for texts with a pivot, else -inf: the branches' distribution up to a factor."""
         tokens = {*self.state.pivots}
         return [
             a if tokens.intersection(sample.token_ids) else -math.inf
@@ -126,7 +127,7 @@ class Mixture:
         ]
 
     def log_law(self, law: str, drawn: Drawn) -> list[float]:
-        """Return the samples' log-probabilities under what they were drawn from."""
+        """Return the samples' log-probabilities under the law they were drawn from."""
         if is_exact(self.policy.model if law.startswith(POLICY) else self.task.model):
             return drawn.log_seen
         return self._log_under(law, drawn.samples)

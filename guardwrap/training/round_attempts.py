@@ -1,4 +1,4 @@
-"""Attempts of one round, in chunks that are kept until the round is over."""
+"""Attempts of one round, drawn in chunks that are kept on disk until the round ends."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from guardwrap.training.task import Task
 __all__ = ["Drawn", "draw_round"]
 
 CHUNK = 1000
-"""Attempts drawn in one go, over all prompts."""
+"""Attempts per chunk, over all prompts."""
 
 
 @dataclass
 class Drawn:
-    """Attempts of one law.
+    """Attempts from one distribution.
 
     Parameters
     ----------
     attempts
-        Made for each prompt.
+        Number of attempts per prompt.
     tokens
-        Of them all, over all prompts.
+        Number of new tokens over all attempts and prompts.
     samples
-        Those that satisfy the constraint.
+        The attempts that satisfy the constraint.
     log_seen
-        log-probability of each under the law, as decoding saw it, in nats.
+        log-probability of each sample as computed during decoding, in nats.
     rejected
-        Prompt and new tokens of the others, where they were asked for.
+        Prompt index and new tokens of each other attempt, if ``keep_rejected`` was set.
     """
 
     attempts: int = 0
@@ -49,12 +49,12 @@ class Drawn:
     rejected: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
 
     def texts(self, prompt: int) -> list[tuple[int, ...]]:
-        """Return the new tokens of a prompt's attempts, satisfied or not."""
+        """Return the new tokens of all attempts of a prompt."""
         satisfied = [sample.token_ids for sample in self.samples if sample.prompt == prompt]
         return satisfied + [ids for number, ids in self.rejected if number == prompt]
 
     def accepted(self, prompts: int) -> list[int]:
-        """How many samples each prompt has."""
+        """Return the number of samples of each prompt."""
         counts = np.bincount([sample.prompt for sample in self.samples], minlength=prompts)
         return [int(count) for count in counts]
 
@@ -71,29 +71,29 @@ def draw_round(
     meter: Meter | None = None,
     keep_rejected: bool = False,
 ) -> Drawn:
-    """Draw attempts, each process its part.
+    """Draw attempts; several processes share the work.
 
     Parameters
     ----------
     task
-        For what.
+        Model, constraint and prompts.
     source
-        What is drawn from, as ``Task.draw`` takes it.
+        Source of the attempts, an argument of ``Task.draw``.
     count
-        Attempts for each prompt.
+        Number of attempts per prompt.
     seed
-        A number and words that no other draws of the training share.
+        A number and a label; the pair must be unique within the training.
     digest
-        Tells the source, the prompts and all else that matters from others: chunks that those gave are drawn again.
+        Digest of everything that determines the attempts. Recorded chunks with another digest are drawn again.
     folder
-        Chunks that are there are read instead of drawn.
+        Folder of recorded chunks, which are read instead of drawn.
     over
-        From the attempts and tokens of these draws so far to whether a budget has ended. Looked at before chunks are
-        begun, so that what is drawn does not depend on its own length.
+        Function from the attempts and tokens so far to whether a budget has ended. It is called only before a chunk
+        begins, so the selection of attempts does not depend on their length.
     meter
-        Counts the attempts, over all prompts: each that this process draws, and after a chunk those of the others.
+        Counter for attempts over all prompts: those of this process as they are drawn, those of others after a chunk.
     keep_rejected
-        Whether the tokens of attempts that do not satisfy the constraint are kept too, in the folder as well.
+        Whether to keep the tokens of attempts that violate the constraint, also on disk.
     """
     each = max(1, CHUNK // len(task.prompts))
     chunks = [(i, min(each, count - begin)) for i, begin in enumerate(range(0, count, each))]
@@ -154,6 +154,6 @@ def _chunk(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, [json.dumps(kept).encode()])
-    except OSError:  # they are drawn again if need be
+    except OSError:  # an unrecorded chunk can be drawn again
         pass
     return kept

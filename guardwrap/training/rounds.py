@@ -1,4 +1,4 @@
-"""Rounds of drawing and learning: what a training will do, as data."""
+"""The plan of a training: rounds of drawing and learning, as data."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["BASE", "BRANCHES", "POLICY", "Round", "continued", "rounds"]
 BASE, BRANCHES, POLICY = "base", "branches", "policy"
 
 _GROWTH = 1.5
-"""Each round of ``replay`` draws so many times as much as the one before: later draws are worth more."""
+"""Growth of the number of draws from one round of ``replay`` to the next: later draws are worth more."""
 
 _DEFENSIVE = 0.1
-"""Share of the model itself in the draws of ``replay`` after the warm start. It bounds the weights by 10; for more it
-is too poor a source: 12 effective draws of g in 1 000 attempts where the first policy gave 270 ("dragon")."""
+"""Share of the model itself in the draws of ``replay`` after the warm start. It bounds the weights by 10. A larger
+share would waste attempts: 1 000 gave 12 effective draws of g where the first policy gave 270 ("dragon")."""
 
 
 Draws = tuple[tuple[str, int], ...]
@@ -25,15 +25,15 @@ Draws = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True)
 class Round:
-    """Attempts to draw, and how to learn from them.
+    """Attempts to draw, and the method to learn from them.
 
     Parameters
     ----------
     draws
-        Pairs of a law and the number of attempts for each prompt. Laws are ``"base"``, ``"policy"``, or the template
-        of a constraint-aware prompt.
+        Pairs of a law (distribution) and the number of attempts per prompt. Laws are ``"base"``, ``"policy"``, or the
+        template of a constraint-aware prompt.
     learn
-        How.
+        The method of learning.
     """
 
     draws: Draws
@@ -41,20 +41,20 @@ class Round:
 
 
 def rounds(settings: TrainingSettings, *, begun: bool = False) -> list[Round]:
-    """Divide the samples among rounds. Each prompt gets as many, so that a few of the samples may be left over.
+    """Divide the samples among rounds. All prompts get the same number, so a few samples may remain unused.
 
     Parameters
     ----------
     settings
-        Of the training.
+        Settings of the training.
     begun
-        Whether there was a warm start before.
+        Whether the warm start has been drawn already.
     """
     left, method = settings.samples // len(settings.prompts), settings.method
     if method == "sft":
         planned = [Round(_warm(size, settings), "sft") for size in _split(left, [1.0] * settings.rounds)]
     else:
-        # Algorithm 2 has no warm start without hints; with them it fine-tunes on their samples before DPG begins.
+        # Algorithm 2 has a warm start only with hints: it fine-tunes on their samples before DPG begins.
         warm = 0 if begun or (method == "dpg" and not settings.hints) else settings.warm // len(settings.prompts)
         planned = [Round(_warm(warm, settings), "replay" if method == "replay" else "sft")]
         planned += _replay(left - warm, settings) if method == "replay" else _dpg(left - warm, settings)
@@ -63,7 +63,7 @@ def rounds(settings: TrainingSettings, *, begun: bool = False) -> list[Round]:
 
 
 def _warm(size: int, settings: TrainingSettings) -> Draws:
-    """Divide attempts among the hints and, for ``replay``, the model itself; all are its own where there is no hint."""
+    """Divide attempts among the hints and, for ``replay``, the model itself, which gets all if there is no hint."""
     hints = settings.hints
     share = settings.base_share if settings.method == "replay" else 0.0
     base = round(size * share) if hints else size
@@ -82,15 +82,14 @@ def _dpg(size: int, settings: TrainingSettings) -> list[Round]:
 
 
 def continued(begun: Sequence[Round], settings: TrainingSettings) -> list[Round]:
-    """Plan a training anew whose number of samples was changed when it had begun.
+    """Return the new plan of a training whose number of samples was changed after it had begun.
 
     Parameters
     ----------
     begun
-        Rounds that have drawn: they stay. What is left of the samples is divided as at the beginning, without the warm
-        start.
+        Rounds that have drawn, which are kept. The remaining samples are divided into rounds without a warm start.
     settings
-        As they are now.
+        The changed settings.
     """
     left = settings.samples - len(settings.prompts) * sum(count for part in begun for _, count in part.draws)
     if left < len(settings.prompts):
@@ -99,6 +98,6 @@ def continued(begun: Sequence[Round], settings: TrainingSettings) -> list[Round]
 
 
 def _split(total: int, sizes: list[float]) -> list[int]:
-    """Divide a number in given proportions; the parts are whole and sum to it."""
+    """Divide an integer in given proportions into integers that sum to it."""
     ends = [round(total * sum(sizes[: k + 1]) / sum(sizes)) for k in range(len(sizes))]
     return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]

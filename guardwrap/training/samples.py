@@ -1,4 +1,4 @@
-"""Satisfying samples of several laws, and what each is worth as a draw of g."""
+"""Accepted samples of several distributions, and their weights as draws of g."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Buffer", "Sample", "systematic"]
 
 Floats = NDArray[np.float64]
 
-_HELD_OUT = 5  # one sample in so many only measures
+_HELD_OUT = 5  # one of this many samples is held out
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,11 @@ class Sample:
     Parameters
     ----------
     prompt
-        Number of its prompt, from 0.
+        Index of its prompt.
     token_ids
         Its new tokens; shape ``[length]``.
     decided
-        After how many of them nothing could violate the constraint any more; ``length`` where that was never so.
+        Number of tokens after which no continuation can violate the constraint; ``length`` if there is none.
     """
 
     prompt: int
@@ -36,30 +36,31 @@ class Sample:
 
 @dataclass
 class Buffer:
-    """Every satisfying sample drawn so far, from whichever law.
+    """All accepted samples so far, from several laws.
 
-    A law is what attempts were drawn from: the model, a constraint-aware prompt, the policy at some step. Together the
-    draws are a stratified sample of the laws' mixture q_p(y) = Σ_k (N_kp / N_p) a'_k(y), so P(y) / q_p(y) weighs them
-    whichever law each came from: the balance heuristic (Veach and Guibas 1995; as "multiple importance sampling" in
-    Owen, *Monte Carlo theory*, chapter 9). With the model among the laws no weight exceeds N_p / N_base,p.
+    A law is a distribution that attempts were drawn from: the model, a constraint-aware prompt, or the policy at some
+    step. Together the draws are a stratified sample of the mixture q_p(y) = Σ_k (N_kp / N_p) a'_k(y), so the weight of
+    each is P(y) / q_p(y), whichever law it came from: the balance heuristic (Veach and Guibas 1995; "multiple
+    importance sampling" in Owen, *Monte Carlo theory*, chapter 9). With the model among the laws no weight exceeds
+    N_p / N_base,p.
 
     Parameters
     ----------
     prompts
-        How many there are.
+        Number of prompts.
     samples
-        In the order in which they came.
+        The samples in the order in which they were added.
     log_base
-        log a(y) of each, in nats; ``[samples]``.
+        log a(y) in nats; ``[samples]``.
     origin
-        The law that each was drawn from; ``[samples]``.
+        Index of the law that each sample was drawn from; ``[samples]``.
     places
-        A number of each that says whether it is held out; ``[samples]``. Not its text: where few texts carry g, both
-        sides must have them. It never changes: what was learned from must not become what measures.
+        Numbers that decide which samples are held out; ``[samples]``. They do not depend on the text: if few texts
+        carry g, both sides must have them. They never change, so that no sample moves from training to held-out.
     log_laws
-        log a'_k(y) of each; ``[laws][samples]``.
+        log a'_k(y) in nats; ``[laws][samples]``.
     drawn
-        N_kp, attempts drawn; ``[laws][prompts]``. A number of attempts that stand behind branches need not be whole.
+        Numbers of attempts N_kp; ``[laws][prompts]``. The number that branches are worth may be fractional.
     """
 
     prompts: int
@@ -78,9 +79,9 @@ class Buffer:
         log_laws: Sequence[Sequence[float]],
         places: Sequence[int] | None = None,
     ) -> None:
-        """Add samples of one law, with what each law says of them.
+        """Add samples of one law, with their log-probabilities under every law.
 
-        Samples that depend on each other have the same of ``places``; None is for independent ones.
+        Dependent samples have equal ``places``; None is for independent samples.
         """
         begin = self.origin.count(origin)
         self.places += range(begin, begin + len(samples)) if places is None else places
@@ -91,7 +92,7 @@ class Buffer:
             known += more
 
     def forget(self, law: int) -> None:
-        """Drop a law and what was drawn from it. What is left is a sample of the other laws' mixture."""
+        """Remove a law and its samples. The others are a sample of the remaining laws' mixture."""
         kept = [i for i, origin in enumerate(self.origin) if origin != law]
         self.samples = [self.samples[i] for i in kept]
         self.log_base = [self.log_base[i] for i in kept]
@@ -115,17 +116,17 @@ class Buffer:
         return np.asarray(total / np.array(self.drawn, float).sum(axis=0))
 
     def shares(self, *, held_out: bool) -> Floats:
-        """Return what share of g each sample stands for: weights that sum to 1, the same sum for each prompt.
+        """Return the share of g that each sample represents: weights that sum to 1, with equal sums for all prompts.
 
         Parameters
         ----------
         held_out
-            Of the samples that only measure; of the others if False. The rest gets 0.
+            Whether to return the shares of held-out samples, or of those for training. All others get 0.
 
         Returns
         -------
         numpy.ndarray
-            ``[samples]``; all 0 where there is none on this side.
+            ``[samples]``; all 0 if there are no such samples.
         """
         weights = self.log_weights()
         chosen = (np.array(self.places, int) % _HELD_OUT == 0) == held_out
@@ -139,16 +140,16 @@ class Buffer:
 
 
 def systematic(weights: Floats, count: int, offset: float) -> NDArray[np.int64]:
-    """Choose indexes in proportion to weights, evenly spread (systematic resampling; Kitagawa 1996).
+    """Choose indexes in proportion to weights by systematic resampling (Kitagawa 1996).
 
     Parameters
     ----------
     weights
-        At least 0, not all of them 0.
+        Nonnegative weights, not all 0.
     count
-        How many indexes.
+        Number of indexes.
     offset
-        From 0 to 1. Drawn uniformly, each index is chosen in expectation as often as its share says.
+        Number from 0 to 1. If it is drawn uniformly, the expected count of each index is ``count`` times its share.
     """
     points = (np.arange(count) + offset) / count
     return np.searchsorted(np.cumsum(weights) / weights.sum(), points).clip(max=len(weights) - 1)

@@ -1,9 +1,9 @@
-"""Work shared by several processes; with one, nothing happens here.
+"""Distribution of work over several processes; with one process these functions do nothing.
 
-``accelerate launch`` starts them on several GPUs (on CPUs it starts one, whatever it is told), ``torchrun`` anywhere.
+``accelerate launch`` starts several processes on GPUs but only one on CPUs; ``torchrun`` starts them on both.
 
-Every process holds the whole state and takes every step. What costs time, drawing and gradients, is split by position
-and put together again in the same order, so that the state stays the same everywhere, and the draws are those of one
+Every process holds the whole state and takes every step. The expensive parts, drawing and gradients, are split by
+position and gathered in the same order, so the state stays equal in all processes and the draws equal those of one
 process.
 """
 
@@ -23,19 +23,19 @@ R = TypeVar("R")
 
 
 def _state() -> PartialState:
-    # Not told that they are on a CPU, accelerate's state takes each of several processes for the only one.
+    # Without cpu=True on a machine without GPUs, accelerate treats each process as the only one.
     cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
     return PartialState(cpu=cpu)
 
 
 def device() -> torch.device | None:
-    """Where this process's model belongs; None where there is one process, and its user's choice holds."""
+    """Return the device for this process's model; None with one process, whose user chooses the device."""
     state = _state()
     return state.device if state.num_processes > 1 else None
 
 
 def is_main() -> bool:
-    """Whether this process writes files and talks."""
+    """Return whether this is the process that writes files and logs."""
     return bool(_state().is_main_process)
 
 
@@ -51,14 +51,14 @@ def mine(items: Sequence[T]) -> Sequence[T]:
 
 
 def groups(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield as many items at a time as there are processes: work that may end after any of them."""
+    """Yield groups of items, one per process, so that work can end after any group."""
     count = _state().num_processes
     for begin in range(0, len(items), count):
         yield items[begin : begin + count]
 
 
 def mapped(work: Callable[[Sequence[T]], Iterable[R]], items: Sequence[T]) -> list[R]:
-    """Do some work, one result an item, each process on its part; all get all results, in the order of the items."""
+    """Apply ``work`` to items, split over the processes; every process gets all results in the order of the items."""
     state = _state()
     if state.num_processes == 1:
         return list(work(items))
@@ -77,5 +77,5 @@ def summed(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def latest(seconds: float) -> float:
-    """Return the largest of the processes' times, so that all decide alike."""
+    """Return the largest of the processes' times, so that all take the same decision."""
     return max(gather_object([seconds])) if _state().num_processes > 1 else seconds

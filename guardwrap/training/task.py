@@ -1,4 +1,4 @@
-"""A model, a constraint and prompts, as training needs them: what is drawn, scored and compared."""
+"""The task of a training: draws and scores for a model under a constraint with given prompts."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ __all__ = ["Task"]
 
 @dataclass
 class Task:
-    """What is trained for.
+    """A model, a constraint, prompts and generation settings, which together define g.
 
     Parameters
     ----------
     guarded
         The model under its constraint.
     given
-        The prompts, as a ``GuardedGenerator`` takes them.
+        The prompts, in any form that ``GuardedGenerator`` accepts.
     generation
-        Arguments of ``generate``: they define a(y).
+        Arguments of ``generate``, which define a(y).
 
     Raises
     ------
     UsageError
-        If log a(y) cannot be computed for this model or under these settings, a truncation would keep π from texts of
-        g, or the wrapper draws from a proposal of its own.
+        If log a(y) cannot be computed for this model or these settings, a truncation such as top_k would exclude texts
+        of g from π, or the wrapper has a proposal.
     """
 
     guarded: GuardedGenerator
@@ -58,9 +58,9 @@ class Task:
         pipe, session = self.guarded.pipeline, self.guarded.session
         require_plain(pipe.model)
         if not session.call_class.causal:
-            raise UsageError("training needs a text-generation pipeline or a causal language model")
+            raise UsageError("training requires a text-generation pipeline or a causal language model")
         if session.proposal is not None:
-            raise UsageError("the wrapper draws from a proposal, and training from the model itself; make one without")
+            raise UsageError("training draws from the model itself; pass a wrapper without a proposal")
         self._call = call_of(pipe, self.generation)
         self._read = list(enumerate(session.call_class.read_prompts(list(self.given)).prompts))
         self.prompts = list(self._call.prompts(self._read, len(self._read)))
@@ -79,13 +79,13 @@ class Task:
         Parameters
         ----------
         count
-            At least 1.
+            Number of attempts, at least 1.
         seed
-            Attempts of one seed are the same again.
+            Random seed. The same seed gives the same attempts.
         source
-            A model with the same tokens, or a ``Prompt``; None is the model itself.
+            A model with the same tokens, or a ``Prompt``; None for the model itself.
         on_attempt
-            Called as each attempt is judged.
+            Called after each attempt is judged.
         """
         options = {"proposal": source, "adapter": False, "on_attempt": on_attempt, **self.generation}
         return self.guarded.attempts(list(self.given), count, weigh=False, seed=seed, **options)
@@ -93,19 +93,19 @@ class Task:
     def continued(
         self, begun: Sequence[tuple[int, int, tuple[int, ...]]], seed: int
     ) -> list[tuple[Sample | None, int]]:
-        """Let the model itself finish texts that have begun, and judge them.
+        """Continue prefixes with the model itself, and judge the texts.
 
         Parameters
         ----------
         begun
-            For each text a number of its own, ascending, its prompt's number and its first new tokens.
+            For each text a unique ascending number, the index of its prompt, and its first new tokens.
         seed
-            The same seed gives the same texts.
+            Random seed. The same seed gives the same texts.
 
         Returns
         -------
         list of (Sample or None, int)
-            The text where it satisfies the constraint, and how many tokens were drawn.
+            The sample if it satisfies the constraint, and the number of tokens drawn.
         """
         laws = {number: self._ending(prompt, ids) for number, prompt, ids in begun}
         launches = [Launch(law, seed, number, 0) for number, law in laws.items() if law is not None]
@@ -127,7 +127,7 @@ class Task:
         ]
 
     def _ending(self, prompt: int, ids: tuple[int, ...]) -> GenerationLaw | None:
-        """Return the settings for what follows a beginning; None where nothing can."""
+        """Return the generation settings for the continuation of a prefix; None if it has the maximum length."""
         law = self.prompts[prompt].law
         if len(law.prompt_ids) + len(ids) >= law.max_length:
             return None
@@ -135,12 +135,12 @@ class Task:
         return dataclasses.replace(law, prompt_ids=begun, count=1)
 
     def sample(self, prompt: int, attempt: Attempt) -> Sample:
-        """Make a sample of an attempt that satisfies the constraint."""
+        """Return a sample from an attempt that satisfies the constraint."""
         ids = attempt.draw.token_ids
         return Sample(prompt, ids, self._decided(ids))
 
     def _decided(self, ids: Sequence[int]) -> int:
-        """After how many tokens the verdict is SATISFIED. It stays so, so halving the range finds the first."""
+        """Return the number of tokens after which the verdict is SATISFIED, by bisection: it stays so."""
         if not self._stable.works or self._call.parses or not self._satisfied(ids):
             return len(ids)
         low, high = 0, len(ids)
@@ -158,18 +158,18 @@ class Task:
         return list(call.prompts(self._read, len(self._read)))
 
     def text_of(self, sample: Sample) -> str:
-        """Return a sample's text, as the constraint judged it."""
+        """Return the text of a sample that the constraint judged."""
         return self._call.draw(self.prompts[sample.prompt], sample.token_ids).text
 
     def texts(self, samples: Sequence[Sample], prompts: Sequence[PreparedPrompt] | None = None) -> list[Continuation]:
-        """Return what ``backends.score`` takes: samples under their prompts, or under others."""
+        """Return samples as input of ``backends.sequence_scores``, under their own prompts or under ``prompts``."""
         prompts = self.prompts if prompts is None else prompts
         return [(prompts[sample.prompt].law, sample.token_ids) for sample in samples]
 
     def log_probabilities(
         self, model: Any, samples: Sequence[Sample], prompts: Sequence[PreparedPrompt] | None = None
     ) -> list[float]:
-        """Compute log-probabilities in nats, each process those of its part of the samples, equal ones once."""
+        """Compute log-probabilities in nats, once for equal samples; several processes share the work."""
         different = list(dict.fromkeys(samples))
         found = shards.mapped(lambda part: log_probabilities(model, self.texts(part, prompts)), different)
         known = dict(zip(different, found, strict=True))
@@ -177,5 +177,5 @@ class Task:
 
     @property
     def model(self) -> Any:
-        """The model itself: a."""
+        """The model itself, whose distribution is a."""
         return self.guarded.model

@@ -1,4 +1,4 @@
-"""A training from its settings to an adapter with a card."""
+"""A complete training: from settings to an adapter with a card."""
 
 from __future__ import annotations
 
@@ -60,41 +60,41 @@ def train(
 ) -> Trained:
     """Train a proposal for a constraint, measure it, and save it.
 
-    An interrupted training goes on where it was, with the same result. Where ``accelerate launch`` or ``torchrun``
-    started several processes, they share drawing and gradients.
+    An interrupted training resumes from its last checkpoint, with the same result. Several processes, started by
+    ``accelerate launch`` or ``torchrun``, share drawing and gradients.
 
     Parameters
     ----------
     guarded
-        The model under the constraint. The model stays as it is.
+        The model under the constraint. The model is not changed.
     settings
-        What to do.
+        Settings of the training.
     folder
-        For ``adapter/`` (or ``model/``), ``curve.jsonl``, ``curve.png`` and ``acceptance.png`` where matplotlib is
-        installed, ``result.json``, and checkpoints. Several processes must see the same one.
+        Folder for ``adapter/`` (or ``model/``), ``curve.jsonl``, ``result.json``, checkpoints and, if matplotlib is
+        installed, ``curve.png`` and ``acceptance.png``. Several processes must share it.
     tick
         Called with each new row of the learning curve.
     made
-        Called with the number of attempts that are learned from, whenever some were drawn.
+        Called with the number of new attempts to learn from.
     follow
-        Called with each step of each part: draws of g to measure on, samples, the final measurement.
+        Called with each step of each part: draws of g for measurements, samples, the final measurement.
 
     Raises
     ------
     UsageError
-        If the model cannot be trained with these settings, or the folder holds another training.
+        If the model cannot be trained with these settings, or the folder contains another training.
     """
     folder = Path(folder)
-    if shards.is_main():  # asked before there is an Accelerator, which would not see the other processes on a CPU
+    if shards.is_main():  # must come before an Accelerator is created, which would not see the other processes on a CPU
         folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         log = _trackers(settings, folder, stack)
 
-        def told(row: Row) -> None:
+        def log_and_tick(row: Row) -> None:
             log(row)
             tick(row)
 
-        trainer = Trainer(guarded, settings, folder, told, _following(made, follow))
+        trainer = Trainer(guarded, settings, folder, log_and_tick, _following(made, follow))
         try:
             trainer.find_gold()
             trainer.run()
@@ -120,7 +120,7 @@ def train(
 
 
 def _following(made: Callable[[int], None], follow: Follow) -> Follow:
-    """Return what tells both: ``made`` how many samples are new, and ``follow`` each step."""
+    """Return a callback that calls ``made`` with the number of new samples, and ``follow`` with each step."""
     last: int | None = None
 
     def step(stage: Stage) -> None:
@@ -135,7 +135,7 @@ def _following(made: Callable[[int], None], follow: Follow) -> Follow:
 
 
 def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list[str]]:
-    """Measure the trained proposal on draws of its own and on draws of g."""
+    """Measure the trained proposal on its own draws and on draws of g."""
     task, prompts = trainer.task, len(trainer.settings.prompts)
     attempts = math.ceil(trainer.settings.final_attempts / prompts)
     digest = trainer.digest(trainer.policy.digest())
@@ -163,17 +163,17 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
         figures["acceptance_before"] = gold.acceptance(prompts)
     elif min(accepted):
         figures["acceptance_before"] = mean_of([partition(each) for each in weights])
-        notes.append("the acceptance rate without the adapter is Ẑ, from the weights of the adapter's draws")
+        notes.append("the acceptance rate without the adapter is Ẑ, estimated from the weights of the adapter's draws")
     found = None if gold is None else gold.drawn.accepted(prompts)
     if gold is None or found is None or min(found) < 2:
         for name in ("kl_gold_proposal", "kl_gold_guarded"):
             if f"weighted_{name}" in figures:
                 figures[name] = figures[f"weighted_{name}"]
         if min(accepted):
-            source = "from the weights of the adapter's own draws, which is too low where it misses part of g"
+            source = "from the weights of the adapter's own draws, which is too low if they miss part of g"
             notes.append(f"KL is estimated {source}")
         else:
-            notes.append(f"KL is not known: a prompt has no satisfying draw among {attempts}; raise final_attempts")
+            notes.append(f"KL is unknown: none of {attempts} draws for a prompt is accepted; raise final_attempts")
         return figures, notes
     log_policy = task.log_probabilities(trainer.policy.model, gold.drawn.samples)
     ratios = gold.log_ratios(log_policy, prompts)
@@ -189,7 +189,7 @@ def _measured(trainer: Trainer, folder: Path) -> tuple[dict[str, Estimate], list
 
 
 def _warnings(trainer: Trainer, after: Estimate, log_weights: Sequence[Floats], accepted: int) -> list[str]:
-    """Say where the figures of the trained proposal fool; of sft this is the first time that its draws are weighed."""
+    """Return warnings about misleading figures of the trained proposal; sft computes weights only here."""
     state = trainer.state
     row = Row(state.done, "final", state.samples, state.tokens, state.seconds, after, accepted)
     row.mixture = next((row.mixture for row in reversed(state.curve) if row.mixture), None)
@@ -197,9 +197,9 @@ def _warnings(trainer: Trainer, after: Estimate, log_weights: Sequence[Floats], 
     found = warnings_of(row, None if trainer.gold is None else trainer.gold.acceptance(len(log_weights)))
     if not learned(state.curve):
         of_start = trainer.settings.start is not None
-        same = "the adapter is the one that it began as" if of_start else "the adapter does nothing"
-        nothing = f"nothing was learned: {'the model is as it was' if trainer.settings.full else same}"
-        found = [*found, nothing] if of_start else [nothing]  # what does nothing needs no other warnings
+        same = "the adapter equals the one it started from" if of_start else "the adapter has no effect"
+        nothing = f"nothing was learned: {'the model is unchanged' if trainer.settings.full else same}"
+        found = [*found, nothing] if of_start else [nothing]  # an adapter without effect makes other warnings pointless
     for warning in found if shards.is_main() else ():
         logger.warning("%s", warning)
     return [f"warning: {warning}" for warning in found]
@@ -208,9 +208,9 @@ def _warnings(trainer: Trainer, after: Estimate, log_weights: Sequence[Floats], 
 def _save(
     trainer: Trainer, folder: Path, figures: Mapping[str, Estimate] | None = None, notes: Sequence[str] = ()
 ) -> Path:
-    """Write what is trained so far; return its folder.
+    """Save the adapter or model as trained so far, and return its folder.
 
-    Without figures, after an interruption, an earlier card's are kept where it describes the same weights.
+    After an interruption there are no figures; those of an earlier card are kept if it describes the same weights.
     """
     settings, state = trainer.settings, trainer.state
     place = folder / ("model" if settings.full else "adapter")
@@ -253,7 +253,7 @@ def _save(
 
 
 def _trackers(settings: TrainingSettings, folder: Path, stack: ExitStack) -> Callable[[Row], None]:
-    """Start the trackers that were asked for; return what tells them a row."""
+    """Start the requested trackers, and return a function that logs a row to them."""
     if not settings.trackers:
         return lambda row: None
     from accelerate import Accelerator
@@ -268,7 +268,7 @@ def _trackers(settings: TrainingSettings, folder: Path, stack: ExitStack) -> Cal
     accelerator = Accelerator(log_with=settings.trackers, project_dir=str(folder))
     config = {name: value for name, value in settings.model_dump().items() if isinstance(value, int | float | str)}
     accelerator.init_trackers("guardwrap", config=config)
-    for tracker in accelerator.trackers:  # not end_training, which would end the other processes' group too
+    for tracker in accelerator.trackers:  # end_training would also destroy the process group
         stack.callback(tracker.finish)
 
     def log(row: Row) -> None:

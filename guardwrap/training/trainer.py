@@ -1,4 +1,4 @@
-"""Rounds of drawing, learning and looking, until the budget ends."""
+"""The training loop: rounds of drawing, learning and validation, until the budget ends."""
 
 from __future__ import annotations
 
@@ -41,38 +41,38 @@ __all__ = ["Trainer"]
 logger = logging.getLogger("guardwrap")
 
 WARM_UP = 20
-"""Updates in which the learning rate rises, at the beginning of each round of replay and sft."""
+"""Updates of learning-rate warm-up at the beginning of each round of replay and sft."""
 
 COOLED = 0.2
-"""Of the learning rate, for the second half of a round of replay, which begins when the held-out KL falls no more."""
+"""Factor on the learning rate in the second phase of a replay round, after the held-out KL has stopped falling."""
 
 CLIP = 1.0
-"""Largest norm of a gradient of replay and sft. DPG clips nothing; weights are never clipped."""
+"""Largest gradient norm of replay and sft. DPG does not clip; weights are never clipped."""
 
 STRENGTHS = (0.95, 0.9, 0.85, 0.8, 0.7)
-"""Of what a round of replay has learned: parts of the way from the model to the policy, tried at its end. At 0.9 the
-policy of "dragon" after 60 000 samples had KL(g‖a') 0.76 instead of 0.78 and KL(g‖g') 0.57 instead of 0.68, with an
-acceptance rate of 0.83 instead of 0.90."""
+"""Interpolation factors between the model (0) and the policy (1), tried at the end of a replay round. At 0.9 the policy
+of "dragon" after 60 000 samples had KL(g‖a') 0.76 instead of 0.78 and KL(g‖g') 0.57 instead of 0.68, with an acceptance
+rate of 0.83 instead of 0.90."""
 
 OFTEN = 100
-"""Times that a round of replay learns each effective draw of g, at most. A few draws held out do not show when many are
-learned by heart: 100 updates of 64 with 13 texts of a classifier's constraint, worth 6 draws of g, raised KL(g‖a') from
-5.56 to 6.21, while the KL of the 6 held-out texts fell. The best policies of words learned theirs up to 75 times."""
+"""Most times that a replay round learns from each effective draw of g. A few held-out draws do not reveal overfitting:
+100 updates of 64 with 13 texts of a classifier's constraint, worth 6 draws of g, raised KL(g‖a') from 5.56 to 6.21,
+while the KL of the 6 held-out texts fell. The best policies for keywords learned from theirs up to 75 times."""
 
-_MEASURED = 400  # held-out samples, of which those with much weight are chosen again and again
+_MEASURED = 400  # held-out samples, chosen by weight, so that heavy ones repeat
 
 
 class Trainer:
-    """A training. It goes on from its folder's newest checkpoint, if there is one.
+    """A training, which resumes from the newest checkpoint in its folder.
 
     Parameters
     ----------
     guarded
         The model under the constraint.
     settings
-        What to do.
+        Settings of the training.
     folder
-        For checkpoints, recorded attempts and the learning curve.
+        Folder for checkpoints, recorded attempts and the learning curve.
     tick
         Called with each new row of the learning curve.
     follow
@@ -81,7 +81,7 @@ class Trainer:
     Raises
     ------
     UsageError
-        If the model cannot be trained with these settings, or the folder holds another training.
+        If the model cannot be trained with these settings, or the folder contains another training.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Trainer:
         self._mixture = Mixture(self.task, self.policy, self.state, settings)
 
     def find_gold(self) -> None:
-        """Draw the attempts of the model itself that KL(g‖a') is measured on, where they are asked for."""
+        """Draw ``gold_attempts`` attempts of the model itself, on which KL(g‖a') is measured."""
         if count := self.settings.gold_attempts:
             each = math.ceil(count / self._prompts)
             place, digest = self.folder / "gold", self.digest(BASE)
@@ -116,8 +116,8 @@ class Trainer:
         return len(self.settings.prompts)
 
     def run(self) -> None:
-        """Go through the rounds that are left, until the budget ends."""
-        self._began = time.monotonic()  # what was drawn to measure is apart from the budget
+        """Run the remaining rounds, until the budget ends."""
+        self._began = time.monotonic()  # draws for measurements do not count against the budget
         self._meter = Meter(self.follow, "samples", self.settings.samples, self.state.samples)
         for number in range(self.state.done, len(self.state.plan)):
             if self.state.fit is None and (self._over() or not self._begin(number)):
@@ -125,12 +125,12 @@ class Trainer:
             self._finish(number)
 
     def settle(self) -> None:
-        """Take what a round that was cut short has found: the best of replay."""
+        """Restore the best policy so far of an interrupted replay round."""
         if self.state.fit is not None and self.state.fit.best_state:
             self.policy.load_state_dict(self.state.fit.best_state)
 
     def _begin(self, number: int) -> bool:
-        """Draw a round's attempts; return whether the budget left any."""
+        """Draw a round's attempts; return False if the budget ended first."""
         state, planned = self.state, self.state.plan[number]
         drawn: list[Drawn] = []
         for place in range(len(planned.draws)):
@@ -140,7 +140,7 @@ class Trainer:
         state.samples += sum(each.attempts for each in drawn) * self._prompts
         state.tokens += sum(each.tokens for each in drawn)
         row, ratios = self._absorb(number, planned, drawn)
-        self._meter.reach(state.samples)  # with those that branched
+        self._meter.reach(state.samples)  # including branches
         if planned.learn != "dpg" or not state.dpg_steps:
             self._optimizer = adam(self.policy, self.settings.rate)
         state.fit = Fit(row, best_state=self.policy.state_dict() if planned.learn == "replay" else {})
@@ -149,7 +149,7 @@ class Trainer:
         return True
 
     def _finish(self, number: int) -> None:
-        """Learn from what was drawn, and keep it."""
+        """Learn from a round's draws, and write a checkpoint."""
         state, planned, fit = self.state, self.state.plan[number], self.state.fit
         assert fit is not None
         replays = planned.learn == "replay"
@@ -164,7 +164,7 @@ class Trainer:
             logger.warning("round %d: %s", number, warning)
         state.curve.append(row)
         state.done, state.fit = number + 1, None
-        if self._keep():  # what was drawn is in the checkpoint now
+        if self._keep():  # the checkpoint contains the draws now
             for drawn in (self.folder / "draws").glob("[0-9]*"):
                 if drawn.name <= f"{number:04d}":
                     shutil.rmtree(drawn, ignore_errors=True)
@@ -175,7 +175,7 @@ class Trainer:
     # Drawing
 
     def _draw(self, number: int, place: int, spent: int) -> Drawn:
-        """Draw the attempts of one of a round's laws; the round has spent so many tokens already."""
+        """Draw the attempts of one of a round's laws; ``spent`` is the number of tokens of the others."""
         law, count = self.state.plan[number].draws[place]
         branching = law == BASE and self.state.plan[number].learn == "replay"
         source, name = self._source(law)
@@ -192,20 +192,20 @@ class Trainer:
         )
 
     def _source(self, law: str) -> tuple[Any, str]:
-        """Return what ``Task.draw`` takes, and what tells it from others."""
+        """Return a law's source for ``Task.draw``, and its identity for digests."""
         if law == POLICY:
             return self.policy.source(), self.policy.digest()
         return (None, law) if law == BASE else (Prompt(law), law)
 
     def digest(self, law: str) -> str:
-        """Return what tells draws of a law from those of other laws, models, prompts, settings and seeds."""
+        """Return a digest of a law with the model, constraint, prompts, settings and seed."""
         about = [
             self._about[name] for name in ("model", "dtype", "constraint", "prompts", "chat", "generation", "seed")
         ]
         return hashlib.sha256(json.dumps([*about, law]).encode()).hexdigest()
 
     def _over(self, tokens: int = 0) -> bool:
-        """Whether a budget has ended, with so many tokens more."""
+        """Return whether a budget has ended, with ``tokens`` added."""
         limit = self.settings.tokens
         return (limit is not None and self.state.tokens + tokens >= limit) or self._late()
 
@@ -215,13 +215,13 @@ class Trainer:
 
     @property
     def seconds(self) -> float:
-        """Wall-clock seconds so far, those of interrupted runs up to their last checkpoint included."""
+        """Wall-clock seconds so far, with those of interrupted runs up to their last checkpoint."""
         return self.state.seconds + time.monotonic() - self._began
 
     def _absorb(self, number: int, planned: Round, drawn: Sequence[Drawn]) -> tuple[Row, list[float]]:
-        """Take in what a round has drawn, and say what was seen of the first law, which most of it came from.
+        """Add a round's draws to the buffer; return the row of figures of its first and largest law.
 
-        Returns the log-weights of that law's samples too, where they are computed.
+        The second value has the log-weights of that law's samples, or is empty for sft.
         """
         state, first = self.state, drawn[0]
         accepted = first.accepted(self._prompts)
@@ -255,7 +255,7 @@ class Trainer:
     # Learning
 
     def _dpg(self, drawn: Drawn, ratios: Sequence[float]) -> None:
-        """Take the step of Algorithm 2: the mean over draws of P/(π Z) ∇ log π, Z being the mean of P/π so far."""
+        """Take one step of Algorithm 2: the mean over draws of P/(π Z) ∇ log π, where Z is the mean of P/π so far."""
         state = self.state
         weights = [
             math.exp(ratio) * state.counted / state.partition[sample.prompt] / (drawn.attempts * self._prompts)
@@ -266,12 +266,12 @@ class Trainer:
         state.dpg_steps += 1
 
     def _learn(self, number: int, replays: bool) -> None:
-        """Learn from the buffer: for as long as the held-out KL falls, or for as many epochs as were asked for."""
+        """Learn from the buffer: while the held-out KL falls (replay), or for a number of epochs (sft)."""
         settings, fit, samples = self.settings, self.state.fit, self.state.buffer.samples
         assert fit is not None
         if replays:
             shares, held_out = (self.state.buffer.shares(held_out=side) for side in (False, True))
-            # Without held-out samples nothing would say when to stop.
+            # Without held-out samples there is no criterion to stop, so one look is the limit.
             last = settings.updates if held_out.any() else settings.look
             last = min(last, math.ceil(OFTEN * kong(shares) / settings.batch_size)) if shares.any() else 0
         else:
@@ -289,7 +289,7 @@ class Trainer:
                 self.policy, self._optimizer, self.task, [samples[i] for i in picked], weights,
                 exact_ends=replays, clip=CLIP,
             )  # fmt: skip
-            if not replays:  # which sees it when it looks, and goes back to its best
+            if not replays:  # replay notices divergence at the next look and returns to its best policy
                 require_number(loss)
             if fit.step % settings.look == 0 or fit.step == last:
                 if replays:
@@ -301,7 +301,7 @@ class Trainer:
             self._shrink(fit, held_out)
 
     def _settled(self, fit: Fit) -> bool:
-        """Whether a round has learned all it can: once more from its best, with smaller steps, before it is over."""
+        """Return whether a round is over; at first it restarts from its best policy with a lower learning rate."""
         if fit.bad < self.settings.patience:
             return False
         if fit.cooled:
@@ -312,7 +312,7 @@ class Trainer:
         return False
 
     def _look(self, fit: Fit, held_out: Floats) -> None:
-        """See whether the held-out KL has fallen. Without held-out samples the last policy is the best."""
+        """Update the best policy if the held-out KL has fallen; without held-out samples the last one is best."""
         value = -math.inf
         if held_out.any():
             value = self._held_out_kl(held_out)
@@ -332,7 +332,7 @@ class Trainer:
         return float(mean - np.log(buffer.partition()[met]).mean())
 
     def _shrink(self, fit: Fit, held_out: Floats) -> None:
-        """Take the round's best, or less of it where the held-out KL is lower: what it knows by heart weighs less."""
+        """Set the round's best policy, interpolated towards the model if that lowers the held-out KL."""
         chosen = fit.best_state
         for strength in STRENGTHS if held_out.any() and fit.best_step else ():
             numbers = self.policy.towards_base(fit.best_state, strength)
@@ -343,7 +343,7 @@ class Trainer:
         self.policy.load_state_dict(chosen)
 
     def kl_on_gold(self) -> Estimate | None:
-        """Return KL(g‖π) in nats from draws of g, or None without enough of them."""
+        """Return KL(g‖π) in nats from draws of g, or None if there are too few."""
         if self.gold is None:
             return None
         samples = self.gold.drawn.samples
@@ -352,7 +352,7 @@ class Trainer:
     # Checkpoints
 
     def _keep(self) -> bool:
-        """Write a checkpoint; return whether this process did."""
+        """Write a checkpoint in the main process; return whether it was written."""
         if not shards.is_main():
             return False
         state, now = self.state, time.monotonic()
@@ -366,7 +366,7 @@ class Trainer:
     def _resume(self) -> None:
         settings = self.settings
         found = newest(self.folder / "checkpoints")
-        shards.wait()  # until all have read it, none may write the next
+        shards.wait()  # no process may write the next checkpoint before all have read this one
         if found is None:
             self.state.asked, self.state.plan = settings.samples, rounds(settings)
             return
@@ -375,8 +375,8 @@ class Trainer:
             names = dict.fromkeys([*self._about, *data["about"]])
             differs = [name for name in names if data["about"].get(name) != self._about.get(name)]
             raise UsageError(
-                f"{str(self.folder)!r} holds another training, with another {', '.join(differs)}; give another folder, "
-                "or remove it"
+                f"{str(self.folder)!r} contains another training, which differs in {', '.join(differs)}; give another "
+                "folder, or remove this one"
             )
         self.state = state = read_state(tensors, data)
         if state.asked != settings.samples:
@@ -388,7 +388,7 @@ class Trainer:
             self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": kept})
 
     def _what_this_is(self) -> dict[str, Any]:
-        """Return what tells this training from others, as plain JSON; budgets may be changed."""
+        """Return the identity of this training as plain JSON, without budgets, which may be changed."""
         free = {"samples", "seconds", "tokens", "gold_attempts", "final_attempts", "draw_batch_size", "trackers",
                 "name", "model", "dtype", "constraint", "start"}  # fmt: skip
         about = self.settings.model_dump(mode="json", exclude=free)

@@ -1,4 +1,4 @@
-"""What a training comes to: claims with answers from the figures' intervals."""
+"""Conclusions of a training: claims with verdicts from the figures' intervals."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from guardwrap.training.training_settings import TrainingSettings
 
 __all__ = ["claims_of_training", "on_draws_of_g"]
 
-_NOT_TOLD = Estimate(math.nan, -math.inf, math.inf)
+_UNKNOWN = Estimate(math.nan, -math.inf, math.inf)
 
 
 def claims_of_training(name: str, figures: Mapping[str, Estimate], settings: TrainingSettings) -> list[Claim]:
-    """Return what is claimed of a trained proposal: that it costs less than the model, and that it is nearer to g.
+    """Return two claims about a trained proposal: it costs less than the model, and it is closer to g.
 
     Parameters
     ----------
     name
-        What to call it.
+        Name of the proposal.
     figures
-        As ``Trained`` has them.
+        Figures of the training by name, from ``Trained``.
     settings
-        Of the training.
+        Settings of the training.
     """
     prompts = len(settings.prompts)
     before, after, kl = (figures.get(key) for key in ("acceptance_before", "acceptance_after", "kl_gold_proposal"))
-    # Ẑ from the proposal's own draws is too low where they miss part of g: then it seems to save more than it does.
+    # Ẑ from the proposal's own draws is too low if they miss part of g, which exaggerates the saving.
     drawn = settings.gold_attempts > 0
-    rule = "above 1" if drawn else "above 1; but without draws of g (gold_attempts) too much may seem to be saved"
-    saved = _NOT_TOLD if before is None or after is None else times_fewer(before, after)
+    rule = "above 1" if drawn else "above 1; but without draws of g (gold_attempts) the saving may be overestimated"
+    saved = _UNKNOWN if before is None or after is None else times_fewer(before, after)
     every = f", over {prompts} prompts together" if prompts > 1 else ""
     cost = cheaper(name, saved, _believed(above(saved, 1), drawn), every, rule)
 
-    # KL(g‖a) = -log Z. Both figures are of the same attempts, which makes their difference surer than it is taken for.
-    gap = _NOT_TOLD if before is None or before.value == 0 or kl is None else combine((1, minus_log(before)), (-1, kl))
+    # KL(g‖a) = -log Z. Both figures come from the same attempts, so the interval of their difference is conservative.
+    gap = _UNKNOWN if before is None or before.value == 0 or kl is None else combine((1, minus_log(before)), (-1, kl))
     near = _believed(above(gap, 0), drawn and on_draws_of_g(figures))
     rule = "KL(g‖a) - KL(g‖a') is above 0"
     if above(gap, 0) == "holds" != near:
         rule += "; but without enough draws of g (gold_attempts) the attempts may miss part of it"
     if prompts > 1:
-        # The mean of -log Z is at least -log of the mean of Z: the model is as far from g as this says, or farther.
-        near = "cannot be told" if near == "does not hold" else near
+        # By Jensen's inequality the mean of -log Z is at least -log of the mean of Z, so the figure is a lower bound.
+        near = "undecided" if near == "does not hold" else near
         rule += "; of several prompts the figure is a lower bound"
     mean = f", as a mean over {prompts} prompts" if prompts > 1 else ""
-    return [cost, Claim(f"{name} is nearer to g than the model{mean}", near, gap, rule)]
+    return [cost, Claim(f"{name} is closer to g than the model{mean}", near, gap, rule)]
 
 
 def on_draws_of_g(figures: Mapping[str, Estimate]) -> bool:
-    """Whether KL was measured on draws of g; where those are too few, figures from weights stand in for it."""
+    """Return whether KL was measured on draws of g; if those are too few, figures from weights replace it."""
     kl = figures.get("kl_gold_proposal")
     return kl is not None and kl != figures.get("weighted_kl_gold_proposal")
 
 
 def _believed(answer: Answer, believed: bool) -> Answer:
-    return answer if believed or answer != "holds" else "cannot be told"
+    return answer if believed or answer != "holds" else "undecided"

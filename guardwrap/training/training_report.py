@@ -1,4 +1,4 @@
-"""Trainings as a page: what their folders hold read back, and held against each other."""
+"""Pages of trainings: reads their folders and compares their results."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ from guardwrap.training.training_settings import TrainingSettings
 __all__ = ["Result", "Trained", "Training", "pages_of", "read_training", "training_charts"]
 
 _WARNING = "warning: "
-_SHOWN = 3  # warnings of rounds that are shown of one training
+_SHOWN = 3  # most warnings of rounds shown per training
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training gave.
+    """The result of a training.
 
     Parameters
     ----------
     folder
-        The adapter's, or the model's where all weights were trained.
+        Folder of the adapter, or of the model if all weights were trained.
     figures
         Means over prompts, by name: ``acceptance_before``, ``acceptance_after``, ``kl_gold_proposal`` and
-        ``kl_gold_guarded`` (nats), from draws of g where there are enough; and ``weighted_kl_gold_proposal`` and
+        ``kl_gold_guarded`` (nats), from draws of g if there are enough; and ``weighted_kl_gold_proposal`` and
         ``weighted_kl_gold_guarded``, from the weights of the adapter's own draws.
     samples, tokens, seconds
-        Spent; what was drawn to measure not included.
+        Attempts, their tokens, and seconds spent on training, without measurements.
     curve
-        A row a round.
+        One row per round.
     notes
-        How to read the figures, one sentence each.
+        Remarks on the figures, one sentence each.
     """
 
     folder: Path
@@ -70,13 +70,13 @@ class Trained:
 
     @property
     def learned(self) -> bool:
-        """Whether anything was learned: if not, the adapter does nothing, or is the one that it began as."""
+        """Whether anything was learned. If not, the adapter has no effect, or equals the one it started from."""
         return learned(self.curve)
 
 
 @dataclass(frozen=True)
 class Result(Trained):
-    """What ``result.json`` holds: that, the settings, and the versions of the packages used."""
+    """The content of ``result.json``: a result with settings and package versions."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -84,22 +84,22 @@ class Result(Trained):
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON types; the folder is the one beside the file."""
+        """Return the result as plain JSON types; the folder is relative to the file."""
         return {**plain(self), "folder": self.folder.name, "settings": self.settings.model_dump(mode="json")}
 
 
 @dataclass(frozen=True)
 class Training:
-    """One training, as its folder has it.
+    """A training read from its folder.
 
     Parameters
     ----------
     name
-        What to call it.
+        Name of the training on the page.
     curve
-        A row a round.
+        One row per round.
     result
-        What was measured; None where the training was interrupted before that.
+        The result; None if the training has not finished.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Training:
 
 
 def read_training(folder: Path, name: str) -> Training:
-    """Read the ``result.json`` and the ``curve.jsonl`` of a folder that has one of them or both.
+    """Read ``result.json`` and ``curve.jsonl`` of a folder, of which at least one exists.
 
     Raises
     ------
@@ -130,12 +130,12 @@ def read_training(folder: Path, name: str) -> Training:
 
 
 def pages_of(trainings: Sequence[Training]) -> list[Page]:
-    """Return a page for each g that proposals were trained for: figures of different ones cannot be compared.
+    """Return one page for each g that proposals were trained for, as figures for different g cannot be compared.
 
     Parameters
     ----------
     trainings
-        In the order they are to be shown in. An interrupted one, whose g is not known, has a page of its own.
+        The trainings in the order of the pages. An unfinished training, whose g is unknown, has a separate page.
     """
     groups: dict[str, list[Training]] = {}
     for training in trainings:
@@ -145,7 +145,7 @@ def pages_of(trainings: Sequence[Training]) -> list[Page]:
 
 def _law_of(training: Training) -> str:
     if training.result is None:
-        return f"not known: {training.name}"
+        return f"unknown: {training.name}"
     settings = training.result.settings
     names = ("dtype", "constraint", "prompts", "chat", "generation")
     law = {"model": settings.name or settings.model, **{name: getattr(settings, name) for name in names}}
@@ -155,9 +155,9 @@ def _law_of(training: Training) -> str:
 def _page(group: Sequence[Training]) -> Page:
     found = [training.result for training in group if training.result is not None]
     title = f"Training a proposal for {_constraint(found[0].settings)}" if found else f"A training: {group[0].name}"
-    sections = [Section("What was learned", (*training_charts(group).values(), *_notes(group)))]
+    sections = [Section("Learning curves and notes", (*training_charts(group).values(), *_notes(group)))]
     if found:
-        sections.insert(0, Section("What it gives", tuple(_measured(group))))
+        sections.insert(0, Section("Results", tuple(_measured(group))))
         sections.append(Section("Settings", (_settings(group),)))
     return Page(title, tuple(sections))
 
@@ -168,12 +168,12 @@ def _constraint(settings: TrainingSettings) -> str:
         return given
     try:
         return parse(to_yaml({"guardwrap": 1, "constraint": given})).constraint.title
-    except GuardwrapError:  # of a plug-in that is not installed, say
+    except GuardwrapError:  # e.g. of a plug-in that is not installed
         return json.dumps(given, ensure_ascii=False)
 
 
 def _measured(group: Sequence[Training]) -> list[Block]:
-    head = ("training", "method", "samples", "AR without it", "AR", "KL(g‖a') [nats]", "KL(g‖g') [nats]",
+    head = ("training", "method", "samples", "AR before", "AR", "KL(g‖a') [nats]", "KL(g‖g') [nats]",
             "KL measured on", "tokens", "seconds", "seed")  # fmt: skip
     rows: list[tuple[Cell, ...]] = []
     spots: dict[str, list[Spot]] = {}
@@ -188,7 +188,7 @@ def _measured(group: Sequence[Training]) -> list[Block]:
         )  # fmt: skip
         if after is not None and guarded is not None:
             spots[training.name] = [Spot(minus_log(after), guarded)]
-    caption = "AR is the acceptance rate, KL(g‖a') = KL(g‖g') - log AR. In brackets 95 % intervals."
+    caption = "AR is the acceptance rate; KL(g‖a') = KL(g‖g') - log AR. Brackets are 95 % intervals."
     results = [(training.name, training.result) for training in group if training.result is not None]
     claims = [claim for name, result in results for claim in claims_of_training(name, result.figures, result.settings)]
     blocks: list[Block] = [table_of(claims), Table(caption, head, tuple(rows))]
@@ -206,28 +206,28 @@ def _measured_on(figures: Mapping[str, Estimate]) -> str:
 
 
 def _by_weights(group: Sequence[Training]) -> Table:
-    """Return what weights say where draws of g are known: beside those, it shows how much weights miss."""
+    """Return the estimates from weights, which show, next to those on draws of g, how much the weights miss."""
     rows = [
         (training.name, *(of.get(f"weighted_{name}") for name in ("kl_gold_proposal", "kl_gold_guarded")))
         for training in group
         if training.result is not None and (of := training.result.figures)
     ]
-    caption = "The same from the weights of the proposal's own draws, which end too low where it misses part of g"
+    caption = "The same from the weights of the proposal's own draws, which are too low if these miss part of g"
     return Table(caption, ("training", "KL(g‖a') [nats]", "KL(g‖g') [nats]"), tuple(rows))
 
 
 def training_charts(trainings: Sequence[Training]) -> dict[str, Curves]:
-    """Return the learning curves, and how often attempts satisfied the constraint on the way.
+    """Return the learning curves and the acceptance rates over a training.
 
     Parameters
     ----------
     trainings
-        For one g.
+        Trainings for the same g.
 
     Returns
     -------
     dict
-        By name: ``curve``, where a KL is known, and ``acceptance``.
+        Charts by name: ``curve``, if a KL is known, and ``acceptance``.
     """
     kl, rates = [], []
     for training in trainings:
@@ -241,10 +241,12 @@ def training_charts(trainings: Sequence[Training]) -> dict[str, Curves]:
         rates.append(Curve(training.name, _points(rows, lambda row: row.acceptance)))
     found = [training.result.figures for training in trainings if training.result is not None]
     before = [rate for figures in found if (rate := figures.get("acceptance_before")) and rate.value > 0]
-    base = min(before, key=lambda rate: rate.high - rate.low, default=None)  # of the same rate, the surest estimate
+    base = min(
+        before, key=lambda rate: rate.high - rate.low, default=None
+    )  # all estimate the same rate; take the narrowest interval
     caption = (
-        "After learning from so many samples, measured on draws of g. By weights: of what these samples were drawn "
-        "from, estimated from their own weights; that is too low where part of g is lost."
+        "After learning from this number of samples, measured on draws of g. By weights: for the distribution that the "
+        "samples came from, estimated from their weights, which is too low if they miss part of g."
     )
     level = () if base is None else (Level("the model itself: -log AR", minus_log(base).value),)
     charts = {}
@@ -252,7 +254,7 @@ def training_charts(trainings: Sequence[Training]) -> dict[str, Curves]:
         y = "KL(g‖a') [nats]"
         charts["curve"] = Curves("Learning curves", "samples", y, tuple(kl), levels=level, caption=caption)
     level = () if base is None else (Level("the model itself", base.value),)
-    caption = "Of what each round drew from: the first one perhaps hints, later ones what was learned so far."
+    caption = "Of the source of each round: in the first round possibly hints, later the policy learned so far."
     y = "acceptance rate"
     charts["acceptance"] = Curves("Acceptance rates", "samples", y, tuple(rates), levels=level, caption=caption)
     return charts
@@ -263,7 +265,7 @@ def _points(rows: Sequence[Row], figure: Callable[[Row], Estimate | None]) -> tu
 
 
 def _notes(group: Sequence[Training]) -> list[Block]:
-    """Return warnings as notes, and how figures are to be read as text."""
+    """Return warnings as notes, and other remarks as text."""
     blocks: list[Block] = []
     for training in group:
         notes = () if training.result is None else training.result.notes
@@ -273,9 +275,9 @@ def _notes(group: Sequence[Training]) -> list[Block]:
         if len(rounds) > _SHOWN:
             blocks.append(Note(f"{training.name}: {len(rounds) - _SHOWN} warnings of earlier rounds are not shown"))
         if training.result is None:
-            blocks.append(Note(f"{training.name}: interrupted, or still running; nothing was measured"))
+            blocks.append(Note(f"{training.name}: unfinished: interrupted or still running; nothing was measured"))
         elif len(training.curve) > len(training.result.curve):
-            blocks.append(Note(f"{training.name}: went on after it was measured; the curve is ahead of the table"))
+            blocks.append(Note(f"{training.name}: continued after the measurement, so the curve is ahead of the table"))
         blocks += [Text(f"{training.name}: {note}") for note in notes if not _is_warning(note)]
     return blocks
 
@@ -287,10 +289,10 @@ def _is_warning(note: str) -> bool:
 def _settings(group: Sequence[Training]) -> Table:
     """Return the settings of all trainings side by side."""
     known = [(training.name, training.result) for training in group if training.result is not None]
-    told = [
+    columns = [
         {name: json.dumps(value, ensure_ascii=False) for name, value in result.settings.model_dump().items()}
         | {"versions": ", ".join(f"{name} {version}" for name, version in result.versions.items()) or UNKNOWN}
         for _, result in known
     ]
-    rows = [(name, *(each[name] for each in told)) for name in told[0]]
+    rows = [(name, *(each[name] for each in columns)) for name in columns[0]]
     return Table(None, ("setting", *(name for name, _ in known)), tuple(rows))

@@ -1,4 +1,4 @@
-"""What a training is told: one YAML file."""
+"""Settings of a training: one YAML file."""
 
 from __future__ import annotations
 
@@ -16,76 +16,76 @@ __all__ = ["Settings", "TrainingSettings", "read_settings"]
 
 
 class TrainingSettings(TaskSettings):
-    """What to train, how, and on what budget.
+    """Model, constraint, method and budget of a training.
 
     Parameters
     ----------
     model
         A Hub id, a folder, or ``"local"``, the embedded model.
     name
-        Hub id, or what people call the model, for the adapter's card; None is ``model``.
+        Name of the model on the adapter's card, e.g. its Hub id; None for ``model``.
     dtype
-        What the model computes in; None is what its weights are stored in. The adapter is float32 whatever it is.
+        The model's dtype; None for that of its stored weights. The adapter is always float32.
     constraint
-        ``catalogue:NAME``, the path of a constraint file, or what such a file has there: a constraint, or a list
-        of them that must all hold.
+        ``catalogue:NAME``, the path of a constraint file, or the content of its ``constraint`` field: a constraint, or
+        a list of constraints that must all hold.
     prompts
-        One or more. Each has a g and a Z of its own; KL(g‖a') is their mean.
+        One or more prompts. g and Z differ between prompts; KL(g‖a') is a mean over them.
     chat
         Whether each prompt becomes a user message.
     generation
-        Arguments of ``generate``, e.g. ``max_new_tokens``. They define a(y). A truncation such as top_k must be off.
+        Arguments of ``generate``, e.g. ``max_new_tokens``. They define a(y). Truncations such as top_k must be off.
     method
-        ``"replay"``: all satisfying samples so far, weighted; ``"dpg"``: Algorithm 2 of the paper; ``"sft"``:
-        fine-tuning on filtered samples.
+        ``"replay"``: learning from all accepted samples so far, weighted; ``"dpg"``: Algorithm 2 of the paper;
+        ``"sft"``: fine-tuning on filtered samples.
     hints
-        Constraint-aware prompts, templates with ``{prompt}``, that first samples come from. ``sft`` draws all its
-        samples from them, or without a hint from the model itself, as the paper's baseline does.
+        Constraint-aware prompts, templates with ``{prompt}``, for the first samples. ``sft`` draws all its samples
+        from them, or from the model itself if there are none, like the paper's baseline.
     warm_samples
         Attempts of the warm start, over all prompts: from the hints and the model itself for ``replay``, from the hints
-        for ``dpg``, which without a hint has none. None is a quarter of ``samples``, or 0 after a ``start``.
+        for ``dpg``, which has no warm start without hints. None for a quarter of ``samples``, or 0 with a ``start``.
     start
-        An adapter of this model to begin as, a folder, Hub id or ``catalogue:NAME``: of a weaker constraint, say, whose
-        texts meet this one more often than the model's do.
+        An adapter of this model to start from: a folder, Hub id or ``catalogue:NAME``. For example one for a weaker
+        constraint, whose texts satisfy this constraint more often than the model's.
     samples, tokens, seconds
-        The budget: attempts over all prompts, those from hints included, their tokens, wall-clock seconds. The one that
-        ends first ends the training, and what is trained by then is saved. A training goes on when they are raised;
-        more samples are divided among ``rounds`` more rounds.
+        The budget: attempts over all prompts (with those from hints), their tokens, wall-clock seconds. Training ends
+        at the first limit, and the result is saved. It resumes if limits are raised; additional samples are divided
+        into ``rounds`` more rounds.
     base_share
-        Of the warm start of ``replay``, the share of attempts drawn from the model itself: all of them without a hint.
-        Where a word decides they branch at it (see ``branches``).
+        Share of the warm start of ``replay`` drawn from the model itself; without hints it is 1. If a single word
+        decides the constraint, these attempts branch at it (see ``branches``).
     rounds
-        Of ``replay``: how often it draws from the policy and learns.
+        Number of rounds of ``replay``, each of which draws from the policy and learns.
     samples_per_step
         Attempts for one update of ``dpg``.
     rank
-        Of the LoRA adapter, on all linear layers; a ``start`` brings its own.
+        Rank of the LoRA adapter, on all linear layers; ignored with a ``start``, which has its own rank.
     full
         Whether to train a full copy of the weights, in float32, instead of an adapter.
     learning_rate
-        Of Adam. None is 3e-4 for an adapter and 1.41e-5, the paper's, for all weights.
+        Learning rate of Adam. None for 3e-4 for an adapter and the paper's 1.41e-5 for all weights.
     batch_size
         Samples in one update of ``replay`` and ``sft``.
     epochs
-        Of ``sft``.
+        Number of epochs of ``sft``.
     patience
-        When the held-out KL has not fallen for so many looks at it, one every ``look`` updates, ``replay`` goes on from
-        the best with smaller steps; when that happens again, it ends the round.
+        After this number of looks without a lower held-out KL, ``replay`` continues from its best policy with a lower
+        learning rate; the second time, the round ends.
     look
-        Updates between looks at the held-out KL, and between checkpoints.
+        Updates between measurements of the held-out KL, and between checkpoints.
     updates
-        Of one round of ``replay``, at most.
+        Most updates in one round of ``replay``.
     gold_attempts
-        Attempts of the model itself over all prompts, drawn before the training and apart from its budget. Those that
-        satisfy the constraint are draws of g: KL(g‖a') is measured on them all along.
+        Attempts of the model itself over all prompts, drawn before the training and not counted in its budget. Those
+        that satisfy the constraint are draws of g, on which KL(g‖a') is measured after each round.
     final_attempts
-        Attempts of the trained proposal over all prompts, apart from the budget too, for its acceptance rate.
+        Attempts of the trained proposal over all prompts, not counted in the budget, to measure its acceptance rate.
     draw_batch_size
-        Attempts side by side, at most; None is the pipeline's own, or 32.
+        Largest number of attempts in one batch; None for the pipeline's batch size, or 32.
     trackers
-        What else follows the training, by accelerate's names: ``tensorboard``, ``wandb``, …
+        Experiment trackers by accelerate's names: ``tensorboard``, ``wandb``, …
     seed
-        The same seed gives the same adapter.
+        Random seed. The same seed gives the same adapter.
     """
 
     ours = ("adapter", "batch_size", "budget", "constraints", "count", "num_return_sequences", "progress", "prompts",
@@ -121,43 +121,43 @@ class TrainingSettings(TaskSettings):
         for template in hints:
             Prompt(template)
         if twice := [template for template in hints if hints.count(template) > 1]:
-            raise ValueError(f"{twice[0]!r} is there twice; its samples would be the same again")
+            raise ValueError(f"the hint {twice[0]!r} occurs twice; its samples would be the same")
         return hints
 
     @model_validator(mode="after")
     def _enough_samples(self) -> TrainingSettings:
         prompts = len(self.prompts)
         if self.start and self.full:
-            raise ValueError("start: an adapter cannot become a full model; leave out start or full")
+            raise ValueError("start: an adapter cannot become a full model; remove start or full")
         if self.samples < prompts:
-            raise ValueError(f"samples={self.samples} is less than one for each of {prompts} prompts")
+            raise ValueError(f"samples={self.samples} is less than one per prompt ({prompts} prompts)")
         if self.method == "sft":
             return self
         if self.warm > self.samples:
             raise ValueError(f"warm_samples={self.warm} is more than the whole budget, samples={self.samples}")
         share = 1 - self.base_share if self.method == "replay" else 1.0
         if self.hints and self.warm * share < prompts * len(self.hints):
-            raise ValueError(f"warm_samples={self.warm} is less than one for each prompt and hint")
+            raise ValueError(f"warm_samples={self.warm} is less than one per prompt and hint")
         return self
 
     @property
     def warm(self) -> int:
-        """Attempts of the warm start in use."""
+        """Attempts of the warm start, with the default applied."""
         usual = 0 if self.start else self.samples // 4
         return usual if self.warm_samples is None else self.warm_samples
 
     @property
     def rate(self) -> float:
-        """The learning rate in use."""
+        """The learning rate, with the default applied."""
         return self.learning_rate or (1.41e-5 if self.full else 3e-4)
 
     def located(self, path: str | Path) -> dict[str, Any]:
-        """Return the fields that name folders, those of them beside the settings' own file found there."""
+        """Return the fields that name folders, resolved relative to the settings' file if they exist there."""
         return {**super().located(path), "start": self.start and beside(path, self.start)}
 
 
 Settings = TrainingSettings
-"""Its name up to version 0.1."""
+"""Old name of ``TrainingSettings``, up to version 0.1."""
 
 
 def read_settings(
@@ -168,9 +168,9 @@ def read_settings(
     Parameters
     ----------
     path
-        Path of the YAML file. A folder or constraint file that it names is looked for beside it first.
+        Path of the YAML file. Relative paths in it are resolved against its folder first.
     changes
-        Fields to replace, e.g. from the command line; they are held to the same rules.
+        Fields to replace, e.g. from the command line; they are validated in the same way.
     allow_code
         Whether the constraint may name Python functions.
 
@@ -179,8 +179,8 @@ def read_settings(
     SpecError
         If the file cannot be read or is not well formed; the message names path and line.
     UsageError
-        If a field cannot be replaced by what was given.
+        If a value of ``changes`` is not valid.
     GuardwrapError
-        If the constraint that it names cannot be read.
+        If the constraint cannot be read.
     """
     return read_task_settings(path, TrainingSettings, changes=changes, allow_code=allow_code)

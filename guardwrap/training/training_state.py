@@ -1,4 +1,4 @@
-"""All that a training has become so far, and its spelling in a checkpoint."""
+"""State of a training, and its serialization for checkpoints."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass
 class Fit:
-    """The learning of one round, under way.
+    """State of the learning in the current round.
 
     Parameters
     ----------
     row
-        The round, as it was seen when it had drawn.
+        The round's row, filled in after drawing.
     step
         Updates so far.
     best, best_step, best_state
-        Lowest held-out KL in nats, when it was seen, and the policy then; of replay.
+        For replay: the lowest held-out KL in nats, its update, and the policy's parameters then.
     bad
-        Looks since then.
+        Number of looks since then.
     cooled
         Whether the learning rate has been lowered.
     """
@@ -47,35 +47,35 @@ class Fit:
 
 @dataclass
 class State:
-    """A training between two steps; the policy's numbers and the optimiser's are kept with it.
+    """State of a training between two steps. Checkpoints also contain the policy's and the optimizer's parameters.
 
     Parameters
     ----------
     buffer
-        Satisfying samples so far; not of dpg.
+        Accepted samples so far; empty for dpg.
     laws
-        What the buffer's samples were drawn from: ``"base"``, the template of a prompt, or ``"policy N"``, the policy
-        at the beginning of round N.
+        Distributions of the buffer's samples: ``"base"``, the template of a prompt, ``"branches"``, or ``"policy N"``,
+        the policy at the beginning of round N.
     policies
-        Its numbers then.
+        Parameters of those policies, by law.
     pivots
-        Tokens that attempts of the model branch at, once they are known.
+        Tokens at which attempts of the model branch; empty until they are known.
     done
-        Rounds that are over.
+        Number of finished rounds.
     samples, tokens, seconds
-        Spent.
+        Attempts, tokens and seconds spent.
     asked, plan
-        Samples that the training was told to draw, and the rounds that they were divided among.
+        The number of samples in the settings, and the rounds planned for it.
     partition
-        Of dpg: sum of P/π over all its draws, for each prompt.
+        For dpg: the sum of P/π over all draws, for each prompt.
     counted
-        Of dpg: draws in each of those sums.
+        For dpg: the number of draws in each of those sums.
     dpg_steps
-        Of dpg: steps taken.
+        For dpg: the number of updates.
     curve
-        A row for each round that is over.
+        One row per finished round.
     fit
-        The learning of the round under way, once it has drawn.
+        Learning of the current round; None until it has drawn.
     """
 
     buffer: Buffer
@@ -99,7 +99,7 @@ _PLAIN = ("laws", "pivots", "done", "samples", "tokens", "seconds", "asked", "pa
 
 
 def state_to_json(state: State) -> tuple[Tensors, dict[str, Any]]:
-    """Return a state as tensors and plain JSON."""
+    """Serialize a state as tensors and plain JSON."""
     buffer = state.buffer
     lengths = [len(sample.token_ids) for sample in buffer.samples]
     tensors: Tensors = {
@@ -127,7 +127,7 @@ def state_to_json(state: State) -> tuple[Tensors, dict[str, Any]]:
 
 
 def read_state(tensors: Mapping[str, torch.Tensor], data: Mapping[str, Any]) -> State:
-    """Read what ``state_to_json`` returned."""
+    """Return the state that ``state_to_json`` serialized."""
     names = ("prompt", "origin", "places", "decided", "length", "tokens", "log_base")
     get = {name: tensors[f"buffer.{name}"].tolist() for name in names}
     ends = [0]
@@ -151,10 +151,10 @@ def read_state(tensors: Mapping[str, torch.Tensor], data: Mapping[str, Any]) -> 
 
 
 def placed_under(name: str, tensors: Mapping[str, torch.Tensor]) -> Tensors:
-    """Spell tensors under a name."""
+    """Prefix the keys of tensors with a name."""
     return {f"{name}/{key}": tensor for key, tensor in tensors.items()}
 
 
 def under(name: str, tensors: Mapping[str, torch.Tensor]) -> Tensors:
-    """Return the tensors that were spelled under a name."""
+    """Return the tensors whose keys have a name as prefix, without the prefix."""
     return {key.removeprefix(f"{name}/"): t for key, t in tensors.items() if key.startswith(f"{name}/")}

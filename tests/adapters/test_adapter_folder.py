@@ -1,4 +1,4 @@
-"""Adapters on disk: what is written, what reads back, and what is refused by name.
+"""Adapters on disk: writing, reading, and errors for invalid files.
 
 Covers ``adapters/card.py`` and ``adapters/fingerprints.py`` too.
 """
@@ -57,7 +57,7 @@ def folder(saved: Path, tmp_path: Path) -> Path:
 
 
 def plain(folder: Path) -> Path:
-    """Without its card, so that its files may be changed."""
+    """Remove the card, so that files can be changed."""
     (folder / CARD).unlink()
     return folder
 
@@ -99,7 +99,7 @@ def test_what_is_saved_reads_back(config: dict[str, Any], by_peft: bool, tmp_pat
 
 
 def with_embeddings(world: Any, folder: Path, **config: Any) -> Any:
-    """Save an adapter as peft does by itself: it puts a copy of the embeddings beside what it has trained."""
+    """Save an adapter with peft alone, which adds a copy of the embeddings."""
     adapted = trained(world.model, **config)
     with filtered_warnings("ignore"):
         adapted.save_pretrained(folder, save_embedding_layers=True)
@@ -118,7 +118,7 @@ def test_copies_of_the_models_own_embeddings_are_accepted(
     world = world_of()
     adapted = with_embeddings(world, tmp_path, target_modules=targets)
     assert len(copies(tmp_path)) == 2
-    world.model.to(dtype)  # a file in float32 is loaded in bfloat16 as the model was
+    world.model.to(dtype)  # like the model, the float32 file is loaded in bfloat16
     own = {name: tensor.clone() for name, tensor in world.model.state_dict().items()}
     files = read_adapter(tmp_path)
     again = attach(world.model, files.config, files.tensors)
@@ -272,7 +272,7 @@ def without_digests(folder: Path) -> None:
 
 
 def piped(file: str) -> Callable[[Path], Any]:
-    """A named pipe in a file's place, which nobody writes to."""
+    """Replace a file by a named pipe without a writer."""
 
     def work(folder: Path) -> None:
         if file != CARD:
@@ -289,7 +289,7 @@ def header(size: int) -> bytes:
 
 
 def figure(name: str, value: str) -> Callable[[Path], Any]:
-    """Put another number into the card's one figure, 0.61 [0.5, 0.72]."""
+    """Change a number in the card's only figure, 0.61 [0.5, 0.72]."""
 
     def work(folder: Path) -> None:
         text, count = re.subn(rf"(?<=    {name}: )[\d.]+", value, (folder / CARD).read_text())
@@ -310,13 +310,13 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "card without digests": (without_digests, "is not the file that the card"),
     "card malformed": (written(CARD, "a: [1"), r"card.yaml:\d+: malformed YAML"),
     "card of another kind": (written(CARD, "guardwrap: 1\nconstraint: {}\n"), "card.yaml:1: guardwrap: unknown field"),
-    "a figure outside its interval": (figure("value", "0.9"), r"card.yaml:\d+: .*0.9 is outside its own interval"),
-    "an interval turned round": (figure("low", "0.8"), r"card.yaml:\d+: .*outside its own interval"),
+    "a figure outside its interval": (figure("value", "0.9"), r"card.yaml:\d+: .*0.9 is outside its interval"),
+    "an interval turned round": (figure("low", "0.8"), r"card.yaml:\d+: .*outside its interval"),
     "a figure that is none": (figure("value", ".nan"), r"card.yaml:\d+: .*finite number"),
     "card runs code": (written(CARD, "!!python/object/apply:os.system [id]\n"), "card.yaml:1: a YAML"),
     "config no JSON": (written(CONFIG, "{"), "malformed JSON"),
     "config deep": (written(CONFIG, "[" * 100_000), "malformed JSON"),
-    "config a list": (written(CONFIG, "[]"), "is a JSON object"),
+    "config a list": (written(CONFIG, "[]"), "is not a JSON object"),
     "config huge": (written(CONFIG, " " * 1_000_001), "larger than"),
     "another kind": (config(peft_type="IA3"), "peft_type 'IA3' is not supported"),
     "another task": (config(task_type="SEQ_CLS"), "task_type 'SEQ_CLS' is not supported"),
@@ -327,7 +327,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "more layers": (config(layer_replication=[[0, 2], [0, 9999]]), "'layer_replication' is not"),
     "unknown field": (config(from_the_future=3), "'from_the_future' is not supported"),
     "alpha": (config(lora_alpha=float("inf")), "lora_alpha has the value 'inf'"),
-    "rank": (config(r=0), "r and lora_alpha are needed"),
+    "rank": (config(r=0), "r and lora_alpha are required"),
     "costly pattern": (
         config(alpha_pattern={"(a|aa)+b": 1}),
         "alpha_pattern has the value .*; name layers in it, e.g. 'layers.0.self_attn.q_proj', and save it again",
@@ -340,19 +340,25 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "the model's own": (tensors(lambda t: t.update({EMBEDDING: torch.zeros(3, 16)})), "differs from this model's own"),
     "another layer's own": (
         tensors(lambda t: t.update({EMBEDDING.replace("embed_tokens", "norm"): torch.ones(16)})),
-        "no part of a LoRA adapter",
+        "not part of a LoRA adapter",
     ),
-    "another shape": (tensors(lambda t: t.update({FIRST: torch.zeros(2, 17)})), r"the shape \[2, 17\] and this"),
-    "another layer": (tensors(lambda t: t.update({FIRST.replace("0", "7"): t.pop(FIRST)})), "no part of a LoRA"),
-    "not a number": (tensors(lambda t: t[FIRST].fill_(float("nan"))), "numbers above 1e.06, or that are none"),
-    "absurd numbers": (tensors(lambda t: t[FIRST].fill_(1e30)), "numbers above 1e.06"),
+    "another shape": (tensors(lambda t: t.update({FIRST: torch.zeros(2, 17)})), r"the shape \[2, 17\], but this"),
+    "another layer": (tensors(lambda t: t.update({FIRST.replace("0", "7"): t.pop(FIRST)})), "not part of a LoRA"),
+    "not a number": (tensors(lambda t: t[FIRST].fill_(float("nan"))), "values above 1e.06 or NaN"),
+    "absurd numbers": (tensors(lambda t: t[FIRST].fill_(1e30)), "values above 1e.06"),
     "absurd scale": (config(lora_alpha=10**40), "lora_alpha has the value '1000"),
     "card a pipe": (piped(CARD), "card.yaml': it is a named pipe; give a regular file"),
     "config a pipe": (piped(CONFIG), "has no adapter_config.json"),
     "weights a pipe": (piped(WEIGHTS), "has no adapter_model.safetensors"),
     "a long header": (written(WEIGHTS, header(5_000_000)), "has a header of more than 5000000 bytes"),
-    "a rank of nothing": (tensors(lambda t: t.update({FIRST: torch.zeros(10**9, 0)})), "the shape .* this model needs"),
-    "a rank of columns": (tensors(lambda t: t.update({FIRST: torch.zeros(10**6, 1)})), "the shape .* this model needs"),
+    "a rank of nothing": (
+        tensors(lambda t: t.update({FIRST: torch.zeros(10**9, 0)})),
+        "the shape .* model requires",
+    ),
+    "a rank of columns": (
+        tensors(lambda t: t.update({FIRST: torch.zeros(10**6, 1)})),
+        "the shape .* model requires",
+    ),
     "many patterns": (config(alpha_pattern={f"a{i}": 1 for i in range(9_000)}), "alpha_pattern has more than 100"),
     "whole numbers": (tensors(lambda t: t.update({FIRST: torch.zeros(2, 16, dtype=torch.int8)})), "is of int8"),
 }
@@ -365,7 +371,7 @@ def test_what_is_refused_by_name(what: str, folder: Path) -> None:
     world = world_of()
     before = {name: tensor.clone() for name, tensor in world.model.state_dict().items()}
     work(folder)
-    for allow in (False, True):  # which is for mismatches only
+    for allow in (False, True):  # allow_mismatch does not affect these errors
         with pytest.raises(AdapterError, match=says) as caught:
             guarded_of(world, Adapter(folder, allow_mismatch=allow))
         assert len(str(caught.value).splitlines()) == 1
@@ -410,7 +416,7 @@ def test_hostile_files_give_our_errors_only(file: str, folder: Path) -> None:
     messages = []
     for _ in range(250):
         raw = bytearray(whole)
-        end = min(len(raw), 3_000)  # of the weights: most of the header
+        end = min(len(raw), 3_000)  # for the weights: most of the header
         for _ in range(chance.randint(1, 3)):
             place = chance.randrange(min(end, len(raw)))
             match chance.randrange(4):
@@ -453,7 +459,7 @@ def test_a_hub_id_downloads_a_few_files(folder: Path, monkeypatch: pytest.Monkey
         raise ConnectionError("no network\nat all")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fails)
-    with pytest.raises(AdapterError, match=r"nor does the Hub give it: no network$"):
+    with pytest.raises(AdapterError, match=r"and the Hub download failed: no network$"):
         guarded_of(world, "someone/adapter")
     for wrong in ("no/such/folder", "../nothing", "a" * 5_000, "a\0b"):
         with pytest.raises(AdapterError):
@@ -485,7 +491,7 @@ def test_a_pipe_in_a_full_checkpoint(file: str, tmp_path: Path) -> None:
     world.model.save_pretrained(tmp_path / "full")
     (tmp_path / "full" / file).unlink(missing_ok=True)
     os.mkfifo(tmp_path / "full" / file)
-    with pytest.raises(AdapterError, match=rf"{file}' is a named pipe and no file"):
+    with pytest.raises(AdapterError, match=rf"{file}' is a named pipe, not a file"):
         guarded_of(world, tmp_path / "full")
 
 
@@ -501,15 +507,15 @@ def test_a_pipe_in_the_way_of_what_is_written(folder: Path) -> None:
 def test_layers_that_the_model_has_not_never_reach_peft(
     change: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It compares each with all others, which takes minutes for as many as a small file can name."""
+    """peft compares each layer with all others, which takes minutes for the number that a small file can name."""
     tensors(lambda t: t.update({change: torch.zeros(2, 17)}))(folder)
     monkeypatch.setattr("guardwrap.adapters.lora.get_peft_model", None)
-    with pytest.raises(AdapterError, match=r"no part of a LoRA adapter|the shape"):
+    with pytest.raises(AdapterError, match=r"not part of a LoRA adapter|the shape"):
         guarded_of(world_of(), folder)
 
 
 def test_an_adapter_of_one_rank_has_no_pattern_for_it(saved: Path) -> None:
-    """peft tries every pattern on every layer, and compiles it each time where there are hundreds."""
+    """peft tries every pattern on every layer, and compiles hundreds of them each time."""
     assert not read_adapter(saved).config.rank_pattern
 
 
@@ -523,7 +529,7 @@ def test_a_fingerprint_is_that_of_the_file(tmp_path: Path) -> None:
         }
         for first, one in loaded.items():
             for second, two in loaded.items():
-                # Of a float32 file bfloat16 and float16 keep different digits: neither knows the other's.
+                # bfloat16 and float16 round a float32 file differently, so their digests differ.
                 lost = stored == torch.float32 and {first, second} == {torch.bfloat16, torch.float16}
                 assert (difference(one, fingerprint(two)) is None) != lost, (stored, first, second)
 
@@ -540,5 +546,5 @@ def test_a_fingerprint_tells_models_apart() -> None:
     with torch.no_grad():
         world.model.lm_head.weight.mul_(1 + 2**-7)
     assert difference(world.model, own) is not None
-    # Of quantised weights only the configuration can be compared.
+    # For quantized weights only configurations are compared.
     assert difference(world.model, own.model_copy(update={"weights": {}})) is None

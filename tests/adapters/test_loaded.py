@@ -1,4 +1,4 @@
-"""What reports say about an adapter: figures of its card where they hold, and how a call differs where they do not."""
+"""Descriptions of adapters in reports: figures of the card, and how a call differs from them."""
 
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ def test_other_settings_are_said_and_named(folder: Path, change: dict[str, Any],
     assert f"({KNOWN}{OTHER})" in str(outcome.report.proposal)
     note = outcome.report.notes[0]
     assert note.startswith(f"the adapter's card is for other generation settings: {said}")
-    # Of the model itself a card says nothing.
+    # A card has no figures for the model itself.
     (plain,) = guarded_of(world, folder).run(world.prompt, adapter=False, **{**world.settings, **change})
     assert not any("card" in note for note in plain.report.notes)
 
@@ -74,7 +74,7 @@ def test_other_settings_are_said_and_named(folder: Path, change: dict[str, Any],
 def test_settings_of_the_pipelines_own_and_of_a_bare_generate(folder: Path) -> None:
     world = world_of()
     guarded = guarded_of(world, folder)
-    (outcome,) = guarded.run(world.prompt, max_new_tokens=4)  # the pipeline's own are others
+    (outcome,) = guarded.run(world.prompt, max_new_tokens=4)  # the pipeline's settings differ
     assert OTHER in outcome.report.drawn_from
     ids = torch.tensor([world.tokenizer(world.prompt)["input_ids"]])
     for options, notes in ((world.settings, 0), ({**world.settings, "temperature": 0.5}, 1)):

@@ -1,4 +1,4 @@
-"""Adapters on a model that stays as it is: what is drawn from them, and their life in a wrapper."""
+"""Adapters on an unchanged model: their draws, and loading and unloading in a wrapper."""
 
 import dataclasses
 import gc
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def other(world: World, *, seed: int = 0) -> World:
-    """The world of the adapter."""
+    """Return the world of the adapter."""
     return dataclasses.replace(world, model=trained(world.model, seed=seed).get_base_model())
 
 
@@ -51,7 +51,7 @@ def normal(law: Mapping[Any, float]) -> dict[Any, float]:
 
 
 def state_of(model: Any) -> Any:
-    """Everything about a model that an adapter could change, its numbers bit for bit."""
+    """Return everything about a model that an adapter could change, with exact weights."""
     numbers = {name: (id(t), t.data_ptr(), t.clone()) for name, t in model.state_dict(keep_vars=True).items()}
     flags = {name: (p.requires_grad, p.grad) for name, p in model.named_parameters()}
     modules = [
@@ -88,7 +88,7 @@ def texts(outcome: Any) -> list[tuple[int, ...]]:
 def test_the_model_stays_as_it_is(folder: Path, dtype: torch.dtype, sampler: str) -> None:
     world = world_of()
     world.model.to(dtype)
-    next(world.model.parameters()).requires_grad_(False)  # some are frozen, the others are not
+    next(world.model.parameters()).requires_grad_(False)  # some parameters are frozen
     before = state_of(world.model)
 
     @constraint
@@ -142,7 +142,7 @@ def test_tied_weights_stay_tied() -> None:
     base = trained(world.model).get_base_model()
     head = base.lm_head.get_base_layer() if hasattr(base.lm_head, "get_base_layer") else base.lm_head
     assert head.weight is base.model.embed_tokens.weight
-    # Merged, a layer that is adapted has its own: the other one is the model's.
+    # A merged layer has its own weights; the other one shares the model's.
     adapted = trained(world.model, target_modules=["lm_head"])
     twin = merged(adapted)
     assert twin.model.embed_tokens.weight.data_ptr() == world.model.model.embed_tokens.weight.data_ptr()
@@ -185,7 +185,8 @@ def test_rejection_draws_from_the_adapters_law(folder: Path) -> None:
     assert goodness_of_fit(texts(outcome), inside) < FAILS, "g' is g: the test shows nothing"
     report = outcome.report
     assert report.drawn_from == (
-        "g' of the adapter 'small' (KL(g‖g') = 0.61 [0.5, 0.72] nats, measured on its card's prompts), not g"
+        "not your model's own distribution: attempts came from "
+        "the adapter 'small' (KL(g‖g') = 0.61 [0.5, 0.72] nats, measured on its card's prompts) (g')"
     )
     assert report.acceptance is not None
     assert report.acceptance.low < sum(law[ids] for ids in inside) < report.acceptance.high
@@ -202,7 +203,7 @@ def test_qrs_goes_from_the_adapter_back_to_g(folder: Path) -> None:
     )
     assert goodness_of_fit(texts(outcome), inside) > FITS
     assert str(outcome.report.proposal).startswith("the adapter 'small'")
-    assert re.search(rf"\n  attempts of +{re.escape(str(outcome.report.proposal))}\n", str(outcome.report))
+    assert re.search(rf"\n  attempts from +{re.escape(str(outcome.report.proposal))}\n", str(outcome.report))
 
 
 def test_log_weights_are_those_of_the_enumerated_laws(folder: Path) -> None:
@@ -256,7 +257,7 @@ def test_what_was_found_of_the_model_holds_for_the_adapter_in_its_weights(
     for sampler in ("rejection", "rejection", qrs(1.0)):
         assert guarded.run(world.prompt, sampler=sampler, **world.settings)[0].ok
         assert guarded.run(world.prompt, adapter=False, **world.settings)[0].ok
-    # The merged copy and the model once, whichever came first; layers with an adapter on them are others.
+    # The merged copy and the model count once; layers with an unmerged adapter differ.
     assert len(tried) == 2
     assert not [module for module in tried[0].modules() if isinstance(module, BaseTunerLayer)]
     assert [module for module in tried[1].modules() if isinstance(module, BaseTunerLayer)]
@@ -274,9 +275,9 @@ def test_merged_or_not_a_seed_gives_the_same_texts(folder: Path, monkeypatch: py
 
     monkeypatch.setattr(loaded_module, "merged", full)
     seen.append(guarded_of(world, folder).run([world.prompt] * 3, num_return_sequences=30, **world.settings))
-    assert seen[0] != seen[2]  # by their notes
+    assert seen[0] != seen[2]  # notes differ
     assert [o.texts for o in seen[0]] == [o.texts for o in seen[1]] == [o.texts for o in seen[2]]
-    note = "the adapter is not merged into the weights, and so slower: CUDA out of memory."
+    note = "the adapter is not merged into the weights, and slower: CUDA out of memory."
     assert [o.report.notes for o in seen[2]] == [(note,)] * 3
 
 
@@ -300,7 +301,7 @@ def test_half_precision(dtype: torch.dtype, tmp_path: Path) -> None:
     save_adapter(tmp_path, adapted)
     guarded = GuardedGenerator(world.pipeline(), Length(min=1), adapter=tmp_path, seed=0)
     (outcome,) = guarded.run(world.prompt, **world.settings)
-    assert outcome.report.notes == (f"the adapter is merged into {str(dtype)[6:]} weights, which rounds it a little",)
+    assert outcome.report.notes == (f"the adapter is merged into {str(dtype)[6:]} weights, which rounds it slightly",)
 
 
 def test_an_adapter_that_does_nothing_weighs_nothing(tmp_path: Path) -> None:
@@ -314,7 +315,7 @@ def test_an_adapter_that_does_nothing_weighs_nothing(tmp_path: Path) -> None:
 
 
 def test_an_adapter_that_is_unloaded_meanwhile_is_still_that_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another thread may unload it between two looks at it: a call looks once."""
+    """A call reads the adapter once, because another thread may unload it."""
     world = world_of()
     guarded = guarded_of(world, trained(world.model))
     looks = iter([guarded.adapter, None, None])
@@ -335,21 +336,24 @@ def test_swap_and_unload(folder: Path, tmp_path: Path) -> None:
     plain = drawn(guarded)
     without = guarded.adapter
     assert without is None
-    assert plain[1] == "exactly g"
+    assert plain[1] == "exactly your model's own distribution, given the constraint"
     guarded.load_adapter(folder)
     assert guarded.adapter is not None
     assert guarded.adapter.card == Card.read(folder / "card.yaml")
     first = drawn(guarded)
-    assert first[1] == "g' of the adapter 'small'"
-    assert drawn(guarded, adapter=tmp_path / "second")[1] == "g' of the adapter 'second'"
+    assert first[1] == "not your model's own distribution: attempts came from the adapter 'small'"
+    second = "not your model's own distribution: attempts came from the adapter 'second'"
+    assert drawn(guarded, adapter=tmp_path / "second")[1] == second
     assert drawn(guarded) == first
     assert drawn(guarded, adapter=False) == plain
     stream = guarded.stream([world.prompt] * 3, num_return_sequences=30, seed=3, **world.settings)
     assert next(stream).texts == first[0]
     guarded.load_adapter(tmp_path / "second")
-    assert drawn(guarded)[1] == "g' of the adapter 'second'"
+    assert drawn(guarded)[1] == second
     guarded.unload_adapter()
-    assert {outcome.report.drawn_from.split(" (")[0] for outcome in stream} == {"g' of the adapter 'small'"}
+    assert {outcome.report.drawn_from.split(" (")[0] for outcome in stream} == {
+        "not your model's own distribution: attempts came from the adapter 'small'"
+    }
     assert drawn(guarded) == plain
     assert len({plain[0], first[0]}) == 2
 
@@ -432,7 +436,7 @@ def test_a_model_that_moves_takes_its_adapter_along(folder: Path) -> None:
     old, _ = guarded.adapter.model(merge=True)
     assert guarded.adapter.model(merge=True)[0] is old
     with torch.no_grad():
-        world.model.lm_head.weight.mul_(2)  # a layer that is not even adapted
+        world.model.lm_head.weight.mul_(2)  # a layer without an adapter
         world.model.model.layers[0].self_attn.q_proj.weight.mul_(1.5)
     new, _ = guarded.adapter.model(merge=True)
     ids = torch.tensor([[1, 2, 1]])
@@ -462,7 +466,7 @@ def test_the_card_is_for_one_constraint(folder: Path) -> None:
     guarded.load_adapter(folder, allow_mismatch=True)
     assert guarded.run(world.prompt, constraints=elsewhere, **world.settings)[0].ok
     assert guarded.run(world.prompt, **world.settings)[0].report.drawn_from.count("0.61") == 1
-    # A name is not part of what a constraint says.
+    # A name is not part of a constraint's digest.
     named = All(CONSTRAINT.of, name="ours")
     assert GuardedGenerator(world.pipeline(), named, adapter=folder).adapter is not None
 
@@ -514,13 +518,13 @@ def test_what_cannot_work(folder: Path) -> None:
         guarded_of(world, None, proposal=Prompt("b{prompt}")).load_adapter(folder)
     with pytest.raises(UsageError, match="not both"):
         guarded_of(world, None, proposal=Prompt("b{prompt}")).run(world.prompt, adapter=folder, **world.settings)
-    with pytest.raises(UsageError, match="the model in training has 4 tokens, and the model itself 3"):
+    with pytest.raises(UsageError, match="the model in training has 4 tokens, but the model itself 3"):
         guarded_of(world, llama_world(letters="abc").model)
     with pytest.raises(UsageError, match="no folder, no Hub id"):
         guarded_of(world, 3)
     with filtered_warnings("ignore"):
         model = get_peft_model(world_of().model, LoraConfig(r=2, target_modules=["q_proj"]))
-    with pytest.raises(UsageError, match="an adapter of its own"):
+    with pytest.raises(UsageError, match="already has an adapter"):
         GuardedGenerator(model.eval(), CONSTRAINT, tokenizer=world.tokenizer, adapter=folder)
     compiled = world_of()
     forward = compiled.model.forward
@@ -550,14 +554,16 @@ def test_experts_are_refused_before_they_are_trained() -> None:
 
 def test_a_full_checkpoint(tmp_path: Path) -> None:
     world, second = world_of(), world_of(seed=4)
-    second.model.generation_config.min_new_tokens = 4  # its own settings are not a's
+    second.model.generation_config.min_new_tokens = 4  # its settings do not affect a
     second.model.save_pretrained(tmp_path / "full")
     guarded = guarded_of(world, tmp_path / "full")
     (outcome,) = guarded.run(world.prompt, num_return_sequences=DRAWS, **world.settings)
     law = second.law()
     inside = world.gold(CONSTRAINT)
     assert goodness_of_fit(texts(outcome), normal({ids: law[ids] for ids in inside})) > FITS
-    assert outcome.report.drawn_from.startswith("g' of the checkpoint 'full' (KL(g‖g') is not known")
+    assert outcome.report.drawn_from.startswith(
+        "not your model's own distribution: attempts came from the checkpoint 'full' (KL(g‖g') is not known"
+    )
     assert guarded.run(world.prompt, sampler="qrs", **world.settings)[0].ok
 
 

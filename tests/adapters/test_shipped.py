@@ -1,4 +1,4 @@
-"""The adapters that come with guardwrap: what their cards say, and what one of them does."""
+"""The adapters that come with guardwrap: their cards, and draws from one of them."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_there_are_two_and_the_readme_lists_them() -> None:
 @pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
 def test_an_adapter_is_small_and_says_what_it_is(folder: Path) -> None:
     assert sum(path.stat().st_size for path in folder.iterdir()) <= 3_000_000
-    card = read_adapter(folder).card  # the files are those of the card
+    card = read_adapter(folder).card  # the digests match
     assert isinstance(card, Card)
     figures = card.figures
     assert figures.acceptance_before is not None
@@ -63,7 +63,7 @@ def test_the_embedded_model_answers_in_json(local: tuple[Any, Any]) -> None:
     (with_it,) = guarded.attempts([chat], 12, weigh=False, seed=1, **options)
     (without,) = guarded.attempts([chat], 12, weigh=False, seed=1, adapter=False, **options)
     assert sum(attempt.satisfied for attempt in with_it) >= 4
-    assert sum(attempt.satisfied for attempt in without) <= 2  # 3 of 400 were
+    assert sum(attempt.satisfied for attempt in without) <= 2  # it was 3 of 400
     (outcome,) = guarded.run([chat], seed=1, **options)
     assert outcome.ok
     assert "adapter 'catalogue:json-object'" in outcome.report.drawn_from

@@ -158,7 +158,7 @@ def test_so_little_that_no_attempt_would_meet_it() -> None:
     assert 0.5 < np.mean(attempts) * rate < 2
     assert max(each.report.usage.attempts - each.report.usage.skipped_attempts for each in outcomes) < 11_000
     report = outcomes[0].report
-    assert report.drawn_from == "exactly g"
+    assert report.drawn_from == "exactly your model's own distribution, given the constraint (g)"
     assert report.rejections[request_state.SKIPPED] == report.usage.skipped_attempts
     assert "known to be rejected and not drawn" in str(report)
 

@@ -56,7 +56,7 @@ def test_drawn_from_g_with_log_a(name: str) -> None:
     model, tokenizer = MODELS[name]("ab ")
     base, wanted = gold(model, tokenizer)
     outcome = drawn(model, tokenizer, draws=DRAWS)
-    assert outcome.report.drawn_from == "exactly g"
+    assert outcome.report.drawn_from == "exactly your model's own distribution, given the constraint (g)"
     assert outcome.report.mode == "generate"
     assert goodness_of_fit([draw.token_ids for draw in outcome.draws], wanted) > FITS
     for draw in outcome.draws[:2_000]:

@@ -61,7 +61,10 @@ def test_adapters_by_their_names_there(server, has_a, tmp_path):
     assert run(*asked).exit_code == 0
     assert {each["model"] for each in server.seen} == {"small"}
     (record,) = records((tmp_path / "out.jsonl").read_text())
-    assert record["report"]["drawn_from"] == "g' of the server's adapter 'small', not g"
+    assert (
+        record["report"]["drawn_from"]
+        == "not your model's own distribution: attempts came from the server's adapter 'small' (g')"
+    )
     assert run(*asked, "--resume").exit_code == 0
     assert_one_line(run("generate", "x", *given, "--adapter", "other", "--resume"), "resume")
     plan = run("plan", "x", *given[:6], "--adapter", "small", "--pilot", 4)

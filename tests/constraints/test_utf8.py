@@ -85,7 +85,7 @@ def test_monitors_refuse_the_bytes_of_what_may_not() -> None:
 
 def test_negative_controls_of_the_laws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rereading, "may_begin", lambda *_: False)
-    with pytest.raises(AssertionError, match="refuses bytes"):
+    with pytest.raises(AssertionError, match="rejects bytes"):
         check_constraint(Regex("é+", match="fullmatch"), ["éé"])
     monkeypatch.setattr(json_monitor.JSONMonitor, "key", 1)
     with pytest.raises(AssertionError, match="one key"):

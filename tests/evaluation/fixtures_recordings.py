@@ -1,4 +1,4 @@
-"""A world in which texts differ by where their one "a" stands, enumerated; and what draws attempts from it."""
+"""An enumerated world whose texts differ by the position of their only "a", and a source of attempts from it."""
 
 import math
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ LENGTH = 10
 
 
 def undrawn(patch: pytest.MonkeyPatch) -> None:
-    """Leave out an evaluation's page and charts, which take longer than its figures; test_report.py has them."""
+    """Leave out page and charts, which are slower than the figures; test_evaluation_report.py tests them."""
     patch.setattr("guardwrap.evaluation.evaluation_run.png_of", lambda *_: b"")
     patch.setattr("guardwrap.evaluation.evaluation_run.html_report", lambda *_: "")
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A model and a proposal. Texts satisfy the constraint where they hold an a."""
+    """A model and a proposal. Texts satisfy the constraint if they contain an a."""
 
     texts: list[str]
     a: np.ndarray
@@ -54,11 +54,11 @@ class Placed:
         return imh_law(self.proposal * self.satisfied, self.weights, steps)
 
     def places(self, law: np.ndarray) -> np.ndarray:
-        """Share of texts by the place of the a."""
+        """Share of texts by the position of the a."""
         return np.bincount([text.find("a") % LENGTH for text in self.texts], weights=law, minlength=LENGTH)
 
     def projected(self, law: np.ndarray) -> float:
-        """KL from g on the places."""
+        """KL from g over the positions."""
         p, q = self.places(self.gold), self.places(law)
         return float((p * np.log(p / q)).sum())
 
@@ -68,7 +68,7 @@ class Placed:
         weights = self.satisfied * 1.0 if base else self.weights
         with np.errstate(divide="ignore"):
             logs = np.log(weights)
-        # Attempt by attempt, so that the first ones do not depend on how many there are.
+        # One at a time, so that the first attempts do not depend on their number.
         numbers, uniforms = chance.random((count, 2)).T
         picked = np.minimum(np.searchsorted(law.cumsum(), numbers, side="right"), len(law) - 1)
         return [

@@ -1,4 +1,4 @@
-"""What an evaluation comes to: answers that follow from intervals, and a recommendation that follows from them."""
+"""Conclusions of an evaluation: verdicts that follow from intervals, and a recommendation that follows from them."""
 
 import math
 from dataclasses import replace
@@ -51,28 +51,24 @@ def evaluation(*of_prompts, base=BASE, sampler=None):
 
 
 def answers(*of_prompts, **options):
-    """Of each way: whether it is cheaper, and near."""
+    """Return for each way whether it is cheaper and close."""
     found = [claim.answer for claim in claims_of_evaluation(evaluation(*of_prompts, **options))]
     return list(zip(found[::2], found[1::2], strict=True))
 
 
-@pytest.mark.parametrize(
-    ("rate", "answer"), [(CHEAP, "holds"), (SAME, "cannot be told"), (DEAR, "does not hold")], ids=str
-)
+@pytest.mark.parametrize(("rate", "answer"), [(CHEAP, "holds"), (SAME, "undecided"), (DEAR, "does not hold")], ids=str)
 def test_cheaper(rate, answer):
     assert answers(proposal(rate)) == [(answer, "holds")]
 
 
-@pytest.mark.parametrize(
-    ("tvd", "answer"), [(NEAR, "holds"), (OPEN, "cannot be told"), (FAR, "does not hold")], ids=str
-)
+@pytest.mark.parametrize(("tvd", "answer"), [(NEAR, "holds"), (OPEN, "undecided"), (FAR, "does not hold")], ids=str)
 def test_near(tvd, answer):
     assert answers(proposal(CHEAP, tvd)) == [("holds", answer)]
 
 
 def test_negative_control_values_alone_would_say_more(monkeypatch):
-    """What crosses its limit would hold, if only the value were looked at."""
-    assert answers(proposal(SAME, OPEN)) == [("cannot be told", "cannot be told")]
+    """With the value alone, a figure whose interval crosses the limit would hold."""
+    assert answers(proposal(SAME, OPEN)) == [("undecided", "undecided")]
     for name, sign in (("above", 1), ("below", -1)):
         by_value = lambda figure, limit, sign=sign: "holds" if sign * (figure.value - limit) > 0 else "does not hold"  # noqa: E731
         monkeypatch.setattr(f"guardwrap.evaluation.evaluation_claims.{name}", by_value)
@@ -95,7 +91,7 @@ def test_the_sentence_has_the_figure():
 @pytest.mark.parametrize("doubt", [{"worth": 40.0}, {"agrees": False}], ids=str)
 def test_a_distance_that_may_be_too_small_does_not_hold(doubt):
     """Attempts that miss part of g make every distance look small."""
-    assert answers(proposal(CHEAP, NEAR, **doubt)) == [("holds", "cannot be told")]
+    assert answers(proposal(CHEAP, NEAR, **doubt)) == [("holds", "undecided")]
     assert answers(proposal(CHEAP, FAR, **doubt)) == [("holds", "does not hold")]
     *_, near = claims_of_evaluation(evaluation(proposal(CHEAP, NEAR, **doubt)))
     assert "see the notes" in near.rule
@@ -103,40 +99,40 @@ def test_a_distance_that_may_be_too_small_does_not_hold(doubt):
 
 @pytest.mark.parametrize("tvd", [NEAR, OPEN, FAR], ids=str)
 def test_attempts_worth_a_handful_tell_no_distance(tvd):
-    """Neither that it is small nor that it is large: their figure is that of one or two texts."""
+    """A distance is neither small nor large if its figure depends on one or two texts."""
     found = evaluation(proposal(CHEAP, tvd, worth=1.5))
     *_, near = claims_of_evaluation(found)
-    assert near.answer == "cannot be told"
-    assert near.rule.endswith("these attempts are worth 1.5 draws of g, too few to tell")
+    assert near.answer == "undecided"
+    assert near.rule.endswith("these attempts are worth only 1.5 draws of g")
     assert next_step(found).startswith(
-        "Draw from the model itself, which is exact and takes about 10 attempts a text. Whether"
+        "Draw from the model itself, which is exact and takes about 10 attempts per text. It is undecided whether"
     )
 
 
 def test_more_attempts_are_advised_only_where_they_lead_somewhere():
-    """A hint of which an attempt is worth less than one of the model itself saves nothing, however many are made."""
+    """A hint whose attempts are worth less than those of the model itself saves nothing, however many are drawn."""
     rare = Estimate(0.001, 0.0005, 0.0015)
     told = next_step(evaluation(proposal(CHEAP, NEAR, worth=5.0), base=rare))
-    assert told.startswith("Make more attempts, attempts: 200000 instead of 10000, say (what is made is kept)")
-    assert told.endswith("the model itself, which is exact and takes about 1000 attempts a text.")
+    assert told.startswith("Make more attempts, for example attempts: 200000 instead of 10000 (recordings are kept)")
+    assert told.endswith("the model itself, which is exact and takes about 1000 attempts per text.")
     assert "attempts: 40000 instead" in next_step(evaluation(proposal(CHEAP, NEAR, worth=60.0), base=rare))
     told = next_step(evaluation(proposal(CHEAP, NEAR, worth=60.0)))
-    assert told.startswith("Draw from the model itself, which is exact and takes about 10 attempts a text.")
-    assert "more attempts of it are hardly worth it" in told
-    assert told.endswith("Another hint, or an adapter that is trained for this constraint, may do better.")
+    assert told.startswith("Draw from the model itself, which is exact and takes about 10 attempts per text.")
+    assert "more attempts are unlikely to help" in told
+    assert told.endswith("Another hint, or an adapter trained for this constraint, may do better.")
     of_two = evaluation(proposal(CHEAP, OPEN), proposal(CHEAP, NEAR, worth=60.0))
     assert next_step(of_two).startswith("Draw from"), "for one prompt it leads nowhere"
 
 
 def test_of_qrs_the_cheapest_setting_before_one_that_is_not_near():
-    """From the dearest on: what is beyond a setting that is not near is not looked at."""
+    """Settings are tested from the most expensive on, up to the first that is not close."""
     points = of_qrs(0.1, NEAR, 2.0), of_qrs(0.2, OPEN, 2.5), of_qrs(0.3, NEAR, 3.0), of_qrs(0.4, NEAR, 5.0)
     found = claims_of_evaluation(evaluation(proposal(CHEAP, FAR, *points)))
     assert found[2].sentence == "QRS from hint with β = 0.3 costs 3.33 times fewer attempts than the model"
     assert [claim.answer for claim in found[2:]] == ["holds", "holds"]
     dearest_open = claims_of_evaluation(evaluation(proposal(CHEAP, FAR, *points[:2])))
     assert "β = 0.2" in dearest_open[2].sentence
-    assert dearest_open[3].answer == "cannot be told"
+    assert dearest_open[3].answer == "undecided"
 
 
 def test_the_sampler_of_the_settings_has_its_own_target():
@@ -146,12 +142,12 @@ def test_the_sampler_of_the_settings_has_its_own_target():
         "qrs, target_tvd = 0.1 from hint comes within a total variation distance of 0.1 of the target"
     )
     assert found[-1].answer == "holds"
-    assert answers(proposal(CHEAP, FAR, own), sampler={"qrs": {"beta": 1.0}})[-1] == ("holds", "cannot be told")
+    assert answers(proposal(CHEAP, FAR, own), sampler={"qrs": {"beta": 1.0}})[-1] == ("holds", "undecided")
 
 
 def test_of_several_prompts_it_has_to_hold_for_each():
     assert answers(proposal(), proposal()) == [("holds", "holds")]
-    assert answers(proposal(), proposal(SAME)) == [("cannot be told", "holds")]
+    assert answers(proposal(), proposal(SAME)) == [("undecided", "holds")]
     assert answers(proposal(), proposal(SAME, FAR), proposal(DEAR)) == [("does not hold", "does not hold")]
     cheap, near = claims_of_evaluation(evaluation(proposal(), proposal(SAME, FAR)))
     assert cheap.sentence.endswith("for each of 2 prompts")
@@ -164,10 +160,10 @@ def test_what_to_do_next():
     qrs = of_qrs(0.3, NEAR, 3.0)
     assert next_step(evaluation(proposal(CHEAP, FAR, qrs))).startswith("Use QRS from hint with β = 0.3: ")
     told = next_step(evaluation(proposal(CHEAP, OPEN)))
-    assert told.startswith("Make more attempts, attempts: 40000 instead of")
-    assert "whether rejection sampling from hint is both near" in told
+    assert told.startswith("Make more attempts, for example attempts: 40000 instead of")
+    assert "whether rejection sampling from hint is both close" in told
     assert next_step(evaluation(proposal(CHEAP, FAR))).startswith("Draw from the model itself")
-    # It is near, and dear: nothing to gain.
+    # It is close and expensive: nothing to gain.
     assert next_step(evaluation(proposal(DEAR, NEAR))).startswith("Draw from the model itself")
     none = next_step(evaluation(proposal(CHEAP, NEAR, agrees=False), base=Estimate(0.0, 0.0, 0.004)))
     assert none.startswith("Make more attempts of the model itself")
@@ -175,7 +171,7 @@ def test_what_to_do_next():
 
 def test_the_best_is_the_one_that_saves_most_for_sure():
     both = evaluation(proposal(CHEAP, NEAR))
-    other = proposal(Estimate(0.7, 0.2, 0.9), NEAR)  # saves more as estimated, and less for sure
+    other = proposal(Estimate(0.7, 0.2, 0.9), NEAR)  # a higher estimate, with a lower end of its interval
     prompt = both.prompts[0]
     both = replace(both, prompts=[replace(prompt, proposals={"wide": other, **prompt.proposals})])
     assert "rejection sampling from hint" in next_step(both)
@@ -187,7 +183,7 @@ def test_nothing_passed_at_all():
     (cheap,) = claims_of_evaluation(evaluation(nothing))
     assert (cheap.answer, cheap.figure.value) == ("does not hold", 0)
     (cheap,) = claims_of_evaluation(evaluation(nothing, base=none))
-    assert cheap.answer == "cannot be told"
+    assert cheap.answer == "undecided"
     assert math.isnan(cheap.figure.value)
 
 
@@ -196,7 +192,7 @@ def test_what_was_found_comes_first_and_settings_last(tmp_path):
     found = evaluate(Source(placed()), settings, Regex("a"), tmp_path)
     sections = page_of(found).sections
     assert [section.title for section in sections] == [
-        "What was found", "Prompt", "How figures were made", "Settings"
+        "Results", "Prompt", "How figures are computed", "Settings"
     ]  # fmt: skip
     words, claims, picture = sections[0].blocks
     assert isinstance(words, Text)

@@ -1,4 +1,4 @@
-"""What an evaluation writes: recordings, JSON, plots and the page; and its command.
+"""Files of an evaluation: recordings, JSON, plots and the page; and its command.
 
 Covers ``cli/commands/evaluate_command.py``, ``evaluation/notes.py`` and ``evaluation/summary.py`` too.
 """
@@ -107,12 +107,12 @@ def test_a_sampler_of_its_own(tmp_path):
     assert html_report([page_of(read_evaluation(tmp_path / "evaluation.json"))]) == html
     none = run(tmp_path, sampler={"qrs": {"pilot": 1000}}).prompts[0].proposals["cap"]
     assert none.samplers == usual.samplers
-    assert "the sampler of the settings gave no text of these attempts" in none.notes
+    assert "the sampler of the settings accepted none of these attempts" in none.notes
     assert not any("gave no text" in note for note in (*usual.notes, *found.notes))
 
 
 def test_a_projected_kl_of_a_handful_of_texts_is_not_shown_as_one(tmp_path):
-    """Neither in the table of settings nor as a point of a curve, which would say that it came to 0."""
+    """Neither in the table of settings nor as a point of a curve, which would show it as 0."""
     found = run(tmp_path)
     (prompt,) = found.prompts
     few = [replace(point, texts=9, projected_kl=Estimate(0.0, 0.0, 68.8)) for point in prompt.proposals["cap"].samplers]
@@ -122,7 +122,7 @@ def test_a_projected_kl_of_a_handful_of_texts_is_not_shown_as_one(tmp_path):
         page = page_of(replace(found, prompts=(replace(prompt, proposals=proposals),)))
         html = html_report([page])
         assert ("68.8" in html) is shown
-        assert (">cannot be told</td>" in html) is not shown
+        assert (">unknown</td>" in html) is not shown
 
 
 def test_what_keeps_a_hint_from_texts_is_named_as_the_file_has_it(tmp_path):
@@ -133,7 +133,7 @@ def test_what_keeps_a_hint_from_texts_is_named_as_the_file_has_it(tmp_path):
 
 
 def recording_of(name, folder):
-    """The attempts of a proposal, as they were recorded."""
+    """Return the recorded attempts of a proposal."""
     (path,) = (folder / "attempts").glob(f"{name}-*")
     _, *lines = path.read_text().splitlines()
     return [from_row(row) for line in lines for row in json.loads(line)["attempts"][0]]
@@ -156,7 +156,7 @@ def test_the_page(tmp_path):
     assert "prefers-color-scheme: dark" in html
     plots = [attributes for tag, attributes in page.seen if attributes.get("role") == "img"]
     assert 2 * len(plots) == sum(tag == "svg" for tag, _ in page.seen) == 14
-    of_a_prompt = ["Where in the text", *2 * ["What samplers cost"]]
+    of_a_prompt = ["Position of the match", *2 * ["Cost of samplers"]]
     for attributes, start in zip(plots, ["Cost against distance", *2 * of_a_prompt], strict=True):
         label = attributes["aria-label"] or ""
         assert label.startswith(start)
@@ -184,7 +184,7 @@ def test_the_page(tmp_path):
 
 
 def test_a_proposal_has_one_colour_on_its_page(tmp_path):
-    """The model's texts are those of g; the paper's curves, for those who repeat it, are of the same samplers."""
+    """Texts of the model have the color of g, and the paper's curves those of the same samplers."""
     found = run(tmp_path, replication=True)
     blocks = [block for section in page_of(found).sections for block in section.blocks]
     charts = [block for block in blocks if isinstance(block, Points | Bars | Curves)]
@@ -213,7 +213,7 @@ def test_nothing_satisfies_the_constraint(tmp_path):
     html = (tmp_path / "report.html").read_text()
     Page(html)
     assert "<svg" not in html
-    assert "no more is known" in html
+    assert "nothing else can be estimated" in html
 
 
 def test_without_matplotlib(tmp_path, monkeypatch):
@@ -227,7 +227,7 @@ def test_without_matplotlib(tmp_path, monkeypatch):
 def test_matplotlib_stays_as_it_was(tmp_path):
     import matplotlib as mpl
 
-    def state():  # reading the backend would choose one
+    def state():  # reading the backend would set one
         settings = {name: mpl.rcParams[name] for name in mpl.rcParams if name != "backend"}
         return settings, mpl.get_backend(auto_select=False), "matplotlib.pyplot" in sys.modules
 
@@ -246,7 +246,7 @@ def test_torch_is_not_needed():
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
-    """A file, and a generator in the place of a model."""
+    """A settings file, with a generator that replaces the model."""
     made = []
 
     def load(model, constraint, **options):
@@ -325,11 +325,11 @@ def test_errors_of_the_command(config, tmp_path, monkeypatch):
     assert made == []
 
     for sent, code, word in ((signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")):
-        handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # where the test runner is in the background
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # if the test runner is in the background
 
         def interrupt(*args, sent=sent, **options):
             os.kill(os.getpid(), sent)
-            time.sleep(60)  # another thread may take the signal: Python handles it in this one, a little later
+            time.sleep(60)  # another thread may receive the signal; Python then handles it in this one, slightly later
 
         monkeypatch.setattr(Source, "attempts", interrupt)
         result = command("evaluate", path, "--out", tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Adapters and other models as proposals, through the engine: figures against those of enumerated worlds."""
+"""Adapters and other models as proposals, drawn by the engine: figures compared with those of enumerated worlds."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ ATTEMPTS = 2000
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     undrawn(monkeypatch)
-    for place in ("figures", "tradeoff"):  # how alike texts are is no matter here
+    for place in ("figures", "tradeoff"):  # Self-BLEU does not matter here
         monkeypatch.setattr(f"guardwrap.evaluation.{place}.diversity", lambda texts: {})
 
 
@@ -45,7 +45,7 @@ def evaluated(folder: Path, world: World, proposals: dict[str, Any], attempts: i
 
 
 def misses(figures: Any, world: World, other: World) -> list[str]:
-    """Names of figures whose interval is not around what the two laws say."""
+    """Return names of figures whose interval does not contain the value computed from both distributions."""
     gold, law = world.gold(CONSTRAINT), other.law()
     accepted = sum(law[ids] for ids in gold)
     kl = sum(p * math.log(p * accepted / law[ids]) for ids, p in gold.items())
@@ -60,7 +60,7 @@ def misses(figures: Any, world: World, other: World) -> list[str]:
 
 @pytest.fixture
 def worlds(tmp_path: Path) -> dict[str, World]:
-    """A model, and those of two proposals, which are in folders of the same names."""
+    """A model and two proposals, saved in folders of the same names."""
     world, other = world_of(), world_of()
     adapted = trained(world.model, strength=0.12)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""An evaluation's file."""
+"""The settings file of an evaluation."""
 
 import re
 from pathlib import Path
@@ -61,12 +61,18 @@ proposals:
         (CONFIG + "generation: {seed: 1}\n", "c.yaml:5: generation: seed is no setting of the model's law"),
         (CONFIG.replace("{prompt}", ""), "c.yaml:3: proposals: Prompt('Use an a. ') needs {prompt}"),
         (CONFIG + "generation: {adapter: x}\n", "c.yaml:5: generation: adapter is no setting of the model's law"),
-        (CONFIG + "  lora: {adaptor: x}\n", "c.yaml:3: proposals: 'lora' is neither a template nor {adapter: PATH}"),
-        (CONFIG + "  lora: {}\n", "c.yaml:3: proposals: 'lora' is neither a template nor {adapter: PATH} nor {model:"),
-        (CONFIG + "  two: {adapter: x, model: y}\n", "c.yaml:3: proposals: 'two' is neither a template nor"),
+        (
+            CONFIG + "  lora: {adaptor: x}\n",
+            "c.yaml:3: proposals: 'lora' is not a proposal: give a template, {adapter: PATH}",
+        ),
+        (
+            CONFIG + "  lora: {}\n",
+            "c.yaml:3: proposals: 'lora' is not a proposal: give a template, {adapter: PATH} or {model:",
+        ),
+        (CONFIG + "  two: {adapter: x, model: y}\n", "c.yaml:3: proposals: 'two' is not a proposal: give a template"),
         (CONFIG + "  lora: {adapter: [x]}\n", "c.yaml:5: proposals.lora.adapter: must be a string"),
         (CONFIG + "  lora: [x]\n", "c.yaml:5: proposals.lora: must be"),
-        (CONFIG.replace("cap:", "base:"), "c.yaml:3: proposals: a proposal needs a name, and 'base' is"),
+        (CONFIG.replace("cap:", "base:"), "c.yaml:3: proposals: a proposal needs a name other than 'base'"),
         (CONFIG.replace("words", "wrods"), "c.yaml:1: constraint.wrods: unknown field 'wrods' (did you mean 'words'?)"),
         (CONFIG.replace("kind: keyword, words: a", "kind: not"), "c.yaml:1: constraint: needs a field 'of'"),
         (CONFIG.replace("prompts", "# "), "c.yaml:1: the file: needs a field 'prompts'"),
@@ -90,7 +96,7 @@ def test_proposals_that_are_no_prompts(tmp_path):
     settings, _ = read_evaluation_settings(tmp_path / "c.yaml")
     assert settings.proposals == {
         "cap": "Use an a. {prompt}",
-        "lora": {"adapter": str(tmp_path / "small")},  # beside the file
+        "lora": {"adapter": str(tmp_path / "small")},  # next to the file
         "hub": {"adapter": "some/adapter"},
         "other": {"model": "local"},
     }
@@ -124,7 +130,10 @@ def test_settings(tmp_path):
         ({"attempts": 7.5}, "attempts: must be a whole number, not"),
         ({"model": 7}, "model: must be a string, not int"),
         ({"dtype": "flaot16"}, "dtype: 'flaot16' is not one of float32, bfloat16, float16 (did you mean 'float16'?)"),
-        ({"proposals": {"base": "{prompt}"}}, "proposals: a proposal needs a name, and 'base' is the model itself"),
+        (
+            {"proposals": {"base": "{prompt}"}},
+            "proposals: a proposal needs a name other than 'base', which is the model itself",
+        ),
         ({"sampler": {"qrs": {"bta": 1}}}, "sampler.qrs.bta: unknown field 'bta' (did you mean 'beta'?); known: beta"),
         ({"constraint": {"kind": "keyword", "wrods": "a"}}, "constraint.wrods: unknown field 'wrods' (did you mean"),
         ({"constraint": {"kind": "python", "function": "os:getcwd"}}, "constraint.function: names Python code"),
@@ -173,7 +182,7 @@ def test_a_list_of_constraints_all_of_which_must_hold(tmp_path, read):
     assert constraint == Keyword("a") & Keyword("b") & catalogue("no-urls").constraint
     assert type(settings).model_validate_json(settings.model_dump_json()) == settings, "as results keep it"
     assert constraint.accepts("a b")
-    assert not any(map(constraint.accepts, ("a", "b", "a b http://x.org")))  # neither the first alone nor any of them
+    assert not any(map(constraint.accepts, ("a", "b", "a b http://x.org")))  # all constraints must hold
     _, alone = read(tmp_path / "c.yaml", changes={"constraint": [{"kind": "keyword", "words": "a"}]})
     assert alone == Keyword("a")
     for wrong, says in (

@@ -1,4 +1,4 @@
-"""Figures of proposals and samplers, against those of an enumerated world.
+"""Figures of proposals and samplers, compared with those of an enumerated world.
 
 Covers ``evaluation/reach.py`` and ``evaluation/tradeoff.py`` too.
 """
@@ -37,7 +37,7 @@ def evaluated(break_weight=lambda attempt: attempt, count=6000, **options):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    """Self-BLEU takes most of the time, and has a test of its own."""
+    """Skip Self-BLEU, which takes most of the time and has a separate test."""
     monkeypatch.setattr(tradeoff_module, "diversity", lambda texts: {})
     monkeypatch.setattr("guardwrap.evaluation.figures.diversity", lambda texts: {})
 
@@ -80,11 +80,11 @@ def test_figures_cover_the_truth(found):
 
 
 def test_negative_control_a_term_that_all_weights_miss(found):
-    """As where the end-of-sequence term is dropped: what is held against the model's own attempts sees it."""
+    """The comparison with the model's own attempts shows it, for instance a missing end-of-sequence term."""
     off = evaluated(lambda attempt: replace(attempt, log_weight=attempt.log_weight - 0.8)).proposals["cap"]
     assert not covers(off.figures["log_partition_over_base_rate"], 0)
     assert not covers(off.figures["theorem2_residual"], 0)
-    assert any("Z from the weights is not the model's AR" in note for note in off.notes)
+    assert any("Z from the weights differs from the model's AR" in note for note in off.notes)
 
 
 def laws():
@@ -96,7 +96,7 @@ def laws():
 
 
 def misses(found):
-    """Return the settings whose projected KL is not that of their law."""
+    """Return the settings whose projected KL differs from that of their distribution."""
     return [
         key
         for (key, law), point in zip(laws().items(), found.proposals["cap"].samplers, strict=True)
@@ -132,7 +132,7 @@ def test_negative_control_inverted_weights():
 
 
 def test_negative_control_a_narrow_interval_for_resampled_texts(monkeypatch):
-    """Texts of attempts that are drawn again carry the error of what was recorded, too."""
+    """Texts of attempts that are drawn again also have the error of the recorded attempts."""
 
     base = WORLD.attempts(20_000, 0, base=True)
 
@@ -152,9 +152,9 @@ def test_negative_control_a_narrow_interval_for_resampled_texts(monkeypatch):
 
 
 def test_resampled_texts_are_not_surer_to_be_near(monkeypatch):
-    """What is taken off for the recorded attempts' error is not taken off the upper end: they have more, not less."""
+    """The correction for the recorded attempts' error does not lower the upper end of the interval."""
     base = WORLD.attempts(2000, 0, base=True)
-    early = Regex("^.{0,4}a")  # two bins that count, so that for eleven too much is taken off
+    early = Regex("^.{0,4}a")  # only two bins are used, so the correction for eleven is too large
 
     def ends():
         points: list[Any] = []
@@ -206,7 +206,7 @@ def test_what_cannot_be_known_is_left_out():
     some = WORLD.attempts(50, 3)
     empty = figures_of("p", none, {"none": none, "cap": some}, place=Regex("a"), steps=(1,))
     assert empty.proposals["none"].figures.keys() == {"acceptance_rate"}
-    assert "more is known" in empty.proposals["none"].notes[0]
+    assert "nothing else can be estimated" in empty.proposals["none"].notes[0]
     assert empty.proposals["cap"].reach == []
     assert all(point.projected_kl is None for point in empty.proposals["cap"].samplers)
     assert any("its acceptance rate" in note for note in empty.proposals["cap"].notes)
@@ -217,7 +217,7 @@ def test_what_cannot_be_known_is_left_out():
 @pytest.mark.parametrize("count", [2, 3, 5, 20])
 @pytest.mark.parametrize("weird", ["none", "zero", "far"])
 def test_few_and_weird_attempts(count, weird):
-    """Whatever was recorded, there are figures and plots, or they are left out."""
+    """For any recording, figures and plots are computed or left out."""
     change = {"none": lambda w: w, "zero": lambda w: -math.inf, "far": lambda w: 60 * w}[weird]
     for seed in range(4):
         attempts = WORLD.attempts(count, seed)
@@ -232,7 +232,7 @@ def test_few_and_weird_attempts(count, weird):
 
 
 def test_a_text_without_the_place_has_a_bin_of_its_own():
-    early = Regex("^.{0,4}a")  # a match begins at 0, or there is none
+    early = Regex("^.{0,4}a")  # a match begins at 0 or does not exist
     found = evaluated(place=early, steps=(1,))
     p, q = (float(WORLD.places(law)[:5].sum()) for law in (WORLD.gold, WORLD.rejection()))
     truth = p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))

@@ -1,4 +1,4 @@
-"""Attempts that are kept: used again, gone on with, and never more than what the constraint let through."""
+"""Recorded attempts: used again, continued, and without texts that violate the constraint."""
 
 import json
 import os
@@ -150,7 +150,7 @@ def test_an_interruption_loses_one_chunk_at_most(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, Interrupted(placed()))
     (path,) = (tmp_path / "attempts").glob("cap-*")
-    path.write_bytes(path.read_bytes()[:-10])  # half a line, as where the power fails
+    path.write_bytes(path.read_bytes()[:-10])  # half a line, as after a power failure
     source = Source(placed())
     assert run(tmp_path, source).to_dict() == run(tmp_path / "whole").to_dict()
     assert [(template is None, count) for template, count, _ in source.calls] == [
@@ -178,7 +178,7 @@ def test_a_named_pipe_is_no_recording(tmp_path):
     (path,) = (tmp_path / "attempts").glob("cap-*")
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(UsageError, match="is a named pipe and no recording; remove it"):
+    with pytest.raises(UsageError, match="is a named pipe, not a recording; remove it"):
         run(tmp_path)
 
 
@@ -187,7 +187,7 @@ def test_a_source_that_gives_too_few(tmp_path):
         def attempts(self, *args, **options):
             return [attempts[:-1] for attempts in super().attempts(*args, **options)]
 
-    with pytest.raises(UsageError, match="asked for 100 attempts a prompt"):
+    with pytest.raises(UsageError, match="did not return the requested 100 attempts per prompt"):
         run(tmp_path, Short(placed()))
 
 

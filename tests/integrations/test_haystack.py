@@ -93,7 +93,9 @@ def test_replies_and_their_meta(world: World) -> None:
     assert all(text.startswith("c") for text in found["replies"])
     assert found["meta"][0]["guardwrap"]["accepted"] == 3
     found = GuardedChatGenerator(guarded(world), generation_kwargs=world.settings).run("b", {"num_return_sequences": 2})
-    assert [reply.meta["guardwrap"]["drawn_from"] for reply in found["replies"]] == ["exactly g"] * 2
+    assert [reply.meta["guardwrap"]["drawn_from"] for reply in found["replies"]] == [
+        "exactly your model's own distribution, given the constraint (g)"
+    ] * 2
     with pytest.raises(UsageError, match="did you mean 'temperature'"):
         component.run("b", {"temprature": 1.0})
 

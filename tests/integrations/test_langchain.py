@@ -130,7 +130,9 @@ def test_a_stream_is_one_piece_the_text(world: World, kind: Any) -> None:
 
 def test_reports(world: World) -> None:
     result = model(GuardedLLM, guarded(world), world).generate(["b", "c"])
-    assert [report["drawn_from"] for report in result.llm_output["guardwrap"]] == ["exactly g"] * 2
+    assert [report["drawn_from"] for report in result.llm_output["guardwrap"]] == [
+        "exactly your model's own distribution, given the constraint (g)"
+    ] * 2
     assert result.generations[1][0].generation_info["guardwrap"] == result.llm_output["guardwrap"][1]
     reply = model(GuardedChatModel, guarded(world), world).invoke("b")
     assert reply.response_metadata["guardwrap"]["ended"] == "complete"

@@ -98,7 +98,7 @@ def test_reports_and_options(world: World) -> None:
     asked = llm(guarded(world), world, constraints=Regex("^c"))
     reply = asked.complete("b")
     assert reply.text.startswith("c")
-    assert reply.raw["guardwrap"]["drawn_from"] == "exactly g"
+    assert reply.raw["guardwrap"]["drawn_from"] == "exactly your model's own distribution, given the constraint (g)"
     answer = asked.chat(chat("b"), constraints=Regex("^d"), seed=1)
     assert answer.raw["guardwrap"]["seed"] == 1
     assert str(answer.message.content).startswith("d")

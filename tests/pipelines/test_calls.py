@@ -217,7 +217,7 @@ def test_greedy_that_violates_raises_at_once(world: World) -> None:
     (outcome,) = guarded.run("ab", do_sample=False, max_new_tokens=3)
     assert outcome.report.usage.attempts == 1
     assert outcome.report.acceptance is None
-    assert "not a draw from g" in outcome.report.drawn_from
+    assert "not a draw from your model's own distribution (g)" in outcome.report.drawn_from
 
 
 @pytest.mark.parametrize(
@@ -487,7 +487,7 @@ def test_objects_of_another_type(world: World) -> None:
         (lambda: GuardedGenerator(world.model, ANYTHING, tokenizer=5), "tokenizer=5 is no tokenizer"),
         (lambda: GuardedGenerator(world.pipeline(), ANYTHING, sampler=""), "unknown sampler ''"),
         (lambda: Prompt(5), "the template of a prompt is int"),  # type: ignore[arg-type]
-        (lambda: Adapter(5), "an adapter is given by its folder"),  # type: ignore[arg-type]
+        (lambda: Adapter(5), "an adapter's source is int"),  # type: ignore[arg-type]
     ]
     for wrong, says in wrongs:
         with pytest.raises(UsageError, match=says):

@@ -114,7 +114,7 @@ def test_masks_leave_out_what_is_dead_and_nothing_else() -> None:
     outcome = drawn(world, "rejection", DRAWS)
     assert goodness_of_fit([draw.token_ids for draw in outcome.draws], inside) > FITS
     assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world.gold(RULE)) < FAILS, "which is not g"
-    assert outcome.report.drawn_from == "g' of the model itself, masked, not g"
+    assert outcome.report.drawn_from == "not your model's own distribution: tokens were masked (g')"
     plain = GuardedGenerator(world.pipeline(), RULE, seed=3).run(
         world.prompt, num_return_sequences=200, budget=Budget(max_attempts=None), **world.settings
     )[0]

@@ -153,7 +153,7 @@ def test_speech_is_drawn_when_asked(speech: Pipeline) -> None:
     guarded = GuardedGenerator(speech, judged)
     options: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 9, "num_return_sequences": 5, "seed": 2}
     (outcome,) = guarded.run(AUDIO, **options)
-    assert outcome.report.drawn_from == "exactly g"
+    assert outcome.report.drawn_from == "exactly your model's own distribution, given the constraint (g)"
     assert outcome.report.usage.attempts > 5
     assert len(set(outcome.texts)) > 1
     assert all(judged.accepts(text) for text in outcome.texts)

@@ -73,7 +73,7 @@ def test_a_hint_without_weights_is_planned_for_as_it_is(small: World) -> None:
     assert plan.ways[0].sampler == "rejection"
     (outcome,) = guarded.run(small.prompt, seed=0, sampler="rejection", **settings)
     assert outcome.ok
-    assert outcome.report.drawn_from.endswith("not g")
+    assert outcome.report.drawn_from.startswith("not your model's own distribution")
     for sampler in ("rejection", {"rejection": None}, rejection):
         named = guarded.plan(small.prompt, pilot=100, seed=0, sampler=sampler, **small.settings)
         assert named.ways[0].sampler == "rejection"

@@ -1,4 +1,4 @@
-"""A folder of results of every kind, and what reads a page of HTML."""
+"""A folder with results of every kind, and a strict reader of HTML pages."""
 
 import json
 from html.parser import HTMLParser
@@ -39,7 +39,7 @@ VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
 class Page(HTMLParser):
-    """Reads a page strictly enough to see what is not well formed."""
+    """A parser that rejects pages that are not well formed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        data = data.replace("\xa0", " ")  # in which an interval is kept in one line
+        data = data.replace("\xa0", " ")  # keeps an interval on one line
         self.text.append(data)
         if self.open:
             if self.open[-1] == "mark":

@@ -1,4 +1,4 @@
-"""Charts: one colour a method throughout a page, and labels that lie on nothing else.
+"""Charts: one color per method on a page, and labels that do not overlap.
 
 Covers ``report/diagonal.py``, ``report/figure_export.py`` and ``report/labels.py`` too.
 """
@@ -26,7 +26,7 @@ def curves(*names, **methods):
 
 
 def colours(svg):
-    """Which of our colours are in a drawing."""
+    """Return which of guardwrap's colors a drawing uses."""
     return {colour for colour in COLOURS if colour.lower() in svg.lower()}
 
 
@@ -58,7 +58,7 @@ def test_two_drawings_and_no_id_twice():
 
 
 def boxes(block, width=4.3):
-    """Where texts inside the axes lie, labels of points and numbers of diagonals, and the labels alone."""
+    """Return the boxes of all texts inside the axes, and those of the points' labels alone."""
     with drawing():
         figure = charts._figure(block, (), width)
     renderer = figure.canvas.get_renderer()

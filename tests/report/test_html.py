@@ -1,4 +1,4 @@
-"""``guardwrap report``: pages as data, and the file that shows them, also in a browser.
+"""``guardwrap report``: pages as data, and their HTML, also in a browser.
 
 Covers ``cli/commands/report_command.py``, ``report/blocks.py``, ``report/plain_words.py`` and
 ``report/result_files.py`` too.
@@ -64,7 +64,7 @@ def around(value, half=0.1):
     return Estimate(value, value - half, value + half)
 
 
-# What a page says, and how it is read.
+# Content and reading of pages.
 
 
 def test_a_page_reads_back_as_it_was(tmp_path):
@@ -116,23 +116,23 @@ def spans(*given):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is no JSON: line 1, column 2"),
-        ("", "is no JSON: line 1, column 1"),
-        ("[" * 100_000, "is no JSON of ours: nested too deeply"),
-        ("1" * 5000, "is no JSON of ours: "),
-        ('{"title": NaN}', "is no JSON of ours: NaN is no number"),
-        ('{"title": "a", "title": "b"}', "is no JSON of ours: the field 'title' stands twice"),
+        ("{", "is not JSON: line 1, column 2"),
+        ("", "is not JSON: line 1, column 1"),
+        ("[" * 100_000, "is not a file of guardwrap: nested too deeply"),
+        ("1" * 5000, "is not a file of guardwrap: "),
+        ('{"title": NaN}', "is not a file of guardwrap: NaN is not a JSON number"),
+        ('{"title": "a", "title": "b"}', "is not a file of guardwrap: the field 'title' occurs twice"),
         ("[]", "is not a page: "),
-        ('{"title": "t"}', "is not a page: needs the field 'sections'"),
+        ('{"title": "t"}', "is not a page: the field 'sections' is missing"),
         ('{"title": "t", "sections": [], "style": "x"}', "is not a page: unknown field 'style'"),
         ('{"title": 5, "sections": []}', "is not a page: title: input should be a valid string"),
         (with_block("curve"), f"{AT}: unknown kind 'curve' (did you mean 'curves'?); known: text, note, "),
-        (with_block("text", text="x").replace('"kind": "text", ', ""), f"{AT}: needs the field 'kind'"),
+        (with_block("text", text="x").replace('"kind": "text", ', ""), f"{AT}: the field 'kind' is missing"),
         (with_block("text", text="x", html="y"), f"{AT}: unknown field 'html'"),
-        (with_block("note"), f"{AT}: needs the field 'text'"),
+        (with_block("note"), f"{AT}: the field 'text' is missing"),
         (table([1], [1, 2]), f"{AT}: row 1 has 2 cells for 1 columns"),
-        (table([True]), f"{AT}.rows[0][0]: a cell is text, a number, null or {{value, low, high}}"),
-        (table([{"value": "1", "low": 0, "high": 2}]), f"{AT}.rows[0][0]: a cell is text, a number"),
+        (table([True]), f"{AT}.rows[0][0]: a cell is a text, a number, null, or {{value, low, high}}"),
+        (table([{"value": "1", "low": 0, "high": 2}]), f"{AT}.rows[0][0]: a cell is a text, a number"),
         (bars(), f"{AT}: series 0 has 0 values for 1 bins"),
         (bars(1), f"{AT}.series[0].values[0]: give {{value, low, high}}"),
         (bars({"value": True, "low": 0, "high": 1}), f"{AT}.series[0].values[0]: give {{value, low, high}}"),
@@ -157,7 +157,7 @@ def test_what_is_no_page_is_refused_in_one_line(tmp_path, text, message):
 
 
 def test_a_message_quotes_no_text(tmp_path):
-    """What a file says may be a text that nothing has judged."""
+    """A file may contain a text that no constraint has checked."""
     secret = "Rosebud " * 20
     for text in (
         with_block("texts", title="t", texts=[{"text": secret, "spans": [[0, 999]]}]),
@@ -179,7 +179,7 @@ def test_the_page_in_the_documentation(tmp_path):
     assert "0.3 [0.07,\xa00.65]" in html
 
 
-# What is shown.
+# HTML.
 
 
 def test_nothing_from_a_page_is_obeyed():
@@ -227,12 +227,12 @@ def test_figures_are_told_to_those_who_cannot_see_them():
     curve = Curve("ours", (CurvePoint(100, Estimate(3, 2.5, math.inf)), CurvePoint(50_000, around(1))))
     block = Curves("Learning", "samples", "KL [nats]", (curve,), levels=(Level("a", 4.5),))
     told = "Learning: KL [nats] against samples, with 95 % intervals. ours: 3 [2.5, ∞] at 100, 1 [0.9, 1.1] at 50000; "
-    assert charts.alt_of(block) == told + "a: 4.5 all along."
+    assert charts.alt_of(block) == told + "a: constant at 4.5."
     html, page = html_of(block)
     assert [attributes["aria-label"] for tag, attributes in page.seen if attributes.get("role") == "img"] == [
         charts.alt_of(block)
     ]
-    assert "A bar without a cap goes on beyond the edge." in html
+    assert "A bar without a cap extends beyond the edge." in html
     cells = "".join(page.text)
     for figure in ("3 [2.5, ∞]", "1 [0.9, 1.1]", "50000", "4.5"):
         assert figure in cells
@@ -291,7 +291,7 @@ def test_weird_figures_do_not_break_a_page(block):
     drawn = isinstance(block, Curves | Points | Bars | Cloud) and charts.can_be_drawn(block)
     assert ("<svg" in html) == drawn
     if isinstance(block, Curves | Points | Bars | Cloud) and not drawn:
-        assert "There is nothing to draw." in page.text
+        assert "No data to draw." in page.text
 
 
 NAMES = [
@@ -351,8 +351,8 @@ def test_a_folder_with_everything(tmp_path):
     assert "runs/" not in curves[0]
     assert "runs/dpg: " in curves[1]
     assert "runs/sft (by weights): " in curves[1]
-    assert "the model itself: -log AR: 6.91 all along" in curves[1]
-    # Figures with intervals; what was measured on what; warnings.
+    assert "the model itself: -log AR: constant at 6.91" in curves[1]
+    # Figures with intervals; the draws they were measured on; warnings.
     for word in (
         "0.001 [0.0005, 0.002]", "0.8 [0.7, 0.85]", "1.6 [1.2, ∞]", "1.4 [1, 1.9]", "draws of g",
         "weights of its own draws", "2 [1.5, 2.5]", "50000",
@@ -400,7 +400,7 @@ def test_errors_of_the_command(tmp_path):
             lambda d: d | {"device": "cpu"},
             "not an evaluation of this version: unknown field 'device'",
         ),
-        ("evaluation.json", lambda d: {k: d[k] for k in d if k != "digest"}, "needs the field 'digest'"),
+        ("evaluation.json", lambda d: {k: d[k] for k in d if k != "digest"}, "the field 'digest' is missing"),
         ("evaluation.json", lambda d: d | {"prompts": []}, "it has no prompt"),
         (
             "evaluation.json",
@@ -485,7 +485,7 @@ addEventListener("load", () => {
 
 
 def browse(folder, *arguments):
-    """Start a browser that nobody else uses."""
+    """Start a separate browser."""
     command = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
     command += [f"--user-data-dir={folder / 'profile'}", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
@@ -493,7 +493,7 @@ def browse(folder, *arguments):
 
 
 def measured(path, *arguments, width=PHONE):
-    """Show a page in a frame as wide as a phone, which a window of Chromium cannot be."""
+    """Show a page in a frame of a phone's width, which is below the minimum of Chromium's window."""
     around_it = path.with_name("measure.html")
     around_it.write_text(MEASURE % (width, escape(path.read_text())))
     dumped = browse(path.parent, *arguments, "--dump-dom", around_it.as_uri())
@@ -508,14 +508,14 @@ def luminance(colour):
 
 
 def contrast(one, other):
-    """Return the ratio of WCAG 2."""
+    """Return the contrast ratio of WCAG 2."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
-    """A report of everything, and of what is hostile, too."""
+    """A report with every kind of block, and with hostile names."""
     folder = tmp_path_factory.mktemp("shown")
     results(folder)
     hard = Curves(HOSTILE, "x", "y", (Curve(HOSTILE, (CurvePoint(1, around(1)),)),), caption="word" * 200)
@@ -578,7 +578,7 @@ def test_negative_control_labels_that_overlap(shown, tmp_path):
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_a_table_that_goes_on_beyond_the_edge_shows_it(tmp_path, dark):
     def at_the_edge(*cells):
-        """The grey at the right edge of a tall table, and that of the paper."""
+        """Return the gray at the right edge of a tall table, and that of the background."""
         table = Table(None, ("", *("w" * len(cell) for cell in cells)), (("row", *cells),) * 60)
         (tmp_path / "report.html").write_text(html_of(table)[0])
         path = tmp_path / "shot.png"
@@ -598,7 +598,7 @@ def test_a_table_that_goes_on_beyond_the_edge_shows_it(tmp_path, dark):
 @needs_browser
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_a_screenshot(shown, tmp_path, dark):
-    """What is seen: paper, letters, and the highlighted parts of texts."""
+    """Return the colors of the background, letters and highlighted spans."""
     path = tmp_path / "shot.png"
     size = f"--window-size={PHONE},4000"
     browse(tmp_path, *["--force-dark-mode"] * dark, size, f"--screenshot={path}", shown.as_uri())

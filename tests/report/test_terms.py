@@ -1,4 +1,4 @@
-"""Symbols of a page are explained: in a legend, and where a table is the first to use them."""
+"""Symbols of a page are explained in a legend, and at their first use in a table."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def html_of(*given):
 
 
 def of_class(html, kind):
-    """Attributes of the elements of a name."""
+    """Return the attributes of all elements of a name."""
     return [attributes for tag, attributes in Read(html).seen if tag == kind]
 
 

@@ -210,7 +210,7 @@ def test_beta_is_set_by_a_pilot() -> None:
         tvd = sum(abs(true[text] - gold[text]) for text in gold) / 2
         assert tvd == pytest.approx(target, abs=0.02)
         assert figures["tvd"].low < tvd < figures["tvd"].high  # type: ignore[union-attr]
-        assert law.startswith("approximately g: QRS, β = ")
+        assert law.startswith("approximately your model's own distribution, given the constraint (g): QRS, β = ")
     sampler = qrs(target_acceptance=0.1, pilot=2000)
     _, figures = sampler.report(run(sampler, world.attempts(5), 20_000))
     assert figures["qrs_acceptance"].value == pytest.approx(0.1, abs=0.01)  # type: ignore[union-attr]
@@ -229,7 +229,10 @@ def test_no_text_of_the_pilot_is_returned() -> None:
 def test_figures_of_imh() -> None:
     world = WORLDS["whole"]
     law, figures = imh(40).report(run(imh(40), world.attempts(7), 20_000))
-    assert law == "approximately g: IMH, 40 moves from an accepted draw"
+    assert (
+        law
+        == "approximately your model's own distribution, given the constraint (g): IMH, 40 moves from an accepted draw"
+    )
     assert figures["steps"] == 40
     assert 0 < figures["move_acceptance"].value < 1  # type: ignore[union-attr]
     assert figures["r_hat"].value == pytest.approx(1, abs=0.2)  # type: ignore[union-attr]
@@ -241,7 +244,7 @@ def test_figures_where_the_model_does_not_give_every_text() -> None:
     """Chains that begin at a text of weight zero have no log-weight there."""
     sampler = imh(4)
     law, figures = sampler.report(run(sampler, WORLDS["top-k"].attempts(7), 3_000))
-    assert law.startswith("approximately g")
+    assert law.startswith("approximately")
     assert all(math.isfinite(figures[name].value) for name in ("move_acceptance", "autocorrelation", "r_hat"))  # type: ignore[union-attr]
 
 
@@ -289,7 +292,7 @@ def test_a_report_of_weights_beyond_every_float(weights: list[float], target: di
     for weight in weights:
         state, _ = sampler.step(state, Attempt(Draw("", (1,), ""), True, weight, 0.5))
     law, figures = sampler.report(state)
-    assert law.startswith("approximately g: QRS, ")
+    assert law.startswith("approximately your model's own distribution, given the constraint (g): QRS, ")
     beta: Any = figures.get("beta", 0.0)
     assert math.isfinite(beta)
 

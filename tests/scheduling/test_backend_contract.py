@@ -123,15 +123,15 @@ class FillsUp(TableBackend):
 @pytest.mark.parametrize(
     ("broken", "law"),
     [
-        (Forgets, "an attempt is lost, or ended twice"),
-        (EndsTwice, "an attempt is lost, or ended twice"),
-        (SharesRandomness, "an attempt depends on what is drawn beside it"),
-        (CancelsNothing, "a request has running attempts after they were cancelled"),
-        (CancelsAll, "an attempt that is needed was cancelled"),
-        (LosesOthers, "an attempt was lost as another one was cancelled"),
-        (AsksNoWatch, "a watch was not asked"),
-        (BlamesNobody, "an abort has lost its blame"),
-        (FillsUp, "there is neither room for an attempt nor one that runs"),
+        (Forgets, "an attempt was lost, or ended twice"),
+        (EndsTwice, "an attempt was lost, or ended twice"),
+        (SharesRandomness, "an attempt depends on the other attempts in its batch"),
+        (CancelsNothing, "a request has running attempts after they were canceled"),
+        (CancelsAll, "another request's attempt was canceled"),
+        (LosesOthers, "an attempt was lost when another one was canceled"),
+        (AsksNoWatch, "a watch was not called"),
+        (BlamesNobody, "an aborted attempt has no blame"),
+        (FillsUp, "no attempt is running, and there is no room for one"),
     ],
 )
 def test_negative_controls(broken: type[TableBackend], law: str) -> None:

@@ -339,7 +339,7 @@ def test_texts_of_a_search_are_judged_in_turn() -> None:
     (outcome,) = served([request_of(0, law)])
     assert outcome.texts == ("aab ",)
     assert outcome.report.usage.attempts == 2
-    assert "not a draw from g" in outcome.report.drawn_from
+    assert "not a draw from your model's own distribution (g)" in outcome.report.drawn_from
 
 
 def test_attempts_that_nobody_judges() -> None:

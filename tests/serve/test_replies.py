@@ -10,7 +10,19 @@ from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
 from guardwrap.serve.replies import Reply, event, require_complete
 
-REPORT = Report("exactly g", "rejection", 1, 2, 2, "complete", Usage(5, 30), Budget(), None, {"r": 3}, "0")
+REPORT = Report(
+    "exactly your model's own distribution, given the constraint (g)",
+    "rejection",
+    1,
+    2,
+    2,
+    "complete",
+    Usage(5, 30),
+    Budget(),
+    None,
+    {"r": 3},
+    "0",
+)
 DRAWS = (Draw("p", (1, 2, 0), "one", True), Draw("p", (1, 2, 3), "two\nSTOP", False))
 
 

@@ -28,7 +28,7 @@ def test_a_chat_is_what_the_wrapper_gives_in_process(client, guarded):
     assert reply.usage.prompt_tokens == 2
     assert reply.usage.completion_tokens == sum(len(draw.token_ids) for draw in expected.draws)
     assert reply.guardwrap["usage"]["attempts"] == expected.report.usage.attempts
-    assert reply.guardwrap["drawn_from"] == "exactly g"
+    assert reply.guardwrap["drawn_from"] == "exactly your model's own distribution, given the constraint (g)"
     assert (reply.object, reply.model) == ("chat.completion", "tiny")
 
 

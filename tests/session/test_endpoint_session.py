@@ -83,7 +83,10 @@ def test_samplers_that_weigh_take_texts_of_a_itself(guarded):
 def test_reports_say_what_a_is(server, guarded):
     (outcome,) = guarded.run("a", top_k=2, **LAW)
     report = outcome.report
-    assert (report.drawn_from, report.mode) == ("exactly g", "endpoint")
+    assert (report.drawn_from, report.mode) == (
+        "exactly your model's own distribution, given the constraint (g)",
+        "endpoint",
+    )
     assert report.notes[0].startswith(f"a is the model 'table' at {server.url} under temperature=1, top_p=1, top_k=2,")
     assert not any("need not give the same texts" in note for note in report.notes)
     other = GuardedGenerator(endpoint(server, repeats_seeds=False), RULE)

@@ -1,4 +1,4 @@
-"""A small training in a process of its own that kills itself at a given moment, or forgets something on purpose."""
+"""A small training in a separate process that kills itself at a given moment, or omits a step on purpose."""
 
 import json
 import math
@@ -26,7 +26,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Moment:
-    """In which of the watched functions, in which of its calls, and at which event (of Python's profiler) within it."""
+    """A watched function, the number of its call, and the number of a profiler event within it."""
 
     function: str
     call: int
@@ -34,7 +34,7 @@ class Moment:
 
 
 def run(folder: str, method: str, moment: Moment | None = None, forget: str | None = None) -> None:
-    """Train; on the way write how many events each call had."""
+    """Train, and write the number of events of each call."""
     torch.set_num_threads(1)
     counts: dict[str, list[int]] = {name: [] for name in WATCHED}
     for name in WATCHED:
@@ -42,7 +42,7 @@ def run(folder: str, method: str, moment: Moment | None = None, forget: str | No
     if forget:
         module: Any = trainer
         module.write = _forgetful(module.write, forget)
-    undrawn(pytest.MonkeyPatch())  # for good: the process ends with the training
+    undrawn(pytest.MonkeyPatch())  # never undone: the process ends with the training
     world = llama_world()
     train(guarded_of(world), settings_of(world, **METHODS[method]), folder)
     (Path(folder) / "counts.json").write_text(json.dumps(counts))
@@ -53,7 +53,7 @@ def _watched(function: Callable[..., Any], counts: list[int], name: str, moment:
         here = moment is not None and (name, len(counts)) == (moment.function, moment.call)
         last = moment.event if moment is not None and here else math.inf
         counts.append(0)
-        if moment is not None and not here:  # only a run that is not killed counts all of them
+        if moment is not None and not here:  # only a run that is not killed counts all calls
             return function(*args, **options)
 
         def count(*_: Any) -> None:
@@ -66,7 +66,7 @@ def _watched(function: Callable[..., Any], counts: list[int], name: str, moment:
             return function(*args, **options)
         finally:
             sys.setprofile(None)
-            if here:  # it was done sooner than in other calls, for instance as attempts were kept
+            if here:  # it took fewer events than in other calls, for instance because attempts were recorded
                 os.kill(os.getpid(), signal.SIGKILL)
 
     return wrapped

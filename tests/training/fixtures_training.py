@@ -1,4 +1,4 @@
-"""A training that takes a second: of a Llama with 31 texts, whose doubled letters satisfy the constraint."""
+"""A training of one second: a Llama with 31 texts; those with doubled letters satisfy the constraint."""
 
 import math
 import sys
@@ -15,11 +15,11 @@ from guardwrap.training.trainer import Trainer
 
 DOUBLED = Regex("aa|bb")
 PRELOADED = ["guardwrap.training", "matplotlib.backends.backend_agg", "torch.utils.tensorboard"]
-"""What processes that train import; forked from one that has done so, they need not."""
+"""Modules that training processes import; a fork server imports them once for all."""
 
 
 def undrawn(patch: pytest.MonkeyPatch) -> None:
-    """Leave out the charts of a training, which take as long as the training; ``test_train_command`` draws them."""
+    """Leave out the charts of a training, which take as long as the training; ``test_train_command`` tests them."""
     patch.setattr(sys.modules["guardwrap.training.train"], "png_of", lambda chart: b"")
 
 
@@ -50,7 +50,7 @@ def trainer_of(folder: Path, world: World | None = None, constraint: Any = DOUBL
 
 
 def kl(trainer: Trainer, world: World, prompt: int = 0) -> float:
-    """KL(g‖π) in nats, summed over all texts."""
+    """Return KL(g‖π) in nats, summed over all texts."""
     gold = world.gold(trainer.task.guarded.constraint)
     samples = [Sample(prompt, ids, len(ids)) for ids in gold]
     log_policy = trainer.task.log_probabilities(trainer.policy.model, samples)

@@ -1,4 +1,4 @@
-"""A small training by one or more processes, each of which writes what it drew and what it ended with."""
+"""A small training by one or more processes, each of which writes its draws and its final policy."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.training.fixtures_training import guarded_of, kl, settings_of, undraw
 
 
 def start(rank: int, processes: int, port: int, *options: Any) -> None:
-    """Be one of several processes, as torchrun would start it."""
+    """Set up this process as one of several started by torchrun."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes),
                    "LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port),
                    "OMP_NUM_THREADS": "1"}  # fmt: skip
@@ -59,7 +59,7 @@ def run(folder: str, others: dict[str, Any] | None = None, die_at: int | None = 
         made.append(self)
         begin(self, *options)
 
-    patch = pytest.MonkeyPatch()  # for good: the process ends with the training
+    patch = pytest.MonkeyPatch()  # never undone: the process ends with the training
     undrawn(patch)
     patch.setattr(Task, "draw", counted)
     patch.setattr(trainer, "write", dying)

@@ -1,4 +1,4 @@
-"""Branches of the model's attempts, against a world whose texts are all known."""
+"""Branches of the model's attempts, compared with an enumerated world."""
 
 import collections
 from typing import Any
@@ -15,7 +15,7 @@ from guardwrap.training.task import Task
 
 WORLDS = {"table": lambda: table_world(letters="abc"), "llama": lambda: llama_world(letters="abc", temperature=0.8)}
 PIVOT = 3  # the letter c
-CONSTRAINT = Regex("c.|b$")  # a pivot is neither enough nor needed
+CONSTRAINT = Regex("c.|b$")  # a pivot is neither sufficient nor necessary
 
 
 def task_of(world: World) -> Task:
@@ -23,7 +23,7 @@ def task_of(world: World) -> Task:
 
 
 def drawn(world: World, count: int, seed: int) -> tuple[list[tuple[int, ...]], float, list[tuple[int, ...]]]:
-    """Texts that branches gave, how many attempts they stand for, and those that satisfy the constraint."""
+    """Return the branches' texts, the number of attempts they are worth, and the accepted texts."""
     task = task_of(world)
     (attempts,) = task.draw(count, seed)
     (begun,) = branches(task, [[attempt.draw.token_ids for attempt in attempts]], [PIVOT], 400, seed)
@@ -42,7 +42,7 @@ def test_branches_are_draws_of_g_among_the_texts_with_a_pivot(kind: str) -> None
         assert all(ids.index(PIVOT) == len(ids) - 1 for ids in begun)
         texts += satisfied
         rates.append(len(satisfied) / attempts)
-    # Within one call draws share attempts, so a quarter of them is held against the law.
+    # Draws of one call share attempts, so only a quarter is compared with the distribution.
     rng = np.random.default_rng(0)
     some = [texts[i] for i in rng.choice(len(texts), len(texts) // 4, replace=False)]
     assert goodness_of_fit(some, law) > 1e-3

@@ -1,4 +1,4 @@
-"""Checkpoints that are damaged, that find no place, or that belong to another training.
+"""Checkpoints that are damaged, cannot be written, or belong to another training.
 
 Covers ``training/training_state.py`` too.
 """
@@ -23,7 +23,7 @@ from tests.training.fixtures_training import guarded_of, settings_of, trainer_of
 
 
 class Killed(BaseException):
-    """Ends a training in the way of a kill: nothing is caught, nothing is cleaned up."""
+    """Ends a training like a kill: nothing is caught or cleaned up."""
 
 
 def numbers(trainer):
@@ -40,7 +40,7 @@ def folders(place):
 
 @pytest.fixture(scope="module")
 def killed_once(tmp_path_factory):
-    """The folder of a training that was killed in its second round, when it had four checkpoints."""
+    """Return the folder of a training that was killed in its second round, after four checkpoints."""
     folder = tmp_path_factory.mktemp("killed") / "run"
     count = 0
 
@@ -61,13 +61,13 @@ def killed_once(tmp_path_factory):
 
 @pytest.fixture
 def killed(tmp_path, killed_once):
-    """A copy of that folder."""
+    """Return a copy of that folder."""
     return shutil.copytree(killed_once, tmp_path / "run")
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The policy of a training that nothing interrupted."""
+    """Return the policy of an uninterrupted training."""
     trainer = trainer_of(tmp_path_factory.mktemp("whole"), updates=10)
     trainer.run()
     return numbers(trainer)
@@ -92,8 +92,8 @@ def test_a_damaged_checkpoint_is_left_out_and_the_one_before_is_used(killed, who
     old, new = folders(killed / "checkpoints")
     damage(new)
     trainer = trainer_of(killed, updates=10)
-    assert f"checkpoint {new} cannot be used (it is damaged): going on from the one before it" in caplog.text
-    assert folders(killed / "checkpoints") == [old]  # so that it is not kept as the one before the next
+    assert f"cannot use checkpoint {new} (it is damaged): trying the previous one" in caplog.text
+    assert folders(killed / "checkpoints") == [old]  # it must not count as the previous one later
     trainer.run()
     assert same(numbers(trainer), whole)
 
@@ -102,14 +102,14 @@ def test_without_a_whole_checkpoint_it_begins_anew_and_says_so(killed, whole, ca
     for path in folders(killed / "checkpoints"):
         cut(path)
     trainer = trainer_of(killed, updates=10)
-    assert "can be used: the training begins anew" in caplog.text
+    assert "the training starts from the beginning" in caplog.text
     assert trainer.state.done == 0
     trainer.run()
     assert same(numbers(trainer), whole)
 
 
 LEFT = ".00000001-0123456789abcdef.safetensors.0123456789abcdef.tmp"
-"""What a process that was killed leaves."""
+"""Names of temporary files that a killed process leaves."""
 
 
 def test_what_else_lies_in_the_folder_is_left_alone(killed, whole):
@@ -119,7 +119,7 @@ def test_what_else_lies_in_the_folder_is_left_alone(killed, whole):
         (place / name).write_bytes(content)
     (place / "99999999-folder").mkdir()
     trainer = trainer_of(killed, updates=10)
-    assert trainer.state.fit is not None  # it did go on
+    assert trainer.state.fit is not None  # it resumed
     trainer.run()
     assert same(numbers(trainer), whole)
     assert len([path for path in folders(place) if path.name not in foreign]) == 2
@@ -127,7 +127,7 @@ def test_what_else_lies_in_the_folder_is_left_alone(killed, whole):
 
 
 def found(folder):
-    """The newest checkpoint, which there is."""
+    """Return the newest checkpoint, which must exist."""
     checkpoint = newest(folder)
     assert checkpoint is not None
     return checkpoint
@@ -152,7 +152,7 @@ def test_the_two_newest_are_kept(tmp_path):
 
 
 def full_disk(monkeypatch):
-    """Let every write end half-way, as on a full disk."""
+    """Let every write fail halfway, as on a full disk."""
     real = builtins.open
 
     class Full:
@@ -190,9 +190,9 @@ def test_on_a_full_disk_the_training_goes_on_and_nothing_is_lost(tmp_path, whole
         trainer = trainer_of(tmp_path, updates=10)
         trainer.run()
     assert same(numbers(trainer), whole)
-    assert "no checkpoint written in" in caplog.text
+    assert "cannot write a checkpoint in" in caplog.text
     assert "No space left on device" in caplog.text
-    assert "the learning curve is not written" in caplog.text
+    assert "cannot write the learning curve" in caplog.text
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
@@ -224,17 +224,17 @@ def test_attempts_are_kept_until_a_checkpoint_has_them(killed, whole, monkeypatc
 )
 def test_the_folder_of_another_training_is_refused_by_name(killed, what, others, constraint):
     options = {} if constraint is None else {"constraint": constraint}
-    with pytest.raises(UsageError, match=f"holds another training, with another {what}; give another folder"):
+    with pytest.raises(UsageError, match=f"contains another training, which differs in {what}; give another folder"):
         trainer_of(killed, **{"updates": 10, **others}, **options)
 
 
 def test_a_training_of_another_model_is_refused(killed):
-    with pytest.raises(UsageError, match="with another model"):
+    with pytest.raises(UsageError, match="differs in model"):
         trainer_of(killed, llama_world(seed=1), updates=10)
 
 
 def killed_before_its_first_checkpoint(folder, monkeypatch):
-    """Leave a training's attempts, and nothing else."""
+    """Remove everything but a training's attempts."""
 
     def absorb(*_):
         raise Killed
@@ -248,7 +248,9 @@ def killed_before_its_first_checkpoint(folder, monkeypatch):
 
 
 def drawn_by(folder, **others):
-    trainer = trainer_of(folder, updates=1, warm_samples=100, samples=100, **others)  # the other's first round
+    trainer = trainer_of(
+        folder, updates=1, warm_samples=100, samples=100, **others
+    )  # the first round of the other training
     trainer.run()
     return trainer.state.buffer.samples
 
@@ -289,7 +291,7 @@ def test_budgets_may_be_raised(tmp_path):
     assert again.state.samples == first.state.samples
     again.run()
     assert again.state.done == len(again.state.plan) == 4
-    assert 390 < again.state.samples <= 400  # the first round had not drawn its part from the model itself
+    assert 390 < again.state.samples <= 400  # the first round had not drawn from the model itself yet
 
 
 def test_more_samples_are_divided_among_more_rounds(tmp_path):
@@ -301,7 +303,7 @@ def test_more_samples_are_divided_among_more_rounds(tmp_path):
     more.run()
     assert (more.state.samples, more.state.done) == (1000, 7)
     assert [row.samples for row in more.state.curve[:4]] == [row.samples for row in first.state.curve]
-    less = trainer_of(tmp_path, samples=500)  # they are spent already
+    less = trainer_of(tmp_path, samples=500)  # already spent
     less.run()
     assert less.state.samples == 1000
     assert same(numbers(less), numbers(more))
@@ -319,7 +321,7 @@ def test_more_samples_in_the_midst_of_a_round(killed, tmp_path):
     trainer = trainer_of(killed, updates=10, samples=800)
     trainer.run()
     assert trainer.state.samples == 800
-    # Killed again: the second run is told the same, and comes to the same.
+    # Killed again: the second resumed run has the same settings and result.
     again = trainer_of(tmp_path / "copy", updates=10, samples=800)
     again.run()
     assert same(numbers(again), numbers(trainer))
@@ -328,7 +330,7 @@ def test_more_samples_in_the_midst_of_a_round(killed, tmp_path):
 def test_a_training_that_is_over_is_only_measured_again(tmp_path):
     world = llama_world()
     first = train(guarded_of(world), settings_of(world), tmp_path)
-    (tmp_path / "curve.jsonl").unlink()  # as if it was killed before it wrote that
+    (tmp_path / "curve.jsonl").unlink()  # as if killed before it was written
     again = train(guarded_of(world), settings_of(world), tmp_path)
     assert again.figures == first.figures
     assert again.samples == first.samples
@@ -340,5 +342,5 @@ def test_the_checkpoint_module_reads_what_it_wrote_in_part(tmp_path, monkeypatch
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "I/O error")))
     assert not write(tmp_path, {"a": torch.tensor(2)}, {"number": 2})
-    assert "no checkpoint written" in caplog.text
+    assert "cannot write a checkpoint" in caplog.text
     assert found(tmp_path)[1] == {"number": 1}

@@ -1,4 +1,4 @@
-"""Killed at any moment, the next run goes on from the last step, with the same result."""
+"""After a kill at any moment the next run resumes from the last step, with the same result."""
 
 import json
 import multiprocessing
@@ -33,13 +33,13 @@ def result(folder: Path) -> tuple[bytes, list[dict[str, Any]]]:
 
 
 def written(folder: Path) -> int:
-    """Number of the last checkpoint."""
+    """Return the number of the last checkpoint."""
     return max((int(path.name[:8]) for path in (folder / "checkpoints").glob("*-*")), default=0)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Trainings that nothing interrupted, by method, made when they are first asked for."""
+    """Return uninterrupted trainings by method, each made at its first use."""
     made: dict[str, Path] = {}
 
     def of(method: str) -> Path:
@@ -53,7 +53,7 @@ def whole(tmp_path_factory):
 
 @pytest.mark.parametrize(("method", "kills", "updates"), [("replay", 10, 16), ("dpg", 4, 5)])
 def test_killed_at_random_moments_it_gives_the_same_adapter(tmp_path, whole, method, kills, updates):
-    calls = {"draw_round": 1, "update": updates, "write": 2}  # killed in one of so many first ones of a run
+    calls = {"draw_round": 1, "update": updates, "write": 2}  # killed in one of this many first calls of a run
     counts = json.loads((whole(method) / "counts.json").read_text())
     chance = np.random.default_rng(5)
     reached = []
@@ -65,7 +65,7 @@ def test_killed_at_random_moments_it_gives_the_same_adapter(tmp_path, whole, met
         reached.append(written(tmp_path))
     assert trained(tmp_path, method) == 0
     assert result(tmp_path) == result(whole(method))
-    # The moments lie all over the training, not just in its beginning.
+    # The moments are spread over the whole training.
     last = written(whole(method))
     assert written(tmp_path) == last
     assert min(reached) < last / 5

@@ -1,4 +1,4 @@
-"""Training on worlds whose g is enumerated: gradients, and how near to the family's best the methods come.
+"""Training on worlds whose g is enumerated: gradients, and the methods' distance to the best possible policy.
 
 Covers ``training/learn.py``, ``training/round_attempts.py`` and ``training/task.py`` too.
 """
@@ -31,7 +31,7 @@ def settings(world: World, **changes: Any) -> Settings:
 
 
 def moved(world: World) -> tuple[Task, Policy]:
-    """A policy that is not where it began: its adapter does something."""
+    """Return a policy whose adapter has an effect."""
     task = Task(GuardedGenerator(world.pipeline(), CONSTRAINT), [world.prompt], world.settings)
     policy = Policy(task.model, 2, seed=3)
     generator = torch.Generator().manual_seed(4)
@@ -42,7 +42,7 @@ def moved(world: World) -> tuple[Task, Policy]:
 
 
 def kl(policy: Policy, world: World) -> torch.Tensor:
-    """KL(g‖π) by enumeration, with gradients, through the model alone."""
+    """Return KL(g‖π) by enumeration, with gradients, from the model alone."""
     gold = world.gold(CONSTRAINT)
     (prompt,) = world.tokenizer(world.prompt, return_tensors="pt")["input_ids"]
     total = torch.zeros((), dtype=torch.float64)
@@ -81,7 +81,7 @@ def test_the_expected_step_of_dpg_is_the_gradient_of_kl(tmp_path: Path, temperat
     trainer.policy.load_state_dict(policy.state_dict())
     trainer._optimizer = torch.optim.SGD(trainer.policy.parameters.values(), lr=0.0)
     trainer.state.counted, trainer.state.partition = 1000, [1000 * z]
-    # Every text as often as expected: attempts × π(y) times, so its weight P/(π Z attempts) becomes P/Z.
+    # Every text occurs as often as expected, attempts × π(y) times, so its weight P/(π Z attempts) becomes P/Z.
     ratios = [
         math.log(law[sample.token_ids]) - log + math.log(500) + log
         for sample, log in zip(samples, log_policy, strict=True)
@@ -149,7 +149,7 @@ def test_equal_samples_are_computed_once_and_count_as_often_as_they_are_there(mo
         p for p, count in zip(task.log_probabilities(policy.model, samples), often, strict=True) for _ in range(count)
     ]
     assert len(computed) == 3 * len(samples) < 3 * len(again)
-    # Negative control: each once is another sum.
+    # Negative control: with each text once, the sum differs.
     update(policy, still, task, samples, [1.0] * len(samples))
     assert apart(gradient(policy), expected) > 0.01
 
@@ -177,14 +177,14 @@ def test_negative_control_the_end_left_out(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture(scope="module")
 def best() -> float:
-    """The lowest KL(g‖π) of the family: adapters of rank 2 on the world's model."""
+    """Return the lowest KL(g‖π) over all adapters of rank 2 on the world's model."""
     world = llama_world()
     task = Task(GuardedGenerator(world.pipeline(), CONSTRAINT), [world.prompt], world.settings)
     policy = Policy(task.model, 2, seed=0)
     gold = world.gold(CONSTRAINT)
     texts = task.texts([Sample(0, ids, len(ids)) for ids in gold])
     shares, entropy = list(gold.values()), -sum(p * math.log(p) for p in gold.values())
-    steps = 300  # 600 come to 0.03 % less
+    steps = 300  # 600 steps lower it by 0.03 %
     optimizer = torch.optim.Adam(policy.parameters.values(), lr=2e-2)
     for step in range(steps):
         optimizer.zero_grad()

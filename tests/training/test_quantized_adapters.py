@@ -1,4 +1,4 @@
-"""An adapter on weights of 8 and 4 bits."""
+"""Adapters on 8-bit and 4-bit weights."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def test_an_adapter_is_trained_on_8_bits(tmp_path, plain, method):
 
 
 def gradients(world, folder):
-    """Of one update, all of it, in one vector."""
+    """Return the whole gradient of one update as a vector."""
     trainer = trainer_of(folder, world, rank=2)
     chance = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -53,7 +53,7 @@ def test_4_bits_are_trained_where_gradients_are_right_and_else_refused(tmp_path,
     world = in_bits(plain, FOUR, tmp_path)
     fast = any(getattr(module, "support_avx512bf16_for_cpu", False) for module in world.model.modules())
     if fast:
-        with pytest.raises(UsageError, match="4-bit weights pass no gradients on with this CPU's fast kernel"):
+        with pytest.raises(UsageError, match="the fast CPU kernel for 4-bit weights does not propagate gradients"):
             trainer_of(tmp_path / "run", world)
         return
     exact = gradients(plain, tmp_path / "plain")
@@ -73,5 +73,5 @@ def test_negative_control_4_bits_on_a_fast_cpu(tmp_path, plain, monkeypatch):
 
 
 def test_quantised_weights_themselves_are_not_trained(tmp_path, plain):
-    with pytest.raises(UsageError, match="quantised weights cannot be trained; train an adapter"):
+    with pytest.raises(UsageError, match="quantized weights cannot be trained; train an adapter"):
         trainer_of(tmp_path / "run", in_bits(plain, EIGHT, tmp_path), full=True)

@@ -1,4 +1,4 @@
-"""What cannot be trained is refused by name, before anything is drawn.
+"""Invalid trainings raise errors with a reason before anything is drawn.
 
 Covers ``training/training_settings.py`` too.
 """
@@ -27,7 +27,7 @@ def small():
 @pytest.mark.parametrize(
     ("generation", "message"),
     [
-        ({}, "top_k, here 50, keeps the proposal from texts that the model gives"),  # the pipeline's own default
+        ({}, "top_k, here 50, keeps the proposal from texts that the model gives"),  # the pipeline's default
         ({"top_k": 3}, "pass top_k=0 as generation settings"),
         ({"top_k": 0, "top_p": 0.9}, "pass top_p=None as generation settings"),
         ({"top_k": 0, "min_p": 0.1}, "pass min_p=None"),
@@ -47,12 +47,12 @@ def test_settings_under_which_nothing_can_be_weighed(tmp_path, small, generation
     ("fields", "message"),
     [
         ({"hints": ["say aa"]}, "needs {prompt}"),
-        ({"hints": ["b{prompt}", "b{prompt}"], "warm_samples": 100}, "is there twice"),
+        ({"hints": ["b{prompt}", "b{prompt}"], "warm_samples": 100}, "occurs twice"),
         ({"method": "ppo"}, "'replay', 'dpg' or 'sft'"),
         ({"hints": ["b{prompt}"], "warm_samples": 500}, "more than the whole budget"),
-        ({"hints": ["b{prompt}"], "warm_samples": 0}, "less than one for each prompt and hint"),
+        ({"hints": ["b{prompt}"], "warm_samples": 0}, "less than one per prompt and hint"),
         ({"prompts": []}, "at least 1 item"),
-        ({"prompts": ["a", "b", "a"], "samples": 2}, "samples=2 is less than one for each of 3 prompts"),
+        ({"prompts": ["a", "b", "a"], "samples": 2}, "samples=2 is less than one per prompt"),
         ({"generation": {"batch_size": 3}}, "batch_size is no setting of the model's law"),
         ({"samples": 0}, "greater than or equal to 1"),
         ({"learning_rate": 0.0}, "greater than 0"),
@@ -78,19 +78,19 @@ def test_an_encoder_decoder(tmp_path, small):
 def test_a_model_that_has_an_adapter(tmp_path, small):
     adapted = attach(small.model, LoraConfig(r=2, target_modules="all-linear"))
     guarded = GuardedGenerator(adapted, "catalogue:no-profanity", tokenizer=small.tokenizer)
-    with pytest.raises(UsageError, match="the model has an adapter of its own"):
+    with pytest.raises(UsageError, match="the model already has an adapter"):
         Trainer(guarded, settings_of(small), tmp_path)
 
 
 def test_a_wrapper_that_draws_from_something_else(tmp_path, small):
     guarded = guarded_of(small, proposal=Prompt("b{prompt}"))
-    with pytest.raises(UsageError, match="the wrapper draws from a proposal"):
+    with pytest.raises(UsageError, match="pass a wrapper without a proposal"):
         Trainer(guarded, settings_of(small), tmp_path)
 
 
 def test_quantised_weights_trained_in_full(tmp_path, small, monkeypatch):
     monkeypatch.setattr("guardwrap.training.policy.is_quantised", lambda model: True)
-    with pytest.raises(UsageError, match="quantised weights cannot be trained; train an adapter"):
+    with pytest.raises(UsageError, match="quantized weights cannot be trained; train an adapter"):
         trainer_of(tmp_path, small, full=True)
 
 
@@ -101,8 +101,8 @@ def test_without_a_satisfying_sample_it_says_so(tmp_path, small, method, caplog)
     trained = train(impossible, settings_of(small, method=method, gold_attempts=100), tmp_path)
     assert all("there is nothing to learn from" in row.warnings[0] for row in trained.curve)
     assert "none of these attempts satisfies the constraint (acceptance rate below 0.0" in caplog.text
-    assert "warning: nothing was learned: the adapter does nothing" in trained.notes
-    assert any(note.startswith("KL is not known") for note in trained.notes)
+    assert "warning: nothing was learned: the adapter has no effect" in trained.notes
+    assert any(note.startswith("KL is unknown") for note in trained.notes)
     assert trained.figures["acceptance_after"].value == 0
     again = train(impossible, settings_of(small, method=method, gold_attempts=100), tmp_path)  # from its checkpoint
     assert again.notes == trained.notes
@@ -111,7 +111,7 @@ def test_without_a_satisfying_sample_it_says_so(tmp_path, small, method, caplog)
 
 @pytest.mark.parametrize("samples", [6, 12, 18, 24])
 def test_a_handful_of_samples(tmp_path, small, samples):
-    """With none, one or two satisfying samples there is nothing to hold out, or nothing but that."""
+    """With at most two accepted samples there is nothing to hold out, or nothing to learn from."""
     trained = train(guarded_of(small), settings_of(small, samples=samples, rounds=2, updates=5), tmp_path)
     assert trained.samples <= samples
     assert all(figure.value == figure.value for figure in trained.figures.values())

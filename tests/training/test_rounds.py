@@ -1,4 +1,4 @@
-"""Rounds: what they draw together, and what is left when a training goes on."""
+"""The plan of rounds: their total, and the remaining ones of a resumed training."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ def total(planned):
 @given(settings())
 def test_all_samples_are_drawn_and_none_more(told):
     planned = rounds(told)
-    # What is left cannot be given to all prompts alike: once among hints, once among the rest.
+    # The remainders, of hints and of the rest, cannot be divided equally among prompts.
     assert told.samples - 2 * len(told.prompts) < total(planned) * len(told.prompts) <= told.samples
     assert all(count > 0 for part in planned for _, count in part.draws)
     laws = {law for part in planned for law, _ in part.draws}
@@ -53,5 +53,5 @@ def test_another_number_of_samples_keeps_what_has_begun(told, begun, samples):
     prompts = len(told.prompts)
     assert total(planned) * prompts <= max(samples, total(kept) * prompts)
     assert planned == kept or total(planned) * prompts > samples - 2 * prompts
-    if told.method != "sft":  # the warm start is not made again
+    if told.method != "sft":  # the warm start is not repeated
         assert all(law not in told.hints for part in planned[len(kept) :] for law, _ in part.draws)

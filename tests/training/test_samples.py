@@ -1,4 +1,4 @@
-"""What samples of several laws are worth: against a world small enough to sum over."""
+"""Weights of samples from several distributions, compared with exact sums over a small world."""
 
 import numpy as np
 import pytest

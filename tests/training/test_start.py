@@ -1,4 +1,4 @@
-"""A training that begins as an adapter: of a weaker constraint, whose texts meet the stricter one more often.
+"""Trainings that start from an adapter for a weaker constraint, which satisfies the stricter one more often.
 
 Covers ``training/mixture.py`` too.
 """
@@ -22,7 +22,7 @@ WEAK, STRICT = Regex("aa"), Regex("aaa")
 
 @pytest.fixture(scope="module")
 def weak(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A trained adapter of the weaker constraint."""
+    """Return a trained adapter for the weaker constraint."""
     world, folder = llama_world(), tmp_path_factory.mktemp("weak")
     return str(train(guarded_of(world, WEAK), settings_of(world, samples=2000, updates=60), folder).folder)
 
@@ -72,7 +72,7 @@ def test_a_folder_that_began_otherwise_is_refused(tmp_path: Path, weak: str) -> 
     assert trainer_of(tmp_path, constraint=STRICT, start=weak, samples=200).state.samples == 100
     train(guarded_of(llama_world(), WEAK), settings_of(llama_world(), seed=1), tmp_path / "other")
     for other in (str(tmp_path / "other" / "adapter"), None):
-        with pytest.raises(UsageError, match=r"with another (seed, )?start;"):
+        with pytest.raises(UsageError, match=r"differs in (seed, )?start;"):
             trainer_of(tmp_path, constraint=STRICT, start=other, samples=200)
 
 
@@ -89,7 +89,7 @@ def test_an_adapter_of_another_model_is_refused(tmp_path: Path, weak: str) -> No
 
 
 def test_a_full_model_cannot_begin_as_an_adapter(weak: str) -> None:
-    with pytest.raises(ValueError, match="leave out start or full"):
+    with pytest.raises(ValueError, match="remove start or full"):
         settings_of(llama_world(), start=weak, full=True)
 
 

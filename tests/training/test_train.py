@@ -1,4 +1,4 @@
-"""What a training leaves: an adapter with a true card whatever ended it, the model as it was, warnings that warn.
+"""Results of a training: an adapter with a correct card however it ended, an unchanged model, and warnings.
 
 Covers ``training/gold.py``, ``training/learning_curve.py`` and ``training/policy.py`` too.
 """
@@ -36,7 +36,7 @@ def small():
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The folder of a training that nothing interrupted."""
+    """Return the folder of an uninterrupted training."""
     folder, world = tmp_path_factory.mktemp("whole"), llama_world()
     train(guarded_of(world), settings_of(world), folder)
     return folder
@@ -47,7 +47,7 @@ def card_in(folder):
 
 
 def usable(world, folder):
-    """Whether the adapter of a training loads and gives texts that satisfy the constraint."""
+    """Return whether the adapter of a training loads and gives texts that satisfy the constraint."""
     guarded = guarded_of(world, adapter=folder / "adapter", budget=Budget(max_attempts=None), seed=1)
     outcome = guarded.run(world.prompt, num_return_sequences=10, **world.settings)[0]
     return outcome.ok and all(DOUBLED.accepts(text) for text in outcome.texts)
@@ -76,7 +76,7 @@ def test_a_budget_ends_it_and_what_is_trained_is_saved(tmp_path, small, monkeypa
     card = card_in(tmp_path)
     assert card.samples == trained.samples < 400
     if "tokens" in budget:
-        # The chunk that was begun within the budget runs to its end.
+        # A chunk that begins within the budget is finished.
         assert 200 <= trained.tokens < 200 + 20 * small.max_new_tokens
     if "seconds" in budget:
         assert (trained.samples, trained.curve) == (0, ())
@@ -86,7 +86,7 @@ def test_a_budget_ends_it_and_what_is_trained_is_saved(tmp_path, small, monkeypa
 
 def test_seconds_end_learning_too(tmp_path, small, monkeypatch):
     trainer = trainer_of(tmp_path, small, seconds=1000.0)
-    looks = iter([False] * 3 + [True] * 100)  # time is over at a look in the midst of learning
+    looks = iter([False] * 3 + [True] * 100)  # the time limit is reached during learning
     monkeypatch.setattr(trainer, "_late", lambda: next(looks))
     trainer.run()
     (row,) = trainer.state.curve
@@ -97,7 +97,7 @@ def test_seconds_end_learning_too(tmp_path, small, monkeypatch):
 def test_what_is_drawn_to_measure_is_apart_from_the_budget(tmp_path, small):
     trainer = trainer_of(tmp_path, small, gold_attempts=500, samples=100, tokens=1000, seconds=500.0)
     trainer.find_gold()
-    trainer._began -= 1000  # as if that had taken so long
+    trainer._began -= 1000  # as if that had taken 1000 seconds
     trainer.run()
     assert trainer.state.samples == 100
     assert trainer.state.seconds < 500
@@ -179,7 +179,7 @@ def test_an_interrupted_rerun_keeps_the_figures_of_the_same_weights(tmp_path, sm
 def test_negative_control_figures_of_other_weights_are_not_kept(tmp_path, small, whole, monkeypatch):
     folder = shutil.copytree(whole, tmp_path / "again")
     monkeypatch.setattr(sys.modules["guardwrap.training.train"], "_measured", stopped)
-    with pytest.raises(KeyboardInterrupt):  # when it has learned more
+    with pytest.raises(KeyboardInterrupt):  # after more updates
         train(guarded_of(small), settings_of(small, samples=600), folder)
     card = card_in(folder)
     assert card.files[WEIGHTS] != card_in(whole).files[WEIGHTS]
@@ -258,7 +258,7 @@ def test_gradients_that_the_caller_has_turned_off(tmp_path, small):
 
 
 def two_prompts():
-    """A world whose two prompts have a Z each."""
+    """Return a world whose two prompts have different Z."""
     return llama_world(seed=3), ["a", "ba"]
 
 
@@ -276,7 +276,7 @@ def test_each_prompt_has_a_z_of_its_own(tmp_path):
     stand_for = drawn.pop("branches")
     assert 3000 - branches > sum(map(sum, drawn.values())) > 0.9 * 3000
     assert sum(stand_for) > branches
-    # Unbiased: five standard errors of a mean of so many weights.
+    # Unbiased: within five standard errors of the mean of the weights.
     weights, which = np.exp(buffer.log_weights()), np.array([sample.prompt for sample in buffer.samples])
     for prompt, (estimate, exact) in enumerate(zip(buffer.partition(), z, strict=True)):
         error = math.sqrt((weights[which == prompt] ** 2).sum()) / 1500
@@ -291,7 +291,7 @@ def test_each_prompt_has_a_z_of_its_own(tmp_path):
 def test_more_prompts_than_samples_of_a_step(tmp_path, small):
     trainer = trainer_of(tmp_path, small, prompts=["a", "b", "ab"], method="dpg", samples=10, samples_per_step=2)
     trainer.run()
-    assert trainer.state.samples == 9  # three for each: no prompt gets more than another
+    assert trainer.state.samples == 9  # three for each prompt
     assert [row.samples for row in trainer.state.curve] == [3, 6, 9]
 
 
@@ -317,7 +317,7 @@ def test_gold_kl_is_of_the_policy(tmp_path, small):
 
 
 def weighed(trainer, samples=400, seed=0):
-    """A row of fresh draws of the policy as it stands."""
+    """Return the row for new draws of the current policy."""
     drawn = round_attempts.draw_round(
         trainer.task, trainer.policy.source(), samples, seed=(seed, "test"), digest="test", folder=trainer.folder / "t"
     )
@@ -329,7 +329,7 @@ def weighed(trainer, samples=400, seed=0):
 
 
 def taught(trainer, world, keep):
-    """Teach the policy a part of g."""
+    """Train the policy on a part of g."""
     gold = {ids: p for ids, p in world.gold(DOUBLED).items() if keep(ids)}
     samples = [Sample(0, ids, len(ids)) for ids in gold]
     optimizer = adam(trainer.policy, 0.05)
@@ -338,7 +338,7 @@ def taught(trainer, world, keep):
 
 
 def rare(ids):
-    """Whether a text is of the ninth of g that begins with "ba"."""
+    """Return whether a text is in the ninth of g that begins with "ba"."""
     return ids[:2] == (2, 1)
 
 
@@ -347,14 +347,14 @@ def test_a_policy_that_has_lost_part_of_g_is_warned_of(tmp_path, small):
     taught(trainer, small, rare)
     assert kl(trainer, small) > 20
     row = weighed(trainer)
-    assert row.acceptance.value == 1  # which looks well, and so do these
+    assert row.acceptance.value == 1  # these figures look good although part of g is missing
     assert row.effective.value > 399
     assert row.kl.value < 5
     trainer.gold = Gold.draw(trainer.task, 2000, tmp_path / "gold")
     (warning,) = warnings_of(row, trainer.gold.acceptance(1))
     assert "is far below the model's acceptance rate" in warning
-    assert "has lost part of g" in warning
-    row.mixture = trainer.gold.acceptance(1).value  # as replay and dpg know it without draws of g
+    assert "these draws miss part of g" in warning
+    row.mixture = trainer.gold.acceptance(1).value  # the estimate of replay and dpg without draws of g
     (warning,) = warnings_of(row, None)
     assert "is far below Ẑ of all draws so far" in warning
 
@@ -369,7 +369,7 @@ def test_a_healthy_policy_is_not_warned_of(tmp_path, small):
 
 
 def test_chance_alone_gives_no_warning():
-    # The model itself, of which 4 of 2 000 attempts satisfy the constraint on average: a step may see 0 or 1.
+    # Of 2 000 attempts of the model itself 4 satisfy the constraint on average, so a step may have 0 or 1.
     chance = np.random.default_rng(0)
     for accepted in chance.binomial(2000, 0.002, size=200):
         row = Row(0, "policy", 2000, 0, 0.0, Estimate(0.002, 0.0, 0.01), int(accepted), mixture=0.002)
@@ -379,13 +379,13 @@ def test_chance_alone_gives_no_warning():
 
 def test_a_tiny_effective_sample_size_is_warned_of():
     row = Row(0, "hint", 1000, 0, 0.0, Estimate(0.9, 0.88, 0.92), 900, mixture=0.001)
-    summarise(row, [[-9.0] * 899 + [0.5]], 1000)  # one draw carries g
+    summarise(row, [[-9.0] * 899 + [0.5]], 1000)  # one draw has almost all weight
     (warning,) = warnings_of(row, None)
-    assert "of 900 satisfying draws only 1.1 count as draws of g" in warning
+    assert "900 accepted draws are worth only 1.1 draws of g" in warning
 
 
 def test_what_sft_has_lost_is_warned_of_in_the_end(tmp_path, small, monkeypatch, caplog):
-    # Its rounds weigh nothing; the final draws are weighed.
+    # Its rounds compute no weights; only the final draws have them.
     def learn(self, number, *_):
         self.state.fit.step = 1
         taught(self, small, rare)
@@ -394,8 +394,8 @@ def test_what_sft_has_lost_is_warned_of_in_the_end(tmp_path, small, monkeypatch,
     settings = settings_of(small, method="sft", full=True, rounds=1, gold_attempts=1000)
     trained = train(guarded_of(small), settings, tmp_path)
     assert not any(row.warnings for row in trained.curve)
-    assert any(note.startswith("warning: Ẑ") and "has lost part of g" in note for note in trained.notes)
-    assert "has lost part of g" in caplog.text
+    assert any(note.startswith("warning: Ẑ") and "these draws miss part of g" in note for note in trained.notes)
+    assert "these draws miss part of g" in caplog.text
 
 
 def test_a_row_reads_back_with_bounds_that_there_are_not():

@@ -1,4 +1,4 @@
-"""Rounds of a training on a small world: what is kept, and what they give."""
+"""Rounds of a training on a small world: their state and results."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -67,14 +67,14 @@ def test_few_texts_are_not_learned_by_heart(tmp_path: Path, monkeypatch: pytest.
     shares = trainer.state.buffer.shares(held_out=False)
     assert trainer.state.buffer.shares(held_out=True).any()
     assert OFTEN / (shares**2).sum() <= sum(sizes) < OFTEN / (shares**2).sum() + 64
-    assert len(sizes) < 50  # so that it was this limit that held
+    assert len(sizes) < 50  # shows that this limit applied
 
 
 def learned_from_and_measured_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many samples of each round only measure, and were learned from in the round before."""
+    """Return for each round how many held-out samples were used for learning in the round before."""
     sides: dict[int, bool] = {}
     mixed: list[int] = []
-    kept: list[object] = []  # so that no two samples have one id
+    kept: list[object] = []  # keeps samples alive, so that ids stay unique
     learn = Trainer._learn
 
     def watched(self: Trainer, number: int, replays: bool) -> None:
@@ -116,7 +116,7 @@ def test_branches_of_one_attempt_are_held_out_together(tmp_path: Path, monkeypat
         return begun
 
     monkeypatch.setattr("guardwrap.training.mixture.branches", recorded)
-    # Some of the attempts branch, and hardly more than two of them say "b" at all.
+    # Some of the attempts branch, although only about two contain "b".
     for module in ("trainer", "mixture"):
         monkeypatch.setattr(f"guardwrap.training.{module}.reserved", lambda attempts: attempts * 3 // 4)
     trainer = trainer_of(tmp_path, samples=400, warm_samples=400, updates=2, look=2)  # one round, of the model itself
@@ -162,7 +162,7 @@ def test_less_of_what_was_learned_is_kept_where_that_is_nearer_to_g(tmp_path: Pa
 
 @pytest.mark.parametrize("full", [False, True])
 def test_the_way_to_the_policy_begins_at_the_model_and_ends_at_the_policy(tmp_path: Path, full: bool) -> None:
-    world = llama_world(dtype=torch.float32)  # as the policy's numbers are
+    world = llama_world(dtype=torch.float32)  # the dtype of the policy's parameters
     trainer = trainer_of(tmp_path, world, full=full, samples=200, rounds=1)
     trainer.run()
     numbers, samples = trainer.policy.state_dict(), trainer.state.buffer.samples

@@ -1,4 +1,4 @@
-"""What a training comes to: claims whose answers follow from intervals, and from what they were measured on.
+"""Conclusions of a training: verdicts that depend on intervals and on the draws they were measured on.
 
 Covers ``training/training_report.py`` too.
 """
@@ -20,7 +20,7 @@ from guardwrap.training.training_settings import TrainingSettings
 BEFORE = Estimate(0.1, 0.09, 0.11)  # -log of it is 2.3 [2.21, 2.41]
 CHEAP, SAME, DEAR = Estimate(0.6, 0.55, 0.65), Estimate(0.12, 0.08, 0.17), Estimate(0.01, 0.005, 0.015)
 NEAR, OPEN, FAR = Estimate(1.0, 0.8, 1.2), Estimate(2.2, 1.9, 2.6), Estimate(4.0, 3.5, 4.5)
-LOW = Estimate(0.5, 0.4, 0.6)  # what weights say
+LOW = Estimate(0.5, 0.4, 0.6)  # the estimate from weights
 
 
 def settings(prompts=1, gold=1000):
@@ -36,20 +36,18 @@ def answers(found, told=None):
     return [claim.answer for claim in claims_of_training("dpg", found, told or settings())]
 
 
-@pytest.mark.parametrize(
-    ("after", "answer"), [(CHEAP, "holds"), (SAME, "cannot be told"), (DEAR, "does not hold")], ids=str
-)
+@pytest.mark.parametrize(("after", "answer"), [(CHEAP, "holds"), (SAME, "undecided"), (DEAR, "does not hold")], ids=str)
 def test_attempts_fall(after, answer):
     assert answers(figures(after)) == [answer, "holds"]
 
 
-@pytest.mark.parametrize(("kl", "answer"), [(NEAR, "holds"), (OPEN, "cannot be told"), (FAR, "does not hold")], ids=str)
+@pytest.mark.parametrize(("kl", "answer"), [(NEAR, "holds"), (OPEN, "undecided"), (FAR, "does not hold")], ids=str)
 def test_nearer_to_g(kl, answer):
     assert answers(figures(kl=kl)) == ["holds", answer]
 
 
 def test_negative_control_values_alone_would_say_more(monkeypatch):
-    assert answers(figures(SAME, OPEN)) == ["cannot be told", "cannot be told"]
+    assert answers(figures(SAME, OPEN)) == ["undecided", "undecided"]
     by_value = lambda figure, limit: "holds" if figure.value > limit else "does not hold"  # noqa: E731
     monkeypatch.setattr("guardwrap.training.training_claims.above", by_value)
     assert answers(figures(SAME, OPEN)) == ["holds", "holds"]
@@ -59,7 +57,7 @@ def test_the_sentences_have_their_figures():
     cheap, near = claims_of_training("dpg", figures(), settings())
     assert (cheap.sentence, near.sentence) == (
         "dpg costs 6 times fewer attempts than the model",
-        "dpg is nearer to g than the model",
+        "dpg is closer to g than the model",
     )
     assert cheap.figure.value == pytest.approx(6)
     assert near.figure.value == pytest.approx(-math.log(0.1) - 1.0)
@@ -68,12 +66,12 @@ def test_the_sentences_have_their_figures():
 
 
 def test_what_weights_alone_say_does_not_hold():
-    """Draws that miss part of g make all of it look nearer and cheaper; what looks worse even so is worse."""
+    """Draws that miss part of g make a proposal look better, so a negative verdict stands."""
     by_weights = figures(kl=LOW)
     assert not on_draws_of_g(by_weights)
     assert answers(figures(kl=LOW, weighted_kl_gold_proposal=NEAR)) == ["holds", "holds"]
-    assert answers(by_weights) == ["holds", "cannot be told"]  # draws of g, but too few of them for KL
-    assert answers(by_weights, settings(gold=0)) == ["cannot be told", "cannot be told"]
+    assert answers(by_weights) == ["holds", "undecided"]  # draws of g, but too few of them for KL
+    assert answers(by_weights, settings(gold=0)) == ["undecided", "undecided"]
     cost, near = claims_of_training("dpg", by_weights, settings(gold=0))
     assert "gold_attempts" in cost.rule
     assert "gold_attempts" in near.rule
@@ -84,11 +82,11 @@ def test_what_weights_alone_say_does_not_hold():
 def test_of_several_prompts_a_lower_bound_refutes_nothing():
     several = settings(prompts=3)
     assert answers(figures(), several) == ["holds", "holds"]
-    assert answers(figures(DEAR, FAR), several) == ["does not hold", "cannot be told"]
+    assert answers(figures(DEAR, FAR), several) == ["does not hold", "undecided"]
     cost, near = claims_of_training("dpg", figures(), several)
     assert cost.sentence.endswith(", over 3 prompts together")
     assert near.sentence.endswith(", as a mean over 3 prompts")
-    # Two prompts of acceptance rates 0.5 and 0.001: the model is farther from g than the mean rate says.
+    # Two prompts with acceptance rates 0.5 and 0.001: the model is further from g than the mean rate suggests.
     assert (math.log(2) + math.log(1000)) / 2 > -math.log((0.5 + 0.001) / 2)
 
 
@@ -100,11 +98,11 @@ def test_what_is_not_known_cannot_be_told(name):
     assert (cost.answer == "holds") == (name == "kl_gold_proposal")
     assert (near.answer == "holds") == (name == "acceptance_after")
     none = figures(acceptance_before=Estimate(0.0, 0.0, 0.01))
-    assert answers(none) == ["holds", "cannot be told"]
+    assert answers(none) == ["holds", "undecided"]
 
 
 def test_a_model_that_is_no_nearer_is_hardly_ever_said_to_be():
-    """a' = a in law, but for noise whose mean is 0 under g: intervals let "holds" through in at most 2.5 %."""
+    """a' equals a up to noise with mean 0 under g, so at most 2.5 % of the verdicts are "holds"."""
     rng = np.random.default_rng(0)
     told, by_value = [], 0
     for _ in range(1000):

@@ -1,4 +1,4 @@
-"""Two processes draw what one draws, share the work, and come to the same policy.
+"""Two processes share the work of one, with the same draws and the same policy.
 
 Covers ``training/shards.py`` too.
 """
@@ -23,7 +23,7 @@ FORKED.set_forkserver_preload(PRELOADED)
 
 
 def trained(folder: Path, processes: int, *options: Any) -> list[int | None]:
-    """Exit codes of a training's processes."""
+    """Return the exit codes of a training's processes."""
     with socket.socket() as found:
         found.bind(("localhost", 0))
         port = found.getsockname()[1]
@@ -51,7 +51,7 @@ def values(card: Card) -> dict[str, float]:
     [
         {},
         {"method": "dpg", "hints": ["b{prompt}"], "warm_samples": 100, "gold_attempts": 90, "seconds": 1000.0},
-        # Of an update's only sample, and of a drawing's only chunk, one process gets nothing.
+        # If there is only one sample or one chunk, one process has no work.
         {"batch_size": 1, "samples": 60, "updates": 4, "look": 2, "tokens": 10_000},
     ],
     ids=["replay", "dpg", "little to do"],
@@ -65,7 +65,7 @@ def test_they_draw_what_one_draws_and_come_to_the_same(tmp_path, others):
     assert sum(counts) == sum(one["drawn"])
     assert min(counts) >= 0.25 * sum(counts)
     assert two[0]["policy"] == two[1]["policy"]
-    # Sums of the same numbers, in another order.
+    # The same numbers are summed in another order.
     assert two[0]["kl"] == pytest.approx(one["kl"], abs=1e-4)
     cards = [Card.read(tmp_path / folder / "adapter" / CARD) for folder in ("one", "two")]
     assert cards[0].samples == cards[1].samples
@@ -74,7 +74,7 @@ def test_they_draw_what_one_draws_and_come_to_the_same(tmp_path, others):
 
 def test_after_a_crash_they_go_on_together(tmp_path):
     assert trained(tmp_path / "whole", 2) == [0, 0]
-    # The other process finds that it has lost its companion.
+    # The other process notices that the first one ended.
     codes = trained(tmp_path / "crashed", 2, {}, 6)
     assert codes[0] == 1
     assert codes[1] != 0
@@ -90,7 +90,7 @@ def test_negative_control_gradients_that_are_not_added_up(tmp_path):
 
 
 def test_torchrun_starts_them(tmp_path):
-    """By what ``torchrun --standalone --nproc-per-node 2`` calls, which has processes that import torch once."""
+    """Use the function behind ``torchrun --standalone --nproc-per-node 2``, with processes that import torch once."""
     config = LaunchConfig(1, 1, 2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", run_id="two",
                           start_method="forkserver", monitor_interval=0.1)  # fmt: skip
     elastic_launch(config, run)(str(tmp_path), {"rounds": 1, "samples": 100})

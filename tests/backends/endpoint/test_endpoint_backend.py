@@ -79,7 +79,7 @@ def test_texts_follow_g_through_faults(server):
     with counting() as (launched, ended):
         p, report = fit(server, 1500)
     assert p > 1e-3
-    assert report.drawn_from == "exactly g"
+    assert report.drawn_from == "exactly your model's own distribution, given the constraint (g)"
     assert server.count["broken"] > 200
     assert server.count["failed"] > 150  # about 215, with a standard deviation of 14
     # Nothing is lost and nothing doubled: each attempt has ended once, and no break is a rejection.
@@ -133,7 +133,10 @@ def test_another_prompt_is_a_proposal(server):
     guarded = GuardedGenerator(endpoint(server), RULE, proposal=proposal, seed=1)
     for prompt in ("a", [{"role": "user", "content": "a"}]):
         (outcome,) = guarded.run([prompt], **LAW)
-        assert outcome.report.drawn_from == "g' of the prompt '{prompt}b', not g"
+        assert (
+            outcome.report.drawn_from
+            == "not your model's own distribution: attempts came from the prompt '{prompt}b' (g')"
+        )
         assert outcome.prompt == prompt
     sent = {asked["prompt"] if "prompt" in asked else asked["messages"][-1]["content"] for asked in server.seen}
     assert sent == {"ab"}

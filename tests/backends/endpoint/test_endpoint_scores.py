@@ -78,7 +78,9 @@ def test_weights_are_those_of_the_world(server, prompt, other, its):
 
 def test_reports_say_how_it_was_weighed(server):
     _, report = fit(server, 5, adapter="small")
-    assert report.drawn_from == "g' of the server's adapter 'small', not g"
+    assert (
+        report.drawn_from == "not your model's own distribution: attempts came from the server's adapter 'small' (g')"
+    )
     assert not any("weights" in note for note in report.notes)
     assert not any("return_token_ids" in asked or "prompt_logprobs" in asked for asked in server.seen)
     assert {asked["model"] for asked in server.seen} == {"small"}

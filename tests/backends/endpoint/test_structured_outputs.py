@@ -107,7 +107,8 @@ def test_it_is_sent_and_the_whole_constraint_judges(server):
     guarded = GuardedGenerator(endpoint(server), rule, proposal=Masked(Prompt("{prompt}!")), seed=1)
     (outcome,) = guarded.run("a", num_return_sequences=20, **LAW)
     assert set(outcome.texts) == {"ab"}
-    words = "g' of the prompt '{prompt}!', masked by the server for Regex(pattern='ab*', match='fullmatch'), not g"
+    mask = "masked by the server for Regex(pattern='ab*', match='fullmatch')"
+    words = f"not your model's own distribution: attempts came from the prompt '{{prompt}}!', {mask} (g')"
     assert outcome.report.drawn_from == words
     assert all(asked["structured_outputs"] == {"regex": "ab*"} for asked in server.seen)
     assert {asked["prompt"] for asked in server.seen} == {"a!"}

@@ -63,7 +63,7 @@ def test_texts_follow_the_law_in_process(at, world):
     rule = ~Regex("o")
     guarded = GuardedGenerator(at, rule, budget=Budget(max_attempts=None), seed=1)
     (outcome,) = guarded.run("Tea is", num_return_sequences=5000, temperature=1.0, top_k=8, max_new_tokens=2)
-    assert outcome.report.drawn_from == "exactly g"
+    assert outcome.report.drawn_from == "exactly your model's own distribution, given the constraint (g)"
     assert outcome.report.acceptance
     assert 0.05 < outcome.report.acceptance.value < 0.95
     draws = [(draw.text, draw.finished) for draw in outcome.draws]
@@ -133,7 +133,9 @@ def test_masks_of_the_server_are_a_proposal(at):
     law: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 60}
     guarded = GuardedGenerator(at, rule, budget=Budget(max_attempts=200), seed=5)
     (masked,) = guarded.run([CHAT], num_return_sequences=16, proposal=Masked(), **law)
-    assert masked.report.drawn_from.startswith("g' of the model itself, masked by the server for JSONSchema")
+    assert masked.report.drawn_from.startswith(
+        "not your model's own distribution: tokens were masked by the server for JSONSchema"
+    )
     assert len(masked.texts) == 16
     assert masked.report.acceptance
     assert masked.report.acceptance.value > 0.25
@@ -161,6 +163,9 @@ def test_each_kind_of_mask(at, rule):
 def test_an_adapter_by_its_name(at):
     guarded = GuardedGenerator(at, ~Regex("o"), adapter=ADAPTER, seed=7)
     (outcome,) = guarded.run("Tea is", temperature=1.0, max_new_tokens=4)
-    assert outcome.report.drawn_from == f"g' of the server's adapter {ADAPTER!r}, not g"
+    assert (
+        outcome.report.drawn_from
+        == f"not your model's own distribution: attempts came from the server's adapter {ADAPTER!r} (g')"
+    )
     with pytest.raises(EndpointError, match=rf"has no model 'smal' \(did you mean {ADAPTER!r}\?\)"):
         guarded.run("Tea is", adapter="smal")

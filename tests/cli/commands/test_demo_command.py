@@ -27,10 +27,11 @@ def test_demo(model, monkeypatch):
     monkeypatch.setattr("guardwrap.cli.commands.demo_command.SCENES", scenes)
     result = run("demo", "--model", model, "--seed", 3)
     assert result.exit_code == 0, result.output
-    assert result.stdout.count("exactly g (sampler rejection, seed 3)") == 3
+    exact = "exactly your model's own distribution, given the constraint (g); sampler rejection, seed 3"
+    assert result.stdout.count(exact) == 3
     _, *parts = re.split(r"^\d\. (?=[A-Z])", result.stdout, flags=re.MULTILINE)
     *parts, planned, told = parts
-    for part, words in ((planned, "recommended: "), (told, "not from your model's own law")):
+    for part, words in ((planned, "recommended: "), (told, "not follow your model's own distribution")):
         assert words in part
         (code,) = re.findall(r"^from guardwrap import .*\n.*\nprint\(.*\)$", part, re.MULTILINE)
         again: list[Any] = []

@@ -62,8 +62,13 @@ def test_a_sampler_and_a_proposal(model, has_a, tmp_path):
         assert all("a" in text for text in record["texts"])
         reports[sampler] = record["report"]
         assert (record["report"]["sampler"], record["report"]["proposal"]) == (sampler, "the prompt 'ca{prompt}'")
-    assert reports["rejection"]["drawn_from"] == "g' of the prompt 'ca{prompt}', not g"
-    assert reports["qrs"]["drawn_from"].startswith("approximately g: QRS, β = ")
+    assert (
+        reports["rejection"]["drawn_from"]
+        == "not your model's own distribution: attempts came from the prompt 'ca{prompt}' (g')"
+    )
+    assert reports["qrs"]["drawn_from"].startswith(
+        "approximately your model's own distribution, given the constraint (g): QRS, β = "
+    )
     assert reports["imh"]["evidence"]["steps"] == 10
     (plain,) = records(generate(model, *options).stdout)
     assert (plain["report"]["sampler"], plain["report"]["proposal"]) == ("rejection", None)
@@ -453,7 +458,9 @@ def test_an_adapter(model, has_a, tmp_path):
         result = generate(model, *options, "--adapter", folder, "--overwrite")
         assert result.exit_code == 0, result.output
         whole = (tmp_path / "out.jsonl").read_text()
-        assert [record["report"]["drawn_from"].count(f"g' of the {name}") for record in records(whole)] == [1, 1]
+        assert [
+            record["report"]["drawn_from"].count(f"attempts came from the {name}") for record in records(whole)
+        ] == [1, 1]
         part = whole.splitlines(keepends=True)[0]
         (tmp_path / "out.jsonl").write_text(part)
         assert_one_line(generate(model, *options, "--resume"), "another --proposal or --adapter, or with none")

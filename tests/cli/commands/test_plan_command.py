@@ -188,7 +188,7 @@ def test_a_sampler_that_the_run_would_not_take_is_said_to_be_named(model, has_a)
         ("sampler='qrs' and Budget(max_attempts=80), enough", "--sampler qrs and --max-attempts 80, enough"),
         ("few attempts gave a text, pilot=256 would tell more", "few attempts gave a text, --pilot 256 would tell"),
         ("top_k keeps the proposal from texts; pass top_k=0, or sampler='rejection'", "--top-k 0, or --sampler rej"),
-        ("let the model say more: top_k=0, a larger max_new_tokens", "--top-k 0, a larger --max-new-tokens"),
+        ("allow the model more texts: top_k=0, a larger max_new_tokens", "--top-k 0, a larger --max-new-tokens"),
         ("hint at it (proposal=Prompt(...)), train", "hint at it (--proposal '... {prompt}'), train"),
         ("draw from the model itself with sampler='rejection'", "the model itself with --no-proposal --sampler rej"),
         (

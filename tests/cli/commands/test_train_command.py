@@ -209,16 +209,16 @@ def test_nothing_learned_is_exit_code_3(config, tmp_path, start):
         result = run("train.yaml", "-o", "out", "--seconds", 1e-9)
         assert result.exit_code == 3, result.output
         assert result.stderr.splitlines()[-1].startswith("guardwrap: nothing was learned; raise samples")
-        assert "nothing was learned: the adapter " + ("is the one that it began as" if start else "does nothing") in (
-            result.stdout
-        )
+        effect = "equals the one it started from" if start else "has no effect"
+        assert f"nothing was learned: the adapter {effect}" in result.stdout
         assert result.stdout.splitlines()[-1] == str(Path("out/adapter"))
     assert Card.read(tmp_path / "out" / "adapter" / "card.yaml").figures.acceptance_after is not None
 
 
 def test_the_folder_of_another_training(config):
     assert run("train.yaml", "-o", "out", "--samples", 100).exit_code == 0
-    assert_one_line(run("train.yaml", "-o", "out", "--seed", 1), "'out' holds another training, with another seed")
+    again = run("train.yaml", "-o", "out", "--seed", 1)
+    assert_one_line(again, "'out' contains another training, which differs in seed")
 
 
 def test_trackers_that_are_not_installed(config, monkeypatch):
