@@ -1,4 +1,4 @@
-"""``guardwrap plan``: what a run will cost, before it is paid for."""
+"""``guardwrap plan``: estimate what a run will cost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from guardwrap.prompt_files.prompts import Item, prompt_source_of
 __all__ = ["plan"]
 
 _SHOWN = 8
-"""Prompts that a pilot is drawn for, at most: the first of each rule and budget, and then the first of all."""
+"""Maximum number of prompts in the pilot: first one of each constraint and budget, then the first ones of the input."""
 
 _KIND = tuple(name for name in OPTIONS if name != "seed")
 
@@ -54,56 +54,59 @@ def plan(
     prompts: Prompts = None,
     constraints: Constraints = ...,  # type: ignore[assignment]  # required
     file: Annotated[
-        str | None, typer.Option("--file", "-f", metavar="PATH", help="Prompts, one a line; - is stdin.")
+        str | None, typer.Option("--file", "-f", metavar="PATH", help="A file with one prompt per line; - is stdin.")
     ] = None,
     jsonl: Annotated[
         str | None,
         typer.Option(
             metavar="PATH",
-            help="Prompts as JSON Lines, as generate takes them; each line's own constraint and budget are heeded.",
+            help="A JSON Lines file as for generate. The constraints and budgets of its lines apply.",
         ),
     ] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Make each plain prompt a user message.")] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Send each plain prompt as a user message.")] = False,
     model: Model = "local",
     endpoint: Server = None,
     sampler: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Plan for this one: rejection or qrs; if left out the one that brings the texts near g.",
+            help="Plan for this sampler: rejection or qrs; default: the one whose texts are close to g.",
         ),
     ] = None,
     proposal: Proposal = None,
     adapter: Adapter = None,
     masked: Masked = False,
     no_proposal: NoProposal = False,
-    pilot: Annotated[
-        int, typer.Option(min=2, help=f"Attempts of the pilot for a prompt; of many, {_SHOWN} are tried.")
-    ] = 64,
-    count: Annotated[int, typer.Option("-n", "--num-return-sequences", min=1, help="Texts a prompt.")] = 1,
-    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest text.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="If left out the model's own, or 0.7.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest tokens of this mass.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Sample from this many likeliest tokens.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the pilot.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Attempts side by side, at most; if left out 32.")] = None,
+    pilot: Annotated[int, typer.Option(min=2, help=f"Pilot attempts per prompt, for at most {_SHOWN} prompts.")] = 64,
+    count: Annotated[int, typer.Option("-n", "--num-return-sequences", min=1, help="Texts per prompt.")] = 1,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Maximum tokens per text; default: the model's, or 256.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="Default: the model's own, or 0.7.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Sample from the most likely tokens with this total probability.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample from this many of the most likely tokens.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed of the pilot.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Maximum attempts in one batch; default: 32.")] = None,
     max_attempts: Annotated[
-        int | None, typer.Option(help="Budget that is planned for; if left out the constraint file's, or 1000.")
+        int | None,
+        typer.Option(help="Budget to plan for, in attempts; default: the limit in the constraint file, or 1000."),
     ] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="The same in tokens over all attempts.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Budget to plan for, in tokens of all attempts.")] = None,
     max_computed_tokens: Annotated[
-        int | None, typer.Option(help="The same in tokens that the model is run for.")
+        int | None, typer.Option(help="Budget to plan for, in tokens that the model computes.")
     ] = None,
-    max_seconds: Annotated[float | None, typer.Option(help="The same in seconds.")] = None,
+    max_seconds: Annotated[float | None, typer.Option(help="Budget to plan for, in seconds.")] = None,
     allow_code: AllowCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Say what generating will cost: a small pilot, and what follows from it.
+    """Estimate the cost of a run from a small pilot.
 
-    For each prompt the acceptance rate, the attempts, tokens and seconds expected, how probably the budget suffices,
-    and which part of the constraint rejects most; then the sampler and the budget that it would choose, and what
-    drawing from the model itself, and masked (generate --masked), would cost.
+    For each prompt, it shows the acceptance rate, the expected attempts, tokens and seconds, the probability that the
+    budget suffices, and the part of the constraint that rejects most. It then recommends a sampler and a budget, and
+    shows the cost of drawing from the model itself, and of masking (generate --masked).
     """
     given = read_constraints(constraints, allow_code=allow_code)
     limits = {
@@ -166,12 +169,12 @@ def plan(
 
 
 def _kind(item: Item) -> str:
-    """Return what prompts have alike that take as many attempts: their own rule, sampler and budget."""
+    """Return a key for prompts that cost alike: their own constraint, sampler and budget."""
     return json.dumps({name: item.fields.get(name) for name in _KIND}, sort_keys=True)
 
 
 def _tried(items: Iterable[Item]) -> tuple[list[Item], Counter[str]]:
-    """Return the prompts that are tried, in their order, and how many of each kind are not."""
+    """Return the prompts to try, in input order, and how many of each kind are left out."""
     firsts: dict[str, tuple[int, Item]] = {}
     early: list[tuple[int, Item]] = []
     kinds: Counter[str] = Counter()
@@ -189,17 +192,17 @@ def _tried(items: Iterable[Item]) -> tuple[list[Item], Counter[str]]:
 
 
 def _of_others(tried: Sequence[Item], others: Counter[str], attempts: Sequence[float]) -> str:
-    """Say what the prompts that were not tried will take, by those of their kind."""
+    """Estimate the attempts for the prompts that were not tried, from those of the same kind."""
     seen: dict[str, list[float]] = {}
     for item, count in zip(tried, attempts, strict=True):
         seen.setdefault(_kind(item), []).append(count)
-    said = f"{counted(others.total(), 'other prompt')} {'was' if others.total() == 1 else 'were'} not tried"
+    message = f"{counted(others.total(), 'other prompt')} {'was' if others.total() == 1 else 'were'} not tried"
     if unlike := sum(count for kind, count in others.items() if kind not in seen):
-        said += f", {unlike} of them with a rule, sampler or budget that none of these has"
+        message += f", {unlike} of them with a constraint, sampler or budget that no tried prompt has"
     means = {kind: sum(counts) / len(counts) for kind, counts in seen.items()}
     alike = sum(attempts) + sum(means[kind] * count for kind, count in others.items() if kind in means)
     if math.isfinite(alike):
-        who = "all" if not unlike else "the rest of them and these"
-        like = "they are like these" if len(seen) == 1 else "prompts of one rule and budget are alike"
-        said += f"; if {like}, {who} take {alike:,.0f} attempts"
-    return said
+        which = "all prompts" if not unlike else f"all prompts except those {unlike}"
+        condition = "they are like these" if len(seen) == 1 else "prompts with the same constraint and budget are alike"
+        message += f"; if {condition}, {which} take {alike:,.0f} attempts"
+    return message

@@ -1,4 +1,4 @@
-"""``guardwrap generate --ray``: rows of a file through workers of Ray, into a folder."""
+"""``guardwrap generate --ray``: generate for the rows of a file on Ray workers, and write a folder of results."""
 
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ def on_ray(
     retry_failed: bool,
     quiet: bool,
 ) -> None:
-    """Draw for all rows of a file that have no record yet.
+    """Generate texts for all rows of a file that have no record yet.
 
     Parameters
     ----------
     source
-        Where the rows are: JSON Lines, or a Parquet file.
+        The rows: a JSON Lines file or a Parquet file.
     output
-        The folder for their records.
+        The folder for the records.
     recipe
-        What workers make their wrappers of; the seed comes from here.
+        The arguments from which workers build their wrappers; the seed is added here.
     made_with
-        What a run that goes on must share with the one that began, by what it is called.
+        Settings that a resumed run must share with the first one, by name.
     address, workers, gpus
-        Of Ray, and how many workers with how many GPUs each.
+        Address of Ray, number of workers, and GPUs per worker.
     seed
-        Of the run; None for that of the folder, or a new one.
+        Seed of the run; None for the seed of the folder, or a new one.
     resume, overwrite, retry_failed, quiet
-        As of the command.
+        The options of the command with these names.
 
     Raises
     ------
     UsageError
-        If something is missing or does not go together.
+        If an option is missing, or options contradict each other.
     """
     if output is None:
         raise UsageError("--ray needs --output, a folder for the results")
@@ -119,13 +119,13 @@ def _items_of(source: PromptSource) -> Callable[[], Iterator[Item]]:
 
 
 def _far(folder: Folder, *, again: bool, kept: int = 0) -> Far:
-    """Return how far it is; rows that have not all their texts are not done where they are done again."""
+    """Return the progress. In a retry, rows that did not get all their texts do not count as done."""
     done, short = len(folder.done), _short(folder)
     return Far(done - short, kept) if again else Far(done, kept, short)
 
 
 def _short(folder: Folder) -> int:
-    return sum(not done.ok for done in list(folder.done.values()))  # another thread may add some
+    return sum(not done.ok for done in list(folder.done.values()))  # a copy, because another thread may add rows
 
 
 def _state(folder: Folder, order: Mapping[int, int]) -> str:

@@ -1,4 +1,4 @@
-"""JSON lines of prompts that ask for something on their own."""
+"""Options of single prompts in JSON Lines: constraints, samplers, budgets and seeds."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_each_line_has_its_own(model, has_a, tmp_path):
     found = records(result.stdout)
     guarded = GuardedGenerator(model, Regex("a", name="has an a"), proposal=None)
     for line, record in zip(LINES, found, strict=True):
-        assert {name: record[name] for name in line} == line  # what came in goes out
+        assert {name: record[name] for name in line} == line  # the fields of the input are copied
         assert all("a" in text for text in record["texts"])
     for number in (1, 2, 3):
         assert all("b" in text for text in found[number]["texts"])
@@ -46,13 +46,13 @@ def test_each_line_has_its_own(model, has_a, tmp_path):
     assert [report["seed"] for report in reports] == [1, 1, 1, 7, 1, 7]
     assert [report["budget"]["max_attempts"] for report in reports] == [1000, 1000, 4321, 1000, 1000, 1000]
     assert reports[1]["constraint"] == (guarded.constraint & Regex("b")).digest == reports[3]["constraint"]
-    # The first line, which asks for nothing, has the texts of a run without the others' wishes.
+    # The first line, which has no options, gets the texts of a run without the options of the others.
     plain = generate(model, "ab", "-c", has_a, "--seed", 1, "--masked", "-n", 2, "--top-k", 0)
     assert records(plain.stdout)[0]["texts"] == found[0]["texts"]
-    # A seed of its own gives what the line alone gets.
+    # A line with a seed gets the same texts as it would alone.
     alone = generate(model, "--jsonl", written(LINES[3:4], "q.jsonl"), "-c", has_a, "--masked", "-n", 2, "--top-k", 0)
     assert records(alone.stdout)[0]["texts"] == found[3]["texts"]
-    # Negative control: without its constraint a line's texts need not have a b.
+    # Negative control: without its constraint, the texts of a line may have no b.
     without = [{"prompt": "ab"}] * 8
     assert not all(
         "b" in r["texts"][0] for r in records(generate(model, "--jsonl", written(without), "-c", has_a).stdout)
@@ -129,7 +129,7 @@ def test_a_run_of_such_lines_is_resumed(model, has_a, tmp_path):
 def test_what_is_wrong_with_a_line_is_found_before_the_work_begins(has_a, tmp_path, more, says):
     (tmp_path / "code.yaml").write_text("guardwrap: 1\nconstraint: {kind: python, function: 'os:system'}\n")
     written([{"prompt": "ab"}, {"prompt": "ab", **more}])
-    for options in ((), ("--allow-code",)):  # which is for the files of -c
+    for options in ((), ("--allow-code",)):  # the option allows code in files of -c only
         assert_one_line(generate("no-model", "--jsonl", "p.jsonl", "-c", has_a, *options), "p.jsonl:2: ", says)
 
 
