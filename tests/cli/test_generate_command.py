@@ -334,7 +334,7 @@ def test_results_may_go_to_a_device_or_a_pipe(model, has_a, tmp_path):
 @pytest.mark.parametrize("line", ['{"prompt": "ab", "x": NaN}', '{"prompt": "ab", "x": [1e999]}'])
 def test_numbers_that_json_has_not_are_not_copied(has_a, tmp_path, line):
     (tmp_path / "p.jsonl").write_text(line + "\n")
-    assert_one_line(generate("no-model", "--jsonl", "p.jsonl", "-c", has_a), "p.jsonl:1: ", "is no number that JSON")
+    assert_one_line(generate("no-model", "--jsonl", "p.jsonl", "-c", has_a), "p.jsonl:1: ", "is not a JSON number")
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -422,7 +422,7 @@ def test_resume_goes_on_with_the_same_sampler_and_proposal(model, has_a, tmp_pat
     rows = records((tmp_path / "old.jsonl").read_text())
     del rows[0]["report"]["proposal"]
     (tmp_path / "old.jsonl").write_text(json.dumps(rows[0]) + "\n")
-    assert_one_line(generate(model, *options[:-1], "old.jsonl", "--resume", "--proposal", "a{prompt}"), "with none")
+    assert_one_line(generate(model, *options[:-1], "old.jsonl", "--resume", "--proposal", "a{prompt}"), "or without one")
     assert generate(model, *options[:-1], "old.jsonl", "--resume").exit_code == 0
 
 
