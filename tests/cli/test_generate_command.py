@@ -422,7 +422,7 @@ def test_resume_goes_on_with_the_same_sampler_and_proposal(model, has_a, tmp_pat
     rows = records((tmp_path / "old.jsonl").read_text())
     del rows[0]["report"]["proposal"]
     (tmp_path / "old.jsonl").write_text(json.dumps(rows[0]) + "\n")
-    assert_one_line(generate(model, *options[:-1], "old.jsonl", "--resume", "--proposal", "a{prompt}"), "or without one")
+    assert_one_line(generate(model, *options[:-1], "old.jsonl", "--resume", "--proposal", "a{prompt}"), "without one")
     assert generate(model, *options[:-1], "old.jsonl", "--resume").exit_code == 0
 
 
