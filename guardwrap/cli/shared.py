@@ -238,9 +238,10 @@ def load_generator(model: Any, constraints: Any, *, dtype: str | None = None, **
 def load_session(model: str, constraints: Any, *, dtype: str | None = None, **options: Any) -> LocalSession:
     """Create a ``LocalSession``, for commands that draw attempts but return no texts. See ``load_generator``."""
     with ends_at_once():
+        from guardwrap.session.base_session import SessionConfig
         from guardwrap.session.local_session import LocalSession
 
-    return _loaded(lambda: LocalSession(model, constraints, **options), dtype)
+    return _loaded(lambda: LocalSession(model, constraints, SessionConfig(**options)), dtype)
 
 
 _Loaded = TypeVar("_Loaded", "GuardedGenerator", "LocalSession")

@@ -82,7 +82,7 @@ def complete_outcome(guarded: GuardedGenerator, outcome: Outcome) -> Outcome:
     Deterministic
         If the model does not sample, so that its one text was rejected.
     """
-    raise_if_short("raise", [outcome], guarded.session.kind.sampling)
+    raise_if_short("raise", [outcome], guarded.session.call_class.sampling)
     return outcome
 
 

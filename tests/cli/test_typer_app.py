@@ -1,4 +1,7 @@
-"""The command itself: its options, what it imports, and one-line errors."""
+"""The command itself: its options, what it imports, and one-line errors.
+
+Covers ``environment/process.py`` too.
+"""
 
 import os
 import platform

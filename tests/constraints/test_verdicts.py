@@ -1,4 +1,7 @@
-"""A verdict is sound or UNDECIDED, and says something where it can."""
+"""A verdict is sound or UNDECIDED, and says something where it can.
+
+Covers ``constraints/base.py`` too.
+"""
 
 from __future__ import annotations
 

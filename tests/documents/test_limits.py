@@ -1,4 +1,7 @@
-"""Whatever a constraint does ends: loading a file, judging a text, a verdict. On a clock that the tests turn."""
+"""Whatever a constraint does ends: loading a file, judging a text, a verdict. On a clock that the tests turn.
+
+Covers ``constraints/prefix_reader.py`` and ``documents/time_limits.py`` too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""LangChain's kinds of calls: each text that they return is checked."""
+"""LangChain's kinds of calls: each text that they return is checked.
+
+Covers ``integrations/guarded_call.py`` too.
+"""
 
 import asyncio
 import json

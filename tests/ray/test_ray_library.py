@@ -65,8 +65,8 @@ def test_workers_that_there_is_no_room_for_are_refused(monkeypatch):
         (["--jsonl", "in.jsonl", "--ray", "auto"], "--ray needs --output, a folder"),
         (["ab", "--ray", "auto", "-o", "out"], "give a file with --jsonl or --parquet"),
         (["--jsonl", "-", "--ray", "auto", "-o", "out"], "give a file with --jsonl or --parquet"),
-        (["--jsonl", "in.jsonl", "--workers", 2], "--workers goes with --ray"),
-        (["--parquet", "in.parquet"], "--parquet goes with --ray"),
+        (["--jsonl", "in.jsonl", "--workers", 2], "--workers requires --ray"),
+        (["--parquet", "in.parquet"], "--parquet requires --ray"),
         (["--jsonl", "in.jsonl", "--parquet", "in.parquet"], "give prompts in one place only"),
     ],
 )

@@ -1,4 +1,7 @@
-"""Parsed requests: every field is supported, or rejected with an error that names it."""
+"""Parsed requests: every field is supported, or rejected with an error that names it.
+
+Covers ``serve/fields.py``, ``serve/request_policy.py`` and ``serve/structured_output.py`` too.
+"""
 
 import json
 from typing import Any

@@ -1,4 +1,7 @@
-"""One request in the batch, without a network: a disconnect is noticed at once."""
+"""One request in the batch, without a network: a disconnect is noticed at once.
+
+Covers ``serve/error_responses.py`` too.
+"""
 
 import asyncio
 import json

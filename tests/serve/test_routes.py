@@ -1,4 +1,7 @@
-"""A server in a separate process, called by OpenAI's client."""
+"""A server in a separate process, called by OpenAI's client.
+
+Covers ``serve/server_metrics.py`` too.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,7 @@
-"""Time limits for the server's own functions."""
+"""Time limits for the server's own functions.
+
+Covers ``environment/threads.py`` too.
+"""
 
 import threading
 import time

@@ -1,4 +1,7 @@
-"""Constraint files: there and back, digests, and what hostile files get."""
+"""Constraint files: there and back, digests, and what hostile files get.
+
+Covers ``documents/editor_schema.py``, ``documents/inputs.py`` and ``documents/yaml_nodes.py`` too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Grammars: the language is Lark's, a prefix is VIOLATED where no sentence begins like it, whatever is given ends."""
+"""Grammars: the language is Lark's, a prefix is VIOLATED where no sentence begins like it, whatever is given ends.
+
+Covers ``constraints/grammar/llguidance_matcher.py`` too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Schemas of every draft, held against the validator that ``jsonschema`` has for it."""
+"""Schemas of every draft, held against the validator that ``jsonschema`` has for it.
+
+Covers ``constraints/json/schema_notes.py`` too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Verdicts on prefixes of JSON under a schema: sound, the same however the text is cut, and as early as they can be."""
+"""Verdicts on prefixes of JSON under a schema: sound, the same however the text is cut, and as early as they can be.
+
+Covers ``constraints/json/applicators.py``, ``constraints/json/frames.py``, ``constraints/json/scalars.py`` and
+``constraints/json/subschemas.py`` too.
+"""
 
 from __future__ import annotations
 
@@ -212,7 +216,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Count the steps that are taken; the clock never runs out."""
     taken: list[int] = []
     for module in (json_monitor, frames, applicators, scalars, subschemas):
-        monkeypatch.setattr(module, "look", lambda: taken.append(1))
+        monkeypatch.setattr(module, "check_deadline", lambda: taken.append(1))
     monkeypatch.setattr(json_monitor, "VERDICT_SECONDS", 60)
     return taken
 

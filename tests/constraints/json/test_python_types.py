@@ -1,4 +1,7 @@
-"""JSONSchema of Python types: what pydantic refuses is refused, and what is accepted has a value."""
+"""JSONSchema of Python types: what pydantic refuses is refused, and what is accepted has a value.
+
+Covers ``constraints/json/values.py`` too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Schemas and what satisfies them: our own keywords held against those of ``jsonschema``."""
+"""Schemas and what satisfies them: our own keywords held against those of ``jsonschema``.
+
+Covers ``constraints/json/keywords.py`` too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The classifier, on a random network of 16 dimensions that is built on the spot."""
+"""The classifier, on a random network of 16 dimensions that is built on the spot.
+
+Covers ``constraints/views.py`` too.
+"""
 
 from __future__ import annotations
 

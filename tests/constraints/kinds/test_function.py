@@ -1,4 +1,7 @@
-"""Users' functions: what they may return, what they may raise, and what gets out when they do."""
+"""Users' functions: what they may return, what they may raise, and what gets out when they do.
+
+Covers ``constraints/checking.py`` too.
+"""
 
 from __future__ import annotations
 

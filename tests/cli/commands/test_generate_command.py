@@ -1,4 +1,8 @@
-"""``guardwrap generate``: happy paths, exit codes, resuming, interruption."""
+"""``guardwrap generate``: happy paths, exit codes, resuming, interruption.
+
+Covers ``cli/generate_request.py``, ``cli/generate_run.py``, ``cli/generation_options.py``, ``cli/results.py``,
+``cli/shared.py`` and ``constraints/files/coerce.py`` too.
+"""
 
 import json
 import os
@@ -17,7 +21,16 @@ from guardwrap import Budget, GuardedGenerator, Prompt, Regex, imh
 from guardwrap.adapters import describe, save_adapter
 from guardwrap.cli.shared import printable_text
 from guardwrap.constraints.files.coerce import as_constraint_file
-from tests.cli.fixtures_commands import HAS_A, NEVER, assert_one_line, generate, python, records, run, without_time
+from tests.cli.fixtures_commands import (
+    HAS_A,
+    NEVER,
+    assert_one_line,
+    generate,
+    python,
+    records,
+    run,
+    without_time,
+)
 from tests.fixtures_adapters import trained
 
 pytestmark = pytest.mark.usefixtures("command_line")
@@ -576,7 +589,7 @@ def test_resuming_a_finished_run_changes_nothing(model, has_a, prompts, tmp_path
     assert generate(model, *options).exit_code == 0  # without an output file, the run starts from the beginning
     before = (tmp_path / "out.jsonl").read_bytes()
     monkeypatch.setattr(
-        sys.modules["guardwrap.cli.generate_command"], "load_generator", None
+        sys.modules["guardwrap.cli.commands.generate_command"], "load_generator", None
     )  # the model is not loaded either
     assert generate(model, *options).exit_code == 0
     assert (tmp_path / "out.jsonl").read_bytes() == before

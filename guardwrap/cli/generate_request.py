@@ -1,0 +1,203 @@
+"""Validated options of ``guardwrap generate``, from the command line and the constraint files."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from guardwrap.budget import Budget
+from guardwrap.cli.proposal_options import describe_proposal, proposed_by
+from guardwrap.cli.shared import generator_of, known
+from guardwrap.cli.signals import ends_at_once
+from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.combinators import All
+from guardwrap.constraints.files.constraint_file import ConstraintFile
+from guardwrap.documents.validation import read_option
+from guardwrap.errors import UsageError
+from guardwrap.outcomes import plain
+from guardwrap.prompt_files.prompts import Item
+from guardwrap.samplers.protocol import Sampler
+
+__all__ = ["GenerateRequest", "OutputOptions", "read_request"]
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where to write results, and what to do with existing ones.
+
+    Parameters
+    ----------
+    path
+        A file, or a folder with ``--ray``; None for stdout.
+    resume, overwrite, retry_failed
+        Whether to continue existing results, to replace them, and to first retry prompts that did not get all their
+        texts.
+    quiet
+        Whether to show no progress.
+
+    Raises
+    ------
+    UsageError
+        If an option is given without the one that it requires.
+    """
+
+    path: Path | None
+    resume: bool = False
+    overwrite: bool = False
+    retry_failed: bool = False
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        if self.retry_failed and not self.resume:
+            raise UsageError("--retry-failed retries lines of an output file; give --resume, and this file as --output")
+        if self.resume and self.path is None:
+            raise UsageError("--resume needs --output, the file to continue")
+
+
+@dataclass(frozen=True)
+class GenerateRequest:
+    """What to generate, with which model, and within which limits.
+
+    Parameters
+    ----------
+    constraints
+        The constraint file, or several files merged into one.
+    generator
+        Name of the model, or an ``Endpoint``.
+    sampler, budget, batch_size
+        Arguments of ``GuardedGenerator``. The command line takes precedence over the constraint file.
+    proposal, adapter
+        The result of ``proposed_by``.
+    count
+        Number of texts per prompt.
+    chat
+        Whether plain prompts become user messages.
+    generation
+        Generation options from the command line, such as ``"temperature"``.
+    settings
+        The model and its options, to be written to the results.
+    seed
+        Seed of the run; None for a new one.
+    """
+
+    constraints: ConstraintFile
+    generator: Any
+    sampler: Sampler
+    budget: Budget
+    batch_size: int | None
+    proposal: Any
+    adapter: Any
+    count: int
+    chat: bool
+    generation: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    seed: int | None
+
+    @property
+    def wrapper(self) -> dict[str, Any]:
+        """Keyword arguments of ``GuardedGenerator``."""
+        return {
+            "sampler": self.sampler,
+            "proposal": self.proposal,
+            "adapter": self.adapter,
+            "budget": self.budget,
+            "batch_size": self.batch_size,
+        }
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of its calls, without the seed."""
+        return {"num_return_sequences": self.count, **self.generation}
+
+    @cached_property
+    def _described_proposal(self) -> str | None:
+        """Description of the proposal in reports. It is cached, because reading an adapter's card takes long."""
+        return self._describe_proposal(self.constraints.constraint)
+
+    def _describe_proposal(self, constraint: Constraint) -> str | None:
+        served = not isinstance(self.generator, str)
+        return describe_proposal(self.proposal, self.adapter, constraint, served=served)
+
+    def made_with(self) -> dict[str, Any]:
+        """Return the settings that a resumed run must share with the first one, by their names in messages."""
+        return {
+            "constraint": self.constraints.constraint.digest,
+            "sampler": self.sampler.name,
+            "proposal": self._described_proposal,
+            "number of texts": self.count,
+            "budget": plain(self.budget),
+            "settings": self.settings,
+        }
+
+    def report_of(self, item: Item) -> dict[str, Any]:
+        """Return the fields that the report of a prompt has if this request generates for it."""
+        own = item.own
+        report = {**self.made_with(), "requested": self.count, "seed": own.seed}
+        if own.constraints is not None:
+            both = All((self.constraints.constraint, own.constraints))
+            report |= {"constraint": both.digest, "proposal": self._describe_proposal(both)}
+        if own.sampler is not None:
+            report["sampler"] = own.sampler.name
+        if own.budget is not None:
+            report["budget"] = plain(own.budget)
+        return report
+
+
+def read_request(
+    constraints: ConstraintFile,
+    *,
+    model: str,
+    endpoint: str | None,
+    sampler: str | None,
+    limits: Mapping[str, Any],
+    proposal: str | None,
+    masked: bool,
+    adapter: str | None,
+    no_proposal: bool,
+    generation: Mapping[str, Any],
+    **others: Any,
+) -> GenerateRequest:
+    """Merge the options of the command line with those of the constraint file, and validate them.
+
+    Parameters
+    ----------
+    constraints
+        The constraint file.
+    model, endpoint, sampler, proposal, masked, adapter, no_proposal
+        Options of the command line. ``sampler`` is a name or YAML.
+    limits
+        Limits from the command line, by field of ``Budget``.
+    generation, **others
+        Fields of the request.
+
+    Raises
+    ------
+    UsageError
+        If a sampler or a budget is invalid, or options contradict each other.
+    """
+    with ends_at_once():
+        from guardwrap.samplers import sampler_named  # imports scipy, which --help does not need
+
+    named = constraints.sampler if sampler is None else read_option(sampler, "--sampler")
+    chosen = sampler_named("rejection" if named is None else named, constraints.source if sampler is None else None)
+    budget = dataclasses.replace(constraints.budget or Budget(), **limits)
+    proposed, drawing = proposed_by(
+        constraints, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal, served=endpoint is not None
+    )
+    with_options = named if isinstance(named, dict) else None  # of others, reports say the name
+    drawn_with = known({"endpoint": endpoint, "adapter": adapter, "sampler": with_options})
+    return GenerateRequest(
+        constraints=constraints,
+        generator=generator_of(model, endpoint),
+        sampler=chosen,
+        budget=budget,
+        proposal=proposed,
+        adapter=drawing,
+        generation=generation,
+        settings={"model": model, "chat": others["chat"], **generation, **drawn_with},
+        **others,
+    )

@@ -1,0 +1,143 @@
+"""Typer options that ``guardwrap generate`` and ``guardwrap plan`` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    "AttemptLimit",
+    "BatchSize",
+    "Chat",
+    "ComputedTokensLimit",
+    "Count",
+    "JSONLines",
+    "MaxNewTokens",
+    "Output",
+    "Overwrite",
+    "Parquet",
+    "PromptFile",
+    "Quiet",
+    "RandomSeed",
+    "RayAddress",
+    "Resume",
+    "RetryFailed",
+    "SamplerName",
+    "SecondsLimit",
+    "Temperature",
+    "TokenLimit",
+    "TopK",
+    "TopP",
+    "WorkerGPUs",
+    "Workers",
+]
+
+_PROMPTS, _SETTINGS, _BUDGET, _OUTPUT, _RAY = "Prompts", "Generation", "Budget for each prompt", "Output", "Ray"
+
+PromptFile = Annotated[
+    str | None,
+    typer.Option(
+        "--file", "-f", metavar="PATH", rich_help_panel=_PROMPTS, help="A file with one prompt per line; - is stdin."
+    ),
+]
+JSONLines = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        rich_help_panel=_PROMPTS,
+        help='A JSON Lines file; - is stdin. Each line has "prompt" or "messages", and may have "constraint", '
+        '"sampler", "budget" and "seed" for this prompt. Other fields are copied to the output.',
+    ),
+]
+Parquet = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", rich_help_panel=_PROMPTS, help="A Parquet file with such rows; requires --ray."),
+]
+Chat = Annotated[
+    bool, typer.Option("--chat", rich_help_panel=_PROMPTS, help="Send each plain prompt as a user message.")
+]
+SamplerName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="rejection, qrs or imh, or one with options: 'qrs: {target_tvd: 0.05}'; default: the one in the "
+        "constraint file, or rejection.",
+    ),
+]
+Count = Annotated[
+    int, typer.Option("-n", "--num-return-sequences", min=1, rich_help_panel=_SETTINGS, help="Texts per prompt.")
+]
+MaxNewTokens = Annotated[
+    int | None,
+    typer.Option(min=1, rich_help_panel=_SETTINGS, help="Maximum tokens per text; default: the model's, or 256."),
+]
+Temperature = Annotated[float | None, typer.Option(rich_help_panel=_SETTINGS, help="Default: the model's own, or 0.7.")]
+TopP = Annotated[
+    float | None,
+    typer.Option(rich_help_panel=_SETTINGS, help="Sample from the most likely tokens with this total probability."),
+]
+TopK = Annotated[
+    int | None, typer.Option(rich_help_panel=_SETTINGS, help="Sample from this many of the most likely tokens.")
+]
+RandomSeed = Annotated[
+    int | None,
+    typer.Option(rich_help_panel=_SETTINGS, help="The same seed gives the same texts; default: a new one."),
+]
+BatchSize = Annotated[
+    int | None, typer.Option(rich_help_panel=_SETTINGS, help="Maximum attempts in one batch; default: 32.")
+]
+AttemptLimit = Annotated[
+    int | None,
+    typer.Option(rich_help_panel=_BUDGET, help="Attempts; default: the limit in the constraint file, or 1000."),
+]
+TokenLimit = Annotated[int | None, typer.Option(rich_help_panel=_BUDGET, help="Tokens of all attempts.")]
+ComputedTokensLimit = Annotated[
+    int | None,
+    typer.Option(rich_help_panel=_BUDGET, help="Tokens that the model computes; cached ones are free."),
+]
+SecondsLimit = Annotated[
+    float | None, typer.Option(rich_help_panel=_BUDGET, help="Seconds; attempts that have begun are completed.")
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="PATH",
+        rich_help_panel=_OUTPUT,
+        help="Write a JSON Lines file instead of stdout; with --ray, a folder.",
+    ),
+]
+Resume = Annotated[
+    bool,
+    typer.Option("--resume", rich_help_panel=_OUTPUT, help="Continue an interrupted run from its output file."),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", rich_help_panel=_OUTPUT, help="Replace an existing output file.")
+]
+RetryFailed = Annotated[
+    bool,
+    typer.Option(
+        "--retry-failed",
+        rich_help_panel=_OUTPUT,
+        help="With --resume: first retry the prompts that did not get all their texts, with another seed. The budget "
+        "may differ; limits given here replace those of the input lines.",
+    ),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        rich_help_panel=_RAY,
+        help="Distribute the rows of --jsonl or --parquet over Ray workers: 'auto' starts Ray on this machine, "
+        "HOST:PORT joins a cluster. The texts do not depend on the number of workers.",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, rich_help_panel=_RAY, help="Number of workers, each with a model and a CPU; default: 1."),
+]
+WorkerGPUs = Annotated[float | None, typer.Option(min=0, rich_help_panel=_RAY, help="GPUs per worker; default: none.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", rich_help_panel=_OUTPUT, help="Do not show progress on stderr.")]
