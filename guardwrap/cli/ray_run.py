@@ -75,11 +75,11 @@ def on_ray(
         require_same(folder, made_with, other_budget=retry_failed)
         before = _far(folder, again=retry_failed).done
         far = partial(_far, folder, again=retry_failed, kept=before)
-        told = nullcontext() if results.quiet else telling(far, len(order), "row")
+        progress = nullcontext() if results.quiet else telling(far, len(order), "row")
         recipe, retry = _recipe(request, seed), fresh if retry_failed else None
         with (
             _ends_in_order(folder, order),
-            told,
+            progress,
             open(os.devnull, "w") as nowhere,
             redirect_stdout(nowhere),  # Ray prints messages about its workers to stdout
             connected(address, workers, gpus) as ray,

@@ -138,7 +138,7 @@ Masked = Annotated[
 
 NoProposal = Annotated[
     bool,
-    typer.Option("--no-proposal", help="Draw from the model itself, even if the constraint file has a proposal."),
+    typer.Option("--no-proposal", help="Draw from the model itself, even if the constraint file names something else."),
 ]
 
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", show_default=False, help="Folder for the results.")]

@@ -29,8 +29,8 @@ def require_key(request: Request, digests: Sequence[bytes]) -> None:
     """
     if not digests:
         return
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    digest = hashlib.sha256(given.strip().encode("utf-8", "surrogateescape")).digest()
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
     matches = [hmac.compare_digest(digest, each) for each in digests]  # always all, so that the time is constant
     if scheme.lower() != "bearer" or not any(matches):
         message = "give an API key of this server: Authorization: Bearer KEY"

@@ -197,11 +197,11 @@ def _earlier_results(
     return (written if written.seed is not None else dataclasses.replace(written, seed=seed)), kept
 
 
-def _require_seed(given: int | None, fresh: int, written: WrittenLines, results: OutputOptions) -> None:
+def _require_seed(requested: int | None, fresh: int, written: WrittenLines, results: OutputOptions) -> None:
     """Raise UsageError if a seed would repeat failed attempts, or would mix two seeds in one file."""
     if results.path and results.retry_failed:
         require_another_seed(results.path, fresh, written.seed)
-    elif given is not None and written.seed not in (None, given):
+    elif requested is not None and written.seed not in (None, requested):
         resume = f"was made with --seed {written.seed}; resume with the same seed or without one"
         raise UsageError(f"{str(results.path)!r} {resume}")
 
@@ -217,5 +217,5 @@ def _go(run: Run, guarded: Callable[[], GuardedGenerator], options: dict[str, An
     except OSError as error:
         raise typer.Exit(fail(f"{why(error)}; {run.state()}", 1)) from None
     except GuardwrapError as error:
-        said = in_flags(str(error))
-        raise typer.Exit(fail(f"{said}; {run.state()}" if run.done or run.saved else said, 2)) from None
+        message = in_flags(str(error))
+        raise typer.Exit(fail(f"{message}; {run.state()}" if run.done or run.saved else message, 2)) from None

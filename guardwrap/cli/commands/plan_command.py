@@ -116,12 +116,12 @@ def plan(
     budget suffices, and the part of the constraint that rejects most. It then recommends a sampler and a budget, and
     shows the cost of drawing from the model itself, and of masking (generate --masked).
     """
-    given = read_constraints(constraints, allow_code=allow_code)
+    constraint_file = read_constraints(constraints, allow_code=allow_code)
     limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_computed_tokens": max_computed_tokens}
-    budget = dataclasses.replace(given.budget or Budget(), **known({**limits, "max_seconds": max_seconds}))
+    budget = dataclasses.replace(constraint_file.budget or Budget(), **known({**limits, "max_seconds": max_seconds}))
     source = prompt_source_of(prompts or [], file, jsonl)
     if source.path is not None:
-        source = dataclasses.replace(source, read_own=own_of(source.path, given.constraint, budget))
+        source = dataclasses.replace(source, read_own=own_of(source.path, constraint_file.constraint, budget))
     tried, others = _tried(islice(source.items(), _SHOWN) if source.streams else source.items())
     if not tried:
         raise UsageError("there is no prompt to plan for")
@@ -129,21 +129,21 @@ def plan(
     named = None if sampler is None else read_option(sampler, "--sampler")
     served = endpoint is not None
     proposed, drawing = proposed_by(
-        given, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal, served=served
+        constraint_file, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal, served=served
     )
     generator = generator_of(model, endpoint)
     wrapper = {"budget": budget, "proposal": proposed, "adapter": drawing, "batch_size": batch_size}
     options = known({**generation, "seed": seed, "sampler": named})
-    guarded = load_generator(generator, given, **wrapper)
-    made = _plan(guarded, tried, chat=chat, pilot=pilot, num_return_sequences=count, **options)
+    guarded = load_generator(generator, constraint_file, **wrapper)
+    result = _plan(guarded, tried, chat=chat, pilot=pilot, num_return_sequences=count, **options)
     drawn_by = {"--proposal": proposal is not None, "--adapter": adapter is not None, "--masked": masked}
-    advice = as_said(in_flags(made.advice), [flag for flag, is_given in drawn_by.items() if is_given])
+    advice = as_said(in_flags(result.advice), [flag for flag, is_given in drawn_by.items() if is_given])
     if source.path is not None:  # name them by line, because the tried prompts need not be the first ones
         advice = by_places(advice, [item.where for item in tried])
-    made = dataclasses.replace(made, advice=advice)
-    typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable_text(in_flags(str(made))))
+    result = dataclasses.replace(result, advice=advice)
+    typer.echo(json.dumps(result.to_dict(), indent=1) if as_json else printable_text(in_flags(str(result))))
     if others and not as_json:
-        typer.echo(_of_others(tried, others, [each.attempts.value for each in made.forecasts]))
+        typer.echo(_of_others(tried, others, [each.attempts.value for each in result.forecasts]))
 
 
 def _plan(guarded: GuardedGenerator, items: Sequence[Item], *, chat: bool, **options: Any) -> Plan:

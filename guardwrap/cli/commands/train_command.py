@@ -94,7 +94,7 @@ def run_training(
 
 
 _COUNTED = {"gold": "gold attempt", "samples": "sample", "final": "final attempt"}
-"""What each stage of a training counts."""
+"""Name of the items that each stage of a training counts."""
 
 
 @contextmanager
