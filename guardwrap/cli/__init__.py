@@ -1,4 +1,4 @@
-"""The command line: ``guardwrap demo``, ``generate``, ``check`` and ``catalogue``."""
+"""Command-line interface: ``guardwrap generate``, ``check``, ``plan``, ``serve`` and the other commands."""
 
 from guardwrap.cli.signals import ends_at_once
 

@@ -1,4 +1,4 @@
-"""What is said in Python's words, in those of the command line."""
+"""Translation of Python names in messages to command-line options."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SPELLED: dict[str, str | Callable[[re.Match[str]], str]] = {
         f"--{option[1].replace('_', '-')}"
     ),
 }
-"""What stands in the place of what, one after the other."""
+"""Regular expressions and their replacements, applied one after the other."""
 
 
-def in_flags(said: str) -> str:
-    """Spell what advice or an error names in Python as options of the command line.
+def in_flags(message: str) -> str:
+    """Replace Python arguments in advice or in an error message by options of the command line.
 
     Examples
     --------
@@ -33,36 +33,36 @@ def in_flags(said: str) -> str:
     '--sampler qrs and --max-attempts 8200, enough with probability 0.99'
     """
     for pattern, flag in _SPELLED.items():
-        said = re.sub(pattern, flag, said)
-    return said
+        message = re.sub(pattern, flag, message)
+    return message
 
 
 @contextmanager
 def told_in_flags() -> Iterator[None]:
-    """Raise what is said to be wrong with a call again, in the words of the command line."""
+    """Raise a ``UsageError`` again with options of the command line instead of Python arguments."""
     try:
         yield
     except UsageError as error:
         raise UsageError(in_flags(str(error))) from error.__cause__
 
 
-def as_said(advice: str, given: Sequence[str]) -> str:
-    """Name the options that are to be left out of the command, where the advice is to draw from something else."""
+def as_said(advice: str, used_flags: Sequence[str]) -> str:
+    """Say which of the used options to leave out, if the advice is to draw from something else."""
     for flag, kept in (("--no-proposal", None), ("--masked", "--masked")):
-        left_out = " and ".join(each for each in given if each != kept)
+        left_out = " and ".join(each for each in used_flags if each != kept)
         if left_out and f" with {flag} " in advice:
             return advice.replace(f" with {flag} ", f" without {left_out}, with {f'{kept} ' if kept else ''}")
     return advice
 
 
 def by_places(advice: str, places: Sequence[str]) -> str:
-    """Call the prompts that advice on a plan numbers by where they stand.
+    """Replace prompt numbers in the advice of a plan by the places of the prompts in the input.
 
     Examples
     --------
     >>> by_places("Budget(max_attempts=8), enough for prompt 2, which needs most", ["in.jsonl:1", "in.jsonl:7"])
     'Budget(max_attempts=8), enough for in.jsonl:7, which needs most'
     """
-    # In its own words alone: a proposal's, which it may quote, can have a number too.
+    # Only these phrases of the advice itself: a proposal that it quotes may contain "prompt 2" as well.
     numbered = r"\bprompt (\d+)(?= had no text|, which needs most)|(?<=\(the first is )number (\d+)(?=\))"
-    return re.sub(numbered, lambda found: places[int(found[1] or found[2]) - 1], advice)
+    return re.sub(numbered, lambda match: places[int(match[1] or match[2]) - 1], advice)

@@ -1,4 +1,4 @@
-"""What a command line of ``guardwrap generate`` asks for, once it and its constraint files are read."""
+"""Validated options of ``guardwrap generate``, from the command line and the constraint files."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ __all__ = ["GenerateRequest", "OutputOptions", "read_request"]
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Where the results go, and what happens to results that are there.
+    """Where to write results, and what to do with existing ones.
 
     Parameters
     ----------
     path
         A file, or a folder with ``--ray``; None for stdout.
     resume, overwrite, retry_failed
-        Whether to continue after the results that are there, to replace them, and to draw again first for prompts that
-        did not get all their texts.
+        Whether to continue existing results, to replace them, and to first retry prompts that did not get all their
+        texts.
     quiet
-        Whether no progress is shown.
+        Whether to show no progress.
 
     Raises
     ------
     UsageError
-        If an option lacks the one that it belongs to.
+        If an option is given without the one that it requires.
     """
 
     path: Path | None
@@ -53,35 +53,33 @@ class OutputOptions:
 
     def __post_init__(self) -> None:
         if self.retry_failed and not self.resume:
-            raise UsageError(
-                "--retry-failed is about the lines of an output file; give --resume, and that file as --output"
-            )
+            raise UsageError("--retry-failed retries lines of an output file; give --resume, and this file as --output")
         if self.resume and self.path is None:
-            raise UsageError("--resume needs --output, the file to go on with")
+            raise UsageError("--resume needs --output, the file to continue")
 
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """What is drawn, from what, and within which limits.
+    """What to generate, with which model, and within which limits.
 
     Parameters
     ----------
     constraints
-        The constraint file, or several as one.
+        The constraint file, or several files merged into one.
     generator
-        What ``GuardedGenerator`` draws from: a model's name, or an ``Endpoint``.
+        Name of the model, or an ``Endpoint``.
     sampler, budget, batch_size
-        Those of its parameters, by the command line before the constraint file.
+        Arguments of ``GuardedGenerator``. The command line takes precedence over the constraint file.
     proposal, adapter
-        What attempts are drawn from, as ``proposed_by`` returns it.
+        The result of ``proposed_by``.
     count
-        Texts per prompt.
+        Number of texts per prompt.
     chat
         Whether plain prompts become user messages.
     generation
-        Options of the generation that are given, such as ``"temperature"``.
+        Generation options from the command line, such as ``"temperature"``.
     settings
-        What result lines say about the model and its options.
+        The model and its options, to be written to the results.
     seed
         Seed of the run; None for a new one.
     """
@@ -101,7 +99,7 @@ class GenerateRequest:
 
     @property
     def wrapper(self) -> dict[str, Any]:
-        """Options of ``GuardedGenerator``."""
+        """Keyword arguments of ``GuardedGenerator``."""
         return {
             "sampler": self.sampler,
             "proposal": self.proposal,
@@ -112,12 +110,12 @@ class GenerateRequest:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of its calls, without the seed."""
+        """Keyword arguments of its calls, without the seed."""
         return {"num_return_sequences": self.count, **self.generation}
 
     @cached_property
     def _described_proposal(self) -> str | None:
-        """What reports call the proposal. Reading an adapter's card takes long for each of many prompts."""
+        """Description of the proposal in reports. It is cached, because reading an adapter's card takes long."""
         return self._describe_proposal(self.constraints.constraint)
 
     def _describe_proposal(self, constraint: Constraint) -> str | None:
@@ -125,7 +123,7 @@ class GenerateRequest:
         return describe_proposal(self.proposal, self.adapter, constraint, served=served)
 
     def made_with(self) -> dict[str, Any]:
-        """Return what a resumed run must have in common with the one that began, by the names that messages use."""
+        """Return the settings that a resumed run must share with the first one, by their names in messages."""
         return {
             "constraint": self.constraints.constraint.digest,
             "sampler": self.sampler.name,
@@ -136,7 +134,7 @@ class GenerateRequest:
         }
 
     def report_of(self, item: Item) -> dict[str, Any]:
-        """Return what the report of a prompt says when this request draws for it."""
+        """Return the fields that the report of a prompt has if this request generates for it."""
         own = item.own
         report = {**self.made_with(), "requested": self.count, "seed": own.seed}
         if own.constraints is not None:
@@ -163,26 +161,26 @@ def read_request(
     generation: Mapping[str, Any],
     **others: Any,
 ) -> GenerateRequest:
-    """Put the options of the command line over those of the constraint file.
+    """Merge the options of the command line with those of the constraint file, and validate them.
 
     Parameters
     ----------
     constraints
         The constraint file.
     model, endpoint, sampler, proposal, masked, adapter, no_proposal
-        Options as they are given; ``sampler`` is a name or YAML.
+        Options of the command line. ``sampler`` is a name or YAML.
     limits
-        Fields of the budget that are given.
+        Limits from the command line, by field of ``Budget``.
     generation, **others
         Fields of the request.
 
     Raises
     ------
     UsageError
-        If a sampler or a budget is wrong, or options do not go together.
+        If a sampler or a budget is invalid, or options contradict each other.
     """
     with ends_at_once():
-        from guardwrap.samplers import sampler_named  # imports scipy, which help need not wait for
+        from guardwrap.samplers import sampler_named  # imports scipy, which --help does not need
 
     named = constraints.sampler if sampler is None else read_option(sampler, "--sampler")
     chosen = sampler_named("rejection" if named is None else named, constraints.source if sampler is None else None)

@@ -1,4 +1,4 @@
-"""A run of ``guardwrap generate``: from items to written outcomes."""
+"""A run of ``guardwrap generate``: prompts in, written results out."""
 
 from __future__ import annotations
 
@@ -35,38 +35,38 @@ Write = Callable[[int, Item, Outcome], None]
 
 
 class Run:
-    """Prompts on their way through a generator to where the results go.
+    """Generates texts for prompts, and writes the results in input order.
 
     Parameters
     ----------
     items
-        The prompts that are still to do.
+        The remaining prompts.
     total
-        How many prompts there are with those that are done, or None where that is not known.
+        Number of all prompts, including those that are done, or None if unknown.
     done
-        What is done already.
+        Lines that an earlier run has written.
     settings
-        What was said on the command line of the model's law, for the results; ``"chat"``, whether plain prompts become
-        user messages, among it.
+        Generation settings from the command line, which are written to the results. ``"chat"`` says whether plain
+        prompts become user messages.
     output
         File for the results, or None for stdout.
     quiet
-        Whether nothing is said of how far it is.
+        Whether to show no progress.
     kept
-        Lines that an earlier run had ready before their turn, by the numbers of their prompts.
+        Lines that an earlier run finished out of order, by prompt number.
     fits
-        Whether one of these is what this run would write for a prompt.
+        Returns whether such a line is what this run would write for the prompt.
 
     Attributes
     ----------
     done, short : int
-        Prompts done, and those of them that did not get all their texts.
+        Number of prompts that are done, and of those that did not get all their texts.
     saved : int
-        Lines that a run which was given up has kept beside its output, as their turn had not come.
+        Number of lines that an interrupted run has saved out of order, in a file beside its output.
     advice : str
-        What to do about the first of those.
+        What to do about the first prompt that did not get all its texts.
     timed : bool
-        Whether what is done tells how long the rest will take.
+        Whether progress lines have an ETA.
     """
 
     timed = True
@@ -93,9 +93,9 @@ class Run:
         self._tell: Callable[[], None] = lambda: None
         self._append: Callable[[bytes], None] = _to_stdout
         self._size = done.size
-        self._under_way: dict[int, tuple[int, Item]] = {}  # by their numbers in the call
-        self._ended: dict[int, Outcome] = {}  # of these, what waits for one before it
-        self._waiting: dict[int, bytes] = {}  # lines of an earlier run whose turn has not come
+        self._under_way: dict[int, tuple[int, Item]] = {}  # by number in the call of stream
+        self._ended: dict[int, Outcome] = {}  # finished, but waiting for an earlier prompt
+        self._waiting: dict[int, bytes] = {}  # lines of an earlier run that wait for an earlier prompt
         self._reused = 0
         self._own: deque[PerPromptOptions] = deque()
         self._current: Item | None = None
@@ -107,14 +107,14 @@ class Run:
         self.advice = "raise the budget"
 
     def go(self, guarded: GuardedGenerator, options: Mapping[str, Any]) -> None:
-        """Generate until the prompts end; each outcome is written when those before it are.
+        """Generate until the prompts end. Each outcome is written once all earlier ones are.
 
         Parameters
         ----------
         guarded
-            What generates.
+            The generator.
         options
-            For ``GuardedGenerator.stream``.
+            Keyword arguments of ``GuardedGenerator.stream``.
         """
         each = self._own_of_each()
         prompts = self._prompts(guarded)
@@ -135,7 +135,7 @@ class Run:
                         self.advice = f"{which}, {item.where}: {in_flags(why_short(outcome))}"
                         self._told = True
                 self._write_waiting()
-                self._kept.clear()  # of prompts that there are no more
+                self._kept.clear()  # what is left belongs to prompts that the input no longer has
             except PromptError as error:
                 where = f"{self._current.where}: " if self._current else ""
                 raise PromptError(f"{where}{error}") from None
@@ -146,7 +146,7 @@ class Run:
         self._tell()
 
     def _write_waiting(self) -> None:
-        """Write the lines of an earlier run whose turn has come."""
+        """Write the lines of an earlier run that are next in order."""
         while self.done in self._waiting:
             line = self._waiting[self.done]
             self._append(line)
@@ -154,7 +154,7 @@ class Run:
             self._count(json.loads(line)["ok"])
 
     def _leave(self) -> None:
-        """Keep what waits for its turn; after a whole run nothing does."""
+        """Save results that wait for an earlier prompt. After a complete run, there are none."""
         if self._output is None or irregular(self._output):
             return
         lines: dict[int, bytes] = {}
@@ -162,24 +162,24 @@ class Run:
             number, item = self._under_way[call]
             lines[number] = to_line(item, outcome, self._settings)
         lines = {number: line for number, line in (lines | self._waiting | self._kept).items() if number >= self.done}
-        with suppress(OSError):  # of a full disk: they will be drawn again
+        with suppress(OSError):  # on a full disk, these prompts are generated again later
             keep_ahead(self._output, lines)
             self.saved = len(lines)
 
     def state(self) -> str:
-        """Say how far it came, and how to go on."""
+        """Return how many prompts are done, and how to continue."""
         of = "" if self._total is None else f" of {self._total}"
         if self.done == self.saved == 0 and (self._output is None or irregular(self._output)):
-            return "no prompt was done yet"
+            return "no prompt is done yet"
         if self._output is None:
-            return f"{self.done}{of} prompts done; with --output a run can be continued"
+            return f"{self.done}{of} prompts done; a run with --output can be continued"
         kept = "no prompt is" if self.done == 0 else f"{self.done}{of} prompts are"
-        behind = f" and {self.saved} behind a slow one ({self._slow()}) in {path_of(self._output)}"
-        return f"{kept} in {self._output}{behind if self.saved else ''}; continue with the same command and --resume"
+        ahead = f", and {self.saved} waiting for a slow one ({self._slow()}) in {path_of(self._output)}"
+        return f"{kept} in {self._output}{ahead if self.saved else ''}; continue with the same command and --resume"
 
     def _slow(self) -> str:
-        """Say where the prompt stands that those behind it wait for."""
-        with suppress(StopIteration, RuntimeError):  # another thread asks
+        """Return the place of the prompt that finished ones wait for."""
+        with suppress(StopIteration, RuntimeError):  # the dict may change, as this is called from another thread
             return next(iter(self._under_way.values()))[1].where
         return ""
 
@@ -197,7 +197,7 @@ class Run:
                 way_out = 'leave out --chat, and give "prompt" instead of "messages"'
                 raise UsageError(f"{item.where}: this model has no chat template; {way_out}")
             own = item.own
-            if own.seed is None:  # what is left out has a number too
+            if own.seed is None:  # the number in the input, so that skipped lines do not change the randomness
                 own = replace(own, number=number)
             self._under_way[call] = number, item
             self._own.append(own)
@@ -208,12 +208,12 @@ class Run:
         self._begun = True
 
     def _own_of_each(self) -> Iterator[PerPromptOptions]:
-        """Yield what the prompts ask for on their own: one for each that was taken, right after it."""
+        """Yield the options of each prompt, right after the prompt was taken."""
         while self._own:
             yield self._own.popleft()
 
     def _writer(self, stack: ExitStack) -> Write:
-        """Open what the results go to, and what tells of them."""
+        """Open the output and the progress display, and return the function that writes a result."""
         from rich.console import Console
         from rich.text import Text
 
@@ -240,7 +240,7 @@ class Run:
         return Far(self.done, kept + self._reused, self.short, ahead, self._slow(), self._begun)
 
     def _teller(self, stack: ExitStack, console: Any) -> Callable[[], None]:
-        """Return what is called after each prompt: it moves a bar on a terminal. Elsewhere lines say how far it is."""
+        """Start the progress display: a bar on a terminal, otherwise lines. Return what to call after each prompt."""
         if self._quiet:
             return lambda: None
         if not sys.stderr.isatty():
@@ -259,30 +259,30 @@ class Run:
 
 
 def require_another_seed(output: Path, seed: int, before: int | None) -> None:
-    """Raise UsageError where failed prompts would be drawn for again with the seed that they failed with."""
+    """Raise UsageError if prompts would be retried with the seed that they failed with."""
     if seed == before:
-        raise UsageError(f"{str(output)!r} was made with --seed {seed}, which draws the same again; give another one")
+        raise UsageError(f"{str(output)!r} was made with --seed {seed}, so a retry needs a different one")
 
 
 def missing_texts(short: int, total: int, what: str, advice: str, *, kept: bool, seed: int | None) -> typer.Exit:
-    """Say on stderr that texts are missing, and return the exit.
+    """Print to stderr that texts are missing, and return the exit.
 
     Parameters
     ----------
     short, total
-        How many have not all their texts, of how many.
+        Number of items that did not get all their texts, and of all items.
     what
-        They are.
+        Name of the items, e.g. ``"prompts"``.
     advice
-        Why, or what helps.
+        The reason, or what helps.
     kept
-        Whether the results are where a later run can go on with them.
+        Whether a later run can continue with the results.
     seed
-        As it was given.
+        The seed from the command line, or None.
     """
-    other = "" if seed is None else ", with another --seed or none"
-    again = f"; --resume --retry-failed draws for them again{other}" if kept else ""
-    return typer.Exit(fail(f"{short} of {total} {what} did not get all their texts; {advice}{again}", 3))
+    other = "" if seed is None else ", with another --seed or without one"
+    retry = f"; retry them with --resume --retry-failed{other}" if kept else ""
+    return typer.Exit(fail(f"{short} of {total} {what} did not get all their texts; {advice}{retry}", 3))
 
 
 def _to_stdout(line: bytes) -> None:

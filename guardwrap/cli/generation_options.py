@@ -1,4 +1,4 @@
-"""Options of the commands that draw texts, ``generate`` and ``plan``, as Typer reads them."""
+"""Typer options that ``guardwrap generate`` and ``guardwrap plan`` share."""
 
 from __future__ import annotations
 
@@ -38,62 +38,67 @@ _PROMPTS, _SETTINGS, _BUDGET, _OUTPUT, _RAY = "Prompts", "Generation", "Budget f
 
 PromptFile = Annotated[
     str | None,
-    typer.Option("--file", "-f", metavar="PATH", rich_help_panel=_PROMPTS, help="Prompts, one a line; - is stdin."),
+    typer.Option(
+        "--file", "-f", metavar="PATH", rich_help_panel=_PROMPTS, help="A file with one prompt per line; - is stdin."
+    ),
 ]
 JSONLines = Annotated[
     str | None,
     typer.Option(
         metavar="PATH",
         rich_help_panel=_PROMPTS,
-        help='Prompts as JSON Lines with "prompt" or "messages"; "constraint", "sampler", "budget" and "seed" are '
-        "the line's own, other fields are copied. - is stdin.",
+        help='A JSON Lines file; - is stdin. Each line has "prompt" or "messages", and may have "constraint", '
+        '"sampler", "budget" and "seed" for this prompt. Other fields are copied to the output.',
     ),
 ]
 Parquet = Annotated[
     str | None,
-    typer.Option(metavar="PATH", rich_help_panel=_PROMPTS, help="The same as rows of a Parquet file; with --ray."),
+    typer.Option(metavar="PATH", rich_help_panel=_PROMPTS, help="A Parquet file with such rows; requires --ray."),
 ]
-Chat = Annotated[bool, typer.Option("--chat", rich_help_panel=_PROMPTS, help="Make each plain prompt a user message.")]
+Chat = Annotated[
+    bool, typer.Option("--chat", rich_help_panel=_PROMPTS, help="Send each plain prompt as a user message.")
+]
 SamplerName = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="rejection, qrs or imh, or one with options: 'qrs: {target_tvd: 0.05}'; if left out the constraint "
-        "file's, or rejection.",
+        help="rejection, qrs or imh, or one with options: 'qrs: {target_tvd: 0.05}'; default: the one in the "
+        "constraint file, or rejection.",
     ),
 ]
 Count = Annotated[
-    int, typer.Option("-n", "--num-return-sequences", min=1, rich_help_panel=_SETTINGS, help="Texts a prompt.")
+    int, typer.Option("-n", "--num-return-sequences", min=1, rich_help_panel=_SETTINGS, help="Texts per prompt.")
 ]
 MaxNewTokens = Annotated[
     int | None,
-    typer.Option(min=1, rich_help_panel=_SETTINGS, help="Longest text; if left out the model's own limit, or 256."),
+    typer.Option(min=1, rich_help_panel=_SETTINGS, help="Maximum tokens per text; default: the model's, or 256."),
 ]
-Temperature = Annotated[
-    float | None, typer.Option(rich_help_panel=_SETTINGS, help="If left out the model's own, or 0.7.")
-]
+Temperature = Annotated[float | None, typer.Option(rich_help_panel=_SETTINGS, help="Default: the model's own, or 0.7.")]
 TopP = Annotated[
-    float | None, typer.Option(rich_help_panel=_SETTINGS, help="Sample from the likeliest tokens of this mass.")
+    float | None,
+    typer.Option(rich_help_panel=_SETTINGS, help="Sample from the most likely tokens with this total probability."),
 ]
-TopK = Annotated[int | None, typer.Option(rich_help_panel=_SETTINGS, help="Sample from this many likeliest tokens.")]
+TopK = Annotated[
+    int | None, typer.Option(rich_help_panel=_SETTINGS, help="Sample from this many of the most likely tokens.")
+]
 RandomSeed = Annotated[
     int | None,
-    typer.Option(rich_help_panel=_SETTINGS, help="The same seed gives the same texts; if left out a new one."),
+    typer.Option(rich_help_panel=_SETTINGS, help="The same seed gives the same texts; default: a new one."),
 ]
 BatchSize = Annotated[
-    int | None, typer.Option(rich_help_panel=_SETTINGS, help="Attempts side by side, at most; if left out 32.")
+    int | None, typer.Option(rich_help_panel=_SETTINGS, help="Maximum attempts in one batch; default: 32.")
 ]
 AttemptLimit = Annotated[
     int | None,
-    typer.Option(rich_help_panel=_BUDGET, help="Attempts; if left out the constraint file's limit, or 1000."),
+    typer.Option(rich_help_panel=_BUDGET, help="Attempts; default: the limit in the constraint file, or 1000."),
 ]
-TokenLimit = Annotated[int | None, typer.Option(rich_help_panel=_BUDGET, help="Tokens over all attempts.")]
+TokenLimit = Annotated[int | None, typer.Option(rich_help_panel=_BUDGET, help="Tokens of all attempts.")]
 ComputedTokensLimit = Annotated[
     int | None,
-    typer.Option(rich_help_panel=_BUDGET, help="Tokens that the model is run for; what is known is free."),
+    typer.Option(rich_help_panel=_BUDGET, help="Tokens that the model computes; cached ones are free."),
 ]
 SecondsLimit = Annotated[
-    float | None, typer.Option(rich_help_panel=_BUDGET, help="Seconds; attempts under way run to their end.")
+    float | None, typer.Option(rich_help_panel=_BUDGET, help="Seconds; attempts that have begun are completed.")
 ]
 Output = Annotated[
     Path | None,
@@ -102,23 +107,23 @@ Output = Annotated[
         "-o",
         metavar="PATH",
         rich_help_panel=_OUTPUT,
-        help="JSON Lines file, instead of stdout; with --ray a folder.",
+        help="Write a JSON Lines file instead of stdout; with --ray, a folder.",
     ),
 ]
 Resume = Annotated[
     bool,
-    typer.Option("--resume", rich_help_panel=_OUTPUT, help="Go on where the output file of an interrupted run ends."),
+    typer.Option("--resume", rich_help_panel=_OUTPUT, help="Continue an interrupted run from its output file."),
 ]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", rich_help_panel=_OUTPUT, help="Replace an output file that exists.")
+    bool, typer.Option("--overwrite", rich_help_panel=_OUTPUT, help="Replace an existing output file.")
 ]
 RetryFailed = Annotated[
     bool,
     typer.Option(
         "--retry-failed",
         rich_help_panel=_OUTPUT,
-        help="With --resume: first draw again for the prompts that did not get all their texts, with another seed. "
-        "The budget may be another one; what is said of it here replaces what lines say of their own.",
+        help="With --resume: first retry the prompts that did not get all their texts, with another seed. The budget "
+        "may differ; limits given here replace those of the input lines.",
     ),
 ]
 RayAddress = Annotated[
@@ -126,17 +131,13 @@ RayAddress = Annotated[
     typer.Option(
         metavar="ADDRESS",
         rich_help_panel=_RAY,
-        help="Share the rows of --jsonl or --parquet among workers of Ray: 'auto' starts one here, HOST:PORT joins "
-        "a cluster. Any number of workers gives the same texts.",
+        help="Distribute the rows of --jsonl or --parquet over Ray workers: 'auto' starts Ray on this machine, "
+        "HOST:PORT joins a cluster. The texts do not depend on the number of workers.",
     ),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, rich_help_panel=_RAY, help="Workers, each with a model and a CPU; if left out 1."),
+    typer.Option(min=1, rich_help_panel=_RAY, help="Number of workers, each with a model and a CPU; default: 1."),
 ]
-WorkerGPUs = Annotated[
-    float | None, typer.Option(min=0, rich_help_panel=_RAY, help="GPUs of each worker; if left out none.")
-]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", rich_help_panel=_OUTPUT, help="Do not say on stderr how far it is.")
-]
+WorkerGPUs = Annotated[float | None, typer.Option(min=0, rich_help_panel=_RAY, help="GPUs per worker; default: none.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", rich_help_panel=_OUTPUT, help="Do not show progress on stderr.")]

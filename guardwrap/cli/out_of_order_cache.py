@@ -1,8 +1,8 @@
-"""Lines that an interrupted run had ready while a slow prompt before them went on: kept in a file beside the output.
+"""Results that an interrupted run finished out of order, saved in a file beside its output.
 
-The output has its lines in the order of the prompts. What is ready before its turn waits in memory, and goes to this
-file where a run is given up. A later run takes a line from it where it is what that run would write itself, so that a
-file of some other run does no harm.
+The output has the order of the prompts, so results wait in memory for slower earlier prompts. If the run is
+interrupted, they are saved in this file. A later run uses a line only if it would write the same line itself, so the
+file of a different run does no harm.
 """
 
 from __future__ import annotations
@@ -19,46 +19,46 @@ __all__ = ["keep_ahead", "path_of", "read_ahead"]
 
 
 def path_of(output: Path) -> Path:
-    """Return where the lines are that go with an output file."""
+    """Return the path of the file that belongs to an output file."""
     return output.with_name(f"{output.name}.ahead")
 
 
 def read_ahead(output: Path) -> tuple[dict[int, bytes], int | None]:
-    """Return the lines by the numbers of their prompts, from 0, and the seed of their run; None where none says it.
+    """Return the lines by prompt number, from 0, and the seed of their run, or None if it is not in any line.
 
     Raises
     ------
     UsageError
-        If the file cannot be read, or is not what ``keep_ahead`` writes.
+        If the file cannot be read, or was not written by ``keep_ahead``.
     """
     path = path_of(output)
-    found: dict[int, bytes] = {}
+    lines: dict[int, bytes] = {}
     seed = None
     if irregular(output) or not path.exists():
-        return found, seed
+        return lines, seed
     try:
-        for raw in path.read_bytes().splitlines(keepends=True):  # in JSON a line has no other ends
+        for raw in path.read_bytes().splitlines(keepends=True):  # JSON escapes line breaks within a line
             number, _, line = raw.partition(b" ")
             data = json.loads(line)
-            found[int(number)] = line
-            if data.get("seed") is None:  # of a prompt that has none of its own
+            lines[int(number)] = line
+            if data.get("seed") is None:  # the prompt has no seed of its own, so the report has that of the run
                 seed = int(data["report"]["seed"])
     except OSError as error:
         raise UsageError(
-            f"cannot read {str(path)!r}: {error.strerror}; remove it to draw these prompts again"
+            f"cannot read {str(path)!r}: {error.strerror}; remove it to generate these prompts again"
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UsageError(f"{str(path)!r} is no file that guardwrap generate wrote; remove it, or rename it") from None
-    return found, seed
+        raise UsageError(f"{str(path)!r} was not written by guardwrap generate; remove or rename it") from None
+    return lines, seed
 
 
 def keep_ahead(output: Path, lines: Mapping[int, bytes]) -> None:
-    """Replace the file at once; without lines there is none.
+    """Replace the file atomically, or remove it if there are no lines.
 
     Raises
     ------
     OSError
-        If that cannot be.
+        If it cannot be written or removed.
     """
     path = path_of(output)
     if not lines:

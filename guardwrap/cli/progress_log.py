@@ -1,4 +1,4 @@
-"""Lines on stderr that say now and then how far a run is, where no terminal shows a bar."""
+"""Progress lines on stderr, for runs without a terminal that could show a progress bar."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ EVERY = 10.0
 """Seconds between lines."""
 
 _STALLED = 5
-"""How many times longer than one has taken until now none may come, before no time is told any more."""
+"""No ETA is shown once no item has finished for this many times the usual time per item."""
 
 
 @dataclass(frozen=True)
 class Far:
-    """How far a run is.
+    """Progress of a run.
 
     Parameters
     ----------
     done
-        How many are done, with those that an earlier run has left.
+        Number of items that are done, including those of an earlier run.
     kept
-        How many of them an earlier run has left.
+        Number of items that were done by an earlier run.
     short
-        How many of them have not all their texts.
+        Number of done items that did not get all their texts.
     ahead
-        How many more are finished, and wait for one before them.
+        Number of further items that are finished, but wait for an earlier one.
     slow
-        Where that one stands, for people.
+        Place of this earlier item in the input.
     begun
-        Whether all that are left are under way: they may be the slow ones, and those before them tell no time.
+        Whether all remaining items have been started. They may be the slow ones, so no ETA is shown.
     """
 
     done: int
@@ -50,67 +50,67 @@ class Far:
 
 
 class Pace:
-    """Says how far a run is, and how long it will last.
+    """Formats progress lines with an ETA.
 
     Parameters
     ----------
     start
-        When it began, in seconds.
+        Start of the run, in seconds.
     total
-        How many there are, or None where that is not known.
+        Number of items, or None if unknown.
     what
-        One of them.
+        Name of one item, e.g. ``"prompt"``.
     timed
-        Whether to tell the time that is left.
+        Whether to show an ETA.
     """
 
     def __init__(self, start: float, total: int | None, what: str, *, timed: bool = True) -> None:
         self._start, self._total, self._what = start, total, what
         self._timed = timed
-        self._seen = [(start, 0)]  # when, and how many were new by then
+        self._seen = [(start, 0)]  # earlier times, with the number of new items at each
 
     def line(self, now: float, far: Far) -> str:
-        """Return the line; ``now`` in seconds."""
+        """Return the progress line at the time ``now``, in seconds."""
         new = far.done + far.ahead - far.kept
         timed = self._timed and not far.begun
         left = None if self._total is None or not timed else self._left(now, new, self._total - far.kept)
         self._seen.append((now, new))
         of = "" if self._total is None else f"{far.done:,} of "
         line = f"guardwrap: {of}{counted(far.done if self._total is None else self._total, self._what)} done"
+        if far.short:
+            line += f" ({far.short:,} without all their texts)"
         if far.ahead:
-            line += f" and {far.ahead:,} behind a slow one"
+            line += f", {far.ahead:,} more waiting for a slow one"
             line += f" ({far.slow})" if far.slow else ""
         if not new:
             line += f" after {now - self._start:.0f} s"
-        if far.short:
-            line += f", {far.short:,} of them without all their texts"
         return line if left is None else f"{line}, {lasting(left)} left"
 
     def _left(self, now: float, new: int, total: int) -> float | None:
-        """Return the seconds that are left, by the later half of what is new.
+        """Estimate the remaining seconds from the later half of the new items, or return None.
 
-        The first ones end late, as they share the batch with those after them, so before a tenth is done they tell no
-        time, and later they are left out. None is told while those that are left are slower than those before.
+        The first items end late because they share the batch with later ones, so there is no ETA before a tenth is
+        done, and they do not count afterwards. There is also no ETA while no item ends for unusually long.
         """
         if not new or new < total / 10:
             return None
         then, half = next((at, count) for at, count in reversed(self._seen) if 2 * count <= new)
         last = next((at for at, count in self._seen if count == new), now)
         one = (last - then) / (new - half)
-        # Where none has come for so long, those that are left are not like those before.
+        # After such a pause, the remaining items are slower than the earlier ones, so the estimate would be too low.
         return None if now - last > max(_STALLED * one, 2 * EVERY) else (total - new) * (now - then) / (new - half)
 
 
 @contextmanager
 def telling(state: Callable[[], Far], total: int | None, what: str, *, timed: bool = True) -> Iterator[None]:
-    """Write a line to stderr now and then, whether or not there are results by then.
+    """Write a progress line to stderr every ``EVERY`` seconds, with or without new results.
 
     Parameters
     ----------
     state
-        Returns how far it is. Called in another thread.
+        Returns the progress. Called from another thread.
     total, what, timed
-        As of ``Pace``.
+        See ``Pace``.
     """
     pace = Pace(monotonic(), total, what, timed=timed)
 
@@ -124,17 +124,17 @@ def telling(state: Callable[[], Far], total: int | None, what: str, *, timed: bo
 
 @contextmanager
 def now_and_then(line: Callable[[], str | None]) -> Iterator[None]:
-    """Write what this returns to stderr every ten seconds, from a thread of its own; None is nothing."""
+    """Write the result of ``line`` to stderr every ``EVERY`` seconds, from another thread; nothing if it is None."""
     over = Event()
 
-    def tell() -> None:
+    def write_lines() -> None:
         while not over.wait(EVERY):
-            said = line()
-            if said is not None:
-                with suppress(OSError, ValueError):  # nobody reads it, or it is closed
-                    typer.echo(said, err=True)
+            text = line()
+            if text is not None:
+                with suppress(OSError, ValueError):  # stderr is closed
+                    typer.echo(text, err=True)
 
-    thread = Thread(target=tell, daemon=True)
+    thread = Thread(target=write_lines, daemon=True)
     thread.start()
     try:
         yield
@@ -144,7 +144,7 @@ def now_and_then(line: Callable[[], str | None]) -> Iterator[None]:
 
 
 def lasting(seconds: float) -> str:
-    """Spell a time as people do."""
+    """Format a duration, e.g. "about 1.5 min"."""
     for unit, name in ((3600, "h"), (60, "min")):
         if seconds >= unit:
             return f"about {seconds / unit:.1f} {name}"

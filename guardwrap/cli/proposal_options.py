@@ -1,4 +1,4 @@
-"""What attempts are drawn from, by the command line and the constraint file."""
+"""Proposal and adapter of a command, from its options and the constraint file."""
 
 from __future__ import annotations
 
@@ -22,53 +22,53 @@ def proposed_by(
     none: bool = False,
     served: bool = False,
 ) -> tuple[Any, Any]:
-    """Return a proposal and an adapter, as ``GuardedGenerator`` takes them; False for none, whatever the file says.
+    """Return the proposal and the adapter for ``GuardedGenerator``. False means none, even if the file has one.
 
     Parameters
     ----------
     file
-        What the constraint file says.
+        The constraint file.
     proposal, masked, adapter, none
-        The options of the command line, which win.
+        Options of the command line, which take precedence over the file.
     served
-        Whether the model is on a server, which has adapters by names of its own.
+        Whether the model is on a server. Adapters are then names on this server.
 
     Raises
     ------
     UsageError
-        If they do not go together.
+        If the options contradict each other.
     """
     others = {"--proposal": proposal is not None, "--masked": masked, "--adapter": adapter is not None}
     if none and any(others.values()):
         named = " and ".join(flag for flag, is_given in others.items() if is_given)
-        raise UsageError(f"--no-proposal draws from the model itself, and not by {named}; leave it, or {named}, out")
+        raise UsageError(f"--no-proposal draws from the model itself; leave out either --no-proposal or {named}")
     if none:
         return False, False
-    told = None if proposal is None else Prompt(proposal)
-    near = (told, adapter if adapter is None or served else Adapter(adapter))
+    prompt = None if proposal is None else Prompt(proposal)
+    from_options = (prompt, adapter if adapter is None or served else Adapter(adapter))
     try:
-        found, drawing = merge_proposals(near, (file.proposal, file.adapter))
+        merged, merged_adapter = merge_proposals(from_options, (file.proposal, file.adapter))
     except UsageError:
-        raise UsageError("attempts come from --proposal or from --adapter, not both; leave one of them out") from None
-    return Masked(found) if masked and not isinstance(found, Masked) else found, drawing
+        raise UsageError("give either --proposal or --adapter, not both") from None
+    return Masked(merged) if masked and not isinstance(merged, Masked) else merged, merged_adapter
 
 
 def describe_proposal(proposal: Any, adapter: Any, constraint: Constraint, *, served: bool = False) -> str | None:
-    """Say what reports will call what attempts are drawn from, without loading it.
+    """Return how reports will describe the proposal, without loading it.
 
     Parameters
     ----------
     proposal, adapter
-        As ``proposed_by`` returns them.
+        The result of ``proposed_by``.
     constraint
-        What texts satisfy.
+        The constraint of the texts.
     served
-        As ``proposed_by`` has it.
+        Whether the model is on a server.
 
     Raises
     ------
     AdapterError
-        If its files cannot be read.
+        If the files of the adapter cannot be read.
     """
     if served:
         with ends_at_once():
@@ -81,7 +81,7 @@ def describe_proposal(proposal: Any, adapter: Any, constraint: Constraint, *, se
     words = str(inner) if inner else None
     if adapter:
         with ends_at_once():
-            from guardwrap.adapters import loaded  # torch comes with it
+            from guardwrap.adapters import loaded  # imports torch
 
         words = loaded.describe_adapter(adapter, constraint)
     return f"{words or 'the model itself'}, masked" if masked else words

@@ -1,4 +1,4 @@
-"""``guardwrap generate --ray``: rows of a file through workers of Ray, into a folder."""
+"""``guardwrap generate --ray``: generate for the rows of a file on Ray workers, and write a folder of results."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ def on_ray(
     workers: int,
     gpus: float,
 ) -> None:
-    """Draw for all rows of a file that have no record yet.
+    """Generate texts for all rows of a file that have no record yet.
 
     Parameters
     ----------
     request
-        What is drawn.
+        What to generate.
     source
-        Where the rows are: JSON Lines, or a Parquet file.
+        The rows: a JSON Lines file or a Parquet file.
     results
-        The folder for their records.
+        The folder for the records, and what to do with existing ones.
     address, workers, gpus
-        Ray's address, and how many workers with how many GPUs each.
+        Address of Ray, number of workers, and GPUs per worker.
 
     Raises
     ------
     UsageError
-        If something is missing or does not go together.
+        If an option is missing, or options contradict each other.
     """
     output, retry_failed = results.path, results.retry_failed
     if output is None:
@@ -75,13 +75,13 @@ def on_ray(
         require_same(folder, made_with, other_budget=retry_failed)
         before = _far(folder, again=retry_failed).done
         far = partial(_far, folder, again=retry_failed, kept=before)
-        told = nullcontext() if results.quiet else telling(far, len(order), "row")
+        progress = nullcontext() if results.quiet else telling(far, len(order), "row")
         recipe, retry = _recipe(request, seed), fresh if retry_failed else None
         with (
             _ends_in_order(folder, order),
-            told,
+            progress,
             open(os.devnull, "w") as nowhere,
-            redirect_stdout(nowhere),  # for Ray, which writes there what becomes of its workers
+            redirect_stdout(nowhere),  # Ray prints messages about its workers to stdout
             connected(address, workers, gpus) as ray,
         ):
             if begun is None:
@@ -99,7 +99,7 @@ def _recipe(request: GenerateRequest, seed: int) -> Recipe:
 
 @contextmanager
 def _ends_in_order(folder: Folder, order: Mapping[int, int]) -> Iterator[None]:
-    """Turn what ends the work early into an exit that says how far it came."""
+    """Turn an interruption or an error into an exit with a message about the progress."""
     try:
         yield
     except KeyboardInterrupt:
@@ -117,13 +117,13 @@ def _items_of(source: PromptSource) -> Callable[[], Iterator[Item]]:
 
 
 def _far(folder: Folder, *, again: bool, kept: int = 0) -> Far:
-    """Return how far it is; rows that have not all their texts are not done where they are done again."""
+    """Return the progress. In a retry, rows that did not get all their texts do not count as done."""
     done, short = len(folder.done), _short(folder)
     return Far(done - short, kept) if again else Far(done, kept, short)
 
 
 def _short(folder: Folder) -> int:
-    return sum(not done.ok for done in list(folder.done.values()))  # another thread may add some
+    return sum(not done.ok for done in list(folder.done.values()))  # a copy, because another thread may add rows
 
 
 def _state(folder: Folder, order: Mapping[int, int]) -> str:

@@ -1,4 +1,4 @@
-"""Where results go: JSON Lines, complete line by complete line."""
+"""Output files of ``guardwrap generate``: JSON Lines, written in whole lines."""
 
 from __future__ import annotations
 
@@ -30,21 +30,20 @@ def to_line(item: Item, outcome: Outcome, settings: Mapping[str, Any]) -> bytes:
 
 @dataclass(frozen=True)
 class WrittenLines:
-    """What an interrupted run has left.
+    """Lines that an interrupted run has written.
 
     Parameters
     ----------
     count
-        Complete lines.
+        Number of complete lines.
     size
-        Their bytes. What follows is half a line.
+        Size of the complete lines, in bytes. An incomplete line may follow.
     short
-        Lines whose prompt did not get all its texts.
+        Number of lines whose prompt did not get all its texts.
     seed
-        The run's seed, or None where there is no line.
+        Seed of the run, or None if there is no line.
     failed
-        The short ones: their numbers from 0, their items, how many times they were drawn for again already, and how
-        many texts they have.
+        For each of these lines: its number from 0, its item, how often it was retried, and how many texts it has.
     """
 
     count: int = 0
@@ -55,9 +54,9 @@ class WrittenLines:
 
 
 def check_output(path: Path, source: PromptSource, *, resume: bool, overwrite: bool) -> None:
-    """Raise UsageError where writing to the path would lose something or cannot work."""
+    """Raise UsageError if writing to the path would lose data or cannot work."""
     if resume and overwrite:
-        raise UsageError("--resume keeps what --overwrite throws away; give one of them")
+        raise UsageError("--resume keeps the results that --overwrite replaces; give one of them")
     folder = path.absolute().parent
     if path.is_dir() or not folder.is_dir():
         raise UsageError(f"cannot write to {str(path)!r}: " + ("it is a folder" if path.is_dir() else "no such folder"))
@@ -65,7 +64,7 @@ def check_output(path: Path, source: PromptSource, *, resume: bool, overwrite: b
         raise UsageError(f"cannot write to {str(path)!r}: permission denied")
     what = irregular(path)
     if what and resume:
-        raise UsageError(f"{str(path)!r} is {what}, which keeps nothing to go on with; leave --resume out")
+        raise UsageError(f"{str(path)!r} is {what}, which cannot be resumed; leave --resume out")
     if path.is_file() and not (resume or overwrite):
         raise UsageError(f"{str(path)!r} exists; continue it with --resume or replace it with --overwrite")
     if source.path not in (None, "-") and path.exists() and path.samefile(str(source.path)):
@@ -75,9 +74,9 @@ def check_output(path: Path, source: PromptSource, *, resume: bool, overwrite: b
 _SAME = {
     "constraint": "other constraints; resume with the same ones",
     "sampler": "another sampler; resume with the same one",
-    "proposal": "another --proposal or --adapter, or with none; resume with the same",
+    "proposal": "another --proposal or --adapter, or without one; resume with the same",
 }
-"""What the reports of one run agree in, and what to say where they do not."""
+"""Fields that are the same in all reports of one run, and the end of the error message if they differ."""
 
 
 def read_finished(
@@ -88,26 +87,26 @@ def read_finished(
     *,
     other_budget: bool = False,
 ) -> WrittenLines:
-    """Go through what an interrupted run has left, and skip the prompts that it is about.
+    """Read the lines of an interrupted run, and skip the prompts that have one.
 
     Parameters
     ----------
     path
-        The output file; one that does not exist has no lines.
+        The output file. It may be missing.
     items
-        All prompts; those with a complete line are taken out.
+        All prompts. Those with a complete line are consumed.
     run_of
-        From an item to what its report says in this run, by their names: constraint, sampler, proposal, requested and
-        budget; and ``"seed"``, None for the run's.
+        Returns the fields that the report of an item has in this run: constraint, sampler, proposal, requested, budget
+        and seed. The seed is None for an item without a seed of its own.
     settings
-        As in ``to_line``. A line without them, of an older version, is taken to have the same.
+        Generation settings of this run. Lines of older versions, which lack settings, are accepted.
     other_budget
-        Whether lines may have been made with another budget.
+        Whether lines may have been made with a different budget.
 
     Raises
     ------
     UsageError
-        If the file is not what this run with these prompts would have left.
+        If the file was not written by this run with these prompts.
     """
     done = WrittenLines()
     if not path.exists():
@@ -136,7 +135,7 @@ def is_of_run(
     *,
     other_budget: bool = False,
 ) -> bool:
-    """Whether a line is what the run with this seed writes for a prompt; the others as of ``read_finished``."""
+    """Return whether the run with this seed would write this line for a prompt; see ``read_finished``."""
     try:
         _same_run("", raw, item, run_of, settings, seed, other_budget=other_budget)
     except UsageError:
@@ -154,10 +153,10 @@ def _same_run(
     *,
     other_budget: bool,
 ) -> tuple[dict[str, Any], int, int | None]:
-    """Return a line, how many times it was drawn for again, and the run's seed, or raise UsageError; see there."""
+    """Return a line, how often it was retried, and the seed of the run. Raise UsageError if it is of another run."""
     data, report = _read_back(where, raw)
     if _prompt(data) != _prompt(item.fields):
-        raise UsageError(f"{where}: is not about the prompt of {item.where}; resume with the same prompts")
+        raise UsageError(f"{where}: is for another prompt than {item.where}; resume with the same prompts")
     made_with = dict(report.get("settings", settings))
     again = made_with.pop(AGAIN, 0)
     fixed = [name for name in OPTIONS if name != "budget" or not (other_budget or again)]
@@ -169,41 +168,41 @@ def _same_run(
             raise UsageError(f"{where}: was made with {other}")
     _require_same(where, made_with, settings)
     _require_same_amount(where, report, run, other_budget=other_budget or bool(again))
-    if again:  # whoever draws again has another seed
+    if again:  # a retried line has the seed of its retry
         return data, again, seed
     if report["seed"] != (seed if run["seed"] is None else run["seed"]) is not None:
-        raise UsageError(f"{where}: has another seed than the line before; this file cannot be continued")
+        raise UsageError(f"{where}: has another seed than the line before; this file cannot be resumed")
     return data, again, report["seed"] if run["seed"] is None else seed
 
 
 def _anywhere(words: Any) -> Any:
-    """Leave out what a report adds about the prompt and the settings, which are compared on their own."""
+    """Remove the parts about the prompt and the settings, which are compared separately."""
     for addition in ELSEWHERE.values() if isinstance(words, str) else ():
         words = words.replace(addition, "")
     return words
 
 
 def _require_same(where: str, made_with: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raise UsageError where a line was made with other settings."""
+    """Raise UsageError if a line was made with other settings."""
     for name in sorted({*made_with, *settings}):
         was, option = made_with.get(name), "--" + name.replace("_", "-")
         if was != settings.get(name):
-            said = f"without {option}" if was is None or was is False else f"with {option}"
-            said += "" if was is None or isinstance(was, bool) else f" {was}"  # a flag has no value
-            raise UsageError(f"{where}: was made {said}; resume with the same settings")
+            how = f"without {option}" if was is None or was is False else f"with {option}"
+            how += "" if was is None or isinstance(was, bool) else f" {was}"  # a flag has no value
+            raise UsageError(f"{where}: was made {how}; resume with the same settings")
 
 
 def _require_same_amount(where: str, report: Mapping[str, Any], run: Mapping[str, Any], *, other_budget: bool) -> None:
-    """Raise UsageError where a line was made for another number of texts, or with another budget."""
+    """Raise UsageError if a line was made for another number of texts, or with another budget."""
     if report.get("requested") != run["requested"]:
         raise UsageError(f"{where}: was made with -n {report.get('requested')}; resume with the same number of texts")
     budget = report.get("budget")
     for name, limit in {}.items() if other_budget else run["budget"].items():
         was = budget.get(name) if isinstance(budget, dict) else None
         if was != limit:
-            said = f"without {name}" if was is None else f"with {name} {was}"
-            now = "without" if limit is None else f"with {limit}"
-            raise UsageError(f"{where}: was made {said}, and this run is {now}; resume with the same budget")
+            how = f"without {name}" if was is None else f"with {name} {was}"
+            now = "has none" if limit is None else f"has {limit}"
+            raise UsageError(f"{where}: was made {how}, but this run {now}; resume with the same budget")
 
 
 def _read_back(where: str, raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -215,7 +214,7 @@ def _read_back(where: str, raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
             return data, report
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    raise UsageError(f"{where}: is not a line that guardwrap generate wrote; give another --output")
+    raise UsageError(f"{where}: was not written by guardwrap generate; give another --output")
 
 
 def _prompt(fields: dict[str, Any]) -> tuple[Any, Any]:
@@ -224,16 +223,16 @@ def _prompt(fields: dict[str, Any]) -> tuple[Any, Any]:
 
 @contextmanager
 def line_file(path: Path, size: int = 0) -> Iterator[Callable[[bytes], None]]:
-    """Write whole lines to a file: each is one write past every buffer, which an interruption cannot cut in two.
+    """Write whole lines to a file. Each is written without a buffer, so an interruption cannot cut it in two.
 
-    The file is opened with the first line: until then an old one stays as it is.
+    The file is opened with the first line, so that until then an old one stays unchanged.
 
     Parameters
     ----------
     path
-        Of the file, or of a device or pipe, which begins anew each time.
+        Path of the file, or of a device or pipe.
     size
-        Bytes at its beginning that are kept.
+        Number of bytes to keep at the start of an existing file.
 
     Yields
     ------
@@ -253,28 +252,28 @@ def line_file(path: Path, size: int = 0) -> Iterator[Callable[[bytes], None]]:
                 rest = memoryview(line)
                 while rest:
                     rest = rest[file.write(rest) :]
-            except OSError as error:  # of a full disk, say, which names no file
+            except OSError as error:  # an error of a full disk, for example, does not name the file
                 raise OSError(error.errno, f"cannot write the results: {error.strerror}", str(path)) from None
 
         yield append
 
 
 def replace_lines(path: Path, new: Mapping[int, bytes]) -> int:
-    """Put lines in the place of others, all at once: whatever happens, the file is the old one or the new one.
+    """Replace lines of a file atomically: after an interruption, it is either the old file or the new one.
 
     Parameters
     ----------
     path
-        Of the file. Half a line at its end is left out.
+        Path of the file. An incomplete last line is removed.
     new
-        The lines, by their numbers from 0.
+        The new lines, by line number from 0.
 
     Returns
     -------
     int
-        The size of the file, in bytes.
+        The size of the new file, in bytes.
     """
-    path = path.resolve()  # of a link, what it leads to
+    path = path.resolve()  # replace the target of a symbolic link, not the link
     try:
         with path.open("rb") as old:
             return write_whole(path, (new.get(i, raw) for i, raw in enumerate(old) if raw.endswith(b"\n")))

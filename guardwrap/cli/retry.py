@@ -1,4 +1,4 @@
-"""Drawing again for the prompts of an output file that did not get all their texts."""
+"""Retries for the prompts of an output file that did not get all their texts."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from guardwrap.prompt_files.records import AGAIN
 __all__ = ["RetryRun"]
 
 EVERY = 60.0
-"""Seconds after which the file is written anew: what is killed loses no more than these."""
+"""Seconds between updates of the output file: a run that is killed loses at most the results of these."""
 
 
 class RetryRun(Run):
-    """Prompts that are drawn for again. Their new lines stand in the place of old ones with no more texts; others stay.
+    """A retry of failed prompts. New lines replace old ones, unless the old line has more texts than the new one.
 
     Parameters
     ----------
     done
-        What the output file has.
+        Lines of the output file.
     seed
-        Another one than before, which would draw the same attempts.
+        Seed of the retry. It must differ from the first one, which would give the same attempts.
     settings, output, quiet
-        As of a ``Run``.
+        See ``Run``.
 
     Attributes
     ----------
     size : int
-        Of the output file, in bytes.
+        Size of the output file, in bytes.
     """
 
-    timed = False  # what passes at once is done first, and the rest takes the longer
+    timed = False  # easy prompts finish first, so an ETA would be too short
 
     def __init__(
         self, done: WrittenLines, seed: int, settings: Mapping[str, Any], *, output: Path, quiet: bool = False
@@ -57,9 +57,9 @@ class RetryRun(Run):
         self._write: Write = lambda *_: None
 
     def state(self) -> str:
-        """Say how far it came, and how to go on."""
-        kept = f"{self.done} of {self._total} prompts were drawn for again and are in {self._path}"
-        return f"{kept if self.done else 'no prompt was drawn for again yet'}; continue with the same command"
+        """Return how many prompts were retried, and how to continue."""
+        kept = f"{self.done} of {self._total} prompts were retried and are in {self._path}"
+        return f"{kept if self.done else 'no prompt was retried yet'}; continue with the same command"
 
     def _writer(self, stack: ExitStack) -> Write:
         from rich.console import Console
@@ -68,7 +68,7 @@ class RetryRun(Run):
 
         def write(at: int, item: Item, outcome: Outcome) -> None:
             number, _, before, texts = self._failed[at]
-            if len(outcome.texts) >= texts:  # what was found is not given up for less
+            if len(outcome.texts) >= texts:  # otherwise the old line, which has more texts, stays
                 self._new[number] = to_line(item, outcome, {**self._settings, AGAIN: before + 1})
             if monotonic() - self._written > EVERY:
                 self._keep()
@@ -78,7 +78,7 @@ class RetryRun(Run):
 
     def _leave(self) -> None:
         try:
-            for call, outcome in self._ended.items():  # where it is given up: these need not wait for those before them
+            for call, outcome in self._ended.items():  # after an interruption; lines are replaced in any order
                 self._write(*self._under_way[call], outcome)
                 self.done += 1
         finally:

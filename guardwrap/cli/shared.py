@@ -1,4 +1,4 @@
-"""What several commands need."""
+"""Options and functions that several commands share."""
 
 from __future__ import annotations
 
@@ -56,8 +56,7 @@ __all__ = [
 ]
 
 
-# Threads that wait for each other in a loop slow down ten times where other programs want the processor too. Read by
-# torch when it is first imported.
+# OpenMP threads that busy-wait become ten times slower when other programs use the CPU. torch reads this on import.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
@@ -79,20 +78,20 @@ Verbose = Annotated[
         count=True,
         show_default=False,
         callback=_set_verbosity,
-        help="Log to stderr; -vv logs more, which may include texts that were rejected.",
+        help="Log to stderr; -vv logs more, and may log rejected texts.",
     ),
 ]
 AllowCode = Annotated[
     bool,
     typer.Option(
         "--allow-code",
-        help="Let constraint files name Python functions, which are imported (from the current folder too) and run. "
-        "For files you trust.",
+        help="Let constraint files name Python functions, which are imported (also from the current folder) and run. "
+        "Use it only for files that you trust.",
     ),
 ]
 Model = Annotated[
     str,
-    typer.Option("--model", "-m", help="A Hub id, a folder, or 'local': the embedded model."),
+    typer.Option("--model", "-m", help="A Hub id, a folder, or 'local' (the embedded model)."),
 ]
 
 Server = Annotated[
@@ -100,29 +99,32 @@ Server = Annotated[
     typer.Option(
         "--endpoint",
         metavar="URL",
-        help="Draw from an OpenAI-compatible server, e.g. http://localhost:8000/v1; --model is the model's name there, "
-        "and its key is OPENAI_API_KEY of the environment.",
+        help="Draw from an OpenAI-compatible server, e.g. http://localhost:8000/v1. --model is the model's name there. "
+        "The API key is read from the environment variable OPENAI_API_KEY.",
     ),
 ]
 
 Prompts = Annotated[
-    list[str] | None, typer.Argument(show_default=False, help="Prompts; - reads them from stdin, one a line.")
+    list[str] | None, typer.Argument(show_default=False, help="Prompts; - reads one per line from stdin.")
 ]
 Constraints = Annotated[
     list[str],
     typer.Option(
-        "--constraints", "-c", metavar="FILE", help="A constraint file, or catalogue:NAME. Several must all hold."
+        "--constraints",
+        "-c",
+        metavar="FILE",
+        help="A constraint file, or catalogue:NAME. May be repeated; all must hold.",
     ),
 ]
 Proposal = Annotated[
     str | None,
-    typer.Option(metavar="TEMPLATE", help="Draw attempts from this prompt; {prompt} stands for the user's own."),
+    typer.Option(metavar="TEMPLATE", help="Draw attempts with this prompt; {prompt} is replaced by the original one."),
 ]
 Adapter = Annotated[
     str | None,
     typer.Option(
         metavar="FOLDER",
-        help="Draw attempts from this adapter: its folder, Hub id, or catalogue:NAME; with --endpoint, its name there.",
+        help="Draw attempts from this adapter: a folder, a Hub id, or catalogue:NAME; with --endpoint, its name there.",
     ),
 ]
 
@@ -130,31 +132,31 @@ Masked = Annotated[
     bool,
     typer.Option(
         "--masked",
-        help="Never draw a token that the constraint rules out; --sampler qrs takes it back to the model's law.",
+        help="Never draw a token that the constraint rules out; --sampler qrs restores the model's own distribution.",
     ),
 ]
 
 NoProposal = Annotated[
     bool,
-    typer.Option("--no-proposal", help="Draw from the model itself, whatever the constraint file draws from."),
+    typer.Option("--no-proposal", help="Draw from the model itself, even if the constraint file names something else."),
 ]
 
-Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", show_default=False, help="For what is written.")]
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", show_default=False, help="Folder for the results.")]
 OtherModel = Annotated[
-    str | None, typer.Option("--model", "-m", help="A Hub id, a folder, or 'local'; if left out as in the file.")
+    str | None, typer.Option("--model", "-m", help="A Hub id, a folder, or 'local'; default: as in the file.")
 ]
-Seed = Annotated[int | None, typer.Option(min=0, help="If left out as in the file, or 0.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Random seed; default: as in the file, or 0.")]
 
 
 def require_folder(out: Path) -> None:
-    """Raise UsageError where something else stands in a folder's place."""
+    """Raise UsageError if the path exists and is not a folder."""
     if out.exists() and not out.is_dir():
-        raise UsageError(f"cannot write to {str(out)!r}: it is no folder")
+        raise UsageError(f"cannot write to {str(out)!r}: it is not a folder")
 
 
 @contextmanager
 def progress_bar(label: str, total: int, console: Console) -> Iterator[tuple[Progress, TaskID]]:
-    """Show how much is done and when all will be; it vanishes at the end."""
+    """Show a progress bar with an ETA, which is removed at the end."""
     from rich import progress
 
     columns = (progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn())
@@ -163,23 +165,23 @@ def progress_bar(label: str, total: int, console: Console) -> Iterator[tuple[Pro
 
 
 def known(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that were given; what is left out is decided elsewhere."""
+    """Return the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def fail(message: str, code: int) -> int:
     """Write one line to stderr and return the exit code."""
-    with suppress(OSError):  # the code says it too
+    with suppress(OSError):  # if stderr is closed, the exit code has to do
         typer.echo(f"guardwrap: {' '.join(message.splitlines())}", err=True)
     return code
 
 
-def read_constraints(given: Sequence[str], *, allow_code: bool) -> ConstraintFile:
+def read_constraints(files: Sequence[str], *, allow_code: bool) -> ConstraintFile:
     """Read constraint files, all of which must hold.
 
     Parameters
     ----------
-    given
+    files
         Paths, or ``catalogue:NAME``.
     allow_code
         Whether they may name Python functions.
@@ -187,26 +189,26 @@ def read_constraints(given: Sequence[str], *, allow_code: bool) -> ConstraintFil
     Raises
     ------
     GuardwrapError
-        If one cannot be read or is not well formed.
+        If one cannot be read or is invalid.
     """
-    for name in given:
+    for name in files:
         if not Path(name).exists() and name in catalogue_names():
             raise UsageError(f"there is no file {name!r}; did you mean {PREFIX}{name}?")
     if allow_code and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        return as_constraint_file(given[0] if len(given) == 1 else list(given), allow_code=allow_code)
+        return as_constraint_file(files[0] if len(files) == 1 else list(files), allow_code=allow_code)
     except SpecError as error:
         raise SpecError(str(error).replace("allow_code=True", "--allow-code")) from None
 
 
 def generator_of(model: str, endpoint: str | None) -> Any:
-    """Return what a wrapper draws from: a model's name, or an endpoint.
+    """Return the generator to wrap: the name of a model, or an endpoint.
 
     Raises
     ------
     UsageError
-        If an endpoint is given without a model's name.
+        If an endpoint is given without the name of a model.
     """
     if endpoint is None:
         return model
@@ -218,14 +220,14 @@ def generator_of(model: str, endpoint: str | None) -> Any:
 
 
 def load_generator(model: Any, constraints: Any, *, dtype: str | None = None, **options: Any) -> GuardedGenerator:
-    """Make a ``GuardedGenerator``. torch is first imported here: help, ``check`` and ``catalogue`` start without it.
+    """Create a ``GuardedGenerator``. This imports torch, which help, ``check`` and ``catalogue`` do not need.
 
     Parameters
     ----------
     model, constraints, **options
-        As it takes them.
+        Arguments of ``GuardedGenerator``.
     dtype
-        What the model is to compute in; None is what its weights are stored in.
+        Data type in which the model computes; None for the data type of its stored weights.
     """
     with ends_at_once():
         from guardwrap.generator import GuardedGenerator
@@ -234,7 +236,7 @@ def load_generator(model: Any, constraints: Any, *, dtype: str | None = None, **
 
 
 def load_session(model: str, constraints: Any, *, dtype: str | None = None, **options: Any) -> LocalSession:
-    """Make a ``LocalSession``, for what draws attempts and returns no texts; parameters as of ``load_generator``."""
+    """Create a ``LocalSession``, for commands that draw attempts but return no texts. See ``load_generator``."""
     with ends_at_once():
         from guardwrap.session.base_session import SessionConfig
         from guardwrap.session.local_session import LocalSession
@@ -246,30 +248,30 @@ _Loaded = TypeVar("_Loaded", "GuardedGenerator", "LocalSession")
 
 
 def _loaded(make: Callable[[], _Loaded], dtype: str | None) -> _Loaded:
-    """Load a model as commands want it."""
+    """Load a model quietly, and convert it to a data type."""
     keep_freed_memory()
     quieten_transformers()
-    made = make()
+    loaded = make()
     if dtype is not None:
         import torch
 
-        made.model.to(getattr(torch, dtype))
-    return made
+        loaded.model.to(getattr(torch, dtype))
+    return loaded
 
 
 def printable_text(text: str) -> str:
-    """Replace what a terminal would obey instead of show, such as escape sequences."""
+    """Replace characters that control the terminal, such as those of escape sequences."""
     return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
 
 
 def in_one_line(text: str, width: int = 70) -> str:
-    """Quote a text for a list: in one line, shortened."""
+    """Quote a text in one line, shortened to a width."""
     line = repr(text)
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 def show(console: Console, outcome: Outcome) -> None:
-    """Print an outcome's texts and what they cost, for people."""
+    """Print the texts and the report of an outcome to a terminal."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""The process that a command runs in: Ctrl-C while it begins and ends, and streams that are closed or full."""
+"""Signals and standard streams of a command: Ctrl-C during imports, SIGTERM, and streams that are closed or full."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ TERMINATED = 143
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM has come."""
+    """Raised after SIGTERM."""
 
 
 def exit_of(interruption: KeyboardInterrupt) -> tuple[str, int]:
-    """Return a word for what ended a command, Ctrl-C or SIGTERM, and the exit code."""
+    """Return the word and the exit code for Ctrl-C or SIGTERM."""
     return ("terminated", TERMINATED) if isinstance(interruption, Terminated) else ("interrupted", INTERRUPTED)
 
 
 def end_at_once(*_: object) -> None:
-    """End the process with one line: as a handler of SIGINT, or in its place."""
+    """Print one line and exit. It can be called directly, or be the handler of SIGINT."""
     with suppress(OSError):
         os.write(2, b"guardwrap: interrupted\n")
     os._exit(INTERRUPTED)
@@ -49,9 +49,9 @@ def end_at_once(*_: object) -> None:
 
 @contextmanager
 def ends_at_once() -> Iterator[None]:
-    """Let Ctrl-C end the process while modules are imported.
+    """Let Ctrl-C end the process at once while modules are imported.
 
-    KeyboardInterrupt in the middle of an import shows a traceback, or is swallowed where no exception can be raised.
+    A KeyboardInterrupt during an import would print a traceback, or get lost where no exception can be raised.
     """
     changed = end_from_now_on()
     try:
@@ -62,7 +62,7 @@ def ends_at_once() -> Iterator[None]:
 
 
 def end_from_now_on() -> bool:
-    """Let Ctrl-C end the process, and say whether that is new: where it is ignored or somebody else's, it stays so."""
+    """Let Ctrl-C end the process at once. Return False, and change nothing, if another handler is installed."""
     if not _is_ours(signal.SIGINT, signal.default_int_handler):
         return False
     signal.signal(signal.SIGINT, end_at_once)
@@ -70,16 +70,16 @@ def end_from_now_on() -> bool:
 
 
 def _is_ours(number: signal.Signals, usual: object) -> bool:
-    """Say whether a signal's handler is the usual one, and may be changed by this thread."""
+    """Return whether a signal has its default handler, and this thread may change it."""
     return signal.getsignal(number) is usual and threading.current_thread() is threading.main_thread()
 
 
 @contextmanager
 def terminated_in_order() -> Iterator[None]:
-    """Let SIGTERM raise ``Terminated``, so that what is done is kept and said as after Ctrl-C.
+    """Let SIGTERM raise ``Terminated``, so that results are kept and reported as after Ctrl-C.
 
-    A second one changes nothing: supervisors send it to a process and to its whole group. Where SIGTERM is somebody
-    else's, it stays so.
+    A second SIGTERM is ignored, because supervisors may send it to a process and to its group. Nothing changes if
+    another handler is installed.
     """
     if not _is_ours(signal.SIGTERM, signal.SIG_DFL):
         yield
@@ -97,9 +97,9 @@ def terminated_in_order() -> Iterator[None]:
 
 
 def open_closed_streams() -> None:
-    """Open what the caller has closed, so that no file of ours takes its number.
+    """Reopen standard streams that the caller has closed, so that no other file gets their descriptors.
 
-    Reading finds the end at once; writing to stdout fails, and what is said on stderr is lost.
+    Reading from stdin then returns nothing, writing to stdout fails, and text for stderr is discarded.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
@@ -112,7 +112,7 @@ def open_closed_streams() -> None:
 
 
 def describe_os_error(error: OSError) -> str:
-    """Say in one line what the system refused; what names no file is about a stream, in most cases."""
+    """Describe an OSError in one line. One without a file name is usually about a standard stream."""
     if error.filename:
         return f"{error.strerror or type(error).__name__}: {error.filename}"
     if error.errno in (errno.EPIPE, errno.EBADF):
@@ -121,10 +121,10 @@ def describe_os_error(error: OSError) -> str:
 
 
 def let_go() -> None:
-    """Let what stdout does not take be lost: Python would try again at its end, and complain."""
+    """Discard output that cannot be written to stdout, which Python would otherwise try again at exit."""
     try:
         sys.stdout.flush()
-    except ValueError:  # somebody closed it
+    except ValueError:  # it is closed
         pass
     except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -1,4 +1,4 @@
-"""The typer app, and the one place where errors become lines and exit codes."""
+"""The typer app, which turns errors into one-line messages and exit codes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = ["app", "main"]
 
 
 class OneLineErrors(TyperGroup):
-    """A group of commands whose errors are one line on stderr: cause and way out.
+    """A group of commands that reports an error as one line on stderr, with its cause and what to do.
 
     Exit codes: 0 done, 1 a failed check or an unexpected error, 2 bad input, 3 texts are missing or nothing was
     learned, 130 interrupted, 143 terminated.
@@ -54,7 +54,7 @@ class OneLineErrors(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run a command; ends the process unless ``standalone_mode`` is off."""
+        """Run a command, and exit unless ``standalone_mode`` is False."""
         args = list(sys.argv[1:] if args is None else args) or ["--help"]
         run = partial(
             super().main,
@@ -75,9 +75,9 @@ class OneLineErrors(TyperGroup):
             code = fail(str(error), 2)
         except (KeyboardInterrupt, typer.Abort):
             code = fail("interrupted", INTERRUPTED)
-        except OSError as error:  # also where whoever read stdout has had enough, as in `guardwrap catalogue | head -1`
+        except OSError as error:  # also when the reader of stdout has ended, as in `guardwrap catalogue | head -1`
             code = fail(describe_os_error(error), 1)
-        except SystemExit as error:  # as rich ends a program
+        except SystemExit as error:  # rich raises it for a broken pipe
             broken = error.__context__
             code = fail(describe_os_error(broken), 1) if isinstance(broken, BrokenPipeError) else error.code
         except Exception as error:
@@ -86,10 +86,10 @@ class OneLineErrors(TyperGroup):
         sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run what was asked for."""
+        """Run the command that the context names."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:  # of which typer says nothing
+        except KeyboardInterrupt:  # typer itself would exit without a message
             raise typer.Exit(fail("interrupted", INTERRUPTED)) from None
 
     def _unexpected(self, error: Exception) -> int:
@@ -98,25 +98,25 @@ class OneLineErrors(TyperGroup):
             message = _no_option(error) or " ".join(str(format_message()).split())
             command = getattr(getattr(error, "ctx", None), "command_path", "guardwrap")
             return fail(f"{message} (see {command} --help)", int(getattr(error, "exit_code", 2)))
-        # Not its message: it may quote a text that no constraint has seen.
+        # The message of an unexpected error may quote unchecked text, so only its type is shown.
         logging.getLogger("guardwrap").debug("unexpected error", exc_info=error)
-        return fail(f"unexpected {type(error).__name__}; run again with -vv for where it happened", 1)
+        return fail(f"unexpected {type(error).__name__}; run again with -vv for a traceback", 1)
 
 
 def _no_option(error: Any) -> str | None:
-    """Say which option an unknown one may stand for; None of other errors.
+    """Return the message for an unknown option, with the nearest known ones; None for other errors.
 
-    The library compares names with their dashes, and so finds --endpoint for --report.
+    typer compares names including their dashes, and would suggest --endpoint for --report.
     """
-    given = getattr(error, "option_name", None)
+    unknown = getattr(error, "option_name", None)
     context = getattr(error, "ctx", None)
-    if given is None or context is None:
+    if unknown is None or context is None:
         return None
-    bare = given.lstrip("-").replace("_", "-")
+    bare = unknown.lstrip("-").replace("_", "-")
     known = [name.lstrip("-") for option in context.command.params for name in option.opts if name.startswith("--")]
     begun = [name for name in known if name.startswith(f"{bare}-")]
     meant = " or ".join(f"--{name}" for name in begun or get_close_matches(bare, known, n=1))
-    return f"No such option: {given}{f' (did you mean {meant}?)' if meant else ''}"
+    return f"No such option: {unknown}{f' (did you mean {meant}?)' if meant else ''}"
 
 
 app = typer.Typer(
@@ -124,7 +124,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Texts of Hugging Face models that satisfy your constraints, drawn from the model's own distribution.",
+    help="Generate texts with Hugging Face models that satisfy your constraints, from the model's own distribution.",
 )
 
 
@@ -141,7 +141,7 @@ def options(
     ] = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Set what holds for every command."""
+    """Handle the options of all commands."""
 
 
 app.command()(demo)
@@ -162,7 +162,7 @@ def main() -> None:
     open_closed_streams()
     try:
         app()
-    except KeyboardInterrupt:  # a second one, while the first was seen to
+    except KeyboardInterrupt:  # a second Ctrl-C, while the first one was handled
         end_at_once()
     finally:
-        end_from_now_on()  # Python itself takes a while to end
+        end_from_now_on()  # until Python itself has exited

@@ -1,4 +1,4 @@
-"""The wrapper inside other libraries, one module each: ``langchain``, ``llamaindex``, ``haystack``.
+"""Integrations with other libraries, one module each: ``langchain``, ``llamaindex``, ``haystack``.
 
-Each needs its library (``pip install 'guardwrap[langchain]'`` …), and is imported only when it is asked for.
+Each requires its library (``pip install 'guardwrap[langchain]'`` …), and is imported only on request.
 """

@@ -1,4 +1,4 @@
-"""What the classes for other libraries have in common: one call of the wrapper, and what comes of it."""
+"""Functions that the integrations share: calls of the wrapper, and conversion of their arguments and results."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["as_guarded", "complete_outcome", "content_of", "one", "run_prompts",
 
 
 def as_guarded(generator: Any, constraints: Any) -> GuardedGenerator:
-    """Return a wrapper, or make one.
+    """Return the given ``GuardedGenerator``, or create one from a pipeline or model with constraints.
 
     Raises
     ------
     UsageError
-        If a wrapper comes with further constraints, or anything else without.
+        If a ``GuardedGenerator`` comes with constraints, or a pipeline or model without.
     """
     if isinstance(generator, GuardedGenerator):
         if constraints is not None:
             raise UsageError("the wrapper has its constraint already; leave constraints= out")
         return generator
     if constraints is None:
-        raise UsageError("say what must hold: give a GuardedGenerator, or a pipeline or model with constraints=")
+        raise UsageError("constraints= is missing; give it with the pipeline or model, or give a GuardedGenerator")
     return GuardedGenerator(generator, constraints)
 
 
@@ -40,7 +40,7 @@ def run_prompts(
     stop: Sequence[str] | None = None,
     schema: JSONSchema | None = None,
 ) -> list[Outcome]:
-    """Draw for all prompts in one call, so that their attempts share the model's batches.
+    """Generate for all prompts in one call, so that their attempts share batches.
 
     Parameters
     ----------
@@ -49,54 +49,56 @@ def run_prompts(
     prompts
         Strings or chats.
     options
-        As the wrapper takes them.
+        Options of ``GuardedGenerator.run``.
     stop
-        Where a text ends; it ends with the stop string, as that is what was judged.
+        Stop strings. A text ends with its stop string, and is checked with it.
     schema
-        What must hold besides the constraint.
+        A JSON Schema constraint that applies in addition to the wrapper's constraint.
 
     Returns
     -------
     list of Outcome
-        One a prompt, with or without all of its texts.
+        One outcome per prompt, with or without all of its texts.
     """
     options = dict(options)
     if stop:
         if options.get("stop_strings"):
-            raise UsageError("stop= and stop_strings= are the same; give one of them")
+            raise UsageError("stop= and stop_strings= mean the same; give one of them")
         options["stop_strings"] = list(stop)
     if schema is not None:
-        given = options.get("constraints")
-        constraint = guarded.constraint if given is None else as_constraint_file(given, allow_code=False).constraint
+        own = options.get("constraints")
+        constraint = guarded.constraint if own is None else as_constraint_file(own, allow_code=False).constraint
         options["constraints"] = constraint & schema
     return guarded.run(list(prompts), progress=False, **options)
 
 
 def complete_outcome(guarded: GuardedGenerator, outcome: Outcome) -> Outcome:
-    """Return an outcome that has all of its texts; there is no place for None in a reply.
+    """Return the outcome if it has all of its texts: the replies of other libraries cannot contain None.
 
     Raises
     ------
     BudgetExhausted
-        If the budget ended first; ``Deterministic`` if the model does not sample.
+        If the budget was spent first.
+    Deterministic
+        If the model does not sample, so that its one text was rejected.
     """
     raise_if_short("raise", [outcome], guarded.session.call_class.sampling)
     return outcome
 
 
 def one(guarded: GuardedGenerator, prompt: Any, options: Mapping[str, Any], **more: Any) -> Outcome:
-    """Draw for one prompt; see ``run_prompts`` and ``complete_outcome``."""
+    """Generate for one prompt; see ``run_prompts`` and ``complete_outcome``."""
     (outcome,) = run_prompts(guarded, [prompt], options, **more)
     return complete_outcome(guarded, outcome)
 
 
 def schema_constraint(schema: Any) -> JSONSchema:
-    """Make a constraint of what a library calls a schema: a type that pydantic knows, or a JSON Schema.
+    """Return the constraint for a schema: a JSON Schema, or a type that pydantic supports.
 
     Raises
     ------
     UsageError
-        If it describes a function: as a JSON Schema that would allow anything.
+        If it describes a function, which would be a JSON Schema that allows anything.
     """
     if isinstance(schema, JSONSchema):
         return schema
@@ -106,13 +108,13 @@ def schema_constraint(schema: Any) -> JSONSchema:
 
 
 def content_of(content: Any) -> str:
-    """Return the content of a message.
+    """Return the text of a message.
 
     Raises
     ------
     UsageError
-        If it is more than text.
+        If it contains anything else.
     """
     if not isinstance(content, str):
-        raise UsageError("a message has more than text; call the wrapper itself for images")
+        raise UsageError("only messages of text are supported; for images, call the GuardedGenerator itself")
     return content

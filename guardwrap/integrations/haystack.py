@@ -1,6 +1,6 @@
 """Haystack: components whose every reply satisfies the constraints.
 
-``pip install 'guardwrap[haystack]'`` brings ``haystack-ai``, which is all that is needed.
+Requires ``haystack-ai``: ``pip install 'guardwrap[haystack]'``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["GuardedChatGenerator", "GuardedTextGenerator"]
 
 
 class _Guarded:
-    """What both components have in common."""
+    """Base class of both components."""
 
     def __init__(
         self, generator: Any, constraints: Any = None, *, generation_kwargs: Mapping[str, Any] | None = None
@@ -33,10 +33,10 @@ class _Guarded:
         self._guarded: GuardedGenerator | None = None
         self._options = dict(generation_kwargs or {})
         if not isinstance(generator, str) or constraints is None:
-            self.warm_up()  # there is nothing to load, or nothing to load it for
+            self.warm_up()  # nothing to load later; this also reports missing constraints
 
     def warm_up(self) -> None:
-        """Load the model, where a Hub id or a path was given; Haystack calls this before a pipeline's first run."""
+        """Load the model if a Hub id or path was given. Haystack calls this before the first run of a pipeline."""
         if self._guarded is None:
             self._guarded = as_guarded(self._generator, self._constraints)
 
@@ -46,14 +46,14 @@ class _Guarded:
         Raises
         ------
         UsageError
-            If it was made of an object in memory instead of a Hub id or a path, and constraints.
+            If the component was not created from a Hub id or path with constraints.
         ConstraintError
-            If that is so of a part of the constraint.
+            If a part of the constraint exists in memory only.
         """
         if not isinstance(self._generator, str) or self._constraints is None:
             raise UsageError(
-                f"{type(self).__name__} was made of an object in memory, which no file can hold; make it of a Hub id "
-                "or a path, and constraints="
+                f"{type(self).__name__} was created from an object in memory, which cannot be saved; create it from a "
+                "Hub id or a path, with constraints="
             )
         data: dict[str, Any] = default_to_dict(
             self,
@@ -65,7 +65,7 @@ class _Guarded:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Any:
-        """Make a component of what ``to_dict`` returned. A constraint that names Python code is refused."""
+        """Create a component from the result of ``to_dict``. Constraints that name Python code are rejected."""
         settings = dict(data["init_parameters"])
         settings["constraints"] = parse(settings["constraints"], path="constraints")
         return default_from_dict(cls, {**data, "init_parameters": settings})
@@ -79,24 +79,24 @@ class _Guarded:
 
 @component
 class GuardedTextGenerator(_Guarded):
-    """A Haystack generator: a prompt in, ``replies`` that satisfy the constraint out, with ``meta`` for each.
+    """Haystack generator that returns ``replies`` to a prompt, which satisfy the constraint, with ``meta`` for each.
 
-    ``BudgetExhausted`` is raised as it is.
+    If the budget is spent before a reply is accepted, it raises ``BudgetExhausted``.
 
     Parameters
     ----------
     generator
-        A GuardedGenerator, or what one is made of: a pipeline, a Hub id, a path or ``"local"``. The latter are loaded
-        by ``warm_up``, and can be written to a pipeline's file.
+        A GuardedGenerator, a pipeline, a Hub id, a path or ``"local"``. The latter three are loaded by ``warm_up``, and
+        can be saved in a pipeline file.
     constraints
-        Where it is made here.
+        The constraints. Required unless ``generator`` is a GuardedGenerator.
     generation_kwargs
-        Options of each run: the pipeline's and guardwrap's own, e.g. ``{"max_new_tokens": 40}``. A run's replace them.
+        Default options of ``run``: those of the pipeline and of guardwrap, e.g. ``{"max_new_tokens": 40}``.
 
     Raises
     ------
     UsageError
-        If neither a wrapper nor constraints are given.
+        If neither a GuardedGenerator nor constraints are given.
     """
 
     @component.output_types(replies=list[str], meta=list[dict[str, Any]])
@@ -107,15 +107,15 @@ class GuardedTextGenerator(_Guarded):
 
     @component.output_types(replies=list[str], meta=list[dict[str, Any]])
     async def run_async(self, prompt: str, generation_kwargs: dict[str, Any] | None = None) -> dict[str, Any]:
-        """As ``run``, in a thread."""
+        """Call ``run`` in a thread."""
         return await asyncio.to_thread(self.run, prompt, generation_kwargs)
 
 
 @component
 class GuardedChatGenerator(_Guarded):
-    """A Haystack chat generator: messages in, ``replies`` out whose texts satisfy the constraint.
+    """Haystack chat generator that returns ``replies`` to messages, whose texts satisfy the constraint.
 
-    Parameters are those of GuardedTextGenerator. The tokenizer's chat template makes prompts.
+    It has the parameters of GuardedTextGenerator. The tokenizer's chat template is applied to the messages.
     """
 
     @component.output_types(replies=list[ChatMessage])
@@ -130,5 +130,5 @@ class GuardedChatGenerator(_Guarded):
     async def run_async(
         self, messages: list[ChatMessage] | str, generation_kwargs: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """As ``run``, in a thread."""
+        """Call ``run`` in a thread."""
         return await asyncio.to_thread(self.run, messages, generation_kwargs)

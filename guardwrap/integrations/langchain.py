@@ -1,6 +1,6 @@
 """LangChain: a language model and a chat model whose every text satisfies the constraints.
 
-``pip install 'guardwrap[langchain]'`` brings ``langchain-core``, which is all that is needed.
+Requires ``langchain-core``: ``pip install 'guardwrap[langchain]'``.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = ["GuardedChatModel", "GuardedLLM"]
 
 
 class _Guarded(BaseModel):
-    """What both have in common."""
+    """Base class of both models."""
 
     guarded: Any = Field(exclude=True)
     options: dict[str, Any] = Field(default_factory=dict)
     cache: Any = Field(default=False, exclude=True, frozen=True)
 
     def __init__(self, guarded: Any, constraints: Any = None, **fields: Any) -> None:
-        # Its key knows nothing of a call's constraint, so a text of another one would come back.
+        # LangChain's cache key does not include the constraint of a call.
         if fields.get("cache"):
-            raise UsageError("a cache would return texts that were drawn under other constraints; leave cache= out")
+            raise UsageError("a cache could return texts of other constraints; leave cache= out")
         super().__init__(guarded=as_guarded(guarded, constraints), **{**fields, "cache": False})
 
     @property
@@ -48,28 +48,28 @@ class _Guarded(BaseModel):
         return run_prompts(self.guarded, prompts, options, stop=stop, schema=options.pop("response_schema", None))
 
     def with_structured_output(self, schema: Any, *, include_raw: bool = False, **kwargs: Any) -> Runnable[Any, Any]:
-        """Return a runnable whose texts satisfy a schema besides the constraint, and which gives what they say.
+        """Return a runnable whose texts satisfy a schema in addition to the constraint, and which returns their values.
 
         Parameters
         ----------
         schema
-            A pydantic model, another type that pydantic knows, or a JSON Schema. The prompt is not told of it: say
-            there what is asked for, or pass ``proposal=Masked()``.
+            A pydantic model, another type that pydantic supports, or a JSON Schema. It is not added to the prompt:
+            describe the format there, or pass ``proposal=Masked()``.
         include_raw
             Whether to return ``{"raw": message, "parsed": value, "parsing_error": None}``.
         **kwargs
-            ``method="json_schema"`` and ``strict=True`` are what happens anyway; others are refused.
+            Only ``method="json_schema"`` and ``strict=True`` are supported, which are the default behavior.
 
         Raises
         ------
         UsageError
-            If an argument is none of these.
+            If there are other arguments.
         ConstraintError
-            If the schema is not well formed.
+            If the schema is invalid.
         """
         if any((name, value) not in (("method", "json_schema"), ("strict", True)) for name, value in kwargs.items()):
             raise UsageError(
-                f"{', '.join(kwargs)}: with_structured_output takes method='json_schema' and strict=True only"
+                f"{', '.join(kwargs)}: with_structured_output supports only method='json_schema' and strict=True"
             )
         constraint = schema_constraint(schema)
         model: Any = self.bind(response_schema=constraint)  # type: ignore[attr-defined]
@@ -77,31 +77,32 @@ class _Guarded(BaseModel):
         if not include_raw:
             return model | parse
         return {"raw": model} | RunnablePassthrough.assign(
-            parsed=lambda found: parse.invoke(found["raw"]), parsing_error=lambda _: None
+            parsed=lambda reply: parse.invoke(reply["raw"]), parsing_error=lambda _: None
         )
 
 
 class GuardedLLM(_Guarded, BaseLLM):
-    """A LangChain LLM: a text in, a text out that satisfies the constraint, without the prompt.
+    """LangChain LLM that returns a text, without the prompt, that satisfies the constraint.
 
-    ``batch`` draws for all prompts in one call of the wrapper. ``stream`` yields a text when it has been accepted.
-    ``BudgetExhausted`` is raised as it is. The report is in ``llm_output["guardwrap"]`` and in each
+    ``batch`` generates for all prompts in one call of the wrapper. ``stream`` yields a text once it is accepted. If the
+    budget is spent first, calls raise ``BudgetExhausted``. The report is in ``llm_output["guardwrap"]`` and in each
     ``generation_info["guardwrap"]``.
 
     Parameters
     ----------
     guarded
-        A GuardedGenerator, or what one is made of: a pipeline, a Hub id, a path or ``"local"``.
+        A GuardedGenerator, a pipeline, a Hub id, a path or ``"local"``.
     constraints
-        Where it is made here.
+        The constraints. Required unless ``guarded`` is a GuardedGenerator.
     options
-        Options of each call: the pipeline's and guardwrap's own, e.g. ``{"max_new_tokens": 40}``. ``bind`` and calls
-        replace them. ``stop=`` becomes ``stop_strings``: a text ends with the stop string, and was judged with it.
+        Default options of calls: those of the pipeline and of guardwrap, e.g. ``{"max_new_tokens": 40}``. ``bind`` and
+        calls override them. ``stop=`` becomes ``stop_strings``: texts end with their stop string, and are checked with
+        it.
 
     Raises
     ------
     UsageError
-        If neither a wrapper nor constraints are given.
+        If neither a GuardedGenerator nor constraints are given.
     """
 
     def _generate(self, prompts: list[str], stop: Any = None, run_manager: Any = None, **kwargs: Any) -> LLMResult:
@@ -117,9 +118,10 @@ class GuardedLLM(_Guarded, BaseLLM):
 
 
 class GuardedChatModel(_Guarded, BaseChatModel):
-    """A LangChain chat model: messages in, a message out whose text satisfies the constraint.
+    """LangChain chat model that replies to messages with a text that satisfies the constraint.
 
-    As GuardedLLM, with the report in ``response_metadata["guardwrap"]``. The tokenizer's chat template makes prompts.
+    It has the parameters of GuardedLLM. The report is in ``response_metadata["guardwrap"]``. The tokenizer's chat
+    template is applied to the messages.
     """
 
     _ready: Outcome | None = PrivateAttr(default=None)
@@ -137,7 +139,7 @@ class GuardedChatModel(_Guarded, BaseChatModel):
     def batch(
         self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, stop: Any = None, **kwargs: Any
     ) -> list[Any]:
-        """Reply to several chats with one call of the wrapper; each is told to callbacks as a call of its own."""
+        """Reply to several chats with one call of the wrapper. Callbacks see a separate call for each chat."""
         inputs = list(inputs)
         chats = [_chat(self._convert_input(each).to_messages()) for each in inputs]
         try:
@@ -147,11 +149,11 @@ class GuardedChatModel(_Guarded, BaseChatModel):
                 return [error for _ in inputs]
             raise
         replies: list[Any] = []
-        for given, settings, outcome in zip(inputs, get_config_list(config, len(inputs)), outcomes, strict=True):
+        for each, settings, outcome in zip(inputs, get_config_list(config, len(inputs)), outcomes, strict=True):
             ready = self.model_copy()
             ready._ready = outcome
             try:
-                replies.append(ready.invoke(given, settings, stop=stop, **kwargs))
+                replies.append(ready.invoke(each, settings, stop=stop, **kwargs))
             except GuardwrapError as error:
                 if not return_exceptions:
                     raise
@@ -159,11 +161,11 @@ class GuardedChatModel(_Guarded, BaseChatModel):
         return replies
 
     async def abatch(self, inputs: Any, config: Any = None, **kwargs: Any) -> list[Any]:
-        """As ``batch``, in a thread."""
+        """Call ``batch`` in a thread."""
         replies: list[Any] = await run_in_executor(None, self.batch, inputs, config, **kwargs)
         return replies
 
 
 def _chat(messages: list[BaseMessage]) -> list[dict[str, str]]:
-    found: Any = convert_to_openai_messages(messages)
-    return [{**message, "content": content_of(message["content"])} for message in found]
+    converted: Any = convert_to_openai_messages(messages)
+    return [{**message, "content": content_of(message["content"])} for message in converted]

@@ -1,6 +1,6 @@
 """LlamaIndex: an LLM whose every text satisfies the constraints.
 
-``pip install 'guardwrap[llamaindex]'`` brings ``llama-index-core``, which is all that is needed.
+Requires ``llama-index-core``: ``pip install 'guardwrap[llamaindex]'``.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ __all__ = ["GuardedLLM"]
 
 
 class GuardedLLM(CustomLLM):
-    """A LlamaIndex LLM: texts and messages in, texts out that satisfy the constraint.
+    """LlamaIndex LLM that replies to texts and messages with texts that satisfy the constraint.
 
-    What streams is one piece: the text, when it has been accepted. ``BudgetExhausted`` is raised as it is. The report
-    is in the response's ``raw["guardwrap"]``. Chats go through the tokenizer's chat template, if it has one.
+    Streams yield the whole text in one piece, once it is accepted. If the budget is spent first, calls raise
+    ``BudgetExhausted``. The report is in ``raw["guardwrap"]`` of the response. Chats use the tokenizer's chat template,
+    if it has one.
 
     Parameters
     ----------
     guarded
-        A GuardedGenerator, or what one is made of: a pipeline, a Hub id, a path or ``"local"``.
+        A GuardedGenerator, a pipeline, a Hub id, a path or ``"local"``.
     constraints
-        Where it is made here.
+        The constraints. Required unless ``guarded`` is a GuardedGenerator.
     options
-        Options of each call: the pipeline's and guardwrap's own, e.g. ``{"max_new_tokens": 40}``. Calls replace them.
+        Default options of calls: those of the pipeline and of guardwrap, e.g. ``{"max_new_tokens": 40}``.
 
     Raises
     ------
     UsageError
-        If neither a wrapper nor constraints are given.
+        If neither a GuardedGenerator nor constraints are given.
     """
 
     guarded: Any = Field(exclude=True)
@@ -58,12 +59,12 @@ class GuardedLLM(CustomLLM):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name under which LlamaIndex keeps it."""
+        """Return the name of the class in LlamaIndex's serialized data."""
         return "guardwrap"
 
     @property
     def metadata(self) -> LLMMetadata:
-        """What LlamaIndex fits prompts to."""
+        """Context window and other properties of the model, for LlamaIndex."""
         model, tokenizer = self.guarded.model, self.guarded.tokenizer
         known = {"context_window": getattr(model.config.get_text_config(), "max_position_embeddings", None)}
         known["num_output"] = self.options.get("max_new_tokens") or model.generation_config.max_new_tokens
@@ -85,7 +86,7 @@ class GuardedLLM(CustomLLM):
 
     @llm_completion_callback()
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
-        """Complete a text, and yield it when it has been accepted."""
+        """Complete a text, and yield it once it is accepted."""
 
         def pieces() -> Iterator[CompletionResponse]:
             response = self.complete(prompt, formatted=formatted, **kwargs)
@@ -105,7 +106,7 @@ class GuardedLLM(CustomLLM):
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
-        """Reply to a chat, and yield the reply when it has been accepted."""
+        """Reply to a chat, and yield the reply once it is accepted."""
 
         def pieces() -> Iterator[ChatResponse]:
             response = self.chat(messages, **kwargs)
@@ -116,35 +117,37 @@ class GuardedLLM(CustomLLM):
     def structured_predict(
         self, output_cls: Any, prompt: Any, llm_kwargs: Mapping[str, Any] | None = None, **prompt_args: Any
     ) -> Any:
-        """Return a value of a type: the text satisfies its schema besides the constraint.
+        """Return a value of a type. The text satisfies the type's schema in addition to the constraint.
 
         Parameters
         ----------
         output_cls
-            A pydantic model, or another type that pydantic knows.
+            A pydantic model, or another type that pydantic supports.
         prompt
-            A LlamaIndex template. It is not told of the schema: say there what is asked for, or pass
+            A LlamaIndex template. The schema is not added to it: describe the format there, or pass
             ``proposal=Masked()``.
         llm_kwargs
-            Options of the call.
+            Options of this call, which override ``options``.
         **prompt_args
-            What the template is filled with.
+            Values for the variables of the template.
         """
-        chats = self.metadata.is_chat_model
-        given = _chat(self._get_messages(prompt, **prompt_args)) if chats else self._get_prompt(prompt, **prompt_args)
+        if self.metadata.is_chat_model:
+            filled_prompt: Any = _chat(self._get_messages(prompt, **prompt_args))
+        else:
+            filled_prompt = self._get_prompt(prompt, **prompt_args)
         schema = schema_constraint(output_cls)
-        return schema.parse(self._one(given, llm_kwargs or {}, schema=schema).texts[0])
+        return schema.parse(self._one(filled_prompt, llm_kwargs or {}, schema=schema).texts[0])
 
     async def astructured_predict(self, *args: Any, **kwargs: Any) -> Any:
-        """As ``structured_predict``, in a thread."""
+        """Call ``structured_predict`` in a thread."""
         return await asyncio.to_thread(self.structured_predict, *args, **kwargs)
 
     def stream_structured_predict(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """Yield the value of ``structured_predict``, once."""
+        """Yield the value of ``structured_predict``, in one piece."""
         yield self.structured_predict(*args, **kwargs)
 
     async def astream_structured_predict(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        """Return an iterator of the value of ``structured_predict``."""
+        """Return an async iterator that yields the value of ``structured_predict``."""
 
         async def values() -> AsyncIterator[Any]:
             yield await self.astructured_predict(*args, **kwargs)
@@ -153,7 +156,7 @@ class GuardedLLM(CustomLLM):
 
 
 def _options(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of a call; tools, which LlamaIndex passes to any model, are refused where there are some."""
+    """Return the options of a call without those for tools, which LlamaIndex always passes; reject actual tools."""
     if kwargs.get("tools"):
         raise UsageError("tools are not supported; use structured_predict")
     return {name: value for name, value in kwargs.items() if name not in ("tools", "tool_choice")}

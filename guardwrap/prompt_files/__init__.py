@@ -1,1 +1,1 @@
-"""Prompts that come as lines of a file, what each asks for on its own, and the records that are made of them."""
+"""Files of prompts: their lines, the options of single prompts, and the output records."""

@@ -1,4 +1,4 @@
-"""What a JSON line of prompts asks for on its own: its constraint, sampler, budget and seed."""
+"""Options of single prompts: the constraint, sampler, budget and seed of a line of JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from guardwrap.errors import GuardwrapError, PromptError, is_count
 __all__ = ["OPTIONS", "ReadOwn", "own_of"]
 
 OPTIONS = ("constraint", "constraints", "sampler", "budget", "seed")
-"""Fields of a line that are heeded."""
+"""Fields of a line that are options, and not data."""
 
 _OF_THE_RUN = {
     "adapter": "--adapter",
@@ -40,30 +40,30 @@ _OF_THE_RUN = {
     "top_k": "--top-k",
     "top_p": "--top-p",
 }
-"""What holds for a whole run, with its option of the command line, if it has one."""
+"""Options that are the same for a whole run, with their command-line option, if there is one."""
 
 _LIMITS = tuple(f.name for f in dataclasses.fields(Budget) if f.name.startswith("max_"))
 
-# As close to an option as a misspelling of it, and what data sets call their rows.
+# Common names of columns in data sets, which are as similar to an option as a typo of it.
 _WORDS = ("sample", "samples")
-_CLOSE = 0.88  # "constrains" and "topk" are, "contains" and "constraint_id" are not
+_CLOSE = 0.88  # reports "constrains" and "topk", but not "contains" and "constraint_id"
 
 ReadOwn = Callable[[str, Mapping[str, Any]], PerPromptOptions]
 
 
 def own_of(path: str, constraint: Constraint, budget: Budget, limits: Mapping[str, Any] | None = None) -> ReadOwn:
-    """Return what reads the options of a line, from where it stands and its fields.
+    """Return a function that reads the options of a line, given its place and its fields.
 
     Parameters
     ----------
     path
-        Of the file: files that its constraints name stand beside it.
+        Path of the file with the lines. Files in their constraints are relative to it.
     constraint, budget
-        Of the run. A line's constraint must hold besides; the limits that it gives replace those of the run.
+        Constraint and budget of the run. A line's constraint applies in addition; its limits replace those of the run.
     limits
-        Those of a budget that replace a line's, too.
+        Limits that replace those of the lines as well, by field of ``Budget``.
     """
-    kinds()  # other packages' are imported before the clock runs
+    kinds()  # imports the kinds of other packages before the time limit for reading a line starts
 
     def read(where: str, fields: Mapping[str, Any]) -> PerPromptOptions:
         for name in fields:
@@ -83,48 +83,48 @@ def own_of(path: str, constraint: Constraint, budget: Budget, limits: Mapping[st
 
 
 def _own(fields: Mapping[str, Any], constraint: Constraint, budget: Budget) -> PerPromptOptions:
-    from guardwrap.samplers.sampler_registry import read_sampler  # scipy comes with it
+    from guardwrap.samplers.sampler_registry import read_sampler  # imports scipy
 
-    given = {name: fields[name] for name in OPTIONS if fields.get(name) is not None}
-    if "constraint" in given and "constraints" in given:
-        raise Invalid(("constraints",), "a line has a constraint, or several constraints, not both")
-    name = "constraints" if "constraints" in given else "constraint"
+    options = {name: fields[name] for name in OPTIONS if fields.get(name) is not None}
+    if "constraint" in options and "constraints" in options:
+        raise Invalid(("constraints",), "give either constraint or constraints, not both")
+    name = "constraints" if "constraints" in options else "constraint"
     own = None
-    if name in given:
+    if name in options:
         try:
-            own = read_constraint(given[name])
+            own = read_constraint(options[name])
         except Invalid as invalid:
             raise Invalid((name, *invalid.location), _without_code(invalid.problem)) from None
-        All((constraint, own))  # says where two parts exclude each other
+        All((constraint, own))  # raises if two parts exclude each other
     sampler = None
-    if "sampler" in given:
+    if "sampler" in options:
         try:
-            sampler = read_sampler(given["sampler"])
+            sampler = read_sampler(options["sampler"])
         except Invalid as invalid:
             raise Invalid(("sampler", *invalid.location), invalid.problem) from None
-    seed = given.get("seed")
+    seed = options.get("seed")
     if seed is not None and not is_count(seed):
-        raise Invalid(("seed",), f"{short(seed)} is no whole number of at least 0")
-    replaced = _replaced(budget, given["budget"]) if "budget" in given else None
+        raise Invalid(("seed",), f"{short(seed)} is not a whole number of at least 0")
+    replaced = _replaced(budget, options["budget"]) if "budget" in options else None
     return PerPromptOptions(own, sampler, replaced, seed)
 
 
-def _replaced(budget: Budget, given: Any) -> Budget:
+def _replaced(budget: Budget, fields: Any) -> Budget:
     try:
-        read = validated(given, TypeAdapter(Budget))
+        read = validated(fields, TypeAdapter(Budget))
     except Invalid as invalid:
         raise Invalid(("budget", *invalid.location), invalid.problem) from None
-    return dataclasses.replace(budget, **{name: getattr(read, name) for name in given})
+    return dataclasses.replace(budget, **{name: getattr(read, name) for name in fields})
 
 
 def _without_code(problem: str) -> str:
-    """Say of code what can be done about it: whoever writes prompts is not to run code, whatever the files may."""
-    way_out = "which no line of prompts may; write it into a constraint file, for -c and --allow-code"
+    """Change the advice of an error about code: lines of prompts never run code, even with ``--allow-code``."""
+    way_out = "which a line of prompts cannot run; put it into a constraint file, for -c and --allow-code"
     return problem.replace("; pass allow_code=True if you trust the file", f", {way_out}")
 
 
 def _require_no_option(where: str, name: str) -> None:
-    """Raise PromptError for a field that is meant to change what is drawn, and would not."""
+    """Raise PromptError for a field that looks like an option but would have no effect."""
     if name in OPTIONS or name in ("prompt", "messages") or name.lower() in _WORDS:
         return
     plain = name.lower().replace("-", "_")
@@ -135,8 +135,8 @@ def _require_no_option(where: str, name: str) -> None:
     if meant in OPTIONS:
         way_out = f'did you mean "{meant}"?'
     elif meant in _LIMITS:
-        way_out = f'a line says it as "budget": {{"{meant}": ...}}'
+        way_out = f'in a line, write "budget": {{"{meant}": ...}}'
     else:
         option = _OF_THE_RUN[meant]
-        way_out = "it is the same for all lines" + (f": give {option}" if option else ", and no option of this command")
-    raise PromptError(f'{where}: unknown option {short(name)}: {way_out}; data of your own goes under "meta"')
+        way_out = f"it is the same for all lines: give {option}" if option else "it is not an option of this command"
+    raise PromptError(f'{where}: unknown option {short(name)}: {way_out}; put your own data under "meta"')

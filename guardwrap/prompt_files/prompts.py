@@ -1,4 +1,4 @@
-"""Where prompts come from: arguments, lines, JSON Lines."""
+"""Reading of prompts: from arguments, from lines of text, or from JSON Lines."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["Item", "PromptSource", "lines", "prompt_source_of", "require_prompt"
 
 @dataclass(frozen=True)
 class Item:
-    """One prompt with what came along.
+    """One prompt with its fields and options.
 
     Parameters
     ----------
     where
-        What error messages call it.
+        Its place, for error messages, e.g. ``"in.jsonl:3"``.
     fields
-        What the output repeats: ``"prompt"`` or ``"messages"``, and any other field of a JSON line.
+        Fields to copy to the output: ``"prompt"`` or ``"messages"``, and any other field of a JSON line.
     own
-        What it asks for on its own.
+        The options of this prompt.
     """
 
     where: str
@@ -38,11 +38,11 @@ class Item:
 
     @property
     def summary(self) -> str:
-        """The prompt, or the last message of a chat, for people."""
+        """The prompt, or the last message of a chat, to show on a terminal."""
         return str(self.fields["prompt"] if "prompt" in self.fields else self.fields["messages"][-1]["content"])
 
     def given(self, chat: bool) -> str | list[dict[str, Any]]:
-        """Return the prompt as ``GuardedGenerator`` takes it; with ``chat``, a string becomes a user message."""
+        """Return the prompt to pass to ``GuardedGenerator``. With ``chat``, a string becomes a user message."""
         if "messages" in self.fields:
             messages: list[dict[str, Any]] = self.fields["messages"]
             return messages
@@ -52,20 +52,20 @@ class Item:
 
 @dataclass(frozen=True)
 class PromptSource:
-    """Where the prompts of a call come from.
+    """Source of the prompts of a command.
 
     Parameters
     ----------
     arguments
-        Prompts given as they are.
+        Prompts from the command line.
     path
-        Of a file of prompts, ``-`` for stdin, or None.
+        Path of a file of prompts, ``-`` for stdin, or None.
     jsonl
-        Whether the file has JSON Lines instead of one prompt a line.
+        Whether the file has JSON Lines instead of one prompt per line.
     parquet
         Whether it is a Parquet file, which ``guardwrap.ray`` reads.
     read_own
-        Reads what a JSON line asks for on its own.
+        Reads the options of a JSON line.
     """
 
     arguments: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class PromptSource:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the source in messages."""
         return "the arguments" if self.path is None else "stdin" if self.path == "-" else self.path
 
     def items(self) -> Iterator[Item]:
@@ -85,7 +85,7 @@ class PromptSource:
         Raises
         ------
         PromptError
-            If one is not well formed; the message names the line.
+            If one is invalid; the message names the line.
         """
         if self.path is None:
             for number, prompt in enumerate(self.arguments, start=1):
@@ -108,22 +108,22 @@ class PromptSource:
         )
 
     def count(self) -> int | None:
-        """Read through all prompts once, so that a bad one is found before the work begins; None for a stream."""
+        """Read all prompts once, so that an invalid one is reported before the work begins; None for a stream."""
         return None if self.streams else sum(1 for _ in self.items())
 
 
 def prompt_source_of(
     arguments: Sequence[str], file: str | None, jsonl: str | None, parquet: str | None = None
 ) -> PromptSource:
-    """Find out from the command line where the prompts come from.
+    """Return the source of the prompts that the command line names.
 
     Raises
     ------
     UsageError
-        If they come from nowhere, or from two places.
+        If there is none, or more than one.
     """
     if sum((bool(arguments), file is not None, jsonl is not None, parquet is not None)) > 1:
-        raise UsageError("prompts come from one place: arguments, --file, --jsonl, --parquet or stdin")
+        raise UsageError("give prompts in one place only: arguments, --file, --jsonl, --parquet or stdin")
     if parquet is not None:
         return PromptSource(path=parquet, parquet=True)
     if jsonl is not None:
@@ -138,7 +138,7 @@ def prompt_source_of(
 
 
 def lines(path: str) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a UTF-8 file, or of stdin for ``-``, each with where it stands.
+    """Yield the place and text of each line of a UTF-8 file, or of stdin for ``-``.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def lines(path: str) -> Iterator[tuple[str, str]]:
     try:
         with open(path, "rb") as file:
             yield from _decoded(path, file)
-    except (OSError, ValueError) as error:  # ValueError of a name that cannot be one
+    except (OSError, ValueError) as error:  # ValueError: the path contains a null character
         raise PromptError(f"cannot read {path!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
@@ -167,7 +167,7 @@ def _decoded(name: str, stream: BinaryIO) -> Iterator[tuple[str, str]]:
 
 def _filled(where: str, line: str) -> str:
     if not line.strip():
-        raise PromptError(f'{where}: empty line; remove it, or ask for an empty prompt by --jsonl and {{"prompt": ""}}')
+        raise PromptError(f'{where}: empty line; remove it, or for an empty prompt use --jsonl with {{"prompt": ""}}')
     return line
 
 
@@ -185,22 +185,22 @@ def _fields(where: str, line: str) -> dict[str, Any]:
 def require_prompt(where: str, fields: Any) -> dict[str, Any]:
     """Return the fields of a line, or raise PromptError unless they have a prompt."""
     if not isinstance(fields, dict) or ("prompt" in fields) == ("messages" in fields):
-        raise PromptError(f'{where}: needs an object with either "prompt" (a string) or "messages" (a chat)')
+        raise PromptError(f'{where}: give an object with either "prompt" (a string) or "messages" (a chat)')
     if "prompt" in fields and not isinstance(fields["prompt"], str):
         raise PromptError(f'{where}: "prompt" is not a string')
     if "messages" in fields and not _is_chat(fields["messages"]):
         raise PromptError(f'{where}: "messages" is not a chat: [{{"role": "user", "content": "..."}}]')
-    told = [fields["prompt"]] if "prompt" in fields else [message["content"] for message in fields["messages"]]
-    if not all(is_text(text) for text in told if isinstance(text, str)):
-        raise PromptError(f"{where}: has half of a surrogate pair, such as \\ud800, which is no character")
+    texts = [fields["prompt"]] if "prompt" in fields else [message["content"] for message in fields["messages"]]
+    if not all(is_text(text) for text in texts if isinstance(text, str)):
+        raise PromptError(f"{where}: has half of a surrogate pair, such as \\ud800, which is not a character")
     return fields
 
 
-def _number(spelt: str) -> float:
-    """Read a number; what Python would write again as NaN or Infinity is none of JSON."""
-    number = float(spelt)
+def _number(literal: str) -> float:
+    """Parse a number. Reject those that Python would write as NaN or Infinity, which JSON does not have."""
+    number = float(literal)
     if not math.isfinite(number):
-        raise PromptError(f"{spelt[:40]} is no number that JSON can have; write null, or a string")
+        raise PromptError(f"{literal[:40]} is not a JSON number; write null, or a string")
     return number
 
 

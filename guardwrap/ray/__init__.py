@@ -1,6 +1,6 @@
-"""Many rows on many machines: Ray Data, with a model in each worker.
+"""Generation for many rows on several machines with Ray Data, with a model in each worker.
 
-Imported when it is asked for; needs ``pip install 'guardwrap[ray]'``.
+Requires ``pip install 'guardwrap[ray]'``. The module is imported only on request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["map_prompts", "save"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:  # torch comes with them, which the process that drives workers need not have
+    if name in __all__:  # imports torch, which the process that only starts workers does not need
         from guardwrap.ray import datasets
 
         return getattr(datasets, name)

@@ -1,4 +1,4 @@
-"""Rows: prompts with names of their own, to which their randomness belongs."""
+"""Rows of a dataset: prompts with ids, which determine their randomness."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from guardwrap.prompt_files.prompts import Item
 __all__ = ["MADE", "PromptRow", "block_size", "id_in", "key_of", "numbered", "randomness_place", "row_digest"]
 
 MADE = ("texts", "ok", "report", "reason")
-"""Fields that a record has besides those of its row."""
+"""Fields of a record in addition to those of its row."""
 
 MOST = 64
-"""Rows of a block, at most: what is drawn together, and what is lost when a worker dies."""
+"""Maximum rows per block. The rows of a block are generated together, and are lost together if a worker dies."""
 
 
 @dataclass(frozen=True)
 class PromptRow:
-    """A prompt with its name.
+    """A prompt with its id.
 
     Parameters
     ----------
     id
-        Its name in the output: its own field ``id``, or its number in the input, from 0.
+        The value of the field ``id``, or the number of the row in the input, from 0.
     item
-        The prompt with what came along. ``item.own.number`` is the place of its randomness.
+        The prompt with its fields and options. ``item.own.number`` selects its random stream.
     again
-        How many times it was drawn for before.
+        How often it was retried before.
     """
 
     id: int | str
@@ -41,26 +41,26 @@ class PromptRow:
 
 
 def key_of(name: int | str) -> int:
-    """Return 64 bits that stand for an id. 7 and "7" are two ids."""
+    """Return a 64-bit hash of an id. 7 and "7" are different ids."""
     return _bits(name)
 
 
 def randomness_place(row: PromptRow, *, named: bool) -> int:
-    """Return the place of a row's randomness, which nothing but the row decides.
+    """Return the number that selects a row's random stream. It depends on the row only.
 
     Parameters
     ----------
     row
         The row.
     named
-        Whether the id is the row's own. A number is the place that the prompt has in a call without Ray, which so gives
-        the same texts.
+        Whether the id is a field of the row. Otherwise it is the prompt's number, as in a call without Ray, which
+        therefore gives the same texts.
     """
     return key_of(row.id) if named or not isinstance(row.id, int) else row.id
 
 
 def id_in(where: str, fields: Mapping[str, Any]) -> int | str | None:
-    """Return a row's own id, or None where it has none.
+    """Return the field ``id`` of a row, or None if it has none.
 
     Raises
     ------
@@ -74,17 +74,17 @@ def id_in(where: str, fields: Mapping[str, Any]) -> int | str | None:
 
 
 def numbered(items: Iterable[Item]) -> Iterator[PromptRow]:
-    """Give each prompt its id and the place of its randomness.
+    """Yield each prompt with its id and the number of its random stream.
 
     Parameters
     ----------
     items
-        The prompts, in the order of the input.
+        The prompts, in input order.
 
     Raises
     ------
     PromptError
-        If an id stands there twice, or some rows have one and others not.
+        If an id occurs twice, or only some rows have one.
     """
     seen: set[int] = set()
     named: bool | None = None
@@ -93,32 +93,32 @@ def numbered(items: Iterable[Item]) -> Iterator[PromptRow]:
         if named is None:
             named = own is not None
         if named is not (own is not None):
-            what = "has no id, and those before it have one" if named else "has an id, and those before it have none"
-            raise PromptError(f'{item.where}: {what}; give each row an "id", or none')
+            what = "has no id, but earlier rows have one" if named else "has an id, but earlier rows have none"
+            raise PromptError(f'{item.where}: {what}; give all rows an "id", or none')
         row = PromptRow(number if own is None else own, item)
         if named:
             key = key_of(row.id)
             if key in seen:
-                raise PromptError(f"{item.where}: the id {json.dumps(row.id)} is there already; each row needs its own")
+                raise PromptError(f"{item.where}: the id {json.dumps(row.id)} occurs twice; ids must be unique")
             seen.add(key)
-        # One with a seed of its own gets the texts that it gets alone, as in a call without Ray.
+        # A row with its own seed gets the same texts as it would alone, as in a call without Ray.
         place = None if item.own.seed is not None else randomness_place(row, named=named)
         yield dataclasses.replace(row, item=dataclasses.replace(item, own=dataclasses.replace(item.own, number=place)))
 
 
 def block_size(rows: int) -> int:
-    """Return how many rows make a block.
+    """Return the number of rows per block.
 
-    It follows from the input alone: half precision rounds a text by what is drawn beside it, so what is drawn together
-    must not depend on the number of workers.
+    It depends on the input only, and not on the number of workers: in half precision, the rounding of a text depends
+    on the texts that are generated together with it.
     """
     return max(1, min(MOST, rows // 16))
 
 
 def row_digest(record: Mapping[str, Any]) -> int:
-    """Return 64 bits that stand for what a row came with, from the row or from its record."""
-    came = {name: value for name, value in record.items() if name not in MADE and name != "id"}
-    return _bits(came)
+    """Return a 64-bit hash of the input fields of a row, from the row or from its record."""
+    input_fields = {name: value for name, value in record.items() if name not in MADE and name != "id"}
+    return _bits(input_fields)
 
 
 def _bits(value: Any) -> int:

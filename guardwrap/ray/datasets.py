@@ -1,4 +1,4 @@
-"""Datasets of Ray Data: rows in, rows with texts out."""
+"""Generation for datasets of Ray Data: adds columns with texts to their rows."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from guardwrap.ray.worker import Recipe, Worker
 __all__ = ["TableWorker", "map_prompts", "save"]
 
 ROWS = 64
-"""Rows that a worker draws for together."""
+"""Number of rows that a worker processes together."""
 
 
 class TableWorker(Worker):
-    """Takes tables of prompts and gives them columns with their texts: as an actor of Ray Data."""
+    """Actor of Ray Data that adds columns with texts to tables of prompts."""
 
     def __call__(self, table: Any) -> Any:
-        """Draw for the rows of a table.
+        """Generate texts for the rows of a table.
 
         Raises
         ------
@@ -48,28 +48,28 @@ class TableWorker(Worker):
         read_own = own_of("a row of the dataset", file.constraint, budget)
         rows: list[PromptRow | str] = [_row(values, read_own) for values in table.to_pylist()]
         records = iter(list(self.records([row for row in rows if isinstance(row, PromptRow)])))
-        made: dict[str, list[Any]] = {name: [] for name in MADE}
+        columns: dict[str, list[Any]] = {name: [] for name in MADE}
         for row in rows:
             record = next(records)[0] if isinstance(row, PromptRow) else {"texts": [], "ok": False, "reason": row}
-            made["texts"].append(record["texts"])
-            made["ok"].append(record["ok"])
-            made["report"].append(json.dumps(record["report"]) if "report" in record else None)
-            made["reason"].append(record.get("reason"))
+            columns["texts"].append(record["texts"])
+            columns["ok"].append(record["ok"])
+            columns["report"].append(json.dumps(record["report"]) if "report" in record else None)
+            columns["reason"].append(record.get("reason"))
         kinds = (pyarrow.list_(pyarrow.string()), pyarrow.bool_(), pyarrow.string(), pyarrow.string())
-        for (name, values), kind in zip(made.items(), kinds, strict=True):
+        for (name, values), kind in zip(columns.items(), kinds, strict=True):
             table = table.drop_columns([name]) if name in table.column_names else table
             table = table.append_column(name, pyarrow.array(values, kind))
         return table
 
 
 def _row(values: Mapping[str, Any], read_own: Any) -> PromptRow | str:
-    """Return a row of a table, or why it is none."""
+    """Return the row of a table, or the reason why it is invalid."""
     where = f"the row {json.dumps(values.get('id'), default=str)}"
     try:
         fields = fields_of(where, values)
         name = id_in(where, fields)
         if name is None:
-            raise PromptError(f'{where}: has no "id", to which its randomness belongs')
+            raise PromptError(f'{where}: has no "id"; each row must have one, which determines its randomness')
         own = read_own(where, fields)
         row = PromptRow(name, Item(where, fields, own))
         place = None if own.seed is not None else randomness_place(row, named=True)
@@ -85,34 +85,34 @@ def _require_numbers(seed: int, workers: int, budget: Budget | None) -> None:
 
 
 def _require_loadable(generator: Any) -> None:
-    """Raise UsageError where workers could not load the model, or would lack the key of a server."""
+    """Raise UsageError if workers could not load the model, or would lack the API key of a server."""
     if not isinstance(generator, str | Path | Endpoint):
         raise UsageError("map_prompts loads the model in each worker: give a Hub id, a folder, 'local' or an Endpoint")
     if isinstance(generator, Endpoint) and generator.has_key:
-        raise UsageError("the api_key= of an Endpoint does not travel: set OPENAI_API_KEY where the workers are")
+        raise UsageError("api_key= of an Endpoint is not sent to workers: set OPENAI_API_KEY in their environment")
 
 
 def _require_usable(dataset: Any, ray: Any) -> None:
-    """Raise UsageError where the rows have no ids, or where Ray has no processor for what reads them."""
+    """Raise UsageError if rows have no unique ids, or if Ray has no CPU left to read them."""
     _require_ids(dataset)
     if ray.cluster_resources().get("CPU", 0) < 2:
         raise UsageError(
-            "map_prompts needs two CPUs of Ray, for a worker and for what reads its rows: ray.init(num_cpus=2)"
+            "map_prompts needs at least two CPUs in Ray, one for a worker and one to read rows: ray.init(num_cpus=2)"
         )
 
 
 def _not_in(done: Path, settings: Any, dataset: Any) -> Any:
-    """Leave out the rows that have a record in a folder."""
-    there = _ids_in(done, settings)
-    return dataset.filter(lambda row: key_of(row["id"]) not in there)
+    """Return the dataset without the rows that have a record in a folder."""
+    keys = _ids_in(done, settings)
+    return dataset.filter(lambda row: key_of(row["id"]) not in keys)
 
 
 def _settings(call: Mapping[str, Any], wrapper: Mapping[str, Any]) -> Any:
-    """Return what records say of the job: JSON of what was asked for."""
+    """Return the settings to write to the records, as plain JSON types."""
     sampler, proposal, adapter = wrapper["sampler"], wrapper["proposal"], wrapper["adapter"]
-    asked = {**call, "sampler": getattr(sampler, "name", sampler), "proposal": proposal and str(proposal)}
-    asked |= {"adapter": adapter and str(adapter), "budget": plain(wrapper["budget"])}
-    return json.loads(json.dumps(asked, default=lambda value: type(value).__name__))
+    settings = {**call, "sampler": getattr(sampler, "name", sampler), "proposal": proposal and str(proposal)}
+    settings |= {"adapter": adapter and str(adapter), "budget": plain(wrapper["budget"])}
+    return json.loads(json.dumps(settings, default=lambda value: type(value).__name__))
 
 
 @strict_arguments
@@ -134,44 +134,46 @@ def map_prompts(
     allow_code: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Draw texts for the rows of a dataset of Ray Data.
+    """Generate texts for the rows of a dataset of Ray Data.
 
-    A row's texts follow from the seed, its id and what it asks for. How many workers there are, how the rows are cut
-    into blocks, and which of them are drawn for twice as a worker died, changes no text.
+    The texts of a row depend on the seed, its id and its fields. They do not depend on the number of workers, on the
+    division of the rows into blocks, or on restarts of workers.
 
     Parameters
     ----------
     dataset
-        With the columns ``id`` (whole numbers or strings, each once) and ``prompt`` (strings) or ``messages`` (chats).
-        ``constraint``, ``constraints``, ``sampler``, ``budget`` and ``seed`` are a row's own, as structs or as JSON.
+        A dataset with the columns ``id`` (unique integers or strings), and ``prompt`` (strings) or ``messages``
+        (chats). The optional columns ``constraint``, ``constraints``, ``sampler``, ``budget`` and ``seed`` apply to
+        single rows, as structs or as JSON.
     generator
-        A Hub id, a folder, ``"local"``, or an ``Endpoint``, whose key is ``OPENAI_API_KEY`` where the workers are. Each
-        worker loads it.
+        A Hub id, a folder, ``"local"``, or an ``Endpoint``. Each worker loads it. The key of an ``Endpoint`` is read
+        from the environment variable ``OPENAI_API_KEY`` of the workers.
     constraints, sampler, proposal, adapter, budget, batch_size, allow_code
-        As ``GuardedGenerator`` takes them.
+        Arguments of ``GuardedGenerator``.
     seed
-        Of the whole job.
+        Random seed of the job.
     workers, gpus
-        How many there are at most, each with a CPU, and the GPUs of each. One CPU stays for what reads the rows.
+        Maximum number of workers, each with one CPU, and the number of GPUs per worker. One more CPU is needed to read
+        the rows.
     chat
         Whether plain prompts become user messages.
     done
-        A folder of ``save``: rows with a record there are left out. It must come from the same model, constraint,
-        seed and options.
+        A folder written by ``save``. Rows that have a record there are left out. Its records must come from the same
+        model, constraint, seed and options.
     options
-        Of each call: ``num_return_sequences``, and what the pipeline takes, such as ``max_new_tokens``.
+        Options of each call: ``num_return_sequences`` and arguments of the pipeline, such as ``max_new_tokens``.
 
     Returns
     -------
     ray.data.Dataset
-        The rows with the columns ``texts`` (a list of strings), ``ok`` (whether there are as many as asked for),
-        ``report`` (JSON) and ``reason`` (why there are fewer, or null). Lazy, as datasets are.
+        The rows with the additional columns ``texts`` (list of strings), ``ok`` (whether a row got all its texts),
+        ``report`` (JSON) and ``reason`` (why there are fewer texts, or null). It is evaluated lazily.
 
     Raises
     ------
     UsageError
-        If Ray is not installed or has one CPU only, an id stands there twice, an argument is wrong, or ``done`` was
-        made with other ones.
+        If Ray is not installed or has only one CPU, an id occurs twice, an argument is invalid, or the records of
+        ``done`` were made with other arguments.
     """
     ray = library()
     _require_numbers(seed, workers, budget)
@@ -190,7 +192,7 @@ def map_prompts(
         fn_constructor_args=(recipe,),
         batch_size=ROWS,
         batch_format="pyarrow",
-        # Not all at once: what comes before needs a CPU too, and would wait for ever for one that a worker holds.
+        # Start with one worker: reading the rows needs a CPU too, and must not wait for one that a worker holds.
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers),
         num_cpus=1,
         num_gpus=gpus,
@@ -198,19 +200,20 @@ def map_prompts(
 
 
 def save(dataset: Any, folder: str | Path) -> None:
-    """Write what ``map_prompts`` returns to a folder, block by block as it is done; what is there is gone on with.
+    """Write the result of ``map_prompts`` to a folder, block by block. Records that are already there are kept.
 
     Parameters
     ----------
     dataset
-        The dataset.
+        The dataset that ``map_prompts`` returned.
     folder
-        Gets ``results.jsonl`` and, if some rows have not all their texts, ``failed.jsonl``, in the order of the ids.
+        Folder for ``results.jsonl`` and, if some rows did not get all their texts, ``failed.jsonl``. Both are sorted by
+        id.
 
     Raises
     ------
     UsageError
-        If the folder cannot be written to, or another job writes to it.
+        If the folder cannot be written to, or another job is writing to it.
     """
     with Folder.opened(Path(folder), resume=True, overwrite=False) as out:
         for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
@@ -226,16 +229,16 @@ def _record(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _require_ids(dataset: Any) -> None:
-    """Raise UsageError unless each row has an id of its own. Reads that column once."""
+    """Raise UsageError unless each row has a unique id. Reads the column once."""
     if "id" not in (dataset.columns() or ()):
-        raise UsageError('map_prompts needs a column "id": the randomness of a row belongs to it')
+        raise UsageError('map_prompts needs a column "id", which determines the randomness of each row')
     seen: set[int] = set()
     for name in _column(dataset.select_columns(["id"])):
         if type(name) not in (int, str):
-            raise UsageError('the column "id" needs whole numbers or strings, one for each row')
+            raise UsageError('the column "id" must have a whole number or a string in each row')
         key = key_of(name)
         if key in seen:
-            raise UsageError(f"the id {json.dumps(name)} is there twice; each row needs its own")
+            raise UsageError(f"the id {json.dumps(name)} occurs twice; ids must be unique")
         seen.add(key)
 
 
@@ -245,15 +248,15 @@ def _column(dataset: Any) -> Iterator[Any]:
 
 
 def _ids_in(folder: Path, settings: Mapping[str, Any]) -> frozenset[int]:
-    """Return the keys of the rows that have a record. Raises UsageError if they were asked for with other settings."""
+    """Return the keys of the rows that have a record. Raises UsageError if they were made with other settings."""
     if not folder.exists():
         return frozenset()
-    there = Folder(folder)
-    there.read()
-    for record in there.records():
-        if "report" in record:  # a row that failed may have none
+    saved = Folder(folder)
+    saved.read()
+    for record in saved.records():
+        if "report" in record:  # a failed row may have no report
             name = first_other(record["report"]["settings"], settings)
             if name is not None:
                 raise UsageError(f"done={str(folder)!r} was made with another {name}; give the same, or another folder")
             break
-    return frozenset(there.done)
+    return frozenset(saved.done)

@@ -1,4 +1,4 @@
-"""Rows of Parquet files."""
+"""Reading of rows from Parquet files."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ __all__ = ["fields_of", "parquet_items"]
 
 
 def parquet_items(path: str, read_own: ReadOwn) -> Iterator[Item]:
-    """Read the rows of a file one by one, as ``Source.items`` reads lines.
+    """Yield the rows of a file, as ``PromptSource.items`` does for lines.
 
     Parameters
     ----------
     path
-        Of the file, or of a folder of them, which are read in the order of their names.
+        Path of the file, or of a folder of Parquet files, which are read in the order of their names.
     read_own
-        Reads what a row asks for on its own.
+        Reads the options of a row.
 
     Raises
     ------
     PromptError
-        If the file cannot be read, or a row is not well formed; the message names the row, from 1.
+        If the file cannot be read, or a row is invalid; the message has the number of the row, from 1.
     """
     import pyarrow
     import pyarrow.parquet
 
     files = sorted(Path(path).glob("*.parquet")) if Path(path).is_dir() else [Path(path)]
     if not files:
-        raise PromptError(f"{path}: no .parquet file is there")
+        raise PromptError(f"{path}: the folder has no .parquet files")
     for each in files:
         try:
             file = pyarrow.parquet.ParquetFile(each)
         except (OSError, ValueError) as error:
-            problem = getattr(error, "strerror", None) or "it is no Parquet file"
+            problem = getattr(error, "strerror", None) or "it is not a Parquet file"
             raise PromptError(f"cannot read {str(each)!r}: {problem}") from None
         number = 0
         with file:
@@ -52,14 +52,15 @@ def parquet_items(path: str, read_own: ReadOwn) -> Iterator[Item]:
 
 
 def fields_of(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a row of a table as a JSON line has them.
+    """Return the fields of a table row in the form of a JSON line.
 
-    A column has one type for all rows, so what is null is not there, and an option may be spelt as JSON text.
+    A column has the same type in all rows. Therefore null means that a field is missing, and an option may be JSON
+    text.
 
     Raises
     ------
     PromptError
-        If a value is none that JSON can have, or there is no prompt.
+        If a value cannot be converted to JSON, or there is no prompt.
     """
     fields = {name: value for name, value in values.items() if value is not None}
     for name, value in fields.items():
@@ -68,7 +69,8 @@ def fields_of(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
         try:
             json.dumps(fields[name], allow_nan=False)
         except (TypeError, ValueError):
-            raise PromptError(f"{where}: the column {name!r} has what JSON has not; make it numbers or text") from None
+            problem = f"the column {name!r} cannot be converted to JSON; use numbers or text"
+            raise PromptError(f"{where}: {problem}") from None
     return require_prompt(where, fields)
 
 
@@ -82,7 +84,7 @@ def _option(where: str, name: str, value: Any) -> Any:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Leave out of a struct what only other rows have."""
+    """Remove the fields of a struct that only other rows have."""
     if isinstance(value, dict):
         return {name: _without_nulls(each) for name, each in value.items() if each is not None}
     return [_without_nulls(each) for each in value] if isinstance(value, list) else value

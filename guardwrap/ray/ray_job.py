@@ -1,4 +1,4 @@
-"""A job: rows of a file through workers into a folder."""
+"""A job on Ray: workers generate for the rows of a file, and the records are written to a folder."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ __all__ = ["blocks", "left", "order_of", "require_same", "run_job"]
 
 
 def order_of(rows: Iterable[PromptRow]) -> dict[int, int]:
-    """Return the rows' places by the keys of their ids. Reads all of them once, so that a bad one is found first."""
+    """Return the number of each row, by the key of its id. Reads all rows, so that an invalid one is reported first."""
     return {key_of(row.id): number for number, row in enumerate(rows)}
 
 
 def require_same(folder: Folder, run: Mapping[str, Any], *, other_budget: bool = False) -> None:
-    """Raise UsageError where the folder was begun by a run that asked for something else.
+    """Raise UsageError if the folder was begun by a run with other settings.
 
     Parameters
     ----------
     folder
-        With its records.
+        The output folder.
     run
-        What is asked for, by what it is called.
+        Settings of this run, by name.
     other_budget
-        Whether the budget may be another one.
+        Whether the budget may differ.
     """
     before = folder.made_with()
     if before is None:
         if folder.done:
-            raise UsageError(f"{str(folder.path)!r} does not say how it was made; give another -o")
+            raise UsageError(f"{str(folder.path)!r} has records but no run.json with their settings; give another -o")
         return
     name = first_other({**before, "budget": run.get("budget")} if other_budget else before, run)
     if name is not None:
@@ -45,21 +45,21 @@ def require_same(folder: Folder, run: Mapping[str, Any], *, other_budget: bool =
 
 
 def left(rows: Iterable[PromptRow], folder: Folder, *, retry_seed: int | None = None) -> Iterator[PromptRow | None]:
-    """Yield the rows that are to be drawn for, and None for one that has its record.
+    """Yield each row that is left to do, and None for each row that is done.
 
     Parameters
     ----------
     rows
-        All of them.
+        All rows.
     folder
-        Where the records are.
+        The output folder.
     retry_seed
-        With this seed rows that failed are drawn for again; None leaves them.
+        Seed with which to retry failed rows; None does not retry them.
 
     Raises
     ------
     UsageError
-        If a record with the same id is of another prompt.
+        If the record with the id of a row has another prompt or other fields.
     """
     for row in rows:
         done = folder.done.get(key_of(row.id))
@@ -80,7 +80,7 @@ def left(rows: Iterable[PromptRow], folder: Folder, *, retry_seed: int | None = 
 
 
 def blocks(rows: Iterable[PromptRow | None], size: int) -> Iterator[list[PromptRow]]:
-    """Cut rows into blocks, the same ones however many are done: what is done is left out of its block."""
+    """Divide rows into blocks. Rows that are done are left out of their block, so the division is always the same."""
     block: list[PromptRow] = []
     for number, row in enumerate(rows, start=1):
         block += [] if row is None else [row]
@@ -102,29 +102,29 @@ def run_job(
     gpus: float = 0,
     retry_seed: int | None = None,
 ) -> None:
-    """Draw for all rows that have no record, and make the files of the folder at the end.
+    """Generate for all rows that have no record, and write the final files of the folder.
 
     Parameters
     ----------
     items
-        Reads the prompts from the beginning.
+        Returns an iterator over all prompts.
     order
-        Of their ids; see ``order_of``.
+        The result of ``order_of``.
     folder
-        For the records.
+        The output folder.
     recipe
-        What workers make their wrappers of.
+        The arguments from which workers build their wrappers.
     ray
-        The library, connected.
+        The Ray module, connected to a cluster.
     workers, gpus
-        How many there are, and the GPUs of each.
+        Number of workers, and GPUs per worker.
     retry_seed
         See ``left``.
 
     Raises
     ------
     GuardwrapError
-        If the model or its server cannot be used. What was done by then is in the folder.
+        If the model or its server cannot be used. Records that are done by then are in the folder.
     """
     rows = left(numbered(items()), folder, retry_seed=retry_seed)
     refs = [_put(ray, block) for block in blocks(rows, block_size(len(order)))]
@@ -135,26 +135,26 @@ def run_job(
 
 
 def _put(ray: Any, block: list[PromptRow]) -> Any:
-    """Put a block where workers find it: outside of this process, whose memory does not grow with the rows."""
+    """Put a block into Ray's object store, so that the memory of this process does not grow with the rows."""
     import pyarrow
 
     return ray.put(pyarrow.table({"row": [ray.cloudpickle.dumps(row) for row in block]}))
 
 
 def _drawn(ray: Any, refs: list[Any], recipe: Recipe, workers: int, gpus: float) -> Iterator[list[bytes]]:
-    """Have workers draw for blocks, and yield the lines of each when it is done, in any order."""
+    """Process blocks on workers, and yield the lines of each block when it is done, in any order."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     drawn = ray.data.from_arrow_refs(refs).map_batches(
         LineWorker,
         fn_constructor_args=(recipe,),
-        batch_size=None,  # a block at a time
+        batch_size=None,  # one block at a time
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=workers),
         num_cpus=1,
         num_gpus=gpus,
-    )  # an actor that is killed begins anew with the block that it had: Ray Data restarts them without end
+    )  # Ray Data restarts killed actors without a limit, and gives them their block again
     for table in drawn.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
         for error in filter(None, table["error"].to_pylist()):
             raise pickle.loads(error)

@@ -1,4 +1,4 @@
-"""Ray itself: started or joined, and kept quiet."""
+"""Import of Ray, and connection to a new or existing cluster, without Ray's log output."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from guardwrap.errors import UsageError
 __all__ = ["connected", "library"]
 
 STORE = 256 * 2**20
-"""Bytes of the store that a Ray of our own shares rows in; what is more goes to the disk."""
+"""Size of the object store of a Ray that guardwrap starts, in bytes. Ray spills further objects to disk."""
 
 _QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is told to anybody
+    "RAY_USAGE_STATS_ENABLED": "0",  # send no usage statistics
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
 }
@@ -43,29 +43,29 @@ def library() -> Any:
 
 @contextmanager
 def connected(address: str, workers: int, gpus: float = 0) -> Iterator[Any]:
-    """Start a Ray on this machine, or join one, and let go of it at the end.
+    """Start Ray on this machine, or connect to a cluster, and disconnect at the end.
 
     Parameters
     ----------
     address
-        ``"auto"``, which starts one unless ``RAY_ADDRESS`` names one, or host and port.
+        Host and port of a cluster, or ``"auto"``, which starts Ray unless ``RAY_ADDRESS`` names a cluster.
     workers, gpus
-        How many workers there are to be, and the GPUs of each.
+        Number of workers, and GPUs per worker.
 
     Raises
     ------
     UsageError
-        If Ray is not installed or not there, or has no room for so many workers.
+        If Ray is not installed or does not answer, or has too few CPUs or GPUs.
     """
     ray = library()
-    if ray.is_initialized():  # somebody else's, who ends it
+    if ray.is_initialized():  # the caller has connected, and will disconnect
         _require_room(ray, workers, gpus)
         yield ray
         return
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     address = os.environ.get("RAY_ADDRESS", "auto") if address == "auto" else address
     if address == "auto":
-        cpus = max(workers + 1, os.cpu_count() or 1)  # one for what reads rows
+        cpus = max(workers + 1, os.cpu_count() or 1)  # one more to read the rows
         own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": STORE}
         with _nothing_said():
             ray.init(address="local", **own, **quiet)
@@ -75,7 +75,7 @@ def connected(address: str, workers: int, gpus: float = 0) -> Iterator[Any]:
             with _nothing_said():
                 ray.init(address=address, **quiet)
         except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError):
-            raise UsageError(f"no Ray answers at {address!r}; see `ray status` there, and its version") from None
+            raise UsageError(f"no Ray answers at {address!r}; check `ray status` and the version there") from None
     try:
         _require_room(ray, workers, gpus)
         yield ray
@@ -85,7 +85,7 @@ def connected(address: str, workers: int, gpus: float = 0) -> Iterator[Any]:
 
 @contextmanager
 def _nothing_said() -> Iterator[None]:
-    """Keep off stderr what Ray's C++ part says there when it begins: that it is told to say nothing."""
+    """Discard what Ray's C++ part prints to stderr at start about its own log level."""
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -98,11 +98,11 @@ def _nothing_said() -> Iterator[None]:
 
 
 def _require_there(address: str) -> None:
-    """Raise UsageError where nobody listens: Ray itself tries for a minute, and then ends the process."""
+    """Raise UsageError if nothing listens at the address: Ray itself would wait for a minute, then end the process."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    way_out = "give --ray auto to start one here, or the HOST:PORT that `ray start --head` printed"
+    way_out = "give --ray auto to start Ray here, or the HOST:PORT that `ray start --head` printed"
     if not host or not port.isdigit():
-        raise UsageError(f"{address!r} is no address of a Ray; {way_out}")
+        raise UsageError(f"{address!r} is not an address of Ray; {way_out}")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except (OSError, OverflowError, UnicodeError):
@@ -110,9 +110,9 @@ def _require_there(address: str) -> None:
 
 
 def _require_room(ray: Any, workers: int, gpus: float) -> None:
-    """Raise UsageError where workers would wait for ever for a place."""
-    there = ray.cluster_resources()
+    """Raise UsageError if workers would wait forever for CPUs or GPUs."""
+    resources = ray.cluster_resources()
     for name, each in (("CPU", 1), ("GPU", gpus)):
-        if workers * each > there.get(name, 0):
-            needed, has = f"{workers * each:g}", f"{there.get(name, 0):g}"
-            raise UsageError(f"{workers} workers need {needed} {name}s, and this Ray has {has}; give fewer --workers")
+        if workers * each > resources.get(name, 0):
+            needed, has = f"{workers * each:g}", f"{resources.get(name, 0):g}"
+            raise UsageError(f"{workers} workers need {needed} {name}s, but Ray has {has}; give fewer --workers")

@@ -1,4 +1,4 @@
-"""The output folder: a small file for each block that is done, and at the end one file in the order of the rows."""
+"""Output folder of a job: one small file per finished block, and at the end one file in input order."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ RESULTS, FAILED, RUN, PARTS, LOCK = "results.jsonl", "failed.jsonl", "run.json",
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Where the record of a row stands.
+    """Location and result of the record of one row.
 
     Parameters
     ----------
     file, offset, size
-        The file's number, and where its line begins and how long it is, in bytes.
+        Number of the file, and offset and length of the line in it, in bytes.
     ok
         Whether the row got all its texts.
     texts
-        How many it got.
+        Number of its texts.
     again
-        How many times it was drawn for again.
+        How often it was retried.
     row
-        Fingerprint of what the row came with.
+        Hash of the row's input fields; see ``row_digest``.
     name
-        The row's id.
+        The id of the row.
     """
 
     file: int
@@ -52,24 +52,24 @@ class Done:
 
 
 def first_other(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return the first name, by the alphabet, under which two mappings have something else, or None."""
+    """Return the first name, in alphabetical order, whose values differ in two mappings, or None."""
     return next((name for name in sorted({*before, *now}) if before.get(name) != now.get(name)), None)
 
 
 class Folder:
-    """An output folder that this process alone writes to.
+    """An output folder with a lock, so that only one process writes to it.
 
-    Whatever kills a process, each file is whole or not there: it is written beside its place and then renamed.
+    Each file is written under a temporary name and then renamed, so that a killed process leaves no partial files.
 
     Parameters
     ----------
     path
-        Of the folder.
+        Path of the folder.
 
     Attributes
     ----------
     done : dict
-        From keys of ids to ``Done``: the rows that have a record.
+        The rows that have a record: from the key of the id to ``Done``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,24 +81,25 @@ class Folder:
     @classmethod
     @contextmanager
     def opened(cls, path: Path, *, resume: bool, overwrite: bool) -> Iterator[Folder]:
-        """Make the folder, or go on with it.
+        """Create the folder, or open an existing one, for the duration of the ``with`` block.
 
         Parameters
         ----------
         path
-            Of the folder.
+            Path of the folder.
         resume, overwrite
-            What is to be done with one that has results.
+            Whether to continue or to replace existing results.
 
         Raises
         ------
         UsageError
-            If it cannot be written to, has results and neither is said, or another run writes to it.
+            If the folder cannot be written to, has results that are neither continued nor replaced, or another run is
+            writing to it.
         """
         if resume and overwrite:
-            raise UsageError("--resume keeps what --overwrite throws away; give one of them")
+            raise UsageError("--resume keeps the results that --overwrite replaces; give one of them")
         if path.exists() and not path.is_dir():
-            raise UsageError(f"cannot write to {str(path)!r}: with --ray the output is a folder, and this is none")
+            raise UsageError(f"cannot write to {str(path)!r}: it is not a folder, which --ray needs for its output")
         used = any((path / name).exists() for name in (RESULTS, FAILED, RUN))
         if used and not (resume or overwrite):
             raise UsageError(f"{str(path)!r} has results; continue with --resume or replace them with --overwrite")
@@ -109,9 +110,9 @@ class Folder:
             raise UsageError(f"cannot write to {str(path)!r}: {error.strerror}") from None
         with lock:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # let go by the system, however the process ends
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system releases it when the process ends
             except OSError:
-                raise UsageError(f"another run writes to {str(path)!r}; wait for its end, or give another -o") from None
+                raise UsageError(f"another run is writing to {str(path)!r}; wait for it, or give another -o") from None
             folder = cls(path)
             if overwrite:
                 folder._clear()
@@ -119,14 +120,14 @@ class Folder:
             yield folder
 
     def _clear(self) -> None:
-        # What says how it was made goes last: a folder without it is not gone on with.
+        # run.json is removed last: a folder with records but without it cannot be resumed.
         for name in (RESULTS, FAILED, RUN):
             (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.path / PARTS)
         (self.path / PARTS).mkdir()
 
     def made_with(self) -> dict[str, Any] | None:
-        """Return what the run that began the folder was asked for, or None for a new one."""
+        """Return the settings of the run that began the folder, or None for a new folder."""
         try:
             data = json.loads((self.path / RUN).read_bytes())
         except FileNotFoundError:
@@ -138,11 +139,11 @@ class Folder:
         return data
 
     def begin(self, run: Mapping[str, Any]) -> None:
-        """Write down what the run is asked for."""
+        """Save the settings of the run."""
         self._write(self.path / RUN, [json.dumps(run, indent=1).encode() + b"\n"])
 
     def read(self) -> None:
-        """Find out which rows have a record. One that has several counts once: all are of the same row."""
+        """Read which rows have a record. A row may have several, of which the best one counts."""
         self.done, self._files = {}, []
         parts = sorted((self.path / PARTS).glob("*.jsonl"))
         self._next = int(parts[-1].stem) + 1 if parts else 0
@@ -164,17 +165,17 @@ class Folder:
             name, ok = data["id"], data["ok"]
             again = data.get("report", {}).get("settings", {}).get(AGAIN, 0)
             texts = len(data.get("texts") or ())
-            found = Done(len(self._files) - 1, offset, len(line), ok, texts, again, row_digest(data), name)
+            done = Done(len(self._files) - 1, offset, len(line), ok, texts, again, row_digest(data), name)
             key = key_of(name)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise UsageError(f"{where}: is not a line that guardwrap wrote; give another -o") from None
+            raise UsageError(f"{where}: was not written by guardwrap; give another -o") from None
         before = self.done.get(key)
-        # A later one was drawn again: it counts where no text is given up for it.
-        if before is None or (found.ok, found.texts) >= (before.ok, before.texts):
-            self.done[key] = found
+        # A later record comes from a retry, and replaces the earlier one unless it has fewer texts.
+        if before is None or (done.ok, done.texts) >= (before.ok, before.texts):
+            self.done[key] = done
 
     def add(self, lines: Sequence[bytes]) -> None:
-        """Write the records of a block: all of them or none."""
+        """Write the records of a block to a new file, atomically."""
         if not lines:
             return
         path = self.path / PARTS / f"{self._next:08}.jsonl"
@@ -187,20 +188,20 @@ class Folder:
             offset += len(line)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield the records."""
+        """Yield the records, complete ones first."""
         for ok in (True, False):
             yield from map(json.loads, self._lines(self.done.values(), ok))
 
     def merge(self, order: Mapping[int, int]) -> None:
-        """Make one file of the rows that got all their texts, and one of the others, in their order.
+        """Write one file with the rows that got all their texts, and one with the others, in input order.
 
-        A process that is killed in between loses nothing: the blocks' files go last, and a row that stands in two files
-        counts once.
+        If the process is killed in between, nothing is lost: the files of the blocks are removed last, and a row in two
+        files counts once.
 
         Parameters
         ----------
         order
-            From keys of ids to the rows' places in the input.
+            Number of each row in the input, by the key of its id.
         """
         entries = [done for _, done in sorted(self.done.items(), key=lambda each: order.get(each[0], len(order)))]
         for name, ok in ((RESULTS, True), (FAILED, False)):
@@ -219,7 +220,7 @@ class Folder:
             for done in entries:
                 if done.ok is ok:
                     if done.file not in files:
-                        if len(files) >= 64:  # of the files that one process may have open
+                        if len(files) >= 64:  # stay below the limit for open files of a process
                             files.pop(next(iter(files))).close()
                         files[done.file] = self._files[done.file].open("rb")
                     files[done.file].seek(done.offset)

@@ -1,4 +1,4 @@
-"""A worker: a wrapper with its model, which turns blocks of rows into records. Knows nothing of Ray."""
+"""A worker, which turns blocks of rows into records with its own model. It does not depend on Ray."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ __all__ = ["LineWorker", "Recipe", "Worker"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a worker makes its wrapper of, and what it asks that for.
+    """Arguments from which a worker builds its ``GuardedGenerator``, and options of its calls.
 
     Parameters
     ----------
     generator
-        A Hub id, a folder, ``"local"``, or an ``Endpoint``: models themselves do not travel.
+        A Hub id, a folder, ``"local"``, or an ``Endpoint``. Loaded models cannot be sent to workers.
     constraints
-        As ``GuardedGenerator`` takes them.
+        Constraints for ``GuardedGenerator``.
     wrapper
-        Its other options.
+        Other arguments of ``GuardedGenerator``.
     options
-        Of each call: ``seed``, ``num_return_sequences``, those of the pipeline.
+        Options of each call: ``seed``, ``num_return_sequences``, and arguments of the pipeline.
     chat
         Whether plain prompts become user messages.
     settings
-        What records say of the run.
+        Settings of the run to write to the records.
     """
 
     generator: Any
@@ -45,12 +45,12 @@ class Recipe:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def made(self) -> Any:
-        """Make the wrapper, and try what each call asks for, so that no row is blamed for it.
+        """Create the ``GuardedGenerator``, and test the options, so that their errors are not attributed to a row.
 
         Raises
         ------
         GuardwrapError
-            If the model cannot be loaded, or an option is wrong.
+            If the model cannot be loaded, or an option is invalid.
         """
         from guardwrap.environment.process import keep_freed_memory, quieten_transformers
         from guardwrap.generator import GuardedGenerator
@@ -70,17 +70,18 @@ _NO_CHATS = 'this model has no chat template; leave out --chat, and give "prompt
 
 
 class Worker:
-    """Draws the texts of blocks of rows.
+    """Generates the texts of blocks of rows.
 
     Parameters
     ----------
     recipe
-        What its wrapper is made of.
+        The arguments for its ``GuardedGenerator``.
 
     Attributes
     ----------
     broken : GuardwrapError or None
-        Why there is no wrapper. Said with each block, and not raised: what is raised is tried again.
+        Why the ``GuardedGenerator`` could not be created. It is reported with each block instead of raised, because Ray
+        retries a worker whose constructor raises.
     """
 
     def __init__(self, recipe: Recipe) -> None:
@@ -92,12 +93,12 @@ class Worker:
             self.broken = _known(error)
 
     def outcomes(self, rows: Sequence[PromptRow]) -> list[tuple[Outcome | None, str]]:
-        """Draw for rows: for each its outcome, or None and why there is none.
+        """Generate for rows. Return an outcome and "" or a reason for each row, or None and the reason for an error.
 
         Raises
         ------
         GuardwrapError
-            If it is not about a row.
+            If the error does not concern a single row.
         """
         if self.broken is not None:
             raise self.broken
@@ -108,7 +109,7 @@ class Worker:
         except GuardwrapError as error:
             if len(rows) == 1:
                 return [(None, first_line(error))]
-            # One row's error ends the call of all. Their texts are the same in any other call.
+            # An error of one row ends the call for all. The halves get the same texts as the whole block.
             half = len(rows) // 2
             return [*self.outcomes(rows[:half]), *self.outcomes(rows[half:])]
         except Exception as error:
@@ -122,7 +123,7 @@ class Worker:
         return list(self._guarded.stream(prompts, constraint_each=each, **self.recipe.options))
 
     def records(self, rows: Sequence[PromptRow]) -> Iterator[tuple[dict[str, Any], bool]]:
-        """Draw for rows: for each its record, and whether it has all its texts."""
+        """Generate for rows. Yield the record of each, and whether it has all its texts."""
         for row, (outcome, reason) in zip(rows, self.outcomes(rows), strict=True):
             fields = {"id": row.id, **row.item.fields} | {"id": row.id}
             if outcome is None:
@@ -134,10 +135,10 @@ class Worker:
 
 
 class LineWorker(Worker):
-    """Takes tables of rows, as they travel, and returns tables of lines: as an actor of Ray Data."""
+    """Actor of Ray Data that takes tables of pickled rows and returns tables of lines."""
 
     def __call__(self, table: Any) -> dict[str, list[Any]]:
-        """Draw for a block; ``error`` says, pickled, what ends the run."""
+        """Generate for a block. The column ``error`` has the pickled exception that ends the run, if there is one."""
         rows = [pickle.loads(each) for each in table["row"].to_pylist()]
         try:
             lines = [(to_bytes(record), ok) for record, ok in self.records(rows)]
@@ -151,8 +152,8 @@ def _reason(outcome: Outcome) -> str:
 
 
 def _known(error: Exception) -> GuardwrapError:
-    """Return an error that may be shown: others may quote a text that no constraint has seen."""
+    """Return an error whose message may be shown. Messages of other exceptions may quote unchecked text."""
     if isinstance(error, GuardwrapError):
         return error
     logging.getLogger("guardwrap").debug("unexpected error in a worker", exc_info=error)
-    return GuardwrapError(f"unexpected {type(error).__name__} in a worker; the same command without --ray shows where")
+    return GuardwrapError(f"unexpected {type(error).__name__} in a worker; run without --ray and with -vv to see where")

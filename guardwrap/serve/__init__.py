@@ -1,1 +1,1 @@
-"""An HTTP server that speaks OpenAI's protocol: every text that leaves it satisfies the constraints of its request."""
+"""OpenAI-compatible HTTP server: every text that it returns satisfies the constraints of its request."""

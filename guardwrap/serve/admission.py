@@ -1,4 +1,4 @@
-"""Who is served: so many requests in the batch, so many behind them, and none beyond that."""
+"""Admission of requests: a limited number in the batch, a limited number waiting, and none beyond that."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ __all__ = ["Gate", "closing"]
 
 
 def closing() -> ErrorResponse:
-    """Return the refusal of a server that is about to end."""
+    """Return the error response of a server that is shutting down."""
     headers = {"Connection": "close", "Retry-After": "5"}
     return ErrorResponse(
-        503, "the server is shutting down; try again at another one", code="shutting_down", headers=headers
+        503, "the server is shutting down; try again later, or on another server", code="shutting_down", headers=headers
     )
 
 
 class Gate:
-    """Counts requests in and out; of one event loop.
+    """Limits how many requests run and wait, within one event loop.
 
     Parameters
     ----------
     running
-        In the batch at once, at most.
+        Maximum number of requests in the batch.
     queue
-        Behind them, at most.
+        Maximum number of requests that wait for the batch.
 
     Attributes
     ----------
     inside, running : int
-        Requests that have a place, and those of them that are in the batch.
+        Number of admitted requests, and of those in the batch.
     draining : bool
-        Whether no new ones are let in any more.
+        Whether new requests are rejected.
     over : asyncio.Event
-        Set when those that are left must end.
+        Set when the remaining requests must end.
     """
 
     def __init__(self, running: int, queue: int) -> None:
@@ -48,22 +48,22 @@ class Gate:
 
     @property
     def queued(self) -> int:
-        """Requests that wait for the batch, or are being read."""
+        """Number of requests that wait for the batch or are being read."""
         return self.inside - self.running
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Have a place in the house.
+        """Admit a request for the duration of the ``with`` block.
 
         Raises
         ------
-        Refused
-            If there is none, HTTP 429, or the server is about to end, 503.
+        ErrorResponse
+            HTTP 429 if the queue is full, 503 if the server is shutting down.
         """
         if self.draining:
             raise closing()
         if self.inside >= self._most:
-            message = f"{self.inside} requests are being served or wait; try again later"
+            message = f"the queue is full: {self.inside} requests are running or waiting; try again later"
             raise ErrorResponse(429, message, code="queue_full", headers={"Retry-After": "1"})
         self.inside += 1
         try:
@@ -73,7 +73,7 @@ class Gate:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Wait for a place in the batch, and have it. First come, first served."""
+        """Wait for a slot in the batch, first come, first served, and hold it for the ``async with`` block."""
         async with self._slots:
             self.running += 1
             try:

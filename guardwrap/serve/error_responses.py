@@ -1,4 +1,4 @@
-"""What a request gets in the place of a text: an error in the shape that OpenAI's clients know."""
+"""Error responses in the format that OpenAI's clients expect."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _TYPES = {
 
 
 class ErrorResponse(Exception):
-    """A request that gets an error. Never holds generated text.
+    """Exception that becomes the HTTP error response to a request. It never contains generated text.
 
     Parameters
     ----------
     status
-        The HTTP status.
+        The HTTP status code.
     message
-        One line that names the cause and the way out.
+        One line: the cause, and how to fix the request.
     param
-        The field of the request that it is about, or None.
+        The request field that the error is about, or None.
     code
-        For programs, e.g. ``"queue_full"``.
+        Machine-readable code, e.g. ``"queue_full"``.
     report
-        Reports as plain JSON, where something was drawn.
+        Reports as plain JSON types, if attempts were made.
     headers
-        Of the reply.
+        HTTP headers of the response.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ErrorResponse(Exception):
         self.report, self.headers = report, dict(headers or {})
 
     def body(self) -> dict[str, Any]:
-        """Return the error object."""
+        """Return the JSON body of the response."""
         error: dict[str, Any] = {
             "message": self.message,
             "type": _TYPES.get(self.status, "server_error"),
@@ -78,12 +78,12 @@ class ErrorResponse(Exception):
 
 
 def bad(param: str | None, problem: str, *, code: str | None = None) -> ErrorResponse:
-    """Return the refusal of a field that cannot be heeded."""
+    """Return the response (HTTP 400) to a field that is invalid or not supported."""
     return ErrorResponse(400, f"{param}: {problem}" if param else problem, param=param, code=code)
 
 
 def in_field(param: str, error: Exception) -> ErrorResponse:
-    """Return the refusal for what is wrong with a field, or with a place in it."""
+    """Return the response (HTTP 400) to an error in a field; it names the place in the field, if the error does."""
     if isinstance(error, Invalid):
         where = ".".join(str(step) for step in (param, *error.location))
         return bad(where, error.problem)
@@ -91,16 +91,16 @@ def in_field(param: str, error: Exception) -> ErrorResponse:
 
 
 def refusal_of(error: Exception) -> ErrorResponse:
-    """Return what a request gets for an error that came up while it was served."""
+    """Return the response to an exception that was raised while a request was served."""
     if isinstance(error, ErrorResponse):
         return error
     if isinstance(error, AdapterMismatch):
-        return bad("guardwrap.adapter", "the adapter is for another model or another constraint than the request's")
+        return bad("guardwrap.adapter", "the adapter was trained for another model or constraint; name another one")
     if isinstance(error, UsageError | ConstraintError):
         return bad(None, first_line(error))
     if isinstance(error, CheckFailed):
         return ErrorResponse(422, first_line(error), code="check_failed")
     if isinstance(error, GenerationFailed):
         return ErrorResponse(422, first_line(error), code="generation_failed")
-    # Not its message: it may quote a text that no constraint has seen.
+    # The message of an unexpected error may quote unchecked text, so it is left out.
     return ErrorResponse(500, f"unexpected {type(error).__name__} in the server", code="unexpected")

@@ -1,4 +1,4 @@
-"""The fields of a request: those that are heeded, those that say nothing, and the rest, which is refused by name."""
+"""Fields of a request: supported ones, ones that have no effect, and the rest, which is rejected with an error."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _BOTH = (
 _CHAT = ("messages", "max_completion_tokens")
 _TEXT = ("prompt",)
 
-_MOST_DEPTH = MAX_DEPTH + 20  # of a schema, and what it is in
-_TOO_DEEP = "the request is nested too deep"
+_MOST_DEPTH = MAX_DEPTH + 20  # a schema may be MAX_DEPTH deep, and is itself nested in the request
+_TOO_DEEP = "the request is nested too deeply"
 
 _LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key", "request_id")
-"""Said of a request for other servers' books: they change no text, and are kept nowhere."""
+"""Labels for the caller's bookkeeping: accepted, but neither used nor stored."""
 
-_LOGPROBS = "what is known of a text is the sum over its tokens, and of the model's law, not of the constrained one"
-_TOOLS = "texts are drawn, not calls of functions; give the schema of the arguments as response_format"
-_LAW = "it is no setting of the model's law here"
-_AUDIO = "texts alone are drawn"
+_LOGPROBS = "log-probabilities are known for whole texts only, under the model without the constraint"
+_TOOLS = "this server returns texts, not function calls; give the schema of the arguments as response_format"
+_LAW = "this server does not apply it to the model's distribution"
+_AUDIO = "this server returns only text"
 
 _NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "frequency_penalty": ((0,), _LAW),
@@ -40,14 +40,14 @@ _NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "length_penalty": ((1,), _LAW),
     "logit_bias": (({},), _LAW),
     "min_p": ((0,), _LAW),
-    "min_tokens": ((0,), "ask for a length as a constraint"),
-    "bad_words": (([],), "ask for a keyword constraint with match: none"),
+    "min_tokens": ((0,), "use a length constraint"),
+    "bad_words": (([],), "use a keyword constraint with match: none"),
     "allowed_token_ids": ((), _LAW),
-    "stop_token_ids": (([],), "give strings as stop"),
+    "stop_token_ids": (([],), "use stop with strings"),
     "ignore_eos": ((False,), _LAW),
-    "include_stop_str_in_output": ((False,), "the text is judged without its stop string, and leaves as it was judged"),
-    "use_beam_search": ((False,), "texts are drawn, not searched for"),
-    "best_of": ((1,), "there is no best text; n gives several"),
+    "include_stop_str_in_output": ((False,), "texts are checked and returned without their stop string"),
+    "use_beam_search": ((False,), "this server samples texts"),
+    "best_of": ((1,), "texts are not ranked; use n for several"),
     "logprobs": ((False,), _LOGPROBS),
     "top_logprobs": ((0,), _LOGPROBS),
     "prompt_logprobs": ((), _LOGPROBS),
@@ -58,63 +58,63 @@ _NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "function_call": (("none", "auto"), _TOOLS),
     "modalities": ((["text"],), _AUDIO),
     "audio": ((), _AUDIO),
-    "prediction": ((), "texts are drawn from the model alone"),
-    "web_search_options": ((), "nothing is looked up"),
+    "prediction": ((), "texts come from the model alone"),
+    "web_search_options": ((), "this server does not search the web"),
     "reasoning_effort": (("none",), _LAW),
-    "verbosity": (("medium",), "say in the prompt how long the text is to be, or ask for a length as a constraint"),
-    "service_tier": (("auto", "default"), "all requests are served alike"),
-    "priority": ((0,), "all requests are served alike"),
-    "store": ((False,), "nothing is kept"),
-    "echo": ((False,), "the prompt is not judged, and not returned"),
-    "suffix": ((), "texts continue their prompt"),
-    "add_generation_prompt": ((True,), "the chat template does it"),
-    "continue_final_message": ((False,), "a last message of the assistant is continued as it is"),
-    "chat_template": ((), "the model's own is used"),
-    "chat_template_kwargs": (({},), "the model's own template takes none here"),
+    "verbosity": (("medium",), "say in the prompt how long the text should be, or use a length constraint"),
+    "service_tier": (("auto", "default"), "all requests are treated alike"),
+    "priority": ((0,), "all requests are treated alike"),
+    "store": ((False,), "this server stores nothing"),
+    "echo": ((False,), "the prompt is neither checked nor returned"),
+    "suffix": ((), "texts always continue their prompt"),
+    "add_generation_prompt": ((True,), "the chat template adds it"),
+    "continue_final_message": ((False,), "a final assistant message is always continued"),
+    "chat_template": ((), "the model's own template is used"),
+    "chat_template_kwargs": (({},), "the model's own template is used without arguments"),
     "documents": (([],), "put them into the messages"),
-    "skip_special_tokens": ((True,), "the text is judged without them"),
-    "spaces_between_special_tokens": ((True,), "the text is judged without them"),
+    "skip_special_tokens": ((True,), "texts are checked without special tokens"),
+    "spaces_between_special_tokens": ((True,), "texts are checked without special tokens"),
     "truncate_prompt_tokens": ((), "shorten the prompt yourself"),
-    "return_token_ids": ((False,), "texts leave, not tokens"),
-    "return_tokens_as_token_ids": ((False,), "texts leave, not tokens"),
-    "guided_json_object": ((False,), "give response_format={'type': 'json_object'}"),
-    "guided_decoding_backend": ((), "there is one way to guarantee a constraint here"),
-    "guided_whitespace_pattern": ((), "give structured_outputs with disable_any_whitespace, or a regex"),
-    "structural_tag": ((), "give a grammar"),
+    "return_token_ids": ((False,), "this server returns texts, not tokens"),
+    "return_tokens_as_token_ids": ((False,), "this server returns texts, not tokens"),
+    "guided_json_object": ((False,), "use response_format={'type': 'json_object'}"),
+    "guided_decoding_backend": ((), "this server has only one decoding backend"),
+    "guided_whitespace_pattern": ((), "use structured_outputs with disable_any_whitespace, or a regex"),
+    "structural_tag": ((), "use a grammar"),
 }
-"""Fields that other servers know: values that say nothing, None aside, and why any other one is refused."""
+"""Fields of other servers: the values that have no effect, besides None, and the reason why others are rejected."""
 
 
 def known_fields(*, chat: bool) -> tuple[str, ...]:
-    """Return the fields that a request may have."""
+    """Return the names of the fields that a request may have."""
     return (*_BOTH, *(_CHAT if chat else _TEXT), *_LABELS, *_NEUTRAL)
 
 
 def parsed(raw: bytes) -> dict[str, Any]:
-    """Read the body of a request.
+    """Parse the body of a request.
 
     Raises
     ------
-    Refused
-        If it is no JSON object that can be read.
+    ErrorResponse
+        If it is not a JSON object, or is nested too deeply.
     """
     try:
         data = json.loads(raw, parse_constant=_no_number)
         json.dumps(data, ensure_ascii=False).encode()
         _require_shallow(data)
     except UnicodeEncodeError:
-        raise bad(None, "the request has half of a surrogate pair, which is no character") from None
+        raise bad(None, "the request contains half of a surrogate pair, which is not a character") from None
     except RecursionError:
         raise bad(None, _TOO_DEEP) from None
-    except ValueError as error:  # of JSON, of a number with too many digits, of bytes that are no UTF-8
-        raise bad(None, f"the request is no JSON: {short(str(error))}") from None
+    except ValueError as error:  # invalid JSON, a number with too many digits, or bytes that are not UTF-8
+        raise bad(None, f"the request is not JSON: {short(str(error))}") from None
     if not isinstance(data, dict):
-        raise bad(None, "the request is no JSON object")
+        raise bad(None, "the request is not a JSON object")
     return data
 
 
 def _require_shallow(data: Any) -> None:
-    """Hold a request to the depth of files: whatever walks through it later takes some of Python's stack."""
+    """Limit the depth of a request, because later code recurses through it."""
     level = [data]
     for _ in range(_MOST_DEPTH):
         level = [
@@ -129,20 +129,20 @@ def _require_shallow(data: Any) -> None:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def require_known(fields: Mapping[str, Any], *, chat: bool) -> dict[str, Any]:
-    """Return the fields that say something: without None, labels and neutral values.
+    """Return the fields that have an effect: without None, labels and neutral values.
 
     Raises
     ------
-    Refused
-        For a field that cannot be heeded, and one that nobody knows; names the nearest one.
+    ErrorResponse
+        For a field that is not supported, and for an unknown one; the message suggests the nearest name.
     """
     known = known_fields(chat=chat)
     other = _TEXT if chat else _CHAT
-    said = {}
+    effective = {}
     for name, value in fields.items():
         if name in other:
             where = "/v1/completions" if chat else "/v1/chat/completions"
@@ -153,11 +153,11 @@ def require_known(fields: Mapping[str, Any], *, chat: bool) -> dict[str, Any]:
         if value is None or name in _LABELS:
             continue
         if name not in _NEUTRAL:
-            said[name] = value
+            effective[name] = value
         elif not any(_same(value, neutral) for neutral in _NEUTRAL[name][0]):
             reason = _NEUTRAL[name][1]
             raise bad(name, f"is not supported: {reason}; leave it out", code="unsupported_field")
-    return said
+    return effective
 
 
 def _same(value: Any, neutral: Any) -> bool:
@@ -165,7 +165,7 @@ def _same(value: Any, neutral: Any) -> bool:
 
 
 def whole(fields: Mapping[str, Any], name: str, least: int, most: int | None = None) -> int | None:
-    """Return a whole number, or None where it is left out."""
+    """Return an integer field between ``least`` and ``most``, or None if it is missing."""
     value = fields.get(name)
     if value is None:
         return None
@@ -174,14 +174,14 @@ def whole(fields: Mapping[str, Any], name: str, least: int, most: int | None = N
     if not is_count(value) or value < least:
         raise bad(name, f"give a whole number of at least {least}")
     if most is not None and value > most:
-        raise bad(name, f"this server takes at most {most}", code="above_the_limit")
+        raise bad(name, f"this server accepts at most {most}", code="above_the_limit")
     return value
 
 
 def number_field(
     fields: Mapping[str, Any], name: str, least: float, most: float, *, zero: bool = False
 ) -> float | None:
-    """Return a number between two limits, or None where it is left out; ``zero`` is taken besides."""
+    """Return a number between ``least`` and ``most``, or None if it is missing; with ``zero``, 0 is valid as well."""
     value = fields.get(name)
     if value is None:
         return None
@@ -192,7 +192,7 @@ def number_field(
 
 
 def flag(fields: Mapping[str, Any], name: str) -> bool:
-    """Return a bool; False where it is left out."""
+    """Return a boolean field, or False if it is missing."""
     value = fields.get(name, False)
     if not isinstance(value, bool):
         raise bad(name, "give true or false")

@@ -1,4 +1,4 @@
-"""The server as a process: its socket, and its end."""
+"""The server process: its socket, its log and its shutdown."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from guardwrap.serve.routes import Service
 __all__ = ["listen", "log_to_stderr", "run_server", "url_of"]
 
 _MORE_CONNECTIONS = 256
-"""Beside those of requests that are served: idle ones, and those that are told that there is no room."""
+"""Connections beyond those of admitted requests: idle ones, and those that get a 429 response."""
 
 _LAST_SECONDS = 3.0
-"""For telling those that are left that it is over."""
+"""Seconds to send errors to the requests that are left after the grace period."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
+    """Return a listening socket.
 
     Raises
     ------
     UsageError
-        If the address or port cannot be had.
+        If the address or port is not available.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -42,13 +42,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(listening: socket.socket) -> str:
-    """Return where a socket is reached."""
+    """Return the URL of a listening socket."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def log_to_stderr() -> None:
-    """Write a line for each request to stderr."""
+    """Log one line per request to stderr."""
     log = logging.getLogger("guardwrap.serve")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%S%z"))
@@ -57,7 +57,7 @@ def log_to_stderr() -> None:
 
 
 class _Server(uvicorn.Server):
-    """Ends in two steps: no new requests, then, after those that run or the grace period, the end."""
+    """Server that rejects new requests after the first signal, and ends after the running ones or the grace period."""
 
     def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -66,13 +66,13 @@ class _Server(uvicorn.Server):
         self._draining: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections, and say so."""
+        """Start to accept connections, then call ``ready``."""
         await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
         self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to end; at once when told so again."""
+        """Start the shutdown at the first signal, and end at once at the second."""
         if self._loop is None or self._service.gate.draining:
             self._service.gate.over.set()
             self.should_exit = True
@@ -102,11 +102,11 @@ def run_server(app: FastAPI, listening: socket.socket, ready: Callable[[], None]
     Parameters
     ----------
     app
-        As ``create_app`` makes it.
+        The application from ``create_app``.
     listening
-        Where.
+        The socket to accept connections on.
     ready
-        Called when connections are accepted.
+        Called when the server accepts connections.
     """
     service: Service = app.state.service
     limits = service.settings.limits
@@ -116,7 +116,7 @@ def run_server(app: FastAPI, listening: socket.socket, ready: Callable[[], None]
         ws="none",
         loop="asyncio",
         lifespan="off",
-        log_level="critical",  # its tracebacks may quote texts; what matters is in our own lines
+        log_level="critical",  # uvicorn's tracebacks may quote unchecked texts; guardwrap logs requests itself
         access_log=False,
         server_header=False,
         proxy_headers=False,

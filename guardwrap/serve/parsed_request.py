@@ -1,4 +1,4 @@
-"""A request of OpenAI's protocol as what ``GuardedGenerator.arun`` takes. What would change a text is never ignored."""
+"""Parsing of a request to OpenAI's API. A field that would change a text is never ignored."""
 
 from __future__ import annotations
 
@@ -32,36 +32,36 @@ from guardwrap.serve.time_limited import TimeLimited
 
 __all__ = ["ANYTHING", "ParsedRequest", "parse_request"]
 
-ANYTHING = Length(min=0, name="nothing was asked")
-"""What holds of every text."""
+ANYTHING = Length(min=0, name="no constraint")
+"""A constraint that every text satisfies."""
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _OF_MESSAGES = ("role", "content", "name", "refusal", "audio", "tool_calls", "function_call", "annotations")
-_MOST_STOPS, _LONGEST_STOP = 4, 64  # what finds them is made anew for other ones, of all tokens
+_MOST_STOPS, _LONGEST_STOP = 4, 64  # transformers preprocesses the whole vocabulary for each new set of stop strings
 
 
 @dataclass(frozen=True)
 class ParsedRequest:
-    """What a request asks for.
+    """A valid request, as arguments of ``GuardedGenerator.arun``.
 
     Parameters
     ----------
     model
-        The name by which it asked for the model.
+        The name that the request uses for the model.
     prompts
-        Strings, or one chat, as ``arun`` takes them.
+        Strings, or one chat.
     options
-        Of ``arun``.
+        Keyword arguments of ``arun``.
     n
-        Texts for each prompt.
+        Number of texts per prompt.
     stops
-        Stop strings: a text leaves without them.
+        Stop strings, which are not part of the returned texts.
     stream
-        Whether it is answered by server-sent events.
+        Whether to reply with server-sent events.
     usage
-        Whether these end with the number of tokens.
+        Whether the stream ends with the number of tokens.
     length_given
-        Whether it says how long a text may be.
+        Whether the request sets the maximum length of a text.
     """
 
     model: str
@@ -74,52 +74,53 @@ class ParsedRequest:
     length_given: bool = False
 
 
-def parse_request(fields: Mapping[str, Any], menu: RequestPolicy, *, chat: bool) -> ParsedRequest:
-    """Read the body of a request.
+def parse_request(fields: Mapping[str, Any], policy: RequestPolicy, *, chat: bool) -> ParsedRequest:
+    """Validate the body of a request.
 
     Parameters
     ----------
     fields
-        As JSON has them.
-    menu
-        What may be asked for.
+        The JSON object.
+    policy
+        Names and limits that apply to requests.
     chat
         Whether it came to ``/v1/chat/completions``, not to ``/v1/completions``.
 
     Raises
     ------
-    Refused
-        For a field that cannot be heeded; names it.
+    ErrorResponse
+        For a field that is invalid, unknown or not supported; the error names it.
     """
-    said = require_known(fields, chat=chat)
-    model = said.get("model")
-    if not isinstance(model, str) or model not in menu.models:
-        problem = f"there is no model {model!r}{nearest(model, menu.models)}; here it is {menu.models[0]!r}"
+    fields = require_known(fields, chat=chat)
+    model = fields.get("model")
+    if not isinstance(model, str) or model not in policy.models:
+        problem = f"this server has no model {model!r}{nearest(model, policy.models)}; it has {policy.models[0]!r}"
         raise ErrorResponse(404, f"model: {problem}"[:300], param="model", code="model_not_found")
-    prompts = [_chat(said.get("messages"))] if chat else _texts(said.get("prompt"))
-    n = whole(said, "n", 1, menu.limits.n) or 1
-    if n * len(prompts) > menu.limits.n:
-        raise bad("n", f"{len(prompts)} prompts of {n} texts are more than {menu.limits.n}", code="above_the_limit")
-    stops = _stops(said.get("stop"))
-    stream, usage = _streaming(said)
-    options = {"num_return_sequences": n, **_law(said, menu), **_ours(said, menu, stops)}
+    prompts = [_chat(fields.get("messages"))] if chat else _texts(fields.get("prompt"))
+    n = whole(fields, "n", 1, policy.limits.n) or 1
+    if n * len(prompts) > policy.limits.n:
+        problem = f"{len(prompts)} prompts with {n} texts each are more than the limit of {policy.limits.n} texts"
+        raise bad("n", problem, code="above_the_limit")
+    stops = _stops(fields.get("stop"))
+    stream, usage = _streaming(fields)
+    options = {"num_return_sequences": n, **_law(fields, policy), **_ours(fields, policy, stops)}
     if stops:
         options["stop_strings"] = list(stops)
-    if (seed := whole(said, "seed", 0, 2**63 - 1)) is not None:
+    if (seed := whole(fields, "seed", 0, 2**63 - 1)) is not None:
         options["seed"] = seed
-    length_given = "max_tokens" in said or "max_completion_tokens" in said
+    length_given = "max_tokens" in fields or "max_completion_tokens" in fields
     return ParsedRequest(model, prompts, options, n, stops, stream, usage, length_given)
 
 
-def _law(said: Mapping[str, Any], menu: RequestPolicy) -> dict[str, Any]:
-    """Return the settings of the model's law; what is left out is the model's own."""
-    most = menu.limits.max_new_tokens
-    lengths = {whole(said, name, 1, most) for name in ("max_tokens", "max_completion_tokens") if name in said}
+def _law(fields: Mapping[str, Any], policy: RequestPolicy) -> dict[str, Any]:
+    """Return the generation settings of a request. Those that it leaves out are the model's own."""
+    most = policy.limits.max_new_tokens
+    lengths = {whole(fields, name, 1, most) for name in ("max_tokens", "max_completion_tokens") if name in fields}
     if len(lengths) > 1:
-        raise bad("max_tokens", "max_completion_tokens is the same, and says something else; give one of them")
+        raise bad("max_tokens", "differs from max_completion_tokens, which means the same; give one of them")
     law: dict[str, Any] = {"max_new_tokens": next(iter(lengths), None) or min(256, most)}
-    temperature = number_field(said, "temperature", 0.01, 100, zero=True)
-    top_p, top_k = number_field(said, "top_p", 1e-6, 1), whole(said, "top_k", -1)
+    temperature = number_field(fields, "temperature", 0.01, 100, zero=True)
+    top_p, top_k = number_field(fields, "top_p", 1e-6, 1), whole(fields, "top_k", -1)
     if temperature == 0:
         return {**law, "do_sample": False}
     if temperature is not None:
@@ -127,36 +128,37 @@ def _law(said: Mapping[str, Any], menu: RequestPolicy) -> dict[str, Any]:
     if top_p is not None:
         law["top_p"] = top_p
     if top_k is not None:
-        law["top_k"] = max(0, top_k)  # vLLM says "all" with -1, transformers with 0
+        law["top_k"] = max(0, top_k)  # all tokens: -1 in vLLM, 0 in transformers
     return law
 
 
-def _ours(said: Mapping[str, Any], menu: RequestPolicy, stops: tuple[str, ...]) -> dict[str, Any]:
-    """Return guardwrap's own options."""
-    given = require_mapping(said.get("guardwrap", {}))
+def _ours(fields: Mapping[str, Any], policy: RequestPolicy, stops: tuple[str, ...]) -> dict[str, Any]:
+    """Return the constraint, budget, sampler, proposal and adapter of a request."""
+    own = require_mapping(fields.get("guardwrap", {}))
     try:
         with reading("the request"):
-            files = [*menu.always, *map(ConstraintFile, structured(said, menu.limits)), *constraints_of(given, menu)]
+            structures = map(ConstraintFile, structured(fields, policy.limits))
+            files = [*policy.always, *structures, *constraints_of(own, policy)]
             file = as_constraint_file(files) if files else ConstraintFile(ANYTHING)
-            sampler, said_of = sampler_of(given), drawn_from(given, menu)
-            proposal, adapter = merge_proposals(said_of, (file.proposal, file.adapter))
+            sampler, requested = sampler_of(own), drawn_from(own, policy)
+            proposal, adapter = merge_proposals(requested, (file.proposal, file.adapter))
             if adapter is None and proposal not in (None, False) and not only_masks(proposal):
-                adapter = False  # the server's own, which does not go with it
-            budget = budget_of(given, file.budget, menu.limits)
-            constraint = _guarded(file.constraint, stops, menu)
-            constraint.digest, constraint.parts  # noqa: B018  # what takes time is done here, within the limit
+                adapter = False  # without this, the server's own adapter would conflict with the proposal
+            budget = budget_of(own, file.budget, policy.limits)
+            constraint = _guarded(file.constraint, stops, policy)
+            constraint.digest, constraint.parts  # noqa: B018  # computed here, within the time limit for reading
     except GuardwrapError as error:
-        raise in_field("guardwrap" if given else "response_format", error) from None
+        raise in_field("guardwrap" if own else "response_format", error) from None
     whole_file = dataclasses.replace(file, constraint=constraint, proposal=None, adapter=None, budget=None)
     options: dict[str, Any] = {"constraints": whole_file, "budget": budget, "sampler": sampler}
     return options | {"proposal": proposal, "adapter": adapter}
 
 
-def _guarded(constraint: Constraint, stops: tuple[str, ...], menu: RequestPolicy) -> Constraint:
-    """Return the constraint, judged on the texts that leave, and the server's own functions within a time limit."""
+def _guarded(constraint: Constraint, stops: tuple[str, ...], policy: RequestPolicy) -> Constraint:
+    """Return the constraint, applied to texts without stop strings, with a time limit for functions of the server."""
 
     def wrapped(part: Constraint) -> Constraint:
-        part = TimeLimited(part, menu.limits.checker_seconds) if runs_code(part) else part
+        part = TimeLimited(part, policy.limits.checker_seconds) if runs_code(part) else part
         return StopAt(part, stops) if stops else part
 
     if not stops and not runs_code(constraint):
@@ -165,11 +167,11 @@ def _guarded(constraint: Constraint, stops: tuple[str, ...], menu: RequestPolicy
     return parts[0] if len(parts) == 1 else All(parts)
 
 
-def _streaming(said: Mapping[str, Any]) -> tuple[bool, bool]:
-    stream = flag(said, "stream")
-    options = said.get("stream_options", {})
-    if "stream_options" in said and not stream:
-        raise bad("stream_options", "goes with stream: true only")
+def _streaming(fields: Mapping[str, Any]) -> tuple[bool, bool]:
+    stream = flag(fields, "stream")
+    options = fields.get("stream_options", {})
+    if "stream_options" in fields and not stream:
+        raise bad("stream_options", "requires stream: true")
     if not isinstance(options, dict):
         raise bad("stream_options", "give an object")
     for name, value in options.items():
@@ -177,43 +179,43 @@ def _streaming(said: Mapping[str, Any]) -> tuple[bool, bool]:
             raise bad("stream_options", f"unknown field {name[:60]!r}{nearest(name, ['include_usage'])}")
         if name == "include_obfuscation" and value not in (None, False):
             raise bad("stream_options.include_obfuscation", "is not supported; leave it out")
-    given = {name: value for name, value in options.items() if value is not None}
-    return stream, flag(given, "include_usage")
+    options = {name: value for name, value in options.items() if value is not None}
+    return stream, flag(options, "include_usage")
 
 
-def _stops(given: Any) -> tuple[str, ...]:
-    several = [given] if isinstance(given, str) else [] if given is None else given
+def _stops(value: Any) -> tuple[str, ...]:
+    several = [value] if isinstance(value, str) else [] if value is None else value
     if not isinstance(several, list) or not all(isinstance(stop, str) and stop for stop in several):
-        raise bad("stop", "give a string that is not empty, or a list of such")
+        raise bad("stop", "give a non-empty string, or a list of them")
     if len(several) > _MOST_STOPS or any(len(stop) > _LONGEST_STOP for stop in several):
         raise bad("stop", f"give at most {_MOST_STOPS} strings of at most {_LONGEST_STOP} characters")
     return tuple(dict.fromkeys(several))
 
 
-def _texts(given: Any) -> list[str]:
-    several = [given] if isinstance(given, str) else given
+def _texts(value: Any) -> list[str]:
+    several = [value] if isinstance(value, str) else value
     if not isinstance(several, list) or not several or not all(isinstance(text, str) for text in several):
         raise bad("prompt", "give a string, or a list of strings")
     if not all(several):
-        raise bad("prompt", "is empty; give it text")
+        raise bad("prompt", "is empty; give some text")
     return several
 
 
-def _chat(given: Any) -> list[dict[str, str]]:
-    if not isinstance(given, list) or not given:
-        raise bad("messages", "give a list of messages, each with a role and a content")
-    return [_message(message, f"messages.{i}") for i, message in enumerate(given)]
+def _chat(messages: Any) -> list[dict[str, str]]:
+    if not isinstance(messages, list) or not messages:
+        raise bad("messages", "give a list of messages, each with a role and content")
+    return [_message(message, f"messages.{i}") for i, message in enumerate(messages)]
 
 
-def _message(given: Any, where: str) -> dict[str, str]:
-    if not isinstance(given, dict):
-        raise bad(where, "give an object with a role and a content")
-    for name, value in given.items():
+def _message(message: Any, where: str) -> dict[str, str]:
+    if not isinstance(message, dict):
+        raise bad(where, "give an object with a role and content")
+    for name, value in message.items():
         if name not in _OF_MESSAGES:
             raise bad(where, f"unknown field {name[:60]!r}{nearest(name, _OF_MESSAGES)}")
         if name not in ("role", "content") and value not in (None, []):
             raise bad(f"{where}.{name}", "is not supported; leave it out")
-    role, content = given.get("role"), given.get("content")
+    role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or role not in _ROLES:
         raise bad(f"{where}.role", f"is not one of {', '.join(_ROLES)}{nearest(role, _ROLES)}")
     if isinstance(content, list):
@@ -223,9 +225,9 @@ def _message(given: Any, where: str) -> dict[str, str]:
     return {"role": _ROLES[role], "content": content}
 
 
-def _part(given: Any, where: str) -> str:
-    if not isinstance(given, dict) or given.get("type") != "text" or not isinstance(given.get("text"), str):
+def _part(part: Any, where: str) -> str:
+    if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
         raise bad(where, "only parts of type text are supported: {'type': 'text', 'text': '...'}")
-    if extra := sorted(set(given) - {"type", "text"}):
+    if extra := sorted(set(part) - {"type", "text"}):
         raise bad(where, f"unknown field {extra[0][:60]!r}")
-    return str(given["text"])
+    return str(part["text"])

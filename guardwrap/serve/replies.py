@@ -1,4 +1,4 @@
-"""Outcomes as OpenAI's objects. What leaves is what was judged: texts that were accepted, and nothing else."""
+"""Outcomes as OpenAI's response objects. They contain exactly the texts that were checked and accepted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from guardwrap.serve.stop_strings import cut
 __all__ = ["DONE", "WAITING", "Reply", "event", "require_complete"]
 
 WAITING = b": waiting\n\n"
-"""A comment of server-sent events, so that what lies between keeps the connection."""
+"""A comment in the stream of server-sent events, so that proxies keep the connection open."""
 
 DONE = b"data: [DONE]\n\n"
 
@@ -27,38 +27,38 @@ def event(data: Any) -> bytes:
     return b"data: " + json.dumps(data, allow_nan=False).encode() + b"\n\n"
 
 
-def told(report: Report) -> dict[str, Any]:
-    """Return a report as plain JSON types, and beside its figures what it says."""
+def report_json(report: Report) -> dict[str, Any]:
+    """Return a report as plain JSON types, with its text under ``said``."""
     return {**report.to_dict(), "said": str(report)}
 
 
 def require_complete(outcome: Outcome) -> Outcome:
-    """Return an outcome that has all of its texts.
+    """Return the outcome if it has all of its texts.
 
     Raises
     ------
-    Refused
-        If something ended it before: HTTP 422, with the report.
+    ErrorResponse
+        HTTP 422 with the report, if it has fewer.
     """
     report = outcome.report
     if outcome.ok and len(outcome.draws) == report.requested:
         return outcome
     message = f"{report.headline()}; {report.advice()}"
-    raise ErrorResponse(422, message, code=report.ended, report=told(report))
+    raise ErrorResponse(422, message, code=report.ended, report=report_json(report))
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What is said of one request.
+    """The reply to one request.
 
     Parameters
     ----------
     wish
-        What it asked for.
+        The parsed request.
     chat
-        Whether it is one of ``/v1/chat/completions``.
+        Whether the request came to ``/v1/chat/completions``.
     ident, created
-        Its id, and its time in seconds since 1970.
+        Id of the reply, and its time as a Unix timestamp in seconds.
     """
 
     wish: ParsedRequest
@@ -67,30 +67,30 @@ class Reply:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def whole(self, outcomes: Sequence[Outcome], prompt_tokens: int) -> dict[str, Any]:
-        """Return the reply in one piece.
+        """Return the complete reply, for a request that does not stream.
 
         Parameters
         ----------
         outcomes
-            One for each prompt, complete.
+            The complete outcome of each prompt.
         prompt_tokens
-            Tokens of all prompts.
+            Number of tokens of all prompts.
         """
         choices = [self._choice(draw, index) for index, draw in self._numbered(outcomes)]
-        reports = [told(outcome.report) for outcome in outcomes]
+        reports = [report_json(outcome.report) for outcome in outcomes]
         head = self._head("chat.completion" if self.chat else "text_completion")
         usage = _usage(outcomes, prompt_tokens)
         return head | {"choices": choices, "usage": usage, "guardwrap": reports[0] if len(reports) == 1 else reports}
 
     def text(self, draw: Draw, prompt: int, number: int) -> Iterator[dict[str, Any]]:
-        """Yield the chunks of a text that was accepted.
+        """Yield the chunks of an accepted text.
 
         Parameters
         ----------
         draw
             The text.
         prompt, number
-            The prompt's number, and the text's own among those of its prompt.
+            Index of the prompt in the request, and of the text among those of its prompt.
         """
         index = prompt * self.wish.n + number
         if self.chat:
@@ -99,22 +99,22 @@ class Reply:
         yield self._chunk(index, {"delta": {"content": text}} if self.chat else {"text": text}, None)
 
     def ends(self, outcome: Outcome, prompt: int) -> Iterator[dict[str, Any]]:
-        """Yield the chunks that end a prompt's texts, once all of them are there; each has the report.
+        """Yield the chunks that end a prompt's texts, each with the report.
 
         Parameters
         ----------
         outcome
-            The prompt's, complete.
+            The complete outcome of the prompt.
         prompt
-            The prompt's number.
+            Index of the prompt in the request.
         """
-        report = told(outcome.report)
+        report = report_json(outcome.report)
         for index, draw in enumerate(outcome.draws, start=prompt * self.wish.n):
             nothing: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}
             yield self._chunk(index, nothing, self._reason(draw)) | {"guardwrap": report}
 
     def last(self, outcomes: Sequence[Outcome], prompt_tokens: int) -> dict[str, Any]:
-        """Return the chunk that says how many tokens there were."""
+        """Return the last chunk, which has the number of tokens."""
         return self._head(self._of_chunks) | {"choices": [], "usage": _usage(outcomes, prompt_tokens)}
 
     @property
@@ -126,17 +126,17 @@ class Reply:
         head = {"id": ident, "object": kind, "created": self.created, "model": self.wish.model}
         return head | {"system_fingerprint": None}
 
-    def _chunk(self, index: int, said: dict[str, Any], reason: str | None) -> dict[str, Any]:
-        choice = {"index": index, **said, "logprobs": None, "finish_reason": reason}
+    def _chunk(self, index: int, content: dict[str, Any], reason: str | None) -> dict[str, Any]:
+        choice = {"index": index, **content, "logprobs": None, "finish_reason": reason}
         chunk = self._head(self._of_chunks) | {"choices": [choice]}
         return chunk | {"usage": None} if self.wish.usage else chunk
 
     def _choice(self, draw: Draw, index: int) -> dict[str, Any]:
         text = self._text(draw)
-        said: dict[str, Any] = {"text": text}
+        content: dict[str, Any] = {"text": text}
         if self.chat:
-            said = {"message": {"role": "assistant", "content": text, "refusal": None}}
-        return {"index": index, **said, "logprobs": None, "finish_reason": self._reason(draw)}
+            content = {"message": {"role": "assistant", "content": text, "refusal": None}}
+        return {"index": index, **content, "logprobs": None, "finish_reason": self._reason(draw)}
 
     def _numbered(self, outcomes: Sequence[Outcome]) -> Iterator[tuple[int, Draw]]:
         for number, outcome in enumerate(outcomes):
@@ -150,6 +150,6 @@ class Reply:
 
 
 def _usage(outcomes: Sequence[Outcome], prompt_tokens: int) -> dict[str, int]:
-    """Count the tokens of the prompts and of the texts that leave; what attempts cost is in the reports."""
+    """Count the tokens of the prompts and of the returned texts. The reports count those of all attempts."""
     new = sum(len(draw.token_ids) for outcome in outcomes for draw in outcome.draws)
     return {"prompt_tokens": prompt_tokens, "completion_tokens": new, "total_tokens": prompt_tokens + new}

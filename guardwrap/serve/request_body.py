@@ -1,4 +1,4 @@
-"""Requests as they come in: bodies of limited size and in limited time, and keys."""
+"""Incoming requests: bodies of limited size within a limited time, and API keys."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ _UNREAD_SECONDS = 5.0
 
 
 def require_key(request: Request, digests: Sequence[bytes]) -> None:
-    """Require one of the keys, of which the SHA-256 are given; none are required where there are none.
+    """Require an API key whose SHA-256 is among the digests. Without digests, no key is required.
 
     Raises
     ------
-    Refused
-        HTTP 401. The time it takes says nothing of the keys.
+    ErrorResponse
+        HTTP 401. The time that the comparison takes does not depend on the keys.
     """
     if not digests:
         return
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    digest = hashlib.sha256(given.strip().encode("utf-8", "surrogateescape")).digest()
-    right = [hmac.compare_digest(digest, each) for each in digests]  # all of them, whichever it is
-    if scheme.lower() != "bearer" or not any(right):
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
+    matches = [hmac.compare_digest(digest, each) for each in digests]  # always all, so that the time is constant
+    if scheme.lower() != "bearer" or not any(matches):
         message = "give an API key of this server: Authorization: Bearer KEY"
         raise ErrorResponse(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
 def require_json(request: Request) -> None:
-    """Require a body of JSON. A page of another site cannot send one unasked, so no visitor of it spends our time.
+    """Require a JSON body. Browsers send one to another site only after a preflight request, which fails here.
 
     Raises
     ------
-    Refused
+    ErrorResponse
         HTTP 415.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -55,14 +55,14 @@ async def read_body(request: Request, limits: ServerLimits) -> bytes:
 
     Raises
     ------
-    Refused
-        If it is too large, HTTP 413, or takes too long, 408.
+    ErrorResponse
+        HTTP 413 if it is too large, 408 if it takes too long.
     ClientDisconnect
-        If the client goes before its end.
+        If the client disconnects before the end of the body.
     """
     most = limits.body_bytes
-    told = request.headers.get("content-length", "")
-    if told.isascii() and told.isdigit() and int(told[:20]) > most:
+    length = request.headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and int(length[:20]) > most:
         raise _too_large(most)
     parts, size = [], 0
     try:
@@ -85,7 +85,7 @@ def _too_large(most: int) -> ErrorResponse:
 
 
 async def unread(request: Request) -> None:
-    """Take what is left of a refused request and forget it: a client that still sends would miss the reply."""
+    """Read and discard the rest of a rejected request: a client that is still sending would miss the reply."""
     size = _UNREAD_BYTES if getattr(request.state, "read", False) else 0
     with suppress(TimeoutError):
         async with asyncio.timeout(_UNREAD_SECONDS):
@@ -97,6 +97,6 @@ async def unread(request: Request) -> None:
 
 
 async def gone(request: Request) -> None:
-    """Wait until the client has gone; of a request that was read."""
+    """Wait until the client disconnects. The body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""One request in the batch: it leaves as soon as its client has gone, or the server ends."""
+"""Generation for one request, which ends when its client disconnects or the server shuts down."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 __all__ = ["TICK", "Accepted", "Gone", "Stream", "as_json", "served"]
 
 TICK = 3.0
-"""Seconds after which a client that waits is told so. Proxies drop connections that say nothing for 30 or 60."""
+"""Seconds between keep-alive comments to a waiting client. Proxies close connections that are idle for 30 or 60 s."""
 
 
 class Gone(Exception):
-    """The client has gone, and nobody waits for the texts."""
+    """Raised when the client has disconnected."""
 
 
 def as_json(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a reply of plain JSON types."""
+    """Return a JSON response."""
     content = json.dumps(data, allow_nan=False).encode()
     return Response(content, status, dict(headers or {}), media_type="application/json")
 
 
 class Accepted(NamedTuple):
-    """A text that was accepted, before the others of its prompt are there.
+    """An accepted text, available before the outcome of its prompt.
 
     Parameters
     ----------
     prompt, number
-        The prompt's number, and the text's own among those of its prompt.
+        Index of the prompt in the request, and of the text among those of its prompt.
     draw
         The text.
     """
@@ -55,35 +55,35 @@ class Accepted(NamedTuple):
 
 
 class _Over(NamedTuple):
-    """Nothing more comes."""
+    """Marks the end of the queue."""
 
 
 async def served(
-    guarded: GuardedGenerator, gate: Gate, request: Request, wish: ParsedRequest, options: dict[str, Any]
+    guarded: GuardedGenerator, gate: Gate, request: Request, parsed_request: ParsedRequest, options: dict[str, Any]
 ) -> AsyncGenerator[Accepted | Outcome | None, None]:
-    """Draw what a request asks for. Yield each text, and for each prompt its outcome; None after a ``TICK`` of nothing.
+    """Generate the texts of a request. Yield accepted texts and outcomes, and None after a ``TICK`` without either.
 
     Raises
     ------
     Gone
-        If the client goes.
-    Refused
-        If the server ends.
+        If the client disconnects.
+    ErrorResponse
+        If the server shuts down.
     GuardwrapError
-        As ``GuardedGenerator.arun`` does.
+        If ``GuardedGenerator.astream`` raises it.
     """
-    found: asyncio.Queue[Accepted | Outcome | _Over] = asyncio.Queue()
+    results: asyncio.Queue[Accepted | Outcome | _Over] = asyncio.Queue()
     loop, counts = asyncio.get_running_loop(), Counter[int]()
 
     def on_text(prompt: int, text: Draw) -> None:
-        with suppress(RuntimeError):  # the loop was closed
-            loop.call_soon_threadsafe(found.put_nowait, Accepted(prompt, counts[prompt], text))
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(results.put_nowait, Accepted(prompt, counts[prompt], text))
         counts[prompt] += 1
 
-    present, idle = [False], asyncio.Event()
+    computing, idle = [False], asyncio.Event()
 
     def on_busy(busy: bool) -> None:
-        present[0] = busy
+        computing[0] = busy
         if not busy:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(idle.set)
@@ -92,58 +92,58 @@ async def served(
         try:
             async with gate.slot():
                 try:
-                    drawn = guarded.astream(wish.prompts, on_text=on_text, on_busy=on_busy, **options)
+                    drawn = guarded.astream(parsed_request.prompts, on_text=on_text, on_busy=on_busy, **options)
                     async with aclosing(drawn) as outcomes:
                         async for outcome in outcomes:
-                            found.put_nowait(outcome)
+                            results.put_nowait(outcome)
                 finally:
-                    if present[0]:  # it is counted for as long as a thread computes for it, though its client has gone
+                    if computing[0]:  # keep the slot while a thread computes for a client that has disconnected
                         await idle.wait()
         finally:
-            found.put_nowait(_Over())
+            results.put_nowait(_Over())
 
     drawing = asyncio.create_task(draw())
-    left, over = asyncio.create_task(gone(request)), asyncio.create_task(gate.over.wait())
-    following: asyncio.Task[Accepted | Outcome | _Over] | None = None
+    disconnect, shutdown = asyncio.create_task(gone(request)), asyncio.create_task(gate.over.wait())
+    next_item: asyncio.Task[Accepted | Outcome | _Over] | None = None
     try:
         while True:
-            following = following or asyncio.create_task(found.get())
-            await asyncio.wait({following, left, over}, timeout=TICK, return_when=asyncio.FIRST_COMPLETED)
-            if following.done():
-                item, following = following.result(), None
+            next_item = next_item or asyncio.create_task(results.get())
+            await asyncio.wait({next_item, disconnect, shutdown}, timeout=TICK, return_when=asyncio.FIRST_COMPLETED)
+            if next_item.done():
+                item, next_item = next_item.result(), None
                 if isinstance(item, _Over):
                     await drawing
                     return
                 yield item
-            elif left.done():
+            elif disconnect.done():
                 raise Gone
-            elif over.done():
+            elif shutdown.done():
                 raise closing()
             else:
                 yield None
     finally:
-        tasks = [task for task in (drawing, left, over, following) if task is not None]
+        tasks = [task for task in (drawing, disconnect, shutdown, next_item) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Stream(Response):
-    """Server-sent events.
+    """Response that streams server-sent events.
 
     Parameters
     ----------
     first
-        The first of them, and the attempts behind it.
+        The first event, and its number of attempts.
     events
-        Those that follow. What they raise becomes an event of its own, the last one.
+        The events that follow. If they raise, the error is sent as the last event.
     place
-        What the request holds; given back at the end.
+        Context managers to exit at the end, such as the request's place in the queue.
 
     Attributes
     ----------
     note
-        Told the status and the attempts at the end.
+        Called at the end with the HTTP status and the number of attempts.
     """
 
     note: Callable[[int, int], None]
@@ -157,10 +157,10 @@ class Stream(Response):
         self._first, self._events, self._place = first, events, place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send them."""
+        """Send the events."""
         status, attempts = 499, 0
 
-        async def tell(content: bytes, *, more: bool = True) -> None:
+        async def send_body(content: bytes, *, more: bool = True) -> None:
             await send({"type": "http.response.body", "body": content, "more_body": more})
 
         try:
@@ -168,11 +168,11 @@ class Stream(Response):
                 async with aclosing(self._events) as events:
                     await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                     content, attempts = self._first
-                    await tell(content)
+                    await send_body(content)
                     async for content, more in events:
                         attempts += more
-                        await tell(content)
-            await tell(b"", more=False)
+                        await send_body(content)
+            await send_body(b"", more=False)
             status = 200
         except (Gone, OSError):
             pass
@@ -180,6 +180,6 @@ class Stream(Response):
             refused = refusal_of(error)
             status = refused.status
             with suppress(OSError):
-                await tell(event(refused.body()), more=False)
+                await send_body(event(refused.body()), more=False)
         finally:
             self.note(status, attempts)

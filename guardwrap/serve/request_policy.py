@@ -1,7 +1,7 @@
-"""The field ``guardwrap`` of a request: constraints in full, sampler, proposal, adapter and budget.
+"""The ``guardwrap`` field of a request: constraints, sampler, proposal, adapter and budget.
 
-It comes from whoever reaches the server. So nothing in it reads a file, names a model that the settings do not list, or
-runs code; what it may name is the server's own: its constraint files, the catalogue, its adapters and its proposals.
+Any client can send it, so it cannot read files, run code, or name models that the settings do not list. It can name the
+server's constraint files, adapters and proposals, and the catalogue.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from guardwrap.serve.server_settings import ServerLimits
 __all__ = ["RequestPolicy", "budget_of", "constraints_of", "drawn_from", "require_mapping", "sampler_of"]
 
 _FIELDS = ("constraint", "constraints", "sampler", "proposal", "adapter", "budget")
-_MOST_OF_A_SAMPLER = 10_000  # chains take memory, and so do steps
+_MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _KINDS = (
     "all", "any", "not", "classifier", "finished", "grammar", "json_schema", "keyword", "length", "regex",
 )  # fmt: skip
-"""Those of guardwrap that run nobody's code. Another package's may read files: they are for the server's own files."""
+"""Kinds that run no user code. Kinds of other packages may read files, so only the server's own files may use them."""
 
 
 @dataclass(frozen=True)
 class RequestPolicy:
-    """What requests may ask for.
+    """Names and limits that apply to requests.
 
     Parameters
     ----------
     models
-        Names of the model, the served one first.
+        Names of the model; the first one is the name in ``/v1/models`` and on the page.
     named
-        The server's own constraint files, by name.
+        The server's constraint files, by name.
     always
         Files whose constraints every text must satisfy.
     adapters, proposals
-        Those that requests may name.
+        Adapters and proposals that requests may name.
     classifiers
-        Models of classifiers that requests may name.
+        Classifier models that requests may use.
     limits
-        What one request may ask for.
+        Limits for one request.
     """
 
     models: tuple[str, ...]
@@ -71,112 +71,117 @@ class RequestPolicy:
     limits: ServerLimits = dataclasses.field(default_factory=ServerLimits)
 
 
-def require_mapping(given: Any) -> dict[str, Any]:
-    """Return the field's own fields, those that are None left out.
+def require_mapping(value: Any) -> dict[str, Any]:
+    """Return the fields of the ``guardwrap`` object, without those that are None.
 
     Raises
     ------
-    Refused
-        If it is no mapping, or has a field that nobody knows.
+    ErrorResponse
+        If it is not an object, or has an unknown field.
     """
-    if not isinstance(given, dict):
+    if not isinstance(value, dict):
         raise bad("guardwrap", f"give an object with any of {', '.join(_FIELDS)}")
-    for name in given:
+    for name in value:
         if name not in _FIELDS:
             raise bad("guardwrap", f"unknown field {short(name)}{nearest(name, _FIELDS)}; known: {', '.join(_FIELDS)}")
-    if given.get("constraint") is not None and given.get("constraints") is not None:
-        raise bad("guardwrap.constraints", "give a constraint, or several constraints, not both")
-    return {name: value for name, value in given.items() if value is not None}
+    if value.get("constraint") is not None and value.get("constraints") is not None:
+        raise bad("guardwrap.constraints", "give either constraint or constraints, not both")
+    return {name: each for name, each in value.items() if each is not None}
 
 
-def constraints_of(given: Mapping[str, Any], menu: RequestPolicy) -> list[ConstraintFile]:
-    """Return the constraints that are asked for; all of them must hold.
+def constraints_of(fields: Mapping[str, Any], policy: RequestPolicy) -> list[ConstraintFile]:
+    """Return the constraints of a request. A text must satisfy all of them.
 
     Raises
     ------
-    Refused
-        If one is not well formed, or is not for requests.
+    ErrorResponse
+        If one is invalid, or requests may not use it.
     """
-    where = next((f"guardwrap.{name}" for name in ("constraint", "constraints") if name in given), "")
+    where = next((f"guardwrap.{name}" for name in ("constraint", "constraints") if name in fields), "")
     if not where:
         return []
-    asked = given[where.removeprefix("guardwrap.")]
-    size = len(json.dumps(asked))
-    if size > menu.limits.constraint_characters:
-        most = menu.limits.constraint_characters
-        raise bad(where, f"has {size} characters, and this server takes at most {most}", code="above_the_limit")
-    several = asked if isinstance(asked, list) else [asked]
+    value = fields[where.removeprefix("guardwrap.")]
+    size = len(json.dumps(value))
+    if size > policy.limits.constraint_characters:
+        most = policy.limits.constraint_characters
+        raise bad(where, f"has {size} characters; this server accepts at most {most}", code="above_the_limit")
+    several = value if isinstance(value, list) else [value]
     if not several:
         raise bad(where, "give at least one constraint")
-    places = [f"{where}.{i}" for i in range(len(several))] if isinstance(asked, list) else [where]
-    return [_file_of(each, place, menu) for each, place in zip(several, places, strict=True)]
+    places = [f"{where}.{i}" for i in range(len(several))] if isinstance(value, list) else [where]
+    return [_file_of(each, place, policy) for each, place in zip(several, places, strict=True)]
 
 
-def _file_of(given: Any, where: str, menu: RequestPolicy) -> ConstraintFile:
-    if isinstance(given, str) and given in menu.named:
-        return menu.named[given]
-    _require_own(given, where, menu)
+def _file_of(value: Any, where: str, policy: RequestPolicy) -> ConstraintFile:
+    if isinstance(value, str) and value in policy.named:
+        return policy.named[value]
+    _require_own(value, where, policy)
     try:
-        named = isinstance(given, str)
-        file = as_constraint_file(given) if named else ConstraintFile(read_constraint(given))
+        named = isinstance(value, str)
+        file = as_constraint_file(value) if named else ConstraintFile(read_constraint(value))
     except (Invalid, GuardwrapError) as error:
         raise in_field(where, error) from None
-    for part in walk(file.constraint):  # of the catalogue, too
+    for part in walk(file.constraint):  # a file of the catalogue may contain classifiers as well
         if isinstance(part, Classifier):
-            _require_listed(part.model, where, menu)
+            _require_listed(part.model, where, policy)
     return file
 
 
-def _require_own(given: Any, where: str, menu: RequestPolicy, depth: int = 0) -> None:
-    """Raise Refused for what names something outside of the request, other than by names that are for requests."""
+def _require_own(value: Any, where: str, policy: RequestPolicy, depth: int = 0) -> None:
+    """Raise ErrorResponse for files, code, and names that requests may not use."""
     if depth > MAX_DEPTH:
         raise bad(where, f"nested deeper than {MAX_DEPTH} levels")
-    if isinstance(given, str):
+    if isinstance(value, str):
         ready_made = [PREFIX + name for name in catalogue_names()]
-        if depth and given in menu.named:
-            raise bad(where, "a file of the server is named in guardwrap.constraints, not within others")
-        known = ready_made if depth else [*menu.named, *ready_made]
-        if given not in known:
-            close = nearest(given, known) or f"; known: {', '.join(known)}"
-            raise bad(where, f"{short(given)} is no constraint here{close}")
+        if depth and value in policy.named:
+            raise bad(
+                where, "a constraint file of the server can only be named in guardwrap.constraints, not inside others"
+            )
+        known = ready_made if depth else [*policy.named, *ready_made]
+        if value not in known:
+            close = nearest(value, known) or f"; known: {', '.join(known)}"
+            raise bad(where, f"this server has no constraint {short(value)}{close}")
         return
-    if not isinstance(given, dict):
-        raise bad(where, "give a mapping with a kind, or the name of a constraint")
-    if "file" in given:
-        raise bad(f"{where}.file", "a request names no files; write it out, or give the name of one of the server's")
-    kind = given.get("kind")
+    if not isinstance(value, dict):
+        raise bad(where, "give an object with a kind, or the name of a constraint")
+    if "file" in value:
+        raise bad(f"{where}.file", "a request cannot name files; write the constraint out, or name one of the server's")
+    kind = value.get("kind")
     if kind == "python":
-        raise bad(where, "a request brings no code; put it into a constraint file of the server")
+        raise bad(where, "a request cannot contain code; put it into a constraint file of the server")
     if kind not in _KINDS:
         problem = f"unknown kind {short(kind)}{nearest(kind, _KINDS)}; known: {', '.join(sorted(_KINDS))}"
-        raise bad(f"{where}.kind" if "kind" in given else where, problem if "kind" in given else "needs a field kind")
+        raise bad(
+            f"{where}.kind" if "kind" in value else where, problem if "kind" in value else "the field kind is missing"
+        )
     if kind == "classifier":
-        _require_listed(given.get("model"), where, menu)
-    inner = given.get("of")
+        _require_listed(value.get("model"), where, policy)
+    inner = value.get("of")
     if kind == "not" and inner is not None:
-        _require_own(inner, f"{where}.of", menu, depth + 1)
+        _require_own(inner, f"{where}.of", policy, depth + 1)
     elif kind in ("all", "any") and isinstance(inner, list):
         for i, each in enumerate(inner):
-            _require_own(each, f"{where}.of.{i}", menu, depth + 1)
+            _require_own(each, f"{where}.of.{i}", policy, depth + 1)
 
 
-def _require_listed(model: Any, where: str, menu: RequestPolicy) -> None:
-    if not isinstance(model, str) or model not in menu.classifiers:
-        listed = f"; known: {', '.join(menu.classifiers)}" if menu.classifiers else ""
-        problem = f"{short(model)} is no classifier of this server{nearest(model, menu.classifiers)}{listed}"
+def _require_listed(model: Any, where: str, policy: RequestPolicy) -> None:
+    if not isinstance(model, str) or model not in policy.classifiers:
+        listed = f"; known: {', '.join(policy.classifiers)}" if policy.classifiers else ""
+        problem = f"this server has no classifier {short(model)}{nearest(model, policy.classifiers)}{listed}"
         raise bad(f"{where}.model", problem)
 
 
-def sampler_of(given: Mapping[str, Any]) -> Any:
-    """Return the sampler that is asked for, or None."""
-    if "sampler" not in given:
+def sampler_of(fields: Mapping[str, Any]) -> Any:
+    """Return the requested sampler, or None."""
+    if "sampler" not in fields:
         return None
-    options = given["sampler"].values() if isinstance(given["sampler"], dict) else ()
+    options = fields["sampler"].values() if isinstance(fields["sampler"], dict) else ()
     numbers = [number for each in options if isinstance(each, dict) for number in each.values()]
     if any(isinstance(number, int | float) and number > _MOST_OF_A_SAMPLER for number in numbers):
-        raise bad("guardwrap.sampler", f"this server takes numbers up to {_MOST_OF_A_SAMPLER}", code="above_the_limit")
+        problem = f"this server accepts numbers up to {_MOST_OF_A_SAMPLER}"
+        raise bad("guardwrap.sampler", problem, code="above_the_limit")
     try:
-        return read_sampler(given["sampler"])
+        return read_sampler(fields["sampler"])
     except (Invalid, GuardwrapError) as error:
         raise in_field("guardwrap.sampler", error) from None
 
@@ -186,40 +191,40 @@ def _a_proposal() -> TypeAdapter[Any]:
     return TypeAdapter(AProposal)
 
 
-def drawn_from(given: Mapping[str, Any], menu: RequestPolicy) -> tuple[Any, Any]:
-    """Return the proposal and the adapter that are asked for: None says nothing, and False says none."""
-    proposal, adapter = given.get("proposal"), given.get("adapter")
-    if isinstance(proposal, str) and proposal in menu.proposals:
-        proposal = menu.proposals[proposal]
+def drawn_from(fields: Mapping[str, Any], policy: RequestPolicy) -> tuple[Any, Any]:
+    """Return the requested proposal and adapter: None if the request does not say, False if it asks for none."""
+    proposal, adapter = fields.get("proposal"), fields.get("adapter")
+    if isinstance(proposal, str) and proposal in policy.proposals:
+        proposal = policy.proposals[proposal]
     elif proposal is not None and proposal is not False:
         if isinstance(proposal, str) and proposal != "masked":
-            raise bad("guardwrap.proposal", _no_name(proposal, "proposal", ("masked", *menu.proposals)))
+            raise bad("guardwrap.proposal", _no_name(proposal, "proposal", ("masked", *policy.proposals)))
         try:
             proposal = validated(proposal, _a_proposal())
         except (Invalid, GuardwrapError) as error:
             raise in_field("guardwrap.proposal", error) from None
     if adapter is not None and adapter is not False:
-        if not isinstance(adapter, str) or adapter not in menu.adapters:
-            raise bad("guardwrap.adapter", _no_name(adapter, "adapter", menu.adapters))
-        adapter = menu.adapters[adapter]
+        if not isinstance(adapter, str) or adapter not in policy.adapters:
+            raise bad("guardwrap.adapter", _no_name(adapter, "adapter", policy.adapters))
+        adapter = policy.adapters[adapter]
     return proposal, adapter
 
 
-def _no_name(given: Any, what: str, known: Iterable[str]) -> str:
+def _no_name(value: Any, what: str, known: Iterable[str]) -> str:
     names = sorted(known)
-    listed = f"known: {', '.join(names)}" if names else "it has none"
-    return f"{short(given)} is no {what} of this server{nearest(given, names)}; {listed}"
+    listed = f"known: {', '.join(names)}" if names else "none are configured"
+    return f"this server has no {what} {short(value)}{nearest(value, names)}; {listed}"
 
 
-def budget_of(given: Mapping[str, Any], own: Budget | None, limits: ServerLimits) -> Budget:
-    """Return the budget of a request: what it asks for on top of its files', and no more than the server allows."""
-    budget = own or Budget()
-    if "budget" in given:
+def budget_of(fields: Mapping[str, Any], file_budget: Budget | None, limits: ServerLimits) -> Budget:
+    """Return the budget of a request: its own limits replace those of its files, up to the server's limits."""
+    budget = file_budget or Budget()
+    if "budget" in fields:
         try:
-            read = validated(given["budget"], TypeAdapter(Budget))
+            read = validated(fields["budget"], TypeAdapter(Budget))
         except (Invalid, GuardwrapError) as error:
             raise in_field("guardwrap.budget", error) from None
-        budget = dataclasses.replace(budget, **{name: getattr(read, name) for name in given["budget"]})
+        budget = dataclasses.replace(budget, **{name: getattr(read, name) for name in fields["budget"]})
     attempts = min(limits.attempts, budget.max_attempts or limits.attempts)
     seconds = min(limits.seconds, budget.max_seconds or limits.seconds)
     return dataclasses.replace(budget, max_attempts=attempts, max_seconds=seconds)

@@ -1,4 +1,4 @@
-"""The server's routes, and one request from its first byte to its last."""
+"""HTTP routes of the server."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ __all__ = ["Service", "create_app", "menu_of"]
 log = logging.getLogger("guardwrap.serve")
 
 GONE = 499
-"""For logs and figures: the client had gone before its reply."""
+"""Status in logs and metrics of a request whose client disconnected before the reply."""
 
 REST, MOST_REST = 4, 2.0
-"""After a long request was read its thread rests so many times as long, in seconds at most."""
+"""After parsing a long request, its thread sleeps ``REST`` times the parsing time, at most ``MOST_REST`` seconds."""
 
 LONG = 50_000
-"""Bytes of a request from which on it is read where no other one waits for it."""
+"""Requests with more bytes than this are parsed in a separate thread, so that short ones do not wait for them."""
 
 _PAGE = Path(__file__).with_name("page.html")
-_NO_PAGE = b"<!doctype html><title>guardwrap</title><p>guardwrap serves OpenAI's protocol under <code>/v1</code>."
+_NO_PAGE = b"<!doctype html><title>guardwrap</title><p>guardwrap serves OpenAI's API under <code>/v1</code>."
 _SAFE = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -69,12 +69,12 @@ _SAFE = {
 
 
 def menu_of(settings: ServerSettings) -> RequestPolicy:
-    """Read what the settings name, and return what requests may ask for.
+    """Read the files that the settings name, and return the policy for requests.
 
     Raises
     ------
     GuardwrapError
-        If something cannot be read.
+        If a file cannot be read.
     """
     named = read_named(settings)
     always = []
@@ -95,16 +95,16 @@ def menu_of(settings: ServerSettings) -> RequestPolicy:
 
 @dataclass(eq=False)
 class Service:
-    """What the routes share.
+    """State that the routes share.
 
     Parameters
     ----------
     guarded
-        What draws.
+        Generates the texts.
     settings
-        The server's.
+        Settings of the server.
     menu
-        What requests may ask for.
+        Names and limits that apply to requests.
     """
 
     guarded: GuardedGenerator
@@ -113,7 +113,7 @@ class Service:
 
     def __post_init__(self) -> None:
         if not isinstance(self.guarded.session, LocalSession):
-            raise UsageError("a server draws from a model of its own, not from another server's")
+            raise UsageError("a server needs a local model, not an endpoint; give a Hub id, a folder or a pipeline")
         self.session = self.guarded.session
         limits = self.settings.limits
         self.gate = Gate(limits.running, limits.queue)
@@ -125,64 +125,62 @@ class Service:
         self.begun = int(time.time())
         self.about = self._about()
         self._adapters = self._loaded()
-        # Few, and not those of asyncio.to_thread, which the wrapper needs for others. A long prompt takes seconds: it
-        # waits for others of its kind only, and has a tokenizer that nobody else needs.
+        # Parsing does not use asyncio.to_thread, whose threads the wrapper needs. A long prompt takes seconds, so long
+        # requests share one thread with its own copy of the tokenizer: they delay only each other.
         self._readers = ThreadPoolExecutor(2, "guardwrap-reading")
         self._patient = ThreadPoolExecutor(1, "guardwrap-reading-long")
         self._own = copy.copy(self.session.pipe)
         self._own.tokenizer = copy.deepcopy(self.session.tokenizer)
-        if (
-            self.session.call_class.causal
-        ):  # a mask needs it, and whoever asked for the first one would hold up the others
+        if self.session.call_class.causal:  # built now, so that the first masked request does not delay the others
             self.session.stable_prefix(self.session.call_class.read(self.session.pipe, {})).vocabulary  # noqa: B018
 
     def _loaded(self) -> dict[Any, Any]:
-        """Load the adapters that requests may name, once: a call that loads its own shares no batch."""
+        """Load the adapters that requests may name: requests share a batch only if they share the loaded adapter."""
         from guardwrap.session.resolve import adapter_of
 
         files = [*self.menu.named.values(), *self.menu.always]
         asked = [*self.menu.adapters.values(), *(file.adapter for file in files if file.adapter is not None)]
         return {adapter: adapter_of(self.guarded.session.pipe, adapter) for adapter in dict.fromkeys(asked)}
 
-    def options(self, wish: ParsedRequest) -> dict[str, Any]:
-        """Return the options of a call."""
-        adapter = wish.options["adapter"]
-        return {**wish.options, "adapter": self._adapters.get(adapter, adapter)}
+    def options(self, parsed_request: ParsedRequest) -> dict[str, Any]:
+        """Return the arguments of ``astream`` for a request, with loaded adapters."""
+        adapter = parsed_request.options["adapter"]
+        return {**parsed_request.options, "adapter": self._adapters.get(adapter, adapter)}
 
     async def read(self, raw: bytes, *, chat: bool) -> tuple[ParsedRequest, int]:
-        """Read a request, and count its prompts' tokens, in a thread: a hostile one holds up neither loop nor batch.
+        """Parse a request and count its prompt tokens in a thread, so that it blocks neither event loop nor batch.
 
         Raises
         ------
-        Refused
-            If it cannot be heeded, or does not fit into the model's context.
+        ErrorResponse
+            If the request is invalid, or does not fit into the model's context.
         PromptError
-            If a prompt alone does not.
+            If a prompt alone does not fit into it.
         """
         short = len(raw) <= LONG
         pipe, readers = (self.session.pipe, self._readers) if short else (self._own, self._patient)
 
         def read() -> tuple[ParsedRequest, int]:
-            wish = parse_request(parsed(raw), self.menu, chat=chat)
+            request = parse_request(parsed(raw), self.menu, chat=chat)
             try:
-                lengths = self._lengths(wish.prompts, pipe)
-                return self._fitting(wish, lengths, pipe), sum(lengths)
+                lengths = self._lengths(request.prompts, pipe)
+                return self._fitting(request, lengths, pipe), sum(lengths)
             except (GuardwrapError, ErrorResponse):
                 raise
-            except Exception as error:  # of a chat template, whatever its code raises
-                raise bad("messages" if chat else "prompt", what_is_wrong(wish.prompts, error)) from None
+            except Exception as error:  # the code of a chat template may raise anything
+                raise bad("messages" if chat else "prompt", what_is_wrong(request.prompts, error)) from None
 
         def read_patiently() -> tuple[ParsedRequest, int]:
             began = time.monotonic()
             try:
                 return read()
-            finally:  # what holds the interpreter holds the batch: a flood of long requests leaves it time
+            finally:  # parsing holds the GIL, so the pause leaves the batch time during a flood of long requests
                 time.sleep(min(REST * (time.monotonic() - began), MOST_REST))
 
         return await asyncio.get_running_loop().run_in_executor(readers, read if short else read_patiently)
 
     def _lengths(self, prompts: Sequence[Any], pipe: Any) -> list[int]:
-        """Return the tokens of each prompt as the model reads it."""
+        """Return the number of tokens of each prompt, as the model reads it."""
         session = self.session
         call = session.call_class.read(pipe, {})
         lengths = []
@@ -191,24 +189,24 @@ class Service:
             require_context(session.model, lengths[-1])
         return lengths
 
-    def _fitting(self, wish: ParsedRequest, lengths: Sequence[int], pipe: Any) -> ParsedRequest:
-        """Return a wish whose texts fit into the model's context, and those of its proposal's prompt.
+    def _fitting(self, request: ParsedRequest, lengths: Sequence[int], pipe: Any) -> ParsedRequest:
+        """Return the request with a ``max_new_tokens`` that fits into the context, or reject the one that it sets.
 
-        Some models fail beyond it, and with them whatever is in the batch.
+        The proposal's prompts must fit as well. Some models fail beyond their context, and with them the whole batch.
         """
         context = getattr(self.guarded.model.config.get_text_config(), "max_position_embeddings", None)
         if context is None:
-            return wish
-        proposal = wish.options["proposal"]
+            return request
+        proposal = request.options["proposal"]
         proposal = proposal.proposal if isinstance(proposal, Masked) else proposal
-        told = [proposal.apply(prompt) for prompt in wish.prompts] if isinstance(proposal, Prompt) else []
-        longest, wanted = max([*lengths, *self._lengths(told, pipe)]), wish.options["max_new_tokens"]
+        proposed = [proposal.apply(prompt) for prompt in request.prompts] if isinstance(proposal, Prompt) else []
+        longest, wanted = max([*lengths, *self._lengths(proposed, pipe)]), request.options["max_new_tokens"]
         if longest + wanted <= context:
-            return wish
-        if wish.length_given:
-            problem = f"{longest} tokens of the prompt and {wanted} more are beyond the model's context of {context}"
-            raise bad("max_tokens", problem, code="context_length_exceeded")
-        return dataclasses.replace(wish, options={**wish.options, "max_new_tokens": max(1, context - longest)})
+            return request
+        if request.length_given:
+            problem = f"{longest} prompt tokens and {wanted} new ones exceed the model's context of {context}"
+            raise bad("max_tokens", f"{problem}; lower it, or shorten the prompt", code="context_length_exceeded")
+        return dataclasses.replace(request, options={**request.options, "max_new_tokens": max(1, context - longest)})
 
     def _about(self) -> dict[str, Any]:
         described = {name: file.description for name, file in self.menu.named.items()}
@@ -218,8 +216,8 @@ class Service:
             "model": self.menu.models[0],
             "aliases": list(self.menu.models[1:]),
             "always": list(self.settings.always),
-            "constraints": [{"name": name, "description": said} for name, said in described.items()],
-            "catalogue": [{"name": name, "description": said} for name, said in ready_made.items()],
+            "constraints": [{"name": name, "description": text} for name, text in described.items()],
+            "catalogue": [{"name": name, "description": text} for name, text in ready_made.items()],
             "samplers": sampler_names(),
             "proposals": ["masked", *self.menu.proposals],
             "adapters": list(self.menu.adapters),
@@ -230,21 +228,21 @@ class Service:
 
 
 def create_app(guarded: GuardedGenerator, settings: ServerSettings, menu: RequestPolicy | None = None) -> FastAPI:
-    """Make the application. ``app.state.service`` is what its routes share.
+    """Create the application. ``app.state.service`` holds the state that its routes share.
 
     Parameters
     ----------
     guarded
-        What draws. Its own constraint is not asked: each request brings its own, and ``always`` holds besides.
+        Generates the texts. Its constraint is ignored: those of the request and of ``always`` apply.
     settings
-        The server's.
+        Settings of the server.
     menu
-        What requests may ask for; None reads what the settings name.
+        Names and limits that apply to requests; None reads them from the settings.
 
     Raises
     ------
     GuardwrapError
-        If something that the settings name cannot be read.
+        If a file that the settings name cannot be read.
     """
     service = Service(guarded, settings, menu_of(settings) if menu is None else menu)
     app = FastAPI(openapi_url=None, title="guardwrap")
@@ -288,7 +286,7 @@ def create_app(guarded: GuardedGenerator, settings: ServerSettings, menu: Reques
 
     @app.exception_handler(HTTPException)
     async def no_route(request: Request, error: HTTPException) -> Response:
-        message = f"{error.detail}: there is no such route here" if error.status_code == 404 else str(error.detail)
+        message = f"{error.detail}: this server has no such route" if error.status_code == 404 else str(error.detail)
         return as_json(ErrorResponse(error.status_code, message, code="no_route").body(), error.status_code)
 
     return app
@@ -298,7 +296,7 @@ _Handler = Callable[[Request], Coroutine[Any, Any, tuple[Response, int]]]
 
 
 async def _answered(service: Service, request: Request, handle: _Handler) -> Response:
-    """Answer a request, and put down how that went: no text, no prompt and no key."""
+    """Answer a request, and log its result without texts, prompts and keys."""
     began = time.monotonic()
     note = partial(_note, service, request, began)
     try:
@@ -310,8 +308,8 @@ async def _answered(service: Service, request: Request, handle: _Handler) -> Res
     except Exception as error:
         refused = refusal_of(error)
         if refused.status == 500:
-            log.warning("unexpected %s; -vv shows where", type(error).__name__)
-            log.debug("unexpected error", exc_info=error)  # its message may quote a text
+            log.warning("unexpected %s; run with -vv to log the traceback", type(error).__name__)
+            log.debug("unexpected error", exc_info=error)  # its message may quote unchecked text
         if refused.status != 408:
             await unread(request)
         note(refused.status, _attempts_in(refused))
@@ -327,7 +325,7 @@ def _note(service: Service, request: Request, began: float, status: int, attempt
     seconds = time.monotonic() - began
     if request.method == "POST":
         service.figures.served(status, seconds)
-    path = request.scope["route"].path  # as it stands above: what the client sends is for no log
+    path = request.scope["route"].path  # the pattern of the route: the path that the client sent is not logged
     log.info("%s %s %d %.2f s %d attempts", request.method, path, status, seconds, attempts)
 
 
@@ -351,29 +349,29 @@ def _models(service: Service) -> list[dict[str, Any]]:
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:
-    found = next((each for each in _models(service) if each["id"] == name), None)
-    if found is None:
-        raise ErrorResponse(404, f"there is no model {name[:60]!r} here", param="model", code="model_not_found")
-    return found
+    entry = next((each for each in _models(service) if each["id"] == name), None)
+    if entry is None:
+        raise ErrorResponse(404, f"this server has no model {name[:60]!r}", param="model", code="model_not_found")
+    return entry
 
 
 async def _completion(service: Service, request: Request, *, chat: bool) -> tuple[Response, int]:
-    """Answer a request for texts."""
+    """Answer a request for completions."""
     if service.gate.draining:
         raise closing()
     require_json(request)
     raw = await read_body(request, service.settings.limits)
     with ExitStack() as place:
         place.enter_context(service.gate.place())
-        wish, tokens = await service.read(raw, chat=chat)
-        outcomes = served(service.guarded, service.gate, request, wish, service.options(wish))
-        reply = Reply(wish, chat)
-        if wish.stream:
-            events = _events(service, reply, outcomes, tokens)
-            first = await anext(events)  # so that what is refused at once has its status
+        parsed_request, tokens = await service.read(raw, chat=chat)
+        items = served(service.guarded, service.gate, request, parsed_request, service.options(parsed_request))
+        reply = Reply(parsed_request, chat)
+        if parsed_request.stream:
+            events = _events(service, reply, items, tokens)
+            first = await anext(events)  # an error before the first event still gets its own HTTP status
             return Stream(first, events, place.pop_all()), 0
-        found = [_drawn(service, item) async for item in outcomes if isinstance(item, Outcome)]
-        complete = [require_complete(outcome) for outcome in found]
+        outcomes = [_drawn(service, item) async for item in items if isinstance(item, Outcome)]
+        complete = [require_complete(outcome) for outcome in outcomes]
         attempts = sum(outcome.report.usage.attempts for outcome in complete)
         return as_json(reply.whole(complete, tokens)), attempts
 
@@ -384,11 +382,11 @@ def _drawn(service: Service, outcome: Outcome) -> Outcome:
 
 
 async def _events(
-    service: Service, reply: Reply, outcomes: AsyncGenerator[Accepted | Outcome | None, None], prompt_tokens: int
+    service: Service, reply: Reply, items: AsyncGenerator[Accepted | Outcome | None, None], prompt_tokens: int
 ) -> AsyncGenerator[tuple[bytes, int], None]:
-    """Yield server-sent events: each text when it is accepted. With each the attempts that are known of by then."""
+    """Yield server-sent events, each text as soon as it is accepted, with the number of attempts to add to the log."""
     complete: list[Outcome] = []
-    async for item in outcomes:
+    async for item in items:
         if item is None:
             yield WAITING, 0
         elif isinstance(item, Accepted):

@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus and for its page."""
+"""Metrics of the server, for Prometheus and for its page."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
 class ServerMetrics:
-    """Counters of one server, in a registry of their own.
+    """Counters and gauges of one server, in a separate registry.
 
     Parameters
     ----------
     running, queued, rows
-        Say how many requests are in the batch, how many wait, and how many rows of the batch are busy.
+        Functions that return the number of requests in the batch, of waiting requests, and of busy batch rows.
     """
 
     def __init__(self, *, running: Callable[[], int], queued: Callable[[], int], rows: Callable[[], int]) -> None:
         self._registry = registry = CollectorRegistry()
-        self._attempts = Counter("guardwrap_attempts", "Attempts that were decided.", registry=registry)
+        self._attempts = Counter("guardwrap_attempts", "Attempts that were accepted or rejected.", registry=registry)
         self._accepted = Counter("guardwrap_accepted", "Texts that were accepted.", registry=registry)
         self._tokens = Counter("guardwrap_tokens", "Tokens of all attempts.", registry=registry)
         self._requests = Counter("guardwrap_requests", "Requests, by HTTP status.", ["status"], registry=registry)
@@ -41,22 +41,22 @@ class ServerMetrics:
             Gauge(f"guardwrap_{name}", words, registry=registry).set_function(value)
 
     def drawn(self, report: Report) -> None:
-        """Count what was drawn for a prompt."""
+        """Add the attempts, accepted texts and tokens of one prompt."""
         self._attempts.inc(report.usage.attempts)
         self._accepted.inc(report.accepted)
         self._tokens.inc(report.usage.tokens)
 
     def served(self, status: int, seconds: float) -> None:
-        """Count a request that has ended; 499 is one whose client had gone."""
+        """Add a finished request; status 499 means that the client disconnected before the reply."""
         self._requests.labels(str(status)).inc()
         self._seconds.observe(seconds)
 
     def now(self) -> dict[str, float]:
-        """Return what the page shows."""
+        """Return the totals and current values that the page shows."""
         names: Sequence[str] = ("attempts", "accepted", "tokens")
         totals = {name: self._registry.get_sample_value(f"guardwrap_{name}_total") or 0.0 for name in names}
         return {**totals, **{name: float(value()) for name, value in self._live.items()}}
 
     def exposition(self) -> bytes:
-        """Return all of it in Prometheus's text format."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""Stop strings as OpenAI means them: the text ends before the first one, and so is judged without it."""
+"""Stop strings with OpenAI's meaning: a text ends before the first one, and is checked without it."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ __all__ = ["StopAt", "cut"]
 
 
 def _end(text: str, stops: Sequence[str]) -> int | None:
-    """Return where the stop string begins that is complete first; of those that end together the longest."""
-    found = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
-    return min(found)[1] if found else None
+    """Return the start of the stop string that ends first (the longest one, if several end there), or None."""
+    matches = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
+    return min(matches)[1] if matches else None
 
 
 def cut(text: str, stops: Sequence[str]) -> str:
-    """Return a text without its first stop string and what comes after.
+    """Return a text up to its first stop string.
 
     Parameters
     ----------
     text
-        The text as it was drawn.
+        The text as the model wrote it.
     stops
-        The stop strings, none of them empty.
+        Non-empty stop strings.
     """
     return text[: _end(text, stops)]
 
 
 @dataclass(frozen=True)
 class _Reading(Monitor):
-    """Hands on what no later character can take away: what may be the beginning of a stop string is held back."""
+    """Monitor that forwards text to another one, and holds back what may be the beginning of a stop string."""
 
     inner: Monitor
     stops: tuple[str, ...]
@@ -47,11 +47,11 @@ class _Reading(Monitor):
 
     @property
     def verdict(self) -> Verdict:
-        """Of what was handed on. After a stop string that is the whole text, which its prefix's verdict covers."""
+        """The verdict on the forwarded text. After a stop string, that is the whole text."""
         return self.inner.verdict
 
     def read(self, text: str, /) -> Monitor:
-        """Read on, up to the first stop string."""
+        """Read more text, up to the first stop string."""
         check_deadline()
         if self.over:
             return self
@@ -67,14 +67,14 @@ class _Reading(Monitor):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StopAt(Constraint):
-    """Another constraint, judged on the text before the first stop string.
+    """A constraint that applies another one to the text before the first stop string.
 
     Parameters
     ----------
     of
-        The constraint.
+        The constraint to apply.
     stops
-        The stop strings, none of them empty.
+        Non-empty stop strings.
     """
 
     of: Constraint
@@ -83,21 +83,21 @@ class StopAt(Constraint):
 
     @cached_property
     def cost(self) -> int:  # type: ignore[override]
-        """The price of the constraint."""
+        """The cost of the inner constraint."""
         return self.of.cost
 
     @cached_property
     def title(self) -> str:
-        """That of the constraint: reports are about what was asked for."""
+        """The title of the inner constraint, which is the one that the user knows."""
         return self.of.title
 
     @property
     def in_memory(self) -> bool:
-        """True: no constraint file can spell it."""
+        """True: a constraint file cannot contain it."""
         return True
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Judge the texts that leave."""
+        """Check the texts without their stop strings."""
         return run_check(self.of, [self._left(draw) for draw in draws])
 
     def _left(self, draw: Draw) -> Draw:
@@ -106,9 +106,9 @@ class StopAt(Constraint):
         return dataclasses.replace(draw, text=text, full=full)
 
     def verdict(self, prefix: str, /) -> Verdict:
-        """Judge what of a prefix is sure to be left."""
+        """Return the verdict on the part of a prefix that is certain to remain."""
         return self.monitor().read(prefix).verdict
 
     def monitor(self) -> Monitor:
-        """Return one that holds back what may begin a stop string."""
+        """Return a monitor that holds back what may begin a stop string."""
         return _Reading(self.of.monitor(), self.stops)

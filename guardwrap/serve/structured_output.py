@@ -1,4 +1,4 @@
-"""What OpenAI's and vLLM's fields for structured output ask for, as constraints."""
+"""Constraints from the structured output fields of OpenAI's and vLLM's APIs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _SCHEMA_FIELDS = ("name", "schema", "strict", "description")
 
 
 def structured(fields: Mapping[str, Any], limits: ServerLimits) -> Iterator[Constraint]:
-    """Yield the constraints that a request's fields ask for; all of them must hold.
+    """Yield the constraints of a request's structured output fields. A text must satisfy all of them.
 
     Raises
     ------
-    Refused
-        If one cannot be heeded; names the field.
+    ErrorResponse
+        If a field is invalid or not supported; the error names it.
     """
     if "response_format" in fields:
         yield from _response_format(fields["response_format"], limits)
@@ -42,45 +42,45 @@ def structured(fields: Mapping[str, Any], limits: ServerLimits) -> Iterator[Cons
             yield _meant(name, meaning, fields[name], limits)
 
 
-def _response_format(given: Any, limits: ServerLimits) -> Iterator[Constraint]:
+def _response_format(value: Any, limits: ServerLimits) -> Iterator[Constraint]:
     where = "response_format"
-    shape = given.get("type") if isinstance(given, dict) else None
+    shape = value.get("type") if isinstance(value, dict) else None
     if shape not in _SHAPES:
         raise bad(f"{where}.type", f"is not one of {', '.join(_SHAPES)}{nearest(shape, _SHAPES)}")
-    _require_fields(given, where, ("type", "json_schema") if shape == "json_schema" else ("type",))
+    _require_fields(value, where, ("type", "json_schema") if shape == "json_schema" else ("type",))
     if shape == "json_object":
         yield _meant(where, "json_object", True, limits)
     if shape == "json_schema":
-        told = given.get("json_schema")
-        if not isinstance(told, dict) or told.get("schema") is None:
-            raise bad(f"{where}.json_schema", "needs a field schema, the JSON Schema")
-        _require_fields(told, f"{where}.json_schema", _SCHEMA_FIELDS)
-        yield _meant(f"{where}.json_schema.schema", "json", told["schema"], limits)
+        wrapper = value.get("json_schema")
+        if not isinstance(wrapper, dict) or wrapper.get("schema") is None:
+            raise bad(f"{where}.json_schema", "the field schema is missing; give the JSON Schema there")
+        _require_fields(wrapper, f"{where}.json_schema", _SCHEMA_FIELDS)
+        yield _meant(f"{where}.json_schema.schema", "json", wrapper["schema"], limits)
 
 
-def _structured_outputs(given: Any, limits: ServerLimits) -> Constraint:
+def _structured_outputs(value: Any, limits: ServerLimits) -> Constraint:
     where = "structured_outputs"
-    if not isinstance(given, dict):
-        raise bad(where, f"give a mapping with one of {', '.join(_MEANINGS)}")
-    given = {name: value for name, value in given.items() if value is not None}
-    _require_fields(given, where, (*_MEANINGS, "disable_any_whitespace"))
-    compact = given.pop("disable_any_whitespace", False)
+    if not isinstance(value, dict):
+        raise bad(where, f"give an object with one of {', '.join(_MEANINGS)}")
+    fields = {name: each for name, each in value.items() if each is not None}
+    _require_fields(fields, where, (*_MEANINGS, "disable_any_whitespace"))
+    compact = fields.pop("disable_any_whitespace", False)
     if not isinstance(compact, bool):
         raise bad(f"{where}.disable_any_whitespace", "give true or false")
-    if len(given) != 1:
+    if len(fields) != 1:
         raise bad(where, f"give one of {', '.join(_MEANINGS)}")
-    ((meaning, value),) = given.items()
-    return _meant(f"{where}.{meaning}", meaning, value, limits, compact=compact)
+    ((meaning, content),) = fields.items()
+    return _meant(f"{where}.{meaning}", meaning, content, limits, compact=compact)
 
 
-def _require_fields(given: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
-    for name in given:
+def _require_fields(fields: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
+    for name in fields:
         if name not in known:
             raise bad(where, f"unknown field {short(name)}{nearest(name, known)}; known: {', '.join(known)}")
 
 
 def _meant(where: str, meaning: str, value: Any, limits: ServerLimits, *, compact: bool = False) -> Constraint:
-    """Make the constraint of one meaning, within the limits."""
+    """Return the constraint for one type of structured output, within the size limits."""
     try:
         if meaning == "json":
             return _schema(where, value, limits, compact=compact)
@@ -103,12 +103,12 @@ def _meant(where: str, meaning: str, value: Any, limits: ServerLimits, *, compac
 
 
 def _schema(where: str, value: Any, limits: ServerLimits, *, compact: bool) -> Constraint:
-    if isinstance(value, str):  # as vLLM takes it too
+    if isinstance(value, str):  # vLLM accepts JSON text as well
         _require_size(where, len(value), limits.constraint_characters)
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            raise bad(where, "this string is no JSON; give the schema as an object") from None
+            raise bad(where, "this string is not JSON; give the schema as an object") from None
     if not isinstance(value, dict | bool):
         raise bad(where, "give a JSON Schema: an object, true or false")
     _require_size(where, len(json.dumps(value)), limits.constraint_characters)
@@ -124,4 +124,4 @@ def _choice(where: str, value: Any, limits: ServerLimits) -> str:
 
 def _require_size(where: str, size: int, most: int) -> None:
     if size > most:
-        raise bad(where, f"has {size} characters, and this server takes at most {most}", code="above_the_limit")
+        raise bad(where, f"has {size} characters; this server accepts at most {most}", code="above_the_limit")

@@ -1,4 +1,4 @@
-"""The server's own functions, each call within a time limit: one that hangs must not hang the batch."""
+"""Time limits for the server's own Python functions, so that one that hangs does not block the batch."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ __all__ = ["TimeLimited"]
 _Answer = TypeVar("_Answer")
 
 LEFT_BEHIND = 8
-"""Threads of one constraint that may still be at work after their time was over."""
+"""Threads of one constraint that may still run after their time limit. With more than these, calls fail at once."""
 
-_left_behind: dict[int, list[threading.Thread]] = {}  # by the constraint's id, which each thread holds alive
+# By id(constraint). Each thread keeps its constraint alive, so the id stays unique.
+_left_behind: dict[int, list[threading.Thread]] = {}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TimeLimited(Constraint):
-    """Another constraint, each call of it within so many seconds.
+    """A constraint that runs another one with a time limit for each call.
 
     Parameters
     ----------
     of
-        The constraint.
+        The constraint to run.
     seconds
-        The limit. A call that takes longer is CheckFailed; its thread cannot be ended, and is left behind.
+        Limit for one call, in seconds. A longer call raises ``CheckFailed``, but its thread cannot be stopped.
     """
 
     of: Constraint
@@ -43,30 +44,30 @@ class TimeLimited(Constraint):
 
     @cached_property
     def cost(self) -> int:  # type: ignore[override]
-        """The price of the constraint."""
+        """The cost of the inner constraint."""
         return self.of.cost
 
     @cached_property
     def title(self) -> str:
-        """That of the constraint."""
+        """The title of the inner constraint."""
         return self.of.title
 
     @cached_property
     def digest(self) -> str:
-        """That of the constraint: the limit changes no judgement."""
+        """The digest of the inner constraint, because the limit changes no result."""
         return self.of.digest
 
     @property
     def in_memory(self) -> bool:
-        """True: no constraint file can spell it."""
+        """True: a constraint file cannot contain it."""
         return True
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
-        """Judge, within the limit."""
+        """Check texts within the time limit."""
         return self._within(lambda: self.of.check(draws))
 
     def verdict(self, prefix: str, /) -> Verdict:
-        """Judge a prefix, within the limit."""
+        """Return the verdict on a prefix within the time limit; undecided if the function only checks whole texts."""
         return self._within(lambda: self.of.verdict(prefix)) if self._judges_prefixes else Verdict.UNDECIDED
 
     @cached_property
@@ -79,7 +80,7 @@ class TimeLimited(Constraint):
         if left:
             _left_behind[id(self.of)] = left
         if len(left) >= LEFT_BEHIND:
-            reason = f"is still at work on {len(left)} calls that took more than {self.seconds:g} s; make it faster"
+            reason = f"is still running {len(left)} calls that took more than {self.seconds:g} s; make it faster"
             raise CheckFailed(self.title, reason)
         answer, thread = in_thread(call, self.seconds, name="guardwrap-checker")
         if not answer:

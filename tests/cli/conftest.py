@@ -11,7 +11,7 @@ TEMPLATE = "{% for m in messages %}{{ m['content'] }}.{% endfor %}"
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory):
-    """A tiny random model over letters, on disk; loading it takes no time and no network."""
+    """A tiny random model over letters, on disk, so that loading is fast and works offline."""
     folder = tmp_path_factory.mktemp("model")
     vocabulary = {token: i for i, token in enumerate(["<pad>", "<s>", "</s>", *LETTERS])}
     tokens = Tokenizer(models.WordLevel(vocabulary, unk_token="."))

@@ -1,4 +1,4 @@
-"""Commands run in this process, or in another one, and what is said of what they print."""
+"""Helpers that run commands in this process or in another one, and check their output."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from guardwrap.cli import app
 
 ROOT = Path(__file__).parents[2]
-# Otherwise all commands are read anew for each line, which takes longer than most lines do.
+# Otherwise all commands are rebuilt for each call, which takes longer than most calls.
 vars(typer.testing)["_get_command"] = cache(typer.main.get_command)
 
 HAS_A = "guardwrap: 1\nconstraint: {kind: regex, name: has an a, pattern: a}\n"
@@ -45,7 +45,7 @@ def records(text):
 
 
 def without_time(text):
-    """Return the records of a run without what another run of the same texts has otherwise."""
+    """Return the records of a run without the fields that differ between runs with the same texts."""
     rows = records(text)
     for row in rows:
         del row["report"]["usage"]
@@ -53,7 +53,7 @@ def without_time(text):
 
 
 def assert_one_line(result, *parts, code=2):
-    """Assert an exit code and exactly one line on stderr that has all the parts, and nothing on stdout."""
+    """Assert the exit code, exactly one line on stderr that has all the parts, and an empty stdout."""
     assert result.exit_code == code, result.output
     assert len(result.stderr.splitlines()) == 1, result.stderr
     assert result.stderr.startswith("guardwrap: ")

@@ -1,4 +1,4 @@
-"""Commands that draw from a server.
+"""Commands that draw attempts from a server.
 
 Covers ``cli/proposal_options.py`` and ``pipelines/endpoint_calls.py`` too.
 """
@@ -23,7 +23,7 @@ def server(monkeypatch):
 
 
 def test_texts_of_an_endpoint(server, has_a, tmp_path):
-    """Chats too: it is the server that has a template."""
+    """Chats work as well, because the server has a chat template."""
     (tmp_path / "in.jsonl").write_text('{"prompt": "x"}\n{"messages": [{"role": "user", "content": "y"}]}\n')
     given = ["--endpoint", server.url, "--model", "table", "-c", has_a, "--seed", 1, "--max-new-tokens", 7]
     result = run("generate", *given, "--jsonl", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl")
@@ -54,7 +54,7 @@ def test_plan_of_an_endpoint(server, has_a):
 
 
 def test_adapters_by_their_names_there(server, has_a, tmp_path):
-    """Where a run is gone on with, its adapter is not looked for among the files here."""
+    """A resumed run does not look for the adapter among local files."""
     server.model = None
     given = ["--endpoint", server.url, "--model", "table", "-c", has_a, "--seed", 1, "-o", tmp_path / "out.jsonl"]
     asked = ["generate", "x", *given, "--adapter", "small"]

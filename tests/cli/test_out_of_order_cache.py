@@ -1,4 +1,4 @@
-"""What a run that was given up had ready behind a slow prompt is kept, and the next one takes it."""
+"""Results that an interrupted run finished ahead of a slow prompt are saved, and used by the next run."""
 
 import json
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def options(has_a: str) -> tuple[Any, ...]:
 
 
 class Drawn:
-    """Counts the prompts that are drawn for, and interrupts a run where so many have ended."""
+    """Counts the prompts that are generated for, and interrupts the run after a number of them has ended."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.prompts = 0
@@ -80,7 +80,7 @@ def given_up(model: str, options: tuple[Any, ...], drawn: Drawn) -> Drawn:
     assert told.exit_code == 130
     drawn.most = None
     assert told.stderr == (
-        "guardwrap: interrupted: 1 of 6 prompts are in out.jsonl and 4 behind a slow one (in.jsonl:2) in "
+        "guardwrap: interrupted: 1 of 6 prompts are in out.jsonl, and 4 waiting for a slow one (in.jsonl:2) in "
         "out.jsonl.ahead; continue with the same command and --resume\n"
     )
     return drawn
@@ -106,7 +106,7 @@ def test_only_what_was_not_ready_is_drawn_for(
 
 
 def test_nothing_is_lost_by_a_second_interruption(model: str, options: tuple[Any, ...], drawn: Drawn) -> None:
-    """Whatever was reached by then: lines of the first run that were not taken yet stay."""
+    """Lines of the first run that were not used yet are kept, wherever the second one is interrupted."""
     drawn.most = 3
     assert generate(model, *options, "-o", OUT, "--seed", 1, "--batch-size", 2).exit_code == 130
     first, _ = read_ahead(OUT)
@@ -128,7 +128,7 @@ def test_a_run_without_a_line_goes_on_with_its_seed(model: str, options: tuple[A
     write(LINES[1:])
     drawn.most = 4
     told = generate(model, *options, "-o", OUT, "--seed", 5)
-    assert "no prompt is in out.jsonl and 4 behind a slow one (in.jsonl:1)" in told.stderr
+    assert "no prompt is in out.jsonl, and 4 waiting for a slow one (in.jsonl:1)" in told.stderr
     drawn.most = None
     assert_one_line(generate(model, *options, "-o", OUT, "--resume", "--seed", 6), "--seed 5")
     assert generate(model, *options, "-o", OUT, "--resume").exit_code == 3
@@ -175,7 +175,7 @@ def test_an_error_keeps_what_is_ready_too(model: str, options: tuple[Any, ...], 
     drawn.most, drawn.error = 5, ModelError("lost")
     told = generate(model, *options, "-o", OUT, "--seed", 1)
     assert_one_line(
-        told, "lost; 1 of 6 prompts are in out.jsonl and 4 behind a slow one (in.jsonl:2) in out.jsonl.ahead"
+        told, "lost; 1 of 6 prompts are in out.jsonl, and 4 waiting for a slow one (in.jsonl:2) in out.jsonl.ahead"
     )
 
 
@@ -185,7 +185,7 @@ def test_a_file_of_somebody_else_is_left_alone(
 ) -> None:
     AHEAD.write_text(content, encoding="latin-1")
     told = generate(model, *options, "-o", OUT, "--seed", 1)
-    assert_one_line(told, "'out.jsonl.ahead' is no file that guardwrap generate wrote; remove it, or rename it")
+    assert_one_line(told, "'out.jsonl.ahead' was not written by guardwrap generate; remove or rename it")
     assert AHEAD.exists()
     assert not OUT.exists()
 
@@ -193,7 +193,7 @@ def test_a_file_of_somebody_else_is_left_alone(
 def test_what_was_drawn_again_need_not_wait_for_its_turn(
     model: str, options: tuple[Any, ...], drawn: Drawn, tmp_path: Path
 ) -> None:
-    """With --retry-failed lines have their places already."""
+    """With --retry-failed, lines replace old ones, so no file beside the output is needed."""
     assert generate(model, *options, "-o", OUT, "--seed", 1, "--max-attempts", 1).exit_code == 3
     short = [number for number, record in enumerate(records(OUT.read_text())) if not record["ok"]]
     assert 1 in short[:-2], "the slow one, and some behind it"
@@ -201,7 +201,7 @@ def test_what_was_drawn_again_need_not_wait_for_its_turn(
     again = ("--resume", "--retry-failed", "--max-attempts", 600, "--seed", 2)
     told = generate(model, *options, "-o", OUT, *again)
     assert told.exit_code == 130
-    assert f"{len(short) - 1} of {len(short)} prompts were drawn for again and are in out.jsonl" in told.stderr
+    assert f"{len(short) - 1} of {len(short)} prompts were retried and are in out.jsonl" in told.stderr
     assert [number for number, record in enumerate(records(OUT.read_text())) if not record["ok"]] == [1]
 
 

@@ -1,4 +1,4 @@
-"""Lines that say how far a run is, where there is no terminal."""
+"""Progress lines, where there is no terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_how_far_and_how_long() -> None:
     assert pace.line(120.0, Far(19, kept=10)) == "guardwrap: 19 of 110 prompts done", "less than a tenth is new"
     # 31 of them; 9 were done by 120 s, less than half, so those since then count: 22 in 10 s.
     assert pace.line(130.0, Far(41, kept=10, short=2)) == (
-        "guardwrap: 41 of 110 prompts done, 2 of them without all their texts, about 31 s left"
+        "guardwrap: 41 of 110 prompts done (2 without all their texts), about 31 s left"
     )
     # 60 of them; 31 were done by 130 s, more than half, so those since 120 s count: 51 in 20 s.
     assert pace.line(140.0, Far(70, kept=10)) == "guardwrap: 70 of 110 prompts done, about 16 s left"
@@ -41,16 +41,16 @@ def test_what_is_kept_tells_no_time_whenever_it_is_found() -> None:
 def test_what_waits_for_a_slow_one_is_counted_for_the_time() -> None:
     pace = Pace(0.0, 50, "prompt")
     assert pace.line(10.0, Far(0, ahead=10)) == (
-        "guardwrap: 0 of 50 prompts done and 10 behind a slow one, about 40 s left"
+        "guardwrap: 0 of 50 prompts done, 10 more waiting for a slow one, about 40 s left"
     )
     assert pace.line(20.0, Far(1, ahead=19)) == (
-        "guardwrap: 1 of 50 prompts done and 19 behind a slow one, about 30 s left"
+        "guardwrap: 1 of 50 prompts done, 19 more waiting for a slow one, about 30 s left"
     )
     assert pace.line(30.0, Far(30)) == "guardwrap: 30 of 50 prompts done, about 20 s left"
 
 
 def test_the_wait_for_the_first_ones_does_not_count_for_ever() -> None:
-    """Fifty prompts of which none ends in a minute, and then one ends each second."""
+    """Of fifty prompts, none ends in the first minute, and then one ends each second."""
     pace = Pace(0.0, 50, "prompt")
     lines = [pace.line(10.0 * i, Far(max(0, 10 * (i - 6)))) for i in range(1, 11)]
     assert [line.endswith(" left") for line in lines] == [False] * 6 + [True] * 4
@@ -58,7 +58,7 @@ def test_the_wait_for_the_first_ones_does_not_count_for_ever() -> None:
 
 
 def test_no_time_while_the_last_ones_take_longer_than_all_before() -> None:
-    """It would rise for as long as none comes."""
+    """The ETA would rise for as long as no prompt ends."""
     pace = Pace(0.0, 10, "prompt")
     for at, count in ((10.0, 4), (20.0, 8)):
         assert " left" in pace.line(at, Far(count))
@@ -68,14 +68,14 @@ def test_no_time_while_the_last_ones_take_longer_than_all_before() -> None:
 
 
 def test_no_time_where_all_that_is_left_is_under_way() -> None:
-    """Those that end first say nothing of the slow one that they began with."""
+    """Prompts that end first do not show how long the slow one takes that started with them."""
     pace = Pace(0.0, 4, "prompt")
     told = pace.line(10.0, Far(0, ahead=3, slow="in.jsonl:1", begun=True))
-    assert told == "guardwrap: 0 of 4 prompts done and 3 behind a slow one (in.jsonl:1)"
+    assert told == "guardwrap: 0 of 4 prompts done, 3 more waiting for a slow one (in.jsonl:1)"
 
 
 def test_no_time_where_what_is_done_first_tells_none() -> None:
-    """As what is drawn again for: what passes at once is done first."""
+    """In a retry, for example, easy prompts end first."""
     pace = Pace(0.0, 10, "prompt", timed=False)
     assert pace.line(10, Far(5)) == "guardwrap: 5 of 10 prompts done"
 
@@ -113,7 +113,7 @@ def test_lines_come_without_results_and_end_with_the_run(
     assert told[0] == "guardwrap: 0 of 3 prompts done after 0 s"
     before = next(calls)
     assert not Event().wait(0.02)
-    assert next(calls) == before + 1, "it goes on after the end"
+    assert next(calls) == before + 1, "it continues after the end"
 
 
 @pytest.mark.usefixtures("command_line")
@@ -139,7 +139,7 @@ def test_generate_and_plan_tell(model: str, has_a: str, monkeypatch: pytest.Monk
 def test_prompts_behind_a_slow_one_are_told(
     model: str, has_a: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lines are written in order, and what waits for one before it shows all the same, also where it is given up."""
+    """Prompts that wait for an earlier one are shown although their lines are not written, also after Ctrl-C."""
     monkeypatch.setattr(progress_log, "EVERY", 1e-3)
     never = {"prompt": "ab", "constraint": {"kind": "regex", "pattern": "[0-9]"}, "budget": {"max_attempts": 1000}}
     easy = {"prompt": "ab", "budget": {"max_attempts": 1000}}
@@ -149,9 +149,11 @@ def test_prompts_behind_a_slow_one_are_told(
     told = generate(model, *given)
     assert told.exit_code == 3
     assert re.search(
-        r"^guardwrap: 0 of 6 prompts done and [1-5] behind a slow one \(.*in.jsonl:1\)", told.stderr, re.MULTILINE
+        r"^guardwrap: 0 of 6 prompts done, [1-5] more waiting for a slow one \(.*in.jsonl:1\)",
+        told.stderr,
+        re.MULTILINE,
     )
-    assert "behind a slow one" not in told.stderr.splitlines()[-1]
+    assert "waiting for a slow one" not in told.stderr.splitlines()[-1]
     assert " left" not in told.stderr, "all six are under way, and the slow one is among them"
 
     def interrupted(guarded: GuardedGenerator, prompts: Any, **options: Any) -> Iterator[Outcome]:
@@ -164,7 +166,7 @@ def test_prompts_behind_a_slow_one_are_told(
     assert told.exit_code == 130
     assert "interrupted: 2 of 6 prompts are in" in told.stderr
     assert (
-        f"out.jsonl and 4 behind a slow one ({lines}:3) in {tmp_path / 'out.jsonl.ahead'}; continue with the same"
+        f"out.jsonl, and 4 waiting for a slow one ({lines}:3) in {tmp_path / 'out.jsonl.ahead'}; continue with the same"
         in told.stderr
     )
 

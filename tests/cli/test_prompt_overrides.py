@@ -1,4 +1,4 @@
-"""JSON lines of prompts that ask for something on their own.
+"""Options of single prompts in JSON Lines: constraints, samplers, budgets and seeds.
 
 Covers ``prompt_files/overrides.py``, ``prompt_files/prompts.py`` and ``prompt_files/records.py`` too.
 """
@@ -39,7 +39,7 @@ def test_each_line_has_its_own(model, has_a, tmp_path):
     found = records(result.stdout)
     guarded = GuardedGenerator(model, Regex("a", name="has an a"), proposal=None)
     for line, record in zip(LINES, found, strict=True):
-        assert {name: record[name] for name in line} == line  # what came in goes out
+        assert {name: record[name] for name in line} == line  # the fields of the input are copied
         assert all("a" in text for text in record["texts"])
     for number in (1, 2, 3):
         assert all("b" in text for text in found[number]["texts"])
@@ -49,13 +49,13 @@ def test_each_line_has_its_own(model, has_a, tmp_path):
     assert [report["seed"] for report in reports] == [1, 1, 1, 7, 1, 7]
     assert [report["budget"]["max_attempts"] for report in reports] == [1000, 1000, 4321, 1000, 1000, 1000]
     assert reports[1]["constraint"] == (guarded.constraint & Regex("b")).digest == reports[3]["constraint"]
-    # The first line, which asks for nothing, has the texts of a run without the others' wishes.
+    # The first line, which has no options, gets the texts of a run without the options of the others.
     plain = generate(model, "ab", "-c", has_a, "--seed", 1, "--masked", "-n", 2, "--top-k", 0)
     assert records(plain.stdout)[0]["texts"] == found[0]["texts"]
-    # A seed of its own gives what the line alone gets.
+    # A line with a seed gets the same texts as it would alone.
     alone = generate(model, "--jsonl", written(LINES[3:4], "q.jsonl"), "-c", has_a, "--masked", "-n", 2, "--top-k", 0)
     assert records(alone.stdout)[0]["texts"] == found[3]["texts"]
-    # Negative control: without its constraint a line's texts need not have a b.
+    # Negative control: without its constraint, the texts of a line may have no b.
     without = [{"prompt": "ab"}] * 8
     assert not all(
         "b" in r["texts"][0] for r in records(generate(model, "--jsonl", written(without), "-c", has_a).stdout)
@@ -98,14 +98,14 @@ def test_a_run_of_such_lines_is_resumed(model, has_a, tmp_path):
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"constrains": B}, "unknown option 'constrains': did you mean \"constraints\"?; data of your own goes under"),
+        ({"constrains": B}, "unknown option 'constrains': did you mean \"constraints\"?; put your own data under"),
         ({"Constraint": B}, 'did you mean "constraint"?'),
         ({"temperature": 1.0}, "unknown option 'temperature': it is the same for all lines: give --temperature"),
         ({"max_new_tokens": 5}, "give --max-new-tokens"),
         ({"max-new-tokens": 5}, "give --max-new-tokens"),
         ({"top_k": 5}, "give --top-k"),
         ({"topk": 5}, "give --top-k"),
-        ({"do_sample": True}, "and no option of this command"),
+        ({"do_sample": True}, "it is not an option of this command"),
         ({"max_attempts": 5}, '"budget": {"max_attempts": ...}'),
         ({"constraint": {"kind": "regx"}}, "constraint.kind: unknown kind 'regx' (did you mean 'regex'?)"),
         ({"constraints": [B, {"kind": "regex", "patern": "a"}]}, "constraints.1.patern: unknown field 'patern'"),
@@ -114,7 +114,7 @@ def test_a_run_of_such_lines_is_resumed(model, has_a, tmp_path):
         ({"constraint": {"file": "nowhere.yaml"}}, "there is no file 'nowhere.yaml'"),
         ({"constraint": {"file": "/etc/hosts"}}, "is an absolute path"),
         ({"constraint": {"kind": "not", "of": {"kind": "regex", "pattern": "a"}}}, "no text can satisfy both"),
-        ({"constraint": {"kind": "python", "function": "os:system"}}, "which no line of prompts may"),
+        ({"constraint": {"kind": "python", "function": "os:system"}}, "which a line of prompts cannot run"),
         ({"constraint": {"file": "code.yaml"}}, "names Python code"),
         (
             {"budget": {"max_atempts": 5}},
@@ -122,9 +122,9 @@ def test_a_run_of_such_lines_is_resumed(model, has_a, tmp_path):
         ),
         ({"budget": {"max_attempts": 0}}, "budget"),
         ({"budget": 5}, "budget"),
-        ({"seed": -1}, "seed: -1 is no whole number"),
-        ({"seed": True}, "seed: True is no whole number"),
-        ({"seed": 1.0}, "seed: 1.0 is no whole number"),
+        ({"seed": -1}, "seed: -1 is not a whole number"),
+        ({"seed": True}, "seed: True is not a whole number"),
+        ({"seed": 1.0}, "seed: 1.0 is not a whole number"),
         ({"sampler": "qsr"}, "unknown sampler 'qsr' (did you mean 'qrs'?)"),
         ({"sampler": {"qrs": {"pilt": 3}}}, "sampler.qrs.pilt: unknown field"),
     ],
@@ -132,7 +132,7 @@ def test_a_run_of_such_lines_is_resumed(model, has_a, tmp_path):
 def test_what_is_wrong_with_a_line_is_found_before_the_work_begins(has_a, tmp_path, more, says):
     (tmp_path / "code.yaml").write_text("guardwrap: 1\nconstraint: {kind: python, function: 'os:system'}\n")
     written([{"prompt": "ab"}, {"prompt": "ab", **more}])
-    for options in ((), ("--allow-code",)):  # which is for the files of -c
+    for options in ((), ("--allow-code",)):  # the option allows code in files of -c only
         assert_one_line(generate("no-model", "--jsonl", "p.jsonl", "-c", has_a, *options), "p.jsonl:2: ", says)
 
 

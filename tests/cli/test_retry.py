@@ -1,4 +1,4 @@
-"""``guardwrap generate --resume --retry-failed``, and what is said on the way."""
+"""``guardwrap generate --resume --retry-failed``, and its messages."""
 
 import json
 import os
@@ -19,11 +19,11 @@ OPTIONS = (*PROMPTS, "-c", "rare.yaml", "-o", "out.jsonl")
 
 @pytest.fixture
 def some_failed(model):
-    """A finished run that some prompts got no text in; returns its lines."""
+    """Run to the end with some prompts that get no text, and return the lines."""
     Path("rare.yaml").write_text(RARE)
     result = generate(model, *OPTIONS, "--seed", 1)
     assert result.exit_code == 3
-    assert "--resume --retry-failed draws for them again, with another --seed or none" in result.stderr
+    assert "retry them with --resume --retry-failed, with another --seed or without one" in result.stderr
     found = Path("out.jsonl").read_text().splitlines(keepends=True)
     failed = [number for number, line in enumerate(found) if not json.loads(line)["ok"]]
     assert 2 <= len(failed) <= len(found) - 2
@@ -46,7 +46,7 @@ def test_what_failed_is_drawn_again_and_nothing_else(model, some_failed, monkeyp
             assert record["report"]["seed"] != 1
     assert Path("out.jsonl").stat().st_mode == mode
     assert os.listdir() == sorted(os.listdir()) or "out.jsonl.new" not in os.listdir()
-    # Nothing is left to draw for, and no model is loaded.
+    # No prompt is left, so no model is loaded.
     (ready,) = {Path("out.jsonl").read_text()}
     assert (
         generate("no-model", *OPTIONS, "--resume", "--retry-failed", "--max-attempts", 2000).exit_code == 2
@@ -71,7 +71,7 @@ def test_a_line_is_not_given_up_for_one_with_fewer_texts(model):
 
 
 def test_what_is_short_still_is_told_by_its_line_and_its_reason(model, some_failed):
-    """After a retry as after the first run; a resumed run that draws nothing knows no reason."""
+    """After a retry as after the first run; a resumed run that generates nothing does not know the reason."""
     told = generate(model, *OPTIONS, "--resume", "--retry-failed", "--max-attempts", 1, "--seed", 2).stderr
     _, failed = some_failed
     assert f"did not get all their texts; the first, argument {failed[0] + 1}: ended by max_attempts; " in told
@@ -81,7 +81,7 @@ def test_what_is_short_still_is_told_by_its_line_and_its_reason(model, some_fail
     told = generate(model, *OPTIONS, "--resume").stderr
     assert f"; the first of this run, argument {failed[1] + 1}: ended by max_attempts; " in told
     told = generate(model, *OPTIONS, "--resume").stderr
-    assert "did not get all their texts; raise the budget; --resume --retry-failed draws for them again" in told
+    assert "did not get all their texts; raise the budget; retry them with --resume --retry-failed" in told
 
 
 def test_a_budget_that_is_named_replaces_that_of_lines(model):
@@ -97,12 +97,12 @@ def test_a_budget_that_is_named_replaces_that_of_lines(model):
     made = records(Path("out.jsonl").read_text())
     assert {record["report"]["budget"]["max_attempts"] for record in made} == {15, 2000}
     assert [record["budget"] for record in made] == [line["budget"] for line in lines]
-    # Or the lines themselves say another one.
+    # Or the lines themselves have another one.
     Path("out.jsonl").write_text(kept)
     Path("p.jsonl").write_text("".join(json.dumps({**line, "budget": {"max_attempts": 2000}}) + "\n" for line in lines))
     assert_one_line(generate(model, *options, "--resume"), "was made with another budget than p.jsonl:")
     assert generate(model, *options, *again, "--seed", 3).exit_code == 0
-    assert generate(model, *options, "--resume").exit_code == 2, "lines that were not drawn for again have the old one"
+    assert generate(model, *options, "--resume").exit_code == 2, "lines that were not retried have the old one"
 
 
 def test_the_texts_are_those_of_the_seed_that_is_given(model, some_failed):
@@ -114,7 +114,7 @@ def test_the_texts_are_those_of_the_seed_that_is_given(model, some_failed):
     for number in failed:
         assert again[number]["texts"] == whole[number]["texts"]
         assert again[number]["report"]["seed"] == 9
-    # Negative control: of the others they are not.
+    # Negative control: the other lines have different ones.
     assert any(again[i]["texts"] != whole[i]["texts"] for i in range(len(PROMPTS)) if i not in failed)
 
 
@@ -131,7 +131,7 @@ def test_what_fails_again_is_counted(model, some_failed):
         assert result.exit_code == 3
         assert f"{len(short)} of {len(PROMPTS)} prompts did not get all their texts" in result.stderr
         assert {now[number]["report"]["settings"]["drawn_again"] for number in short} == {times}
-    # What was drawn again does not keep a plain --resume from going on.
+    # Retried lines do not prevent a plain --resume.
     assert generate(model, *OPTIONS, "--resume").exit_code == 3
 
 
@@ -167,11 +167,11 @@ def test_bad_calls(model, some_failed, has_a):
     Path("out.jsonl").write_text("".join(before))
     assert_one_line(generate(model, *OPTIONS, "--retry-failed"), "give --resume")
     again = (*OPTIONS, "--resume", "--retry-failed")
-    assert_one_line(generate(model, *again, "--seed", 1), "which draws the same again; give another one")
+    assert_one_line(generate(model, *again, "--seed", 1), "was made with --seed 1, so a retry needs a different one")
     assert_one_line(generate(model, *again, "--temperature", 2.0), "was made without --temperature")
     assert_one_line(generate(model, *again, "-n", 2), "was made with -n 1")
     assert_one_line(generate(model, *PROMPTS, "-c", has_a, "-o", "out.jsonl", *again[-2:]), "other constraints")
-    assert_one_line(generate(model, "zz", *OPTIONS[1:], *again[-2:]), "is not about the prompt")
+    assert_one_line(generate(model, "zz", *OPTIONS[1:], *again[-2:]), "is for another prompt than")
     assert_one_line(generate(model, *OPTIONS, "--resume", "--max-attempts", 99), "was made with max_attempts 25")
     assert Path("out.jsonl").read_text() == "".join(before)
 
@@ -205,8 +205,8 @@ def test_ctrl_c_keeps_what_was_drawn_again(model, some_failed, monkeypatch):
     monkeypatch.setattr("guardwrap.cli.retry.to_line", second_is_interrupted)
     result = generate(model, *OPTIONS, "--resume", "--retry-failed", "--max-attempts", 2000)
     assert result.exit_code == 130
-    # All that had ended by then and could be written, also those behind the second.
-    (said,) = re.findall(rf"(\d) of {len(failed)} prompts were drawn for again and are in out.jsonl", result.stderr)
+    # All that had finished by then, also those that waited for the second prompt.
+    (said,) = re.findall(rf"(\d) of {len(failed)} prompts were retried and are in out.jsonl", result.stderr)
     now = Path("out.jsonl").read_text().splitlines(keepends=True)
     changed = [number for number, (old, new) in enumerate(zip(before, now, strict=True)) if old != new]
     assert len(changed) == int(said)

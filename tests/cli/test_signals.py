@@ -1,4 +1,4 @@
-"""Streams that are closed or full, and Ctrl-C before there is anything to lose: one line, and a code that says it."""
+"""Streams that are closed or full, and Ctrl-C during imports: one line on stderr, and an exit code."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def place(tmp_path_factory):
 
 
 def shell(place, line):
-    """Run a line of a shell in which ``guardwrap`` is the command; return the exit code of that and its stderr."""
+    """Run a shell line with the command ``guardwrap``, and return its exit code and stderr."""
     command = f'"{sys.executable}" -m guardwrap'
     script = line.replace("guardwrap", command, 1)
     done = subprocess.run(
@@ -59,7 +59,7 @@ def shell(place, line):
         ("--help >&-", CLOSED),
         ("check a.yaml ab > /dev/full", FULL),
         ("generate ab -c a.yaml -m model > /dev/full", FULL),
-        ("generate -f many.txt -c a.yaml -m model | head -1", CLOSED),  # more than a pipe keeps for nobody
+        ("generate -f many.txt -c a.yaml -m model | head -1", CLOSED),  # more than the buffer of a pipe holds
     ],
 )
 def test_a_closed_or_full_stdout_is_one_line(place, command, says):
@@ -84,7 +84,7 @@ def test_without_a_place_for_messages_the_code_says_it(place, to):
     assert shell(place, f"guardwrap nosuch {to}") == (2, "")
 
 
-# The process sends the signal to itself when it comes to import a module: no clock.
+# The process sends itself the signal when it imports a module, so that the test does not depend on time.
 AT_AN_IMPORT = """\
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the test runner is in the background
@@ -133,14 +133,14 @@ def test_ctrl_c_at_the_end_is_no_traceback(place):
 
 
 def test_a_second_sigterm_does_not_disturb_what_the_first_one_began():
-    """torchrun and many a supervisor send it to a process and to its whole group."""
+    """torchrun and other supervisors send it to a process and to its whole group."""
     left = []
 
     def ends():
         with terminated_in_order():
             try:
                 os.kill(os.getpid(), signal.SIGTERM)
-                time.sleep(60)  # another thread may take the signal: Python handles it in this one, a little later
+                time.sleep(60)  # another thread may receive the signal; Python handles it in this one, slightly later
                 left.append("nothing came")
             finally:
                 os.kill(os.getpid(), signal.SIGTERM)

@@ -306,7 +306,7 @@ def test_errors_of_the_command(config, tmp_path, monkeypatch):
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(path.read_text() + "bets: [1]\n")
     for arguments, message in (
-        ([path, "--out", tmp_path / "file"], "it is no folder"),
+        ([path, "--out", tmp_path / "file"], "it is not a folder"),
         ([wrong, "--out", tmp_path / "out"], "wrong.yaml:5: bets: unknown field 'bets' (did you mean 'betas'?)"),
         ([tmp_path / "none.yaml", "--out", tmp_path / "out"], "cannot read"),
         (

@@ -1,4 +1,4 @@
-"""A world whose texts are now and then JSON, and what the tests of all libraries do with a wrapper of it."""
+"""A model whose texts are sometimes JSON, and checks that the tests of all integrations share."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -28,21 +28,21 @@ def hopeless(world: World) -> GuardedGenerator:
 
 
 def unchecked(world: World) -> GuardedGenerator:
-    """Break the rule on purpose: a wrapper whose check has been taken away."""
+    """Deliberate fault: a wrapper without its check."""
     made = guarded(world)
     made.session.constraint = Length(min=0)
     return made
 
 
 def require_all(texts: Iterable[str]) -> None:
-    """Each of many texts satisfies the constraint."""
+    """Assert that many texts satisfy the constraint."""
     texts = list(texts)
     assert len(texts) >= 20
     assert all(map(NO_VOWEL.accepts, texts)), "a text that violates the constraint got through"
 
 
 def count_runs(made: GuardedGenerator, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that has the number of prompts of each call of the wrapper from now on."""
+    """Return a list to which each further call of the wrapper appends its number of prompts."""
     runs: list[int] = []
     run = made.run
 

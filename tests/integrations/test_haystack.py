@@ -1,4 +1,4 @@
-"""Haystack's own ways to ask a component: each reply has been judged."""
+"""Haystack's kinds of calls: each reply is checked."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def world() -> World:
 
 @pytest.fixture(scope="module")
 def folder(world: World, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The model's, as a Hub id would lead to one."""
+    """The model in a folder, which is loaded like a Hub id."""
     path = tmp_path_factory.mktemp("model")
     world.model.save_pretrained(path)
     world.tokenizer.save_pretrained(path)
@@ -121,7 +121,7 @@ def test_negative_control_a_file_without_its_constraint(world: World, folder: st
 
 
 def test_the_model_is_loaded_when_it_is_needed(folder: str, tmp_path: Path) -> None:
-    component = GuardedTextGenerator(str(tmp_path / "nothing"), NO_VOWEL)  # of a file that is only looked at
+    component = GuardedTextGenerator(str(tmp_path / "nothing"), NO_VOWEL)  # nothing is loaded before the first run
     assert component.to_dict()["init_parameters"]["generator"].endswith("nothing")
     loaded = GuardedTextGenerator(folder, NO_VOWEL)
     loaded.warm_up()
@@ -145,7 +145,7 @@ def test_it_takes_a_wrapper_or_what_makes_one(world: World) -> None:
             GuardedTextGenerator(world.pipeline(), NO_VOWEL).run("b", {"num_return_sequences": 20, **world.settings})
         )
     )
-    with pytest.raises(UsageError, match="say what must hold"):
+    with pytest.raises(UsageError, match="constraints= is missing"):
         GuardedTextGenerator(world.pipeline())
-    with pytest.raises(UsageError, match="say what must hold"):
+    with pytest.raises(UsageError, match="constraints= is missing"):
         GuardedTextGenerator("local")

@@ -1,4 +1,4 @@
-"""LangChain's own ways to ask a model: each text that comes out of one has been judged.
+"""LangChain's kinds of calls: each text that they return is checked.
 
 Covers ``integrations/guarded_call.py`` too.
 """
@@ -34,7 +34,7 @@ from tests.integrations.fixtures_models import (
 
 
 class Digit(RootModel[int]):
-    """A type whose schema a text of one digit satisfies."""
+    """A type whose schema accepts a text of one digit."""
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_a_batch_is_one_call_of_the_wrapper(world: World, kind: Any, monkeypatch
     batched_later(asked)
     assert runs == [len(PROMPTS)] * 2
     assert asked.batch([]) == []
-    asked.invoke("b")  # what a batch has drawn is not said again
+    asked.invoke("b")  # texts of the batch are not returned again
     assert runs == [len(PROMPTS), len(PROMPTS), 1]
     prompts = [[{"role": "user", "content": each}] if kind is GuardedChatModel else each for each in PROMPTS]
     outcomes = guarded(world, seed=3).run(prompts, **world.settings)
@@ -214,20 +214,20 @@ def test_structured_output_is_guaranteed(world: World, kind: Any, schema: Any) -
     values.append(asyncio.run(structured.ainvoke("b")))
     assert all(type(value) is type(wanted) for value in values)
     if schema is DIGIT:
-        assert values == [1] * len(values)  # the wrapper's own constraint holds too
+        assert values == [1] * len(values)  # the wrapper's own constraint applies as well
     raw = asked.with_structured_output(schema, include_raw=True).invoke("b")
     assert raw["parsing_error"] is None
     assert json.loads(content(raw["raw"])) == getattr(raw["parsed"], "root", raw["parsed"])
 
 
 def test_negative_control_structured_output_without_its_schema(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is made of a text that the schema has not judged."""
+    """A text that was not checked by the schema is not parsed."""
     asked = model(GuardedChatModel, guarded(world), world)
     structured = asked.with_structured_output(Digit)
-    drawn = "guardwrap.integrations.langchain.run_prompts"
+    name = "guardwrap.integrations.langchain.run_prompts"
     from guardwrap.integrations.guarded_call import run_prompts as right
 
-    monkeypatch.setattr(drawn, lambda *given, schema, **more: right(*given, **more))
+    monkeypatch.setattr(name, lambda *arguments, schema, **more: right(*arguments, **more))
     with pytest.raises(UsageError, match="does not hold for this text"):
         [structured.invoke("b") for _ in range(20)]
 
@@ -263,7 +263,7 @@ def test_messages_become_the_pipelines_chat(world: World, monkeypatch: pytest.Mo
         ("user", "d"),
     ]
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    with pytest.raises(UsageError, match="more than text"):
+    with pytest.raises(UsageError, match="only messages of text"):
         asked.invoke([HumanMessage([image])])
 
 
@@ -286,7 +286,7 @@ def test_no_cache_gives_a_text_of_another_constraint(world: World, kind: Any) ->
 def test_it_takes_a_wrapper_or_what_makes_one(world: World, kind: Any) -> None:
     asked = kind(world.pipeline(), NO_VOWEL, options=world.settings)
     require_all(batched(asked))
-    with pytest.raises(UsageError, match="say what must hold"):
+    with pytest.raises(UsageError, match="constraints= is missing"):
         kind(world.pipeline())
     with pytest.raises(UsageError, match="already"):
         kind(guarded(world), NO_VOWEL)

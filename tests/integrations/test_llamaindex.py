@@ -1,4 +1,4 @@
-"""LlamaIndex's own ways to ask an LLM: each text that comes out of one has been judged."""
+"""LlamaIndex's kinds of calls: each text that they return is checked."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,12 +19,12 @@ TEMPLATE = PromptTemplate("{x}")
 
 
 class Digit(RootModel[int]):
-    """A type whose schema a text of one digit satisfies."""
+    """A type whose schema accepts a text of one digit."""
 
 
 @pytest.fixture(scope="module", params=["chat", "text"])
 def world(request: Any) -> World:
-    """With a chat template, and without one."""
+    """The wrapper with a chat template, and without one."""
     made = small_world()
     if request.param == "text":
         made.tokenizer.chat_template = None
@@ -135,7 +135,7 @@ def test_structured_values_are_guaranteed(world: World, schema: Any) -> None:
         values.append(asked.as_structured_llm(Digit).complete("b").raw)
         assert {type(value) for value in values} == {Digit}
     else:
-        assert values == [1] * 9  # the wrapper's own constraint holds too
+        assert values == [1] * 9  # the wrapper's own constraint applies as well
 
 
 def test_negative_control_a_value_of_a_text_without_its_schema(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,5 +150,5 @@ def test_negative_control_a_value_of_a_text_without_its_schema(world: World, mon
 
 def test_it_takes_a_wrapper_or_what_makes_one(world: World) -> None:
     require_all(completed(GuardedLLM(world.pipeline(), NO_VOWEL, options=world.settings)))
-    with pytest.raises(UsageError, match="say what must hold"):
+    with pytest.raises(UsageError, match="constraints= is missing"):
         GuardedLLM(world.pipeline())

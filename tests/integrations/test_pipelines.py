@@ -1,4 +1,4 @@
-"""Libraries that take a pipeline or a model, and know nothing of guardwrap: whatever they ask for has been judged."""
+"""Libraries that accept a pipeline or a model, without an integration: all texts that they get are checked."""
 
 import threading
 from typing import Any
@@ -18,7 +18,7 @@ def world() -> World:
 
 
 def ask_langchain(pipe: Any, world: World) -> list[str]:
-    """Texts of all ways to ask: in one go, in batches, piece by piece, as a chat."""
+    """Return the texts of all kinds of calls: single, batched, streamed, and as a chat."""
     asked = HuggingFacePipeline(pipeline=pipe)
     kwargs: dict[str, Any] = {"pipeline_kwargs": world.settings}
     texts = [asked.invoke(prompt, skip_prompt=True, **kwargs) for prompt in PROMPTS]
@@ -30,14 +30,14 @@ def ask_langchain(pipe: Any, world: World) -> list[str]:
 
 
 def ask_llamaindex(pipe: Any, world: World) -> list[str]:
-    """Texts of ``generate`` of the pipeline's model, and of a streamer that it is given."""
+    """Return the texts of the model's ``generate``, and of a streamer that is passed to it."""
     options = {name: value for name, value in world.settings.items() if name != "max_new_tokens"}
     asked = HuggingFaceLLM(
         model=pipe.model,
         tokenizer=pipe.tokenizer,
         max_new_tokens=world.max_new_tokens,
         generate_kwargs=options,
-        stopping_ids=[4],  # it reads them off the first row
+        stopping_ids=[4],  # the library takes them from the first row
     )
     texts = [asked.complete(prompt).text for prompt in PROMPTS]
     return texts + [piece.text for prompt in PROMPTS for piece in asked.stream_complete(prompt)]
@@ -65,7 +65,7 @@ def test_negative_control_without_its_check_a_text_gets_through(world: World) ->
 
 
 def test_an_exhausted_budget_ends_the_stream(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their thread ends with it; who reads the stream gets no text, and does not wait: both make an error of that."""
+    """The error ends their thread; readers of the stream do not wait, and both libraries raise an error."""
     raised: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", lambda details: raised.append(details.exc_type.__name__))
     pipe = hopeless(world).as_pipeline()
@@ -79,7 +79,7 @@ def test_an_exhausted_budget_ends_the_stream(world: World, monkeypatch: pytest.M
 
 
 def test_stop_ids_of_the_library_end_the_text_itself(world: World) -> None:
-    """HuggingFacePipeline reads them off the first row of a batch; here each attempt ends by its own."""
+    """HuggingFacePipeline checks them in the first row of a batch only; here each attempt ends by its own."""
     asked = HuggingFacePipeline(pipeline=guarded(world, Regex("c")))
     options = {**world.settings, "max_new_tokens": 12}
     for seed in range(5):

@@ -1,4 +1,4 @@
-"""Ids of rows, and the places of their randomness."""
+"""Ids of rows, and the numbers of their random streams."""
 
 import dataclasses
 
@@ -52,7 +52,7 @@ def test_a_number_and_its_text_are_two_ids() -> None:
 
 
 def test_the_place_is_the_same_in_all_versions() -> None:
-    """Whoever goes on with a folder of an older version relies on it."""
+    """Folders of older versions can be resumed only if these values stay the same."""
     assert places("row-1") == {"row-1": 8344473580398424634}
     assert randomness_place(PromptRow("row-1", Item("", {})), named=True) == key_of("row-1")
 
@@ -65,10 +65,10 @@ def test_a_row_with_a_seed_gets_what_it_gets_alone() -> None:
 @pytest.mark.parametrize(
     ("ids", "problem"),
     [
-        (("a", "b", "a"), 'in.jsonl:3: the id "a" is there already; each row needs its own'),
-        ((4, 4), "in.jsonl:2: the id 4 is there already"),
-        (("a", None), "in.jsonl:2: has no id, and those before it have one"),
-        ((None, 1), "in.jsonl:2: has an id, and those before it have none"),
+        (("a", "b", "a"), 'in.jsonl:3: the id "a" occurs twice; ids must be unique'),
+        ((4, 4), "in.jsonl:2: the id 4 occurs twice"),
+        (("a", None), "in.jsonl:2: has no id, but earlier rows have one"),
+        ((None, 1), "in.jsonl:2: has an id, but earlier rows have none"),
         ((1.5,), 'in.jsonl:1: "id" is neither a whole number nor a string'),
         ((True,), '"id" is neither a whole number nor a string'),
         (([1],), '"id" is neither a whole number nor a string'),

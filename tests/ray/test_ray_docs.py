@@ -1,4 +1,4 @@
-"""What docs/ray.md shows, as written but for the model."""
+"""The examples of docs/ray.md, as written except the model."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 
 from tests.test_docs import blocks, command_lines
 
-pytest.importorskip("ray", reason="Ray is not installed; `make test-ray` has it")
+pytest.importorskip("ray", reason="Ray is not installed; see `make test-ray`")
 
 ROOT = Path(__file__).parents[2]
 PAGE = "ray.md"
@@ -39,9 +39,9 @@ def test_what_the_page_shows_works(model, monkeypatch, tmp_path):
     assert names == [each["id"] for each in given]
     (code,) = blocks(PAGE, "python")
     assert '"local"' in code
-    for _ in range(2):  # the second time all is there
+    for _ in range(2):  # the second time, all records exist
         done = run("-c", code.replace('"local"', repr(model)).replace('"out"', '"saved"'))
         assert done.returncode == 0, done.stderr
         lines = [line for path in Path("saved").glob("*.jsonl") for line in path.read_text().splitlines()]
-        # The tiny model is fond of digits: a row may spend its budget.
+        # The tiny model often writes digits, so a row may spend its budget.
         assert sorted(json.loads(line)["id"] for line in lines) == [each["id"] for each in given]

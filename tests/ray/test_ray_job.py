@@ -1,4 +1,4 @@
-"""Rows through a real Ray: any number of workers, killed or not, gives the same records. `make test-ray` has a Ray.
+"""Jobs on a real Ray: any number of workers, killed or not, gives the same records. `make test-ray` installs Ray.
 
 Covers ``cli/ray_run.py``, ``ray/datasets.py`` and ``ray/parquet.py`` too.
 """
@@ -17,14 +17,14 @@ import pytest
 from guardwrap.testing import table_world
 from tests.backends.endpoint.fixtures_server import Server, of_world
 
-ray = pytest.importorskip("ray", reason="Ray is not installed; `make test-ray` has it")
+ray = pytest.importorskip("ray", reason="Ray is not installed; see `make test-ray`")
 pa = pytest.importorskip("pyarrow")
 
 ROOT = Path(__file__).parents[2]
 RULE = "guardwrap: 1\nconstraint: {kind: regex, name: has an a, pattern: a}\n"
 COSTS = ("seconds", "surplus_attempts", "surplus_tokens", "computed_tokens")
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray and what it brings
+pytestmark = pytest.mark.filterwarnings("ignore")  # from Ray and its dependencies
 
 
 def command(model, *args):
@@ -80,7 +80,7 @@ def test_any_number_of_workers_gives_the_same_records(model, rows):
     assert [record["id"] for record in failed] == ["row-5", "row-7"]
     assert "context" in failed[0]["reason"]
     assert failed[1]["reason"].startswith("ended by max_attempts")
-    # Once more: nothing is left to do. Then the failed ones, with another seed and another budget.
+    # Again: nothing is left to do. Then a retry of the failed rows, with another seed and another budget.
     before = Path("out2/results.jsonl").read_bytes()
     assert generate(model, "--jsonl", "in.jsonl", "-o", "out2", "--ray", "auto", "--resume").returncode == 3
     assert Path("out2/results.jsonl").read_bytes() == before
@@ -98,7 +98,7 @@ def test_any_number_of_workers_gives_the_same_records(model, rows):
 
 
 def test_workers_may_draw_from_an_endpoint(rows, monkeypatch):
-    """Its key is of the environment, and stands in no file; broken streams change no text."""
+    """The key comes from the environment and is in no file; broken streams change no text."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-7")
     with Server(of_world(table_world(3, letters="ab", max_new_tokens=5)), key="sk-very-secret-7").running() as server:
         given = ["--endpoint", server.url, "--jsonl", "in.jsonl", "--ray", "auto", "-q"]
@@ -179,7 +179,7 @@ def ray_here():
     from guardwrap.ray.ray_library import connected
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))  # of the workers
+        patch.setenv("PYTHONPATH", str(ROOT))  # for the workers
         with connected("auto", 2) as there:
             yield there
 
@@ -209,7 +209,7 @@ def test_a_dataset_gets_the_texts_of_its_rows(model, rows, ray_here):
     with pytest.raises(UsageError, match="done='saved' was made with another options"):
         map_prompts(ray_here.data.from_arrow(table), model, rule, seed=1, options={}, done="saved")
     left = drawn(table, workers=2, done="saved").materialize()
-    assert left.count() == 30  # the one that failed is not drawn for again
+    assert left.count() == 30  # the failed row is not retried
     save(left, "saved")
     one = Worker(Recipe(model, rule, {}, {**options, "seed": 1}))
     own = {3: PerPromptOptions(Regex("b"))}
@@ -221,7 +221,7 @@ def test_a_dataset_gets_the_texts_of_its_rows(model, rows, ray_here):
     assert failed["id"] == "row-5"
     assert "context" in failed["reason"]
     twice = ray_here.data.from_arrow(pa.concat_tables([table, table.slice(3, 1)]))
-    with pytest.raises(UsageError, match='the id "row-3" is there twice'):
+    with pytest.raises(UsageError, match='the id "row-3" occurs twice'):
         map_prompts(twice, model, rule, seed=1)
     with pytest.raises(UsageError, match='needs a column "id"'):
         map_prompts(ray_here.data.from_arrow(table.drop_columns(["id"])), model, rule, seed=1)

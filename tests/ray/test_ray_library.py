@@ -1,4 +1,4 @@
-"""Ray is imported when it is asked for, and its absence is said in one line."""
+"""Ray is imported only on request, and the message about a missing Ray is one line."""
 
 import subprocess
 import sys
@@ -50,9 +50,9 @@ def test_workers_that_there_is_no_room_for_are_refused(monkeypatch):
             return {"CPU": 2.0}
 
     monkeypatch.setattr("guardwrap.ray.ray_library.library", Small)
-    with pytest.raises(UsageError, match="3 workers need 3 CPUs, and this Ray has 2; give fewer --workers"):
+    with pytest.raises(UsageError, match="3 workers need 3 CPUs, but Ray has 2; give fewer --workers"):
         connected("auto", 3).__enter__()
-    with pytest.raises(UsageError, match="2 workers need 1 GPUs, and this Ray has 0"):
+    with pytest.raises(UsageError, match="2 workers need 1 GPUs, but Ray has 0"):
         connected("auto", 2, 0.5).__enter__()
     with connected("auto", 2):
         pass
@@ -65,9 +65,9 @@ def test_workers_that_there_is_no_room_for_are_refused(monkeypatch):
         (["--jsonl", "in.jsonl", "--ray", "auto"], "--ray needs --output, a folder"),
         (["ab", "--ray", "auto", "-o", "out"], "give a file with --jsonl or --parquet"),
         (["--jsonl", "-", "--ray", "auto", "-o", "out"], "give a file with --jsonl or --parquet"),
-        (["--jsonl", "in.jsonl", "--workers", 2], "--workers goes with --ray"),
-        (["--parquet", "in.parquet"], "--parquet goes with --ray"),
-        (["--jsonl", "in.jsonl", "--parquet", "in.parquet"], "prompts come from one place"),
+        (["--jsonl", "in.jsonl", "--workers", 2], "--workers requires --ray"),
+        (["--parquet", "in.parquet"], "--parquet requires --ray"),
+        (["--jsonl", "in.jsonl", "--parquet", "in.parquet"], "give prompts in one place only"),
     ],
 )
 def test_what_does_not_go_together_is_refused(args, problem):

@@ -1,4 +1,4 @@
-"""The output folder: nothing lost, nothing doubled, whatever is killed when."""
+"""The output folder: no record is lost or duplicated, whenever a process is killed."""
 
 import json
 import os
@@ -41,12 +41,12 @@ def test_blocks_become_one_file_in_the_order_of_the_rows(tmp_path):
 
 
 def test_a_row_that_stands_there_twice_counts_once(tmp_path):
-    """As when a worker died after its block had been written, or a process between two files."""
+    """This happens if a worker dies after its block was written, or a process between two files."""
     with opened(tmp_path) as folder:
         folder.add([line("a"), line("b", ok=False)])
         folder.merge(ORDER)
         folder.add([line("a"), line("b", text="later", again=1), line("c")])
-        folder.add([line("b", ok=False, again=1)])  # one with its texts stays
+        folder.add([line("b", ok=False, again=1)])  # a complete record stays
         folder.merge(ORDER)
         assert texts(tmp_path) == [("a", "t"), ("b", "later"), ("c", "t")]
         assert not (tmp_path / "failed.jsonl").exists()
@@ -94,11 +94,11 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path):
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: nothing of ours catches it."""
+    """Simulates SIGKILL: guardwrap does not catch it."""
 
 
 def killed_at(moment, monkeypatch):
-    """Let the so-many-th step that changes the disk be the last one."""
+    """Stop the process at the n-th step that changes the disk."""
     steps = 0
 
     def dying(step):
@@ -116,7 +116,7 @@ def killed_at(moment, monkeypatch):
 
 
 def drawn(out):
-    """Do what a run does: draw for what has no record, one row a block, and make one file of all."""
+    """Simulate a run: generate for rows without a record, in blocks of one row, and merge the files."""
     with opened(out) as folder:
         for name in "dbac":
             if key_of(name) not in folder.done:
@@ -154,9 +154,9 @@ def test_negative_control_a_run_that_ignores_what_is_there_doubles_rows(tmp_path
 
 
 def test_two_runs_do_not_write_to_one_folder(tmp_path):
-    with opened(tmp_path), pytest.raises(UsageError, match="another run writes to"), opened(tmp_path):
+    with opened(tmp_path), pytest.raises(UsageError, match="another run is writing to"), opened(tmp_path):
         pass
-    with opened(tmp_path):  # the lock is let go
+    with opened(tmp_path):  # the lock is released
         pass
 
 
@@ -166,7 +166,7 @@ def test_what_is_there_is_not_written_over_unasked(tmp_path):
         folder.add([line("a")])
     for resume, overwrite, problem in (
         (False, False, "has results; continue with --resume or replace them with --overwrite"),
-        (True, True, "--resume keeps what --overwrite throws away"),
+        (True, True, "--resume keeps the results that --overwrite replaces"),
     ):
         with pytest.raises(UsageError, match=problem), opened(tmp_path, resume, overwrite):
             pass
@@ -177,14 +177,14 @@ def test_what_is_there_is_not_written_over_unasked(tmp_path):
         assert folder.made_with() is None
         assert not folder.done
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="the output is a folder, and this is none"), opened(tmp_path / "file"):
+    with pytest.raises(UsageError, match="it is not a folder, which --ray needs"), opened(tmp_path / "file"):
         pass
 
 
 def test_lines_of_others_are_refused(tmp_path):
     for text in ('{"id": 1}\n', "no\n", "[]\n", '{"id": 1, "ok": true, "report": []}\n'):
         (tmp_path / "results.jsonl").write_text(text)
-        with pytest.raises(UsageError, match=r"results.jsonl:1: is not a line that guardwrap wrote"), opened(tmp_path):
+        with pytest.raises(UsageError, match=r"results.jsonl:1: was not written by guardwrap"), opened(tmp_path):
             pass
     (tmp_path / "results.jsonl").unlink()
     (tmp_path / "run.json").write_text("{")

@@ -1,4 +1,4 @@
-"""What a worker makes of rows: it needs no Ray."""
+"""Records that a worker makes from rows, without Ray."""
 
 import json
 import pickle
@@ -55,7 +55,7 @@ def test_rows_without_ids_get_the_texts_of_a_call(worker, model):
 
 
 class ByBlock(Worker):
-    """Broken on purpose: the randomness of a row is its place in its block."""
+    """Deliberate fault: the random stream of a row is its position in its block."""
 
     def _drawn(self, rows):
         return super()._drawn(

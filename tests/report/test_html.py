@@ -384,8 +384,8 @@ def test_errors_of_the_command(tmp_path):
     broken = tmp_path / "broken"
     results(broken)
     for arguments, message in (
-        (["none"], "'none' is no folder"),
-        ([tmp_path / "file"], "is no folder"),
+        (["none"], "'none' is not a folder"),
+        ([tmp_path / "file"], "is not a folder"),
         ([tmp_path / "empty"], "there is nothing to report in "),
         ([tmp_path / "good", "--out", tmp_path / "empty"], "cannot write to "),
         ([tmp_path / "good", "--out", tmp_path / "nowhere" / "x.html"], "no such folder"),

@@ -1,4 +1,4 @@
-"""A server in a process of its own, for all tests that do not end it."""
+"""A server in a separate process, for all tests that do not stop it."""
 
 import httpx
 import openai

@@ -1,4 +1,4 @@
-"""A small world to be served: its folder, its settings, and a server process."""
+"""A small model to serve: its folder, its settings, and a server process."""
 
 import os
 import subprocess
@@ -38,7 +38,7 @@ def late(text):
 
 taken = []
 
-def once(text):  # equal texts are judged together: a long one comes but once
+def once(text):  # equal texts are checked together, and a long one occurs only once
     time.sleep(0.02)
     taken.extend([text] * (len(text) > 9))
     return taken == [text]
@@ -72,7 +72,7 @@ def world():
 
 
 def furnish(folder: Path) -> Path:
-    """Put a model, rules and settings into a folder."""
+    """Write a model, rules and settings to a folder."""
     made = world()
     made.model.save_pretrained(folder / "model")
     made.tokenizer.save_pretrained(folder / "model")
@@ -85,7 +85,7 @@ def furnish(folder: Path) -> Path:
 
 
 class Server:
-    """``guardwrap serve`` in a process of its own, on a port that was free."""
+    """``guardwrap serve`` in a separate process, on a free port."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         command = [sys.executable, "-m", "guardwrap", "serve", "--config", "serve.yaml", "--port", "0", *options]
@@ -114,7 +114,7 @@ def figures(http):
 
 
 def wait_until(http, **wanted):
-    """Wait until figures are so."""
+    """Wait until the metrics have these values."""
     for _ in range(400):
         found = figures(http)
         if all(found[f"guardwrap_{name}"] == value for name, value in wanted.items()):

@@ -1,4 +1,4 @@
-"""Those who mean a server no good, and too many of them."""
+"""Hostile clients, and too many clients."""
 
 import json
 import socket

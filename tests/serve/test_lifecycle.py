@@ -1,4 +1,4 @@
-"""The end of a server: what runs is finished, what does not end is ended, and who comes is told."""
+"""Shutdown of a server: running requests finish or are ended after a while, and new ones get an error."""
 
 import json
 import signal

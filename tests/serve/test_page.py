@@ -1,4 +1,4 @@
-"""The server's page: nothing from elsewhere, and nothing that comes from outside becomes HTML."""
+"""The server's page: it loads nothing from other sites, and inserts no data as HTML."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ PAGE = Path(guardwrap.serve.__file__).with_name("page.html").read_text()
 
 
 def faults(page: str) -> list[str]:
-    """What could run or load what is not the page's own."""
+    """Return code that could run or load something from outside the page."""
     ways = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|https?://|<link|<img|\bsrc=|@import|url\("
     return re.findall(ways, page)
 

@@ -1,4 +1,4 @@
-"""Requests as wishes: every field is heeded, or refused by name.
+"""Parsed requests: every field is supported, or rejected with an error that names it.
 
 Covers ``serve/fields.py``, ``serve/request_policy.py`` and ``serve/structured_output.py`` too.
 """
@@ -223,7 +223,7 @@ def test_neutral_values_and_labels_change_nothing(fields):
         ({"max_tokens": 0}, "max_tokens", "at least 1"),
         ({"max_tokens": 301}, "max_tokens", "at most 300"),
         ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens", "give one of them"),
-        ({"stop": ""}, "stop", "not empty"),
+        ({"stop": ""}, "stop", "non-empty"),
         ({"stop": [1]}, "stop", "string"),
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop", "at most 4"),
         ({"stop": "x" * 65}, "stop", "64 characters"),
@@ -249,24 +249,24 @@ def test_neutral_values_and_labels_change_nothing(fields):
         ({"guardwrap": {"constrain": {}}}, "guardwrap", "did you mean 'constraint'"),
         ({"guardwrap": {"constraint": "polit"}}, "guardwrap.constraint", "did you mean 'polite'"),
         ({"guardwrap": {"constraint": "no-urls"}}, "guardwrap.constraint", "catalogue:no-urls"),
-        ({"guardwrap": {"constraint": "rules/polite.yaml"}}, "guardwrap.constraint", "is no constraint here"),
-        ({"guardwrap": {"constraint": "/etc/passwd"}}, "guardwrap.constraint", "is no constraint here"),
-        ({"guardwrap": {"constraint": "catalogue:../../x"}}, "guardwrap.constraint", "is no constraint here"),
-        ({"guardwrap": {"constraint": {"file": "/etc/passwd"}}}, "guardwrap.constraint.file", "no files"),
-        ({"guardwrap": {"constraint": {"kind": "json_schema", "file": "x"}}}, "guardwrap.constraint.file", "no files"),
-        ({"guardwrap": {"constraint": {"kind": "grammar", "file": "x"}}}, "guardwrap.constraint.file", "no files"),
-        ({"guardwrap": {"constraint": {"kind": "not", "of": {"file": "x"}}}}, "guardwrap.constraint.of.file", "no fil"),
-        ({"guardwrap": {"constraint": {"kind": "not", "of": "polite"}}}, "guardwrap.constraint.of", "not within"),
+        ({"guardwrap": {"constraint": "rules/polite.yaml"}}, "guardwrap.constraint", "this server has no constraint"),
+        ({"guardwrap": {"constraint": "/etc/passwd"}}, "guardwrap.constraint", "this server has no constraint"),
+        ({"guardwrap": {"constraint": "catalogue:../../x"}}, "guardwrap.constraint", "this server has no constraint"),
+        ({"guardwrap": {"constraint": {"file": "/etc/passwd"}}}, "guardwrap.constraint.file", "name files"),
+        ({"guardwrap": {"constraint": {"kind": "json_schema", "file": "x"}}}, "guardwrap.constraint.file", "files"),
+        ({"guardwrap": {"constraint": {"kind": "grammar", "file": "x"}}}, "guardwrap.constraint.file", "name files"),
+        ({"guardwrap": {"constraint": {"kind": "not", "of": {"file": "x"}}}}, "guardwrap.constraint.of.file", "files"),
+        ({"guardwrap": {"constraint": {"kind": "not", "of": "polite"}}}, "guardwrap.constraint.of", "not inside"),
         (
             {"guardwrap": {"constraint": {"kind": "all", "of": [{"kind": "any", "of": [{"file": "x"}]}]}}},
             "guardwrap.constraint.of.0.of.0.file",
-            "no files",
+            "cannot name files",
         ),
-        ({"guardwrap": {"constraint": {"kind": "python", "function": "os:system"}}}, "guardwrap.constraint", "no code"),
+        ({"guardwrap": {"constraint": {"kind": "python", "function": "os:system"}}}, "guardwrap.constraint", "code"),
         (
             {"guardwrap": {"constraint": {"kind": "not", "of": {"kind": "python", "function": "os:system"}}}},
             "guardwrap.constraint.of",
-            "no code",
+            "cannot contain code",
         ),
         ({"guardwrap": {"constraint": {"kind": "regx"}}}, "guardwrap.constraint.kind", "did you mean 'regex'"),
         ({"guardwrap": {"constraint": {"kind": "regex"}}}, "guardwrap.constraint", "pattern"),
@@ -279,7 +279,7 @@ def test_neutral_values_and_labels_change_nothing(fields):
         ({"guardwrap": {"constraint": "catalogue:positive-ending"}}, "guardwrap.constraint.model", "no classifier"),
         ({"guardwrap": {"constraints": []}}, "guardwrap.constraints", "at least one"),
         ({"guardwrap": {"constraint": {}, "constraints": []}}, "guardwrap.constraints", "not both"),
-        ({"guardwrap": {"constraint": 5}}, "guardwrap.constraint", "mapping"),
+        ({"guardwrap": {"constraint": 5}}, "guardwrap.constraint", "give an object"),
         ({"guardwrap": {"sampler": "qrss"}}, "guardwrap.sampler", "did you mean 'qrs'"),
         ({"guardwrap": {"sampler": {"imh": {"step": 1}}}}, "guardwrap.sampler.imh.step", "steps"),
         ({"guardwrap": {"sampler": {"imh": {"chains": 10**9}}}}, "guardwrap.sampler", "up to 10000"),
@@ -336,12 +336,12 @@ def test_prompts():
 @pytest.mark.parametrize(
     ("raw", "part"),
     [
-        (b"", "no JSON"),
-        (b"[1]", "no JSON object"),
-        (b'{"a": NaN}', "no JSON"),
-        (b"\xff{}", "no JSON"),
+        (b"", "not JSON"),
+        (b"[1]", "not a JSON object"),
+        (b'{"a": NaN}', "not JSON"),
+        (b"\xff{}", "not JSON"),
         (b'{"a": "\\ud800"}', "surrogate"),
-        (b"1" * 5000, "no JSON"),
+        (b"1" * 5000, "not JSON"),
         (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "too deep"),
         (b'{"a": ' + b"[" * 200 + b"]" * 200 + b"}", "too deep"),
     ],
@@ -353,7 +353,7 @@ def test_bodies_that_cannot_be_read(raw, part):
 
 
 def test_negative_control_without_the_look_at_it_a_request_would_read_the_disk(monkeypatch, tmp_path):
-    """What is refused is what would work: the reader of constraint files does read the file."""
+    """Without the check for files in requests, the rejected request would read the file."""
     (tmp_path / "secret.yaml").write_text("guardwrap: 1\nconstraint: {kind: regex, pattern: secret}\n")
     monkeypatch.chdir(tmp_path)
     asked: dict[str, Any] = {"guardwrap": {"constraint": {"kind": "not", "of": {"file": "secret.yaml"}}}}

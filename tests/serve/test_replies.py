@@ -1,4 +1,4 @@
-"""Outcomes as OpenAI's objects."""
+"""Outcomes as OpenAI's response objects."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Keys: asked of everything but the page and the question whether the server is there."""
+"""API keys: required for every route except the page and ``/health``."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""One request in the batch, without a network: who goes is missed at once, by being watched for.
+"""One request in the batch, without a network: a disconnect is noticed at once.
 
 Covers ``serve/error_responses.py`` too.
 """
@@ -42,7 +42,7 @@ def app():
 
 
 async def go_away(app, *, stream):
-    """Send a request, go when it is in the batch, and wait until the server has done with it."""
+    """Send a request, disconnect when it is in the batch, and wait until the server has ended it."""
     gate = app.state.service.gate
     body = json.dumps({**NEVER, "stream": stream, "guardwrap": {"budget": {"max_attempts": None}}}).encode()
     given = iter([{"type": "http.request", "body": body, "more_body": False}])
@@ -66,7 +66,7 @@ def test_who_goes_is_missed_at_once(app, stream):
 
 
 def test_who_goes_in_the_middle_of_a_step_is_counted_until_its_end(app, monkeypatch):
-    """Else clients that come and go would have any number of threads compute for them."""
+    """Otherwise clients that connect and disconnect would keep any number of threads busy."""
     inside, released, advance = threading.Event(), threading.Event(), RefillBackend.advance
 
     def slowly(self):
@@ -103,7 +103,7 @@ def test_who_goes_in_the_middle_of_a_step_is_counted_until_its_end(app, monkeypa
 
 
 def test_long_requests_are_read_where_no_other_one_waits(app, monkeypatch):
-    """While 24 of them are tokenized, a short one is read; the long ones' tokenizer is their own."""
+    """While 24 of them are tokenized, a short one is parsed; the long ones have a separate tokenizer."""
     service, held, asked = app.state.service, threading.Event(), []
     tokenizer, preprocess = service.session.tokenizer, TextGenerationPipeline.preprocess
 
@@ -114,13 +114,13 @@ def test_long_requests_are_read_where_no_other_one_waits(app, monkeypatch):
         return preprocess(self, prompt, **options)
 
     monkeypatch.setattr(TextGenerationPipeline, "preprocess", slowly)
-    # Nothing is known of the length of what this tokenizer is given, so that it is asked.
+    # Without a known length of the prompt, the tokenizer is always called.
     long = json.dumps({"model": "local", "prompt": "a" * 100_000}).encode()
     short = json.dumps({"model": "local", "prompt": "ab", "max_tokens": 2}).encode()
 
     async def run():
         waiting = [asyncio.create_task(service.read(long, chat=False)) for _ in range(24)]
-        await asyncio.sleep(0)  # they come first
+        await asyncio.sleep(0)  # the long ones start first
         wish, _ = await service.read(short, chat=False)
         assert wish.prompts == ["ab"]
         assert not any(task.done() for task in waiting)

@@ -1,4 +1,4 @@
-"""A server in a process of its own, driven by the official client.
+"""A server in a separate process, called by OpenAI's client.
 
 Covers ``serve/server_metrics.py`` too.
 """
@@ -104,13 +104,13 @@ def test_a_stream_that_waits_says_so_and_one_that_fails_ends_with_an_error(http)
 
 
 def test_a_text_is_sent_when_it_is_accepted_and_not_when_all_are_there(http):
-    """One text is accepted, and no second one ever."""
+    """One text is accepted, and a second one never is."""
     asked = {**ASKED, "n": 2, "guardwrap": {"constraint": "once", "budget": {"max_seconds": 1}}, "stream": True}
     with http.stream("POST", "/v1/chat/completions", json=asked) as response:
         assert response.status_code == 200
         *texts, error = [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")]
     assert [chunk["choices"][0]["index"] for chunk in texts] == [0, 0]
-    assert [chunk["choices"][0]["finish_reason"] for chunk in texts] == [None, None]  # no end was promised
+    assert [chunk["choices"][0]["finish_reason"] for chunk in texts] == [None, None]  # the texts have not ended
     assert (error["error"]["code"], error["error"]["guardwrap"]["accepted"]) == ("max_seconds", 1)
 
 
@@ -159,7 +159,7 @@ def test_a_text_ends_before_its_stop_string(client, guarded):
     for choice in reply.choices:
         assert re.fullmatch("[^b]{2,4}", choice.message.content)
     assert "stop" in {choice.finish_reason for choice in reply.choices}
-    # Drawn as the pipeline draws with stop strings, and judged without them.
+    # Generated as by the pipeline with stop strings, and checked without them.
     (expected,) = guarded.run([MESSAGES], constraints=Regex("^[^b]{2,4}b?$"), stop_strings=["b"], max_new_tokens=12,
                               num_return_sequences=3, seed=1)  # fmt: skip
     assert [c.message.content for c in reply.choices] == [text.removesuffix("b") for text in expected.texts]
@@ -205,7 +205,7 @@ def test_what_is_served(client, http):
 
 
 def test_a_page_of_another_site_cannot_ask(http):
-    """A browser sends text/plain unasked; for JSON it asks first, and is told no."""
+    """A browser sends text/plain without a preflight request; before JSON it sends one, which fails."""
     reply = http.post("/v1/chat/completions", content=json.dumps(ASKED), headers={"content-type": "text/plain"})
     assert reply.status_code == 415
     asked = {"origin": "https://example.com", "access-control-request-method": "POST"}

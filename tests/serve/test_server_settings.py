@@ -1,4 +1,4 @@
-"""The settings of a server: read as other files are, and replaced by options."""
+"""Settings of a server, from a file and from options."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_what_it_names_stands_beside_it(write, monkeypatch, tmp_path):
         ("port: 70000", ["port", "65535"]),
         ("port: '1'", ["port"]),
         ("keys: secret", ["keys"]),
-        ("keys: {}", ["give one of file and environment"]),
+        ("keys: {}", ["give either file or environment"]),
         ("keys: [secret]", ["keys"]),
         ("dtype: float8", ["float8", "float16"]),
         ("proposals: {p: {prompt: no place}}", ["{prompt}"]),
@@ -97,7 +97,7 @@ def test_constraint_files(write, tmp_path):
 
 def test_code_only_where_it_is_allowed_and_there(write):
     folder = str(write(CODE % "isabs", "rules/code.yaml").parent)
-    with pytest.raises(SpecError, match="--allow-code or allow_code: true"):
+    with pytest.raises(SpecError, match="--allow-code or set allow_code: true"):
         read_named(ServerSettings(constraints=folder))
     assert list(read_named(ServerSettings(constraints=folder, allow_code=True))) == ["code"]
     write(CODE % "isabsent", "rules/code.yaml")

@@ -1,4 +1,4 @@
-"""Stop strings: cut where OpenAI's API cuts, and judged so."""
+"""Stop strings: texts are cut where OpenAI's API cuts them, and checked without them."""
 
 import itertools
 
@@ -18,8 +18,8 @@ TEXTS = ["", "abc", "aab", "ab\n", "a\n\nb", "\n", "STOP", "aSTOb", "aSTOPb", "x
         ("one\ntwo", ["\n"], "one"),
         ("one two", ["\n"], "one two"),
         ("\none", ["\n"], ""),
-        ("abc", ["abc", "b"], "a"),  # "b" is complete first
-        ("abc", ["bc", "c", "abc"], ""),  # together: the longest
+        ("abc", ["abc", "b"], "a"),  # "b" ends first
+        ("abc", ["bc", "c", "abc"], ""),  # all end together, and the longest counts
         ("a.b.c", ["."], "a"),
         ("anything", [], "anything"),
     ],
@@ -61,7 +61,7 @@ def test_it_judges_the_text_that_leaves():
     whole_integer = JSONSchema({"type": "integer"})
     assert not whole_integer.accepts("12\n34a")
     assert StopAt(whole_integer, ("\n",)).accepts("12\n34a")
-    assert not StopAt(Regex("P"), ("STOP",)).accepts("aSTOP")  # what is cut off counts for nothing
+    assert not StopAt(Regex("P"), ("STOP",)).accepts("aSTOP")  # what is cut off is not checked
 
 
 def test_what_is_violated_before_the_stop_string_ends_an_attempt_early():
@@ -71,7 +71,7 @@ def test_what_is_violated_before_the_stop_string_ends_an_attempt_early():
 
 
 def test_negative_control_a_beginning_that_is_not_held_back_is_unsound():
-    """A ban on "S" holds of "aSTOP", which leaves as "a"; judged on "aS" it would not."""
+    """A ban on "S" accepts "aSTOP", which is returned as "a"; on the prefix "aS" it would reject it."""
     ban = ~Regex("S")
     assert ban.verdict("aS") is Verdict.VIOLATED
     assert StopAt(ban, ("STOP",)).verdict("aS") is Verdict.UNDECIDED

@@ -1,4 +1,4 @@
-"""The server's own functions within a time limit.
+"""Time limits for the server's own functions.
 
 Covers ``environment/threads.py`` too.
 """
@@ -49,7 +49,7 @@ def test_a_function_that_hangs_gets_so_many_threads_and_no_more():
         calls.append(text)
         return released.wait(30)
 
-    timed = [TimeLimited(waits, 0.001) for _ in range(LEFT_BEHIND + 3)]  # each request has its own
+    timed = [TimeLimited(waits, 0.001) for _ in range(LEFT_BEHIND + 3)]  # one per request
     for each in timed:
         with pytest.raises(CheckFailed, match=r"took more than 0\.001 s"):
             each.accepts("a")

@@ -1,4 +1,4 @@
-"""``guardwrap catalogue``: the ready-made constraint files and adapters."""
+"""``guardwrap catalogue``: list the ready-made constraint files and adapters."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def show_catalogue(
 ) -> None:
     """List the ready-made constraint files and adapters, or print a constraint file.
 
-    Use one as it is with `-c catalogue:NAME`, or save a copy and change it; an adapter with `--adapter catalogue:NAME`.
+    Use a constraint with `-c catalogue:NAME`, or edit a copy. Use an adapter with `--adapter catalogue:NAME`.
     """
     if schema and name:
-        raise UsageError("--schema goes without a name: the schema is the same for every file")
+        raise UsageError("--schema is the same for every file; leave the name out")
     if schema:
         typer.echo(json.dumps(editor_schema(), indent=2))
     elif name:
@@ -44,7 +44,7 @@ def _print_list() -> None:
     files = [(name, _in_short(entry(name).description or "")) for name in catalogue_names()]
     trained = [(name, _about(yaml.safe_load((path / CARD).read_text(encoding="utf-8"))))
                for name, path in adapters().items()]  # fmt: skip
-    if not sys.stdout.isatty():  # for other programs: one line each
+    if not sys.stdout.isatty():  # one line per entry, for other programs
         for kind, rows in (("constraint", files), ("adapter", trained)):
             for name, about in rows:
                 typer.echo(f"{name}\t{about}\t{kind}")
@@ -54,10 +54,10 @@ def _print_list() -> None:
 
     console = Console(highlight=False, markup=False)
     for title, rows, use in (
-        ("constraint", files, f"Use one with -c {PREFIX}NAME; see it whole with guardwrap catalogue NAME."),
-        ("adapter", trained, f"Use one with --adapter {PREFIX}NAME, for the same model and constraint."),
+        ("constraint", files, f"Use one with -c {PREFIX}NAME. Print its file with guardwrap catalogue NAME."),
+        ("adapter", trained, f"Use one with --adapter {PREFIX}NAME, with the model and constraint of its description."),
     ):
-        table = Table(title, "what it asks for", box=None, header_style="bold", padding=(0, 2, 0, 0))
+        table = Table(title, "description", box=None, header_style="bold", padding=(0, 2, 0, 0))
         table.columns[0].no_wrap = True
         table.columns[0].style = "cyan"
         for row in rows:
@@ -67,13 +67,13 @@ def _print_list() -> None:
 
 
 def _in_short(description: str) -> str:
-    """Keep what it asks for, and what it does not see."""
+    """Return the first sentence of a description, and the one about what is not caught."""
     parts = sentences(description) or [""]
     return " ".join([parts[0], *(part for part in parts[1:] if part.startswith("Not caught"))])
 
 
 def _about(card: Mapping[str, Any]) -> str:
-    """Say what an adapter is for; its card is ours, and reading it as a Card would import torch."""
+    """Describe an adapter by its card, which is read without the class ``Card`` because that imports torch."""
     rates = [card["figures"][name]["value"] for name in ("acceptance_before", "acceptance_after")]
     rise = " to ".join(f"{rate:.2g}" for rate in rates)
     return f"{card['constraint_description']} on {card['base']['name']}: acceptance rate {rise}"

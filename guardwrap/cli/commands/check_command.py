@@ -1,4 +1,4 @@
-"""``guardwrap check``: a constraint file against its examples and against texts."""
+"""``guardwrap check``: test a constraint file with its examples and with texts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["check"]
 
 @dataclass(frozen=True)
 class CheckedText:
-    """One text with what became of it.
+    """A text and the result of its check.
 
     Parameters
     ----------
@@ -40,9 +40,9 @@ class CheckedText:
     expected
         Whether it should be accepted.
     failed
-        Titles of all parts that rejected it.
+        Titles of all parts that reject it.
     reasons
-        For each of these what is wrong with the text, where the title does not say it all; else "".
+        For each of these parts, what is wrong with the text; "" where the title says it all.
     """
 
     text: str
@@ -52,7 +52,7 @@ class CheckedText:
 
     @property
     def right(self) -> bool:
-        """Whether it came out as expected."""
+        """Whether the result is as expected."""
         return self.expected == (not self.failed)
 
 
@@ -60,25 +60,23 @@ def check(
     file: Annotated[
         str, typer.Argument(metavar="FILE_OR_NAME", show_default=False, help="A constraint file, or catalogue:NAME.")
     ],
-    texts: Annotated[list[str] | None, typer.Argument(show_default=False, help="Texts to judge.")] = None,
+    texts: Annotated[list[str] | None, typer.Argument(show_default=False, help="Texts to check.")] = None,
     from_file: Annotated[
-        str | None, typer.Option("--file", "-f", metavar="PATH", help="Texts to judge, one a line; - is stdin.")
+        str | None, typer.Option("--file", "-f", metavar="PATH", help="A file with one text per line; - is stdin.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    digest: Annotated[
-        bool, typer.Option("--digest", help="Print the constraint's digest, and nothing else; judge nothing.")
-    ] = False,
+    digest: Annotated[bool, typer.Option("--digest", help="Print only the digest of the constraint.")] = False,
     allow_code: AllowCode = False,
 ) -> None:
-    """Validate a constraint file, run its examples and judge texts.
+    """Validate a constraint file, run its examples and check texts.
 
-    Each text is judged as a whole, finished answer. Exit code 0: everything is as expected and every given text is
-    accepted; 1: not so; 2: the file is invalid.
+    Each text is checked as a complete, finished answer. Exit code 0: all examples are as expected, and all texts are
+    accepted; 1: some are not; 2: the file is invalid.
     """
     read = read_constraints([file], allow_code=allow_code)
     if read.sampler is not None:
         with ends_at_once():
-            from guardwrap.samplers import sampler_named  # scipy comes with it
+            from guardwrap.samplers import sampler_named  # imports scipy
 
         sampler_named(read.sampler, read.source)
     if digest:
@@ -89,14 +87,14 @@ def check(
         and read.source is not None
         and (other := adapter_misfit(read.adapter, read.constraint))
     ):
-        way_out = "use the one it is for, or, if you mean it, {source: ..., allow_mismatch: true}"
+        way_out = "use the matching one, or, if you mean it, {source: ..., allow_mismatch: true}"
         raise read.source.error(("adapter",), f"{other}; {way_out}")
-    given = [*(texts or []), *(line for _, line in (lines(from_file) if from_file else ()))]
+    user_texts = [*(texts or []), *(line for _, line in (lines(from_file) if from_file else ()))]
     if any(isinstance(part, Classifier) for part in walk(read.constraint)):
         quieten_transformers()
     expected = [True] * len(read.accepts) + [False] * len(read.rejects)
     examples = check_texts(read.constraint, [*read.accepts, *read.rejects], expected)
-    results = check_texts(read.constraint, given, [True] * len(given))
+    results = check_texts(read.constraint, user_texts, [True] * len(user_texts))
     ok = all(item.right for item in (*examples, *results))
     if as_json:
         typer.echo(json.dumps(_as_dict(file, read, examples, results, ok), ensure_ascii=False, indent=2))
@@ -106,16 +104,16 @@ def check(
 
 
 def check_texts(constraint: Constraint, texts: Sequence[str], expected: Sequence[bool]) -> list[CheckedText]:
-    """Judge texts by every part of a constraint, not only up to the first that rejects.
+    """Check texts with every part of a constraint, not only up to the first one that rejects.
 
     Parameters
     ----------
     constraint
-        What to judge by.
+        The constraint.
     texts
         Finished texts.
     expected
-        For each, whether it should be accepted.
+        For each text, whether it should be accepted.
     """
     draws = [Draw(prompt="", token_ids=(), text=text) for text in texts]
     items = [CheckedText(text, want, (), ()) for text, want in zip(texts, expected, strict=True)]
@@ -136,9 +134,9 @@ def _counts_tokens(part: Constraint) -> bool:
 
 
 def _notes(constraint: Constraint) -> list[str]:
-    """Say what is valid and perhaps not meant, and what no text is judged by here."""
+    """Return notes about parts that are valid but perhaps not intended, and about parts that are not checked here."""
     notes = [
-        f"{quoted(part.title)} counts tokens, which texts have only when they are drawn; it judges none here"
+        f"{quoted(part.title)} counts tokens, which are known for generated texts only; it is not checked here"
         for part in constraint.parts
         if _counts_tokens(part)
     ]
@@ -146,9 +144,9 @@ def _notes(constraint: Constraint) -> list[str]:
         if isinstance(part, JSONSchema):
             for name, meant in sorted(misspelt(part.schema).items()):
                 called = f"{quoted(name)} in {quoted(part.title)}"
-                notes.append(f"{called} is no keyword of JSON Schema and says nothing (did you mean {quoted(meant)}?)")
+                notes.append(f"{called} is not a JSON Schema keyword and has no effect (did you mean {quoted(meant)}?)")
             for name, reason in sorted(unheeded(part.schema).items()):
-                notes.append(f"{quoted(name)} in {quoted(part.title)} says nothing: it {reason}")
+                notes.append(f"{quoted(name)} in {quoted(part.title)} has no effect: it {reason}")
         elif isinstance(part, Keyword) and len(part.words) == 1 and "," in part.words[0]:
             notes.append(f"{quoted(part.words[0])} is one phrase; for several words write a list: [tea, coffee]")
     return notes
@@ -163,13 +161,13 @@ def _print(file: str, read: ConstraintFile, examples: Sequence[CheckedText], res
     if examples:
         typer.echo(f"{len(examples) - len(wrong)} of {len(examples)} examples as expected")
     else:
-        typer.echo("no examples; a file can have some: texts under examples: accepts: and rejects:")
+        typer.echo("no examples; a file can list texts under examples: accepts: and rejects:")
     for item in wrong:
-        listed, became = ("accepts", _verdict(item)) if item.expected else ("rejects", "is accepted by every part")
-        typer.secho(f"  listed under {listed}, but {became}: {in_one_line(item.text)}", fg="red")
+        listed, result = ("accepts", _verdict(item)) if item.expected else ("rejects", "accepted by every part")
+        typer.secho(f"  listed under {listed}, but {result}: {in_one_line(item.text)}", fg="red")
     for number, item in enumerate(results, start=1):
-        colour = "green" if item.right else "red"
-        typer.secho(f"text {number} {_verdict(item)}: {in_one_line(item.text)}", fg=colour)
+        color = "green" if item.right else "red"
+        typer.secho(f"text {number} {_verdict(item)}: {in_one_line(item.text)}", fg=color)
 
 
 def _verdict(item: CheckedText) -> str:

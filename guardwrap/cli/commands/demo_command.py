@@ -1,4 +1,4 @@
-"""``guardwrap demo``: constraints at work on the embedded model, what they cost, and how to make them cheaper."""
+"""``guardwrap demo``: show constraints on the embedded model, what they cost, and how to make them cheaper."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Scene:
     Parameters
     ----------
     title
-        What it is about.
+        The heading.
     prompt
         The prompt.
     chat
-        Whether it is a user message, for models that know chats.
+        Whether to pass it as a user message to models that have a chat template.
     constraint
-        As it is given to ``GuardedGenerator``.
+        The constraint, or its name in the catalogue.
     count
-        Texts.
+        Number of texts.
     max_new_tokens
-        Longest text.
+        Maximum tokens per text.
     """
 
     title: str
@@ -43,19 +43,19 @@ class Scene:
     max_new_tokens: int
 
     def prompts(self, chat: bool) -> Any:
-        """Return the prompt as ``GuardedGenerator`` takes it."""
+        """Return the prompt to pass to ``GuardedGenerator``."""
         return [{"role": "user", "content": self.prompt}] if self.chat and chat else self.prompt
 
     def code(self, model: str, seed: int, chat: bool, shown: str = "guarded({})", *also: str) -> str:
-        """Return the Python that does the same: what is shown of the wrapper, with the prompt and ``also``."""
+        """Return the equivalent Python code. ``shown`` is the expression to print; ``also`` are further arguments."""
         names = [] if isinstance(self.constraint, str) else sorted(_names(self.constraint))
         names += ["Prompt"] if any("Prompt(" in each for each in also) else []
         several = [f"num_return_sequences={self.count}"] if self.count > 1 else []
-        given = [repr(self.prompts(chat)), f"max_new_tokens={self.max_new_tokens}", *several, *also]
+        arguments = [repr(self.prompts(chat)), f"max_new_tokens={self.max_new_tokens}", *several, *also]
         return (
             f"from guardwrap import {', '.join(['GuardedGenerator', *names])}\n"
             f"guarded = GuardedGenerator({model!r}, {self.constraint!r}, seed={seed})\n"
-            f"print({shown.format(', '.join(given))})"
+            f"print({shown.format(', '.join(arguments))})"
         )
 
 
@@ -91,20 +91,20 @@ _HINT = Prompt("{prompt} Begin with { and end with }.")
 
 
 def demo(
-    seed: Annotated[int, typer.Option(help="Another seed, other texts.")] = 1,
+    seed: Annotated[int, typer.Option(help="Random seed of the texts.")] = 1,
     model: Model = "local",
     verbose: Verbose = 0,
 ) -> None:
-    """Show constraints at work on a real model: texts with their reports, a plan of the cost, and a cheaper proposal.
+    """Show constraints on a real model: texts with their reports, a cost estimate, and a cheaper proposal.
 
-    Each screen ends with the Python that does the same.
+    Each part ends with the equivalent Python code.
     """
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False, markup=False)
     console.print(
-        "Every text below satisfies its constraint, and is drawn as the model itself draws, given that it does."
+        "Every text below satisfies its constraint, and is sampled from the model's own distribution under it."
     )
     console.print(f"Loading {'the embedded model' if model == 'local' else model} ...", style="dim")
 
@@ -126,7 +126,7 @@ def demo(
 
     last, number = SCENES[-1], len(SCENES)
     options: dict[str, Any] = {"constraints": last.constraint, "seed": seed, "max_new_tokens": last.max_new_tokens}
-    console.print(f"\n{number + 1}. What a hundred of these would cost, said before it is paid for", style="bold")
+    console.print(f"\n{number + 1}. What a hundred of these would cost, estimated from a few attempts", style="bold")
     plan = guarded.plan(last.prompts(chat), pilot=_PILOT, num_return_sequences=100, **options)
     console.print(Text(str(plan)), soft_wrap=True)
     many = ("num_return_sequences=100", f"pilot={_PILOT}")
@@ -137,12 +137,12 @@ def demo(
     (outcome,) = guarded.run(last.prompts(chat), proposal=_HINT, **options)
     show(console, outcome)
     console.print(
-        "   With sampler='qrs' its texts come back to what the model itself would write.", style="dim", soft_wrap=True
+        "   With sampler='qrs', the texts follow the model's own distribution again.", style="dim", soft_wrap=True
     )
-    told = last.code(model, seed, chat, "guarded.run({})[0].report", f"proposal={_HINT!r}")
-    console.print(f"\n{told}", style="cyan", soft_wrap=True)
+    code = last.code(model, seed, chat, "guarded.run({})[0].report", f"proposal={_HINT!r}")
+    console.print(f"\n{code}", style="cyan", soft_wrap=True)
 
 
 def _names(constraint: Constraint) -> set[str]:
-    """Names of the classes that the spelling of a constraint uses."""
+    """Return the names of the classes in the ``repr`` of a constraint."""
     return {name for name in ("JSONSchema", "Keyword", "Regex") if f"{name}(" in repr(constraint)}

@@ -1,4 +1,4 @@
-"""``guardwrap doctor``: what is installed, how a model is drawn and how fast, and what to do about it."""
+"""``guardwrap doctor``: show versions and the speed of a model, and suggest fixes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from guardwrap.errors import GuardwrapError
 __all__ = ["EXTRAS", "NEWEST", "OLDEST", "doctor"]
 
 OLDEST, NEWEST = "5.15.1", "5.24.0"
-"""Releases of transformers that guardwrap is tested with: the lower bound in pyproject.toml, and the lock's."""
+"""Oldest and newest tested releases of transformers: the lower bound in pyproject.toml, and the version in the lock."""
 
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "peft", "regex", "jsonschema", "llguidance")
-"""Packages whose versions decide how guardwrap works."""
+"""Packages whose versions affect how guardwrap works."""
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "local": ("gguf",),
@@ -35,39 +35,39 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "endpoint": ("openai",),
     "ray": ("ray",),
 }
-"""Optional extras with the packages that each needs."""
+"""Optional extras, with the packages that each requires."""
 
 TEXTS, TOKENS, ROUNDS = 8, 32, 2
-"""What is drawn to compare speeds: so many texts, of up to so many tokens each, so many times by either."""
+"""Size of the speed test: texts per call, maximum tokens per text, and calls of guardwrap and of ``generate`` each."""
 
 
 @dataclass
 class Findings:
-    """What is printed, and what follows from it.
+    """Prints findings, and collects advice.
 
     Parameters
     ----------
     advice
-        What to do, most important first.
+        What to do, in the order of the findings.
     """
 
     advice: list[str] = field(default_factory=list)
 
     def say(self, label: str, words: str, advice: str = "") -> None:
-        """Print one line, and keep what to do about it."""
+        """Print one line, and keep the advice that belongs to it."""
         typer.echo(f"{label:<14}{words}")
         if advice:
             self.advice.append(advice)
 
 
 def doctor(
-    model: Annotated[str, typer.Argument(help="A Hub id, a folder, or 'local': the embedded model.")] = "local",
+    model: Annotated[str, typer.Argument(help="A Hub id, a folder, or 'local' (the embedded model).")] = "local",
     verbose: Verbose = 0,
 ) -> None:
-    """Print versions, how a model is drawn and how fast, and what to do where something is missing or slow.
+    """Print versions and the speed of a model, and what to do if something is missing or slow.
 
-    Draws a few texts to compare the speed with that of the model's own `generate`. Exit code 0: nothing to do; 1: read
-    the last lines.
+    Generates a few texts to compare the speed with that of the model's own `generate`. Exit code 0: nothing to do; 1:
+    the last lines say what to do.
     """
     findings = Findings()
     _versions(findings)
@@ -100,14 +100,14 @@ def _versions(findings: Findings) -> None:
 
 
 def _of_transformers(installed: str) -> tuple[str, str]:
-    """Say whether a release of transformers is among those that are tested, and what to do if not."""
+    """Return whether a release of transformers is in the tested range, and what to do if not."""
     from packaging.version import Version
 
     words = f"{installed} (tested: {OLDEST} to {NEWEST})"
     if Version(installed) < Version(OLDEST):
         return words, f"transformers {installed} is not supported: pip install 'transformers>={OLDEST},<6'"
     if Version(installed) > Version(NEWEST):
-        return words, f"transformers {installed} is newer than what this guardwrap was tested with; look for an update"
+        return words, f"transformers {installed} is newer than the tested releases; check for an update of guardwrap"
     return words, ""
 
 
@@ -126,7 +126,7 @@ def _installed(name: str) -> str | None:
 
 
 def _model(findings: Findings, name: str) -> None:
-    """Say where a model is, in which mode it is drawn, and how fast."""
+    """Report the device, size, mode and speed of a model."""
     from guardwrap.constraints import Length
 
     guarded = load_generator(name, Length(min=0), batch_size=TEXTS)
@@ -136,7 +136,7 @@ def _model(findings: Findings, name: str) -> None:
     threads = f", {torch.get_num_threads()} of {os.cpu_count()} threads" if device.type == "cpu" else ""
     idle = torch.cuda.is_available() and device.type == "cpu"
     findings.say(
-        "device", f"{device}{threads}", "a GPU is idle; load the model on it: device_map='auto'" if idle else ""
+        "device", f"{device}{threads}", "a GPU is idle; load the model on it with device_map='auto'" if idle else ""
     )
     size = sum(parameter.numel() for parameter in model.parameters())
     dtype = str(model.dtype).removeprefix("torch.")
@@ -155,7 +155,7 @@ def _speed(findings: Findings, guarded: Any) -> None:
         findings.say(
             "mode",
             reason,
-            f"the mode {mode!r} takes {SLOWER[mode]:g} times as long as 'refill' or more; if guardwrap and "
+            f"the mode {mode!r} takes at least {SLOWER[mode]:g} times as long as 'refill'; if guardwrap and "
             "transformers are up to date, report the model's class and the reason above",
         )
     findings.say(
@@ -164,7 +164,7 @@ def _speed(findings: Findings, guarded: Any) -> None:
 
 
 def _measured(guarded: Any) -> tuple[str, float, float]:
-    """Return the mode, and tokens per second of guardwrap and of ``generate``, which take turns."""
+    """Return the mode, and tokens per second of guardwrap and of ``generate``, measured in alternation."""
     from time import perf_counter
 
     import torch
@@ -172,7 +172,7 @@ def _measured(guarded: Any) -> tuple[str, float, float]:
     settings: dict[str, Any] = {"do_sample": True, "max_new_tokens": TOKENS, "num_return_sequences": TEXTS}
     prompt = "Once upon a time"
     inputs = guarded.tokenizer(prompt, return_tensors="pt").to(guarded.model.device)
-    # A decoder of its own begins with one token of its own, and not with the prompt.
+    # The decoder of an encoder-decoder model starts with one start token, not with the prompt.
     begin = 1 if guarded.model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
     ends = _ends(guarded.model)
     tokens, seconds = {"ours": 0, "theirs": 0}, {"ours": 0.0, "theirs": 0.0}
@@ -186,7 +186,7 @@ def _measured(guarded: Any) -> tuple[str, float, float]:
             drawn = guarded.model.generate(**inputs, pad_token_id=next(iter(ends), 0), **settings)
         ended = perf_counter()
         mode = outcome.report.mode
-        if turn:  # the first one is to warm up
+        if turn:  # the first turn is a warm-up
             tokens["ours"] += outcome.report.usage.tokens
             tokens["theirs"] += sum(_length(row, ends) for row in drawn[:, begin:].tolist())
             seconds["ours"] += between - started
@@ -201,5 +201,5 @@ def _ends(model: Any) -> list[int]:
 
 
 def _length(row: list[int], ends: list[int]) -> int:
-    """Tokens of a text up to its end."""
+    """Return the number of tokens of a text, up to its end token."""
     return next((i + 1 for i, token in enumerate(row) if token in ends), len(row))

@@ -1,4 +1,4 @@
-"""``guardwrap evaluate``: proposals and samplers compared, as JSON and as one page."""
+"""``guardwrap evaluate``: compare proposals and samplers, and write JSON, plots and one HTML page."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ def run_evaluation(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", show_default=False, help="What to compare: a YAML file.")],
     out: Out,
     attempts: Annotated[
-        int | None, typer.Option(min=2, help="Attempts of each proposal for each prompt; if left out as in the file.")
+        int | None, typer.Option(min=2, help="Attempts per proposal and prompt; default: as in the file.")
     ] = None,
     model: OtherModel = None,
     sampler: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="One more to compare: a name, or one with options as in 'qrs: {target_tvd: 0.05}'; if left out as in "
-            "the file.",
+            help="Another sampler to compare: a name, or one with options as in 'qrs: {target_tvd: 0.05}'; default: "
+            "as in the file.",
         ),
     ] = None,
     seed: Seed = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Attempts side by side, at most.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Maximum attempts in one batch.")] = None,
     allow_code: AllowCode = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Measure how far proposals and samplers stay from g, and what they cost.
+    """Measure how far proposals and samplers are from the constrained distribution g, and what they cost.
 
-    CONFIG is a YAML file; for a first look at the embedded model:
+    CONFIG is a YAML file. To begin with the embedded model:
 
         constraint: {kind: keyword, words: [tea]}
 
@@ -71,20 +71,19 @@ def run_evaluation(
 
         attempts: 200
 
-    A constraint may also be a file, catalogue:NAME, or a list as in such a file; a proposal also {adapter: PATH} or
-    {model: PATH}. There may be model, dtype, chat, base_attempts, batch_size, betas, steps, sampler, texts, position
-    and seed too. generation takes arguments of generate; top_k: 0, because a proposal must be able to give whatever the
-    model gives.
+    A constraint may also be a file, catalogue:NAME, or a list as in such a file. A proposal may also be {adapter: PATH}
+    or {model: PATH}. Optional fields are model, dtype, chat, base_attempts, batch_size, betas, steps, sampler, texts,
+    position and seed. generation takes arguments of generate. Use top_k: 0, because a proposal must be able to produce
+    every text that the model can produce.
 
-    Writes evaluation.json, report.html and the plots as PNG. Attempts are kept in the folder, a thousand at a time:
-    after an interruption the same command goes on with them, and so does one for more attempts. Exit code 0: done; 2:
-    bad input; 130: interrupted; 143: terminated (SIGTERM).
+    Writes evaluation.json, report.html and the plots as PNG. Attempts are saved in the folder, a thousand at a time.
+    After an interruption, or to add attempts, run the command again: it continues with the saved ones. Exit code 0:
+    done; 2: bad input; 130: interrupted; 143: terminated (SIGTERM).
     """
     require_matplotlib()
     require_folder(out)
     named = None if sampler is None else read_option(sampler, "--sampler")
-    given = {"attempts": attempts, "model": model, "sampler": named, "seed": seed, "batch_size": batch_size}
-    changes = known(given)
+    changes = known({"attempts": attempts, "model": model, "sampler": named, "seed": seed, "batch_size": batch_size})
     settings, constraint = read_evaluation_settings(config, changes=changes, allow_code=allow_code)
     with ends_at_once():
         from guardwrap.evaluation.evaluation_claims import next_step
@@ -93,27 +92,27 @@ def run_evaluation(
         from guardwrap.evaluation.summary import LABELS, mean_over_prompts
 
     def load(name: str) -> Any:
-        """Load a proposal's model in the way that the model itself is loaded."""
+        """Load a proposal's model with the settings of the evaluated model."""
         return load_session(name, constraint, dtype=settings.dtype).pipe
 
     try:
         source = load_session(settings.model, constraint, dtype=settings.dtype, batch_size=settings.batch_size)
         with terminated_in_order(), _progress(settings) as tick:
-            found = run(source, settings, constraint, out, tick, load)
+            evaluation = run(source, settings, constraint, out, tick, load)
     except KeyboardInterrupt as interruption:
         word, code = exit_of(interruption)
-        kept = f"attempts are in {out}, but for the last ones, at most {CHUNK:,} a prompt"
+        kept = f"attempts are in {out}, except the last ones, at most {CHUNK:,} per prompt"
         raise typer.Exit(fail(f"{word}: {kept}; continue with the same command", code)) from None
-    for name, figures in mean_over_prompts(found.prompts).items():
+    for name, figures in mean_over_prompts(evaluation.prompts).items():
         shown = ", ".join(f"{LABELS[key]} {figures[key]}" for key in _SHOWN if key in figures)
         typer.echo(f"{printable_text(name)}: {shown}")
-    typer.echo(f"recommended: {printable_text(next_step(found))}")
+    typer.echo(f"recommended: {printable_text(next_step(evaluation))}")
     typer.echo(str(out / "report.html"))
 
 
 @contextmanager
 def _progress(settings: EvaluationSettings) -> Iterator[Tick]:
-    """Show how many attempts are there."""
+    """Show how many attempts are done."""
     of_each = (settings.base_attempts or settings.attempts) + settings.attempts * len(settings.proposals)
     total = of_each * len(settings.prompts)
     if not sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""``guardwrap generate``: prompts in, texts that satisfy the constraints out."""
+"""``guardwrap generate``: generate texts that satisfy constraints."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ def generate(
 ) -> None:
     """Generate texts that satisfy the constraints.
 
-    Writes a JSON object for each prompt, in their order: the input's fields, "texts", "ok" and "report". On a terminal
-    it is text for people instead. Exit code 0: done; 2: bad input; 3: a budget ended before some prompt had all its
-    texts, what there is was written; 130: interrupted; 143: terminated (SIGTERM).
+    Writes one JSON object per prompt, in input order: the fields of the input, "texts", "ok" and "report". On a
+    terminal, it prints formatted text instead. Exit code 0: done; 2: bad input; 3: some prompts did not get all their
+    texts, and the output has those that there are; 130: interrupted; 143: terminated (SIGTERM).
     """
     limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_computed_tokens": max_computed_tokens}
     limits = known({**limits, "max_seconds": max_seconds})
@@ -144,12 +144,12 @@ def generate(
         return
     for option, value in {"--parquet": parquet, "--workers": workers, "--worker-gpus": worker_gpus}.items():
         if value is not None:
-            raise UsageError(f"{option} goes with --ray; give --ray auto too, or leave it out")
+            raise UsageError(f"{option} requires --ray; add --ray auto, or leave it out")
     _write_texts(request, source, results)
 
 
 def _write_texts(request: GenerateRequest, source: PromptSource, results: OutputOptions) -> None:
-    """Draw for the prompts that have no line yet, and write their lines in order."""
+    """Generate for the prompts that have no line yet, and write their lines in order."""
     output = results.path
     if output is not None:
         check_output(output, source, resume=results.resume, overwrite=results.overwrite)
@@ -187,7 +187,7 @@ def _write_texts(request: GenerateRequest, source: PromptSource, results: Output
 def _earlier_results(
     request: GenerateRequest, items: Iterator[Item], results: OutputOptions
 ) -> tuple[WrittenLines, Mapping[int, bytes]]:
-    """Return what an earlier run has written, and what it had ready out of order; takes the items that are done."""
+    """Return the lines of an earlier run, and those that it finished out of order. Consumes the items that are done."""
     if results.path is None:
         return WrittenLines(), {}
     kept, seed = read_ahead(results.path)
@@ -197,11 +197,11 @@ def _earlier_results(
     return (written if written.seed is not None else dataclasses.replace(written, seed=seed)), kept
 
 
-def _require_seed(given: int | None, fresh: int, written: WrittenLines, results: OutputOptions) -> None:
-    """Raise UsageError where a seed would repeat failed attempts, or would mix two seeds in one file."""
+def _require_seed(requested: int | None, fresh: int, written: WrittenLines, results: OutputOptions) -> None:
+    """Raise UsageError if a seed would repeat failed attempts, or would mix two seeds in one file."""
     if results.path and results.retry_failed:
         require_another_seed(results.path, fresh, written.seed)
-    elif given is not None and written.seed not in (None, given):
+    elif requested is not None and written.seed not in (None, requested):
         resume = f"was made with --seed {written.seed}; resume with the same seed or without one"
         raise UsageError(f"{str(results.path)!r} {resume}")
 
@@ -217,5 +217,5 @@ def _go(run: Run, guarded: Callable[[], GuardedGenerator], options: dict[str, An
     except OSError as error:
         raise typer.Exit(fail(f"{why(error)}; {run.state()}", 1)) from None
     except GuardwrapError as error:
-        said = in_flags(str(error))
-        raise typer.Exit(fail(f"{said}; {run.state()}" if run.done or run.saved else said, 2)) from None
+        message = in_flags(str(error))
+        raise typer.Exit(fail(f"{message}; {run.state()}" if run.done or run.saved else message, 2)) from None

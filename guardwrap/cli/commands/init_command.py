@@ -1,4 +1,4 @@
-"""``guardwrap init``: a constraint file to begin with, and what an editor needs to complete and check it."""
+"""``guardwrap init``: write a first constraint file, and its JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SCHEMA = "guardwrap.schema.json"
 
 FILE = f"""\
 # yaml-language-server: $schema=./{SCHEMA}
-# What must hold of every text. Try it without a model:
+# Rules for every text. Try them without a model:
 #     guardwrap check PATH "I drink a cup of tea."
-# Lines such as "# match: any" are defaults: take the "# " away and change the value.
+# Lines such as "# match: any" show defaults. To change one, remove the "# " and edit the value.
 guardwrap: 1
 name: my-rules
 description: Mentions a drink, gives no link, and is short.
 
-# One constraint, or a list of constraints that must all hold. One is a mapping with a kind, the name of a ready-made
-# one (guardwrap catalogue lists them), or another file beside this one, as in {{file: other.yaml}}.
+# One constraint, or a list of constraints that must all hold. A constraint is a mapping with a kind, the name of a
+# ready-made one (guardwrap catalogue lists them), or a file relative to this one, as in {{file: other.yaml}}.
 constraint:
   - kind: keyword
     name: mentions a drink
@@ -56,20 +56,20 @@ constraint:
 
   - catalogue:printable-text
 
-# Which attempts become texts. With a proposal or an adapter, qrs and imh take texts back to the model's own law; with
-# their defaults written out they are {{imh: {{steps: 10, move: accepted}}}} and {{qrs: {{pilot: 100}}}}.
+# How texts are selected from attempts. With a proposal or an adapter, qrs and imh restore the model's own distribution.
+# Their default options are {{imh: {{steps: 10, move: accepted}}}} and {{qrs: {{pilot: 100}}}}.
 # sampler: rejection
 
-# What attempts are drawn from, if not the model itself: another prompt, as in
+# What to draw attempts from instead of the model itself: the model with another prompt, as in
 #     proposal: {{prompt: "Mention tea. {{prompt}}"}}
-# or the model without tokens that the constraint rules out, where tokens with less than this share are not looked at:
+# or without tokens that the constraint rules out, where the least likely tokens, up to this share, are not checked:
 #     proposal: {{masked: {{unseen: 0.001}}}}
 # proposal: null
 
-# A trained adapter, by its folder beside this file or its Hub id.
+# A trained adapter: its folder, relative to this file, or its Hub id.
 # adapter: null
 
-# What may be spent on one prompt. null is no limit.
+# Limits for one prompt. null means no limit.
 budget:
   max_attempts: 1000
   # max_tokens: null
@@ -77,7 +77,7 @@ budget:
   # deadline: null
   # max_computed_tokens: null
 
-# Texts that show what is meant. guardwrap check holds the constraint against them.
+# Examples of texts. guardwrap check tests the constraint with them.
 examples:
   accepts:
     - I drink a cup of tea.
@@ -90,39 +90,39 @@ examples:
 
 def init(
     path: Annotated[Path, typer.Argument(show_default=True, help="The file to write.")] = Path("rules.yaml"),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that exists.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
 ) -> None:
-    """Write a constraint file to begin with.
+    """Write a first constraint file.
 
-    Beside it goes its JSON Schema, by which editors complete and check it without a network: VS Code with the YAML
-    extension, and whatever else runs yaml-language-server.
+    Also writes its JSON Schema to the same folder. With it, editors complete and check the file offline: VS Code with
+    the YAML extension, and others with yaml-language-server.
     """
     schema = path.parent / SCHEMA
     if not path.parent.is_dir():
         raise UsageError(f"cannot write to {str(path)!r}: no such folder")
     if path.exists() and not overwrite:
         raise UsageError(
-            f"{str(path)!r} exists; give another name, or --overwrite; the schema alone: guardwrap catalogue --schema"
+            f"{str(path)!r} exists; give another name, or --overwrite; for the schema: guardwrap catalogue --schema"
         )
     if schema.exists() and not _is_ours(schema):
-        raise UsageError(f"{str(schema)!r} is something else than the schema that belongs there; move it away")
+        raise UsageError(f"{str(schema)!r} exists and is not a guardwrap schema; move it away")
     schema.write_text(json.dumps(editor_schema(), indent=1) + "\n", encoding="utf-8")
     path.write_text(FILE.replace("PATH", str(path)), encoding="utf-8")
-    typer.echo(f'{path} is written, with {schema} for editors; try: guardwrap check {path} "I drink a cup of tea."')
+    typer.echo(f'wrote {path}, and {schema} for editors; try: guardwrap check {path} "I drink a cup of tea."')
 
 
 def _is_ours(path: Path) -> bool:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(found, dict) and found.get("title") == TITLE
+    return isinstance(content, dict) and content.get("title") == TITLE
 
 
 def editor_schema() -> dict[str, Any]:
-    """Return the JSON Schema of constraint files, with the samplers that exist and their options."""
+    """Return the JSON Schema of constraint files, with the installed samplers and their options."""
     with ends_at_once():
-        from guardwrap.samplers.sampler_registry import sampler_schema  # scipy comes with it
+        from guardwrap.samplers.sampler_registry import sampler_schema  # imports scipy
 
     schema = json_schema()
     sampler = schema["properties"]["sampler"]

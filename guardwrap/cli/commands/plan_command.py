@@ -1,4 +1,4 @@
-"""``guardwrap plan``: what a run will cost, before it is paid for."""
+"""``guardwrap plan``: estimate what a run will cost."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 __all__ = ["plan"]
 
 _SHOWN = 8
-"""Prompts that a pilot is drawn for, at most: the first of each rule and budget, and then the first of all."""
+"""Maximum number of prompts in the pilot: first one of each constraint and budget, then the first ones of the input."""
 
 _KIND = tuple(name for name in OPTIONS if name != "seed")
 
@@ -73,11 +73,11 @@ _Sampler = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Plan for this one: rejection or qrs; if left out the one that brings the texts near g.",
+        help="Plan for this sampler: rejection or qrs; default: the one whose texts are close to g.",
     ),
 ]
-_Pilot = Annotated[int, typer.Option(min=2, help=f"Attempts of the pilot for a prompt; of many, {_SHOWN} are tried.")]
-_PilotSeed = Annotated[int | None, typer.Option(help="Of the pilot.")]
+_Pilot = Annotated[int, typer.Option(min=2, help=f"Pilot attempts per prompt, for at most {_SHOWN} prompts.")]
+_PilotSeed = Annotated[int | None, typer.Option(help="Random seed of the pilot.")]
 _AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -110,18 +110,18 @@ def plan(
     as_json: _AsJSON = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Say what generating will cost: a small pilot, and what follows from it.
+    """Estimate the cost of a run from a small pilot.
 
-    For each prompt the acceptance rate, the attempts, tokens and seconds expected, how probably the budget suffices,
-    and which part of the constraint rejects most; then the sampler and the budget that it would choose, and what
-    drawing from the model itself, and masked (generate --masked), would cost.
+    For each prompt, it shows the acceptance rate, the expected attempts, tokens and seconds, the probability that the
+    budget suffices, and the part of the constraint that rejects most. It then recommends a sampler and a budget, and
+    shows the cost of drawing from the model itself, and of masking (generate --masked).
     """
-    given = read_constraints(constraints, allow_code=allow_code)
+    constraint_file = read_constraints(constraints, allow_code=allow_code)
     limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_computed_tokens": max_computed_tokens}
-    budget = dataclasses.replace(given.budget or Budget(), **known({**limits, "max_seconds": max_seconds}))
+    budget = dataclasses.replace(constraint_file.budget or Budget(), **known({**limits, "max_seconds": max_seconds}))
     source = prompt_source_of(prompts or [], file, jsonl)
     if source.path is not None:
-        source = dataclasses.replace(source, read_own=own_of(source.path, given.constraint, budget))
+        source = dataclasses.replace(source, read_own=own_of(source.path, constraint_file.constraint, budget))
     tried, others = _tried(islice(source.items(), _SHOWN) if source.streams else source.items())
     if not tried:
         raise UsageError("there is no prompt to plan for")
@@ -129,25 +129,25 @@ def plan(
     named = None if sampler is None else read_option(sampler, "--sampler")
     served = endpoint is not None
     proposed, drawing = proposed_by(
-        given, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal, served=served
+        constraint_file, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal, served=served
     )
     generator = generator_of(model, endpoint)
     wrapper = {"budget": budget, "proposal": proposed, "adapter": drawing, "batch_size": batch_size}
     options = known({**generation, "seed": seed, "sampler": named})
-    guarded = load_generator(generator, given, **wrapper)
-    made = _plan(guarded, tried, chat=chat, pilot=pilot, num_return_sequences=count, **options)
+    guarded = load_generator(generator, constraint_file, **wrapper)
+    result = _plan(guarded, tried, chat=chat, pilot=pilot, num_return_sequences=count, **options)
     drawn_by = {"--proposal": proposal is not None, "--adapter": adapter is not None, "--masked": masked}
-    advice = as_said(in_flags(made.advice), [flag for flag, is_given in drawn_by.items() if is_given])
-    if source.path is not None:  # by their lines, as not only the first are tried
+    advice = as_said(in_flags(result.advice), [flag for flag, is_given in drawn_by.items() if is_given])
+    if source.path is not None:  # name them by line, because the tried prompts need not be the first ones
         advice = by_places(advice, [item.where for item in tried])
-    made = dataclasses.replace(made, advice=advice)
-    typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable_text(in_flags(str(made))))
+    result = dataclasses.replace(result, advice=advice)
+    typer.echo(json.dumps(result.to_dict(), indent=1) if as_json else printable_text(in_flags(str(result))))
     if others and not as_json:
-        typer.echo(_of_others(tried, others, [each.attempts.value for each in made.forecasts]))
+        typer.echo(_of_others(tried, others, [each.attempts.value for each in result.forecasts]))
 
 
 def _plan(guarded: GuardedGenerator, items: Sequence[Item], *, chat: bool, **options: Any) -> Plan:
-    """Plan for some prompts, and show how far the pilot is."""
+    """Plan for some prompts, and show the progress of the pilot."""
     start = monotonic()
     drawn: list[None] = []
 
@@ -161,12 +161,12 @@ def _plan(guarded: GuardedGenerator, items: Sequence[Item], *, chat: bool, **opt
 
 
 def _kind(item: Item) -> str:
-    """Return what prompts have alike that take as many attempts: their own rule, sampler and budget."""
+    """Return a key for prompts that cost alike: their own constraint, sampler and budget."""
     return json.dumps({name: item.fields.get(name) for name in _KIND}, sort_keys=True)
 
 
 def _tried(items: Iterable[Item]) -> tuple[list[Item], Counter[str]]:
-    """Return the prompts that are tried, in their order, and how many of each kind are not."""
+    """Return the prompts to try, in input order, and how many of each kind are left out."""
     firsts: dict[str, tuple[int, Item]] = {}
     early: list[tuple[int, Item]] = []
     kinds: Counter[str] = Counter()
@@ -184,17 +184,17 @@ def _tried(items: Iterable[Item]) -> tuple[list[Item], Counter[str]]:
 
 
 def _of_others(tried: Sequence[Item], others: Counter[str], attempts: Sequence[float]) -> str:
-    """Say what the prompts that were not tried will take, by those of their kind."""
+    """Estimate the attempts for the prompts that were not tried, from those of the same kind."""
     seen: dict[str, list[float]] = {}
     for item, count in zip(tried, attempts, strict=True):
         seen.setdefault(_kind(item), []).append(count)
-    said = f"{counted(others.total(), 'other prompt')} {'was' if others.total() == 1 else 'were'} not tried"
+    message = f"{counted(others.total(), 'other prompt')} {'was' if others.total() == 1 else 'were'} not tried"
     if unlike := sum(count for kind, count in others.items() if kind not in seen):
-        said += f", {unlike} of them with a rule, sampler or budget that none of these has"
+        message += f", {unlike} of them with a constraint, sampler or budget that no tried prompt has"
     means = {kind: sum(counts) / len(counts) for kind, counts in seen.items()}
     alike = sum(attempts) + sum(means[kind] * count for kind, count in others.items() if kind in means)
     if math.isfinite(alike):
-        who = "all" if not unlike else "the rest of them and these"
-        like = "they are like these" if len(seen) == 1 else "prompts of one rule and budget are alike"
-        said += f"; if {like}, {who} take {alike:,.0f} attempts"
-    return said
+        which = "all prompts" if not unlike else f"all prompts except those {unlike}"
+        condition = "they are like these" if len(seen) == 1 else "prompts with the same constraint and budget are alike"
+        message += f"; if {condition}, {which} take {alike:,.0f} attempts"
+    return message

@@ -1,4 +1,4 @@
-"""``guardwrap report``: one page of the results that a folder holds."""
+"""``guardwrap report``: write one HTML page about the results in a folder."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN_DIR", show_default=False, help="A folder of results.")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", show_default=False, help="If left out RUN_DIR/report.html."),
+        typer.Option("--out", "-o", metavar="FILE", show_default=False, help="Default: RUN_DIR/report.html."),
     ] = None,
     verbose: Verbose = 0,
 ) -> None:
     """Write one HTML file that shows the results in a folder and its subfolders.
 
-    What is shown: evaluation.json of guardwrap evaluate, result.json and curve.jsonl of guardwrap train, and page.json.
+    It shows evaluation.json of guardwrap evaluate, result.json and curve.jsonl of guardwrap train, and page.json.
     Trainings for the same constraint, model and prompts share their charts.
 
-    The file needs no network and no script. Exit code 0: done; 2: bad input.
+    The file works offline and has no scripts. Exit code 0: done; 2: bad input.
     """
     require_matplotlib()
     if not folder.is_dir():
-        raise UsageError(f"{str(folder)!r} is no folder")
+        raise UsageError(f"{str(folder)!r} is not a folder")
     target = folder / "report.html" if out is None else out
     if target.is_dir() or not target.absolute().parent.is_dir():
         raise UsageError(f"cannot write to {str(target)!r}: " + ("a folder" if target.is_dir() else "no such folder"))
@@ -54,7 +54,7 @@ def report(
 
 
 def _found_in(folder: Path) -> tuple[list[Page], list[str]]:
-    """Return what there is to report, and the files it was read from: pages first, then evaluations, then trainings."""
+    """Return the pages (those of page.json, then evaluations, then trainings), and the files that they come from."""
     from guardwrap.evaluation.evaluation_report import page_of, read_evaluation
 
     pages: list[Page] = []
@@ -72,7 +72,7 @@ def _found_in(folder: Path) -> tuple[list[Page], list[str]]:
         if "evaluation.json" in files:
             evaluations.append(page_of(read_evaluation(here / "evaluation.json")))
             read.append("evaluation.json")
-        # The curve beside a card is the adapter's copy of its training's.
+        # A folder with a card is an adapter, whose curve is a copy of the one of its training.
         trained = [file for file in ("result.json", "curve.jsonl") if file in files and "card.yaml" not in files]
         if trained:
             with ends_at_once():
@@ -83,7 +83,7 @@ def _found_in(folder: Path) -> tuple[list[Page], list[str]]:
         sources += [file if name == "." else f"{name}/{file}" for file in read]
     if not sources:
         what = "evaluation.json, result.json, curve.jsonl or page.json"
-        raise UsageError(f"there is nothing to report in {str(folder)!r}: no {what}, in its subfolders neither")
+        raise UsageError(f"there is nothing to report in {str(folder)!r} and its subfolders: no {what}")
     pages += evaluations
     if trainings:
         from guardwrap.training.training_report import pages_of

@@ -1,4 +1,4 @@
-"""``guardwrap serve``: an HTTP server that speaks OpenAI's protocol."""
+"""``guardwrap serve``: run an OpenAI-compatible HTTP server."""
 
 from __future__ import annotations
 
@@ -20,39 +20,44 @@ __all__ = ["serve"]
 
 def serve(
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Settings, a YAML file; options replace its fields.")
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="A YAML file with settings; options take precedence."),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", help="A Hub id, a folder, or 'local': the embedded model, if left out."),
+        typer.Option("--model", "-m", help="A Hub id, a folder, or 'local' (the embedded model, the default)."),
     ] = None,
     constraints: Annotated[
         str | None,
         typer.Option(
-            "--constraints", "-c", metavar="FOLDER", help="Its .yaml files are constraints that requests may name."
+            "--constraints", "-c", metavar="FOLDER", help="A folder of .yaml constraint files that requests may name."
         ),
     ] = None,
     always: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="One of these, or catalogue:NAME, that every text must satisfy."),
+        typer.Option(
+            metavar="NAME", help="A constraint of this folder, or catalogue:NAME, that every text must satisfy."
+        ),
     ] = None,
     adapter: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Draw attempts from this adapter: its folder or Hub id.")
+        str | None, typer.Option(metavar="FOLDER", help="Draw attempts from this adapter (folder or Hub id).")
     ] = None,
-    dtype: Annotated[str | None, typer.Option(help="What the model computes in: float32, bfloat16 or float16.")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on; if left out 127.0.0.1.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Data type of the model: float32, bfloat16 or float16.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; default: 127.0.0.1.")] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="If left out 8000; 0 takes a free one, and says which.")
+        int | None, typer.Option(min=0, max=65535, help="Port to listen on; default: 8000; 0: any free one.")
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Attempts side by side, at most; if left out 32.")] = None,
-    keys: Annotated[str | None, typer.Option("--keys", metavar="FILE", help="A file with one API key a line.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Maximum attempts in one batch; default: 32.")] = None,
+    keys: Annotated[
+        str | None, typer.Option("--keys", metavar="FILE", help="A file with one API key per line.")
+    ] = None,
     allow_code: AllowCode = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Serve a model over HTTP, as OpenAI's clients and vLLM's know it.
+    """Serve a model over HTTP, with OpenAI's API and vLLM's extensions.
 
-    Every text that leaves satisfies what its request asks for: response_format, structured_outputs, or any constraint
-    in the field "guardwrap". SIGTERM and Ctrl-C let what runs come to its end first.
+    Every text satisfies the constraints of its request: response_format, structured_outputs, or any constraint in the
+    field "guardwrap". After SIGTERM or Ctrl-C, running requests are completed first.
     """
     missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
     if missing:
@@ -79,7 +84,7 @@ def serve(
     settings = read_server_settings(config, changes=changes)
     if settings.allow_code and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    menu = menu_of(settings)  # what is wrong with it is said before a model is loaded
+    policy = menu_of(settings)  # reports errors before a model is loaded
     listening = listen(settings.host, settings.port)
     guarded = load_generator(
         settings.model,
@@ -88,12 +93,12 @@ def serve(
         adapter=settings.adapter,
         batch_size=settings.batch_size,
     )
-    guarded.session.job({"seed": 0})  # the model is tried now, and not while somebody waits
-    app = create_app(guarded, settings, menu)
+    guarded.session.job({"seed": 0})  # test the model now, not with the first request
+    app = create_app(guarded, settings, policy)
     log_to_stderr()
     url = url_of(listening)
     if settings.keys is None and not _is_loopback(listening.getsockname()[0]):
-        typer.echo("guardwrap: without keys, whoever reaches this server may use it (see keys: in docs)", err=True)
+        typer.echo("guardwrap: anyone who can reach this server can use it; to prevent this, give --keys", err=True)
     run_server(app, listening, lambda: typer.echo(f"guardwrap serves {settings.served_name} on {url}"))
 
 

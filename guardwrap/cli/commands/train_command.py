@@ -1,4 +1,4 @@
-"""``guardwrap train``: a proposal that makes a rare constraint cheap, as an adapter."""
+"""``guardwrap train``: train an adapter that satisfies a constraint more often."""
 
 from __future__ import annotations
 
@@ -36,32 +36,34 @@ def run_training(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", show_default=False, help="What to train: a YAML file.")],
     out: Out,
     model: OtherModel = None,
-    method: Annotated[str | None, typer.Option(help="replay, dpg or sft; if left out as in the file.")] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Budget: attempts. If left out as in the file.")] = None,
-    tokens: Annotated[int | None, typer.Option(min=1, help="Budget: tokens. If left out as in the file.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0, help="Budget: seconds. If left out as in the file.")] = None,
+    method: Annotated[str | None, typer.Option(help="replay, dpg or sft; default: as in the file.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Budget in attempts; default: as in the file.")] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="Budget in tokens; default: as in the file.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Budget in seconds; default: as in the file.")] = None,
     seed: Seed = None,
     allow_code: AllowCode = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Train an adapter that satisfies a constraint more often, and stays close to the model's own law under it.
+    """Train an adapter that satisfies a constraint more often, and stays close to the model's own distribution.
 
-    CONFIG says at least
+    CONFIG must have the fields
 
         constraint: catalogue:NAME, a constraint file, or a constraint or list as in one
 
         prompts: [...]
 
-    and may say model, name, dtype, chat, generation (arguments of generate), method, hints (templates with {prompt}),
-    samples and other budgets, gold_attempts, and how to learn: see guardwrap.training.TrainingSettings.
+    Optional fields are model, name, dtype, chat, generation (arguments of generate), method, hints (templates with
+    {prompt}), samples and other budgets, gold_attempts, and settings for learning: see
+    guardwrap.training.TrainingSettings.
 
-    Writes adapter/ with its card, curve.jsonl, result.json, curve.png and acceptance.png. After an interruption the
-    same command goes on where it was. Exit code 0: done; 2: bad input; 3: nothing was learned; 130: interrupted;
-    143: terminated (SIGTERM).
+    Writes adapter/ with its card, curve.jsonl, result.json, curve.png and acceptance.png. After an interruption, the
+    same command continues the training. Exit code 0: done; 2: bad input; 3: nothing was learned; 130: interrupted; 143:
+    terminated (SIGTERM).
     """
     require_folder(out)
-    given = {"model": model, "method": method, "samples": samples, "tokens": tokens, "seconds": seconds, "seed": seed}
-    changes = known(given)
+    changes = known(
+        {"model": model, "method": method, "samples": samples, "tokens": tokens, "seconds": seconds, "seed": seed}
+    )
     with ends_at_once():
         from guardwrap.training import read_settings, shards
         from guardwrap.training import train as run
@@ -76,7 +78,7 @@ def run_training(
             trained = run(guarded, settings, out, tick=tick, follow=follow)
     except KeyboardInterrupt as interruption:
         word, code = exit_of(interruption)
-        raise typer.Exit(fail(f"{word}; continue with the same command, {out} has it all", code)) from None
+        raise typer.Exit(fail(f"{word}: the progress is in {out}; continue with the same command", code)) from None
     if not shards.is_main():
         return
     for name, figure in trained.figures.items():
@@ -86,18 +88,18 @@ def run_training(
     typer.echo(str(trained.folder))
     if not trained.learned:
         way_out = (
-            "raise samples (or tokens, seconds), give hints, or begin as the adapter of a weaker constraint (start)"
+            "raise samples (or tokens, seconds), give hints, or start from the adapter of a weaker constraint (start)"
         )
         raise typer.Exit(fail(f"nothing was learned; {way_out}", 3))
 
 
 _COUNTED = {"gold": "gold attempt", "samples": "sample", "final": "final attempt"}
-"""What the parts of a training count, by the settings' own words."""
+"""Name of the items that each stage of a training counts."""
 
 
 @contextmanager
 def _progress() -> Iterator[tuple[Callable[[Row], None], Callable[[Stage], None]]]:
-    """Say what each round saw, and how far each part is: by a bar on a terminal, by a line now and then elsewhere."""
+    """Print the result of each round, and show the progress of each stage: a bar on a terminal, otherwise lines."""
     from rich.console import Console
 
     from guardwrap.training.shards import is_main
@@ -120,7 +122,7 @@ def _progress() -> Iterator[tuple[Callable[[Row], None], Callable[[Stage], None]
             nonlocal shown, far, moved
             begins = stage.name != shown
             if begins:
-                part.close()  # before there is news, which is not of the part that has ended
+                part.close()  # end the display of the previous stage first
             far = Far(stage.done, kept=stage.kept)
             if begins:
                 shown, what = stage.name, _COUNTED[stage.name]
@@ -128,7 +130,7 @@ def _progress() -> Iterator[tuple[Callable[[Row], None], Callable[[Stage], None]
                     bar, task = part.enter_context(progress_bar(f"{what}s", stage.total, console))
                     moved = partial(bar.update, task)
                 else:
-                    # Rounds learn between their samples, so these do not tell how long the rest will take.
+                    # Between samples, rounds spend time on learning, so the pace of samples does not give an ETA.
                     part.enter_context(telling(lambda: far, stage.total, what, timed=stage.name != "samples"))
             if moved is not None:
                 moved(completed=stage.done)

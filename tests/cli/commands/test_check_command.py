@@ -46,7 +46,7 @@ def test_check_lists_examples_that_are_wrong(tmp_path):
         "listed under accepts, but rejected by 'has an a', 'short' (has 7 characters, not at most 5): 'zzzzzzz'"
         in result.stdout
     )
-    assert "listed under rejects, but is accepted by every part: 'ab'" in result.stdout
+    assert "listed under rejects, but accepted by every part: 'ab'" in result.stdout
 
 
 def test_check_says_what_in_a_json_text_is_wrong(tmp_path):
@@ -80,16 +80,16 @@ examples:
 
 
 def test_check_notes_what_is_valid_and_perhaps_not_meant(tmp_path):
-    """A misspelt keyword of a schema says nothing, and an attempt's tokens are not known of a text: both are told."""
+    """A misspelled keyword of a schema has no effect, and the tokens of a text are not known: both get a note."""
     (tmp_path / "noted.yaml").write_text(NOTED)
     result = run("check", "noted.yaml", "{}", "123456789")
     assert result.exit_code == 1, result.output
     told = [line.removeprefix("note: ") for line in result.stdout.splitlines() if line.startswith("note: ")]
     assert told == [
-        "'brief' counts tokens, which texts have only when they are drawn; it judges none here",
-        "'minlength' in 'drink' is no keyword of JSON Schema and says nothing (did you mean 'minLength'?)",
-        "'propertys' in 'drink' is no keyword of JSON Schema and says nothing (did you mean 'properties'?)",
-        "'prefixItems' in 'older' says nothing: it is not a keyword of draft 7, which $schema declares, "
+        "'brief' counts tokens, which are known for generated texts only; it is not checked here",
+        "'minlength' in 'drink' is not a JSON Schema keyword and has no effect (did you mean 'minLength'?)",
+        "'propertys' in 'drink' is not a JSON Schema keyword and has no effect (did you mean 'properties'?)",
+        "'prefixItems' in 'older' has no effect: it is not a keyword of draft 7, which $schema declares, "
         "but of draft 2020-12 and later",
         "'tea, coffee' is one phrase; for several words write a list: [tea, coffee]",
     ]

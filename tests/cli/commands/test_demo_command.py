@@ -39,7 +39,7 @@ def test_demo(model, monkeypatch):
         assert words in str(again[0])
     for scene, part in zip(scenes, parts, strict=True):
         assert part.startswith(scene.title)
-        # The Python that it prints does the same.
+        # The printed Python code gives the same texts.
         (code,) = re.findall(r"^from guardwrap import .*\n.*\nprint\(.*\)$", part, re.MULTILINE)
         printed: list[Any] = []
         exec(code, {"print": printed.append})

@@ -72,7 +72,7 @@ def test_a_sampler_and_a_proposal(model, has_a, tmp_path):
     assert reports["imh"]["evidence"]["steps"] == 10
     (plain,) = records(generate(model, *options).stdout)
     assert (plain["report"]["sampler"], plain["report"]["proposal"]) == ("rejection", None)
-    # As the Python twin draws them.
+    # The same call in Python gives the same texts.
     made = GuardedGenerator(model, Regex("a"), sampler="imh", proposal=Prompt("ca{prompt}"))
     settings: dict[str, Any] = {"num_return_sequences": 3, "seed": 1, "top_k": 0, "max_new_tokens": 8}
     (outcome,) = made.run("ab", budget=Budget(max_attempts=5000), **settings)
@@ -344,7 +344,7 @@ def test_results_may_go_to_a_device_or_a_pipe(model, has_a, tmp_path):
     assert generate(model, "ab", "-c", has_a, "-o", "/dev/null").exit_code == 0
     assert_one_line(generate(model, "ab", "-c", has_a, "-o", "/dev/null", "--resume"), "is a device", "leave --resume")
     full = generate(model, "ab", "-c", has_a, "-o", "/dev/full")
-    assert_one_line(full, "cannot write the results: No space left on device: /dev/full; no prompt was done", code=1)
+    assert_one_line(full, "cannot write the results: No space left on device: /dev/full; no prompt is done", code=1)
     os.mkfifo(tmp_path / "pipe")
     assert_one_line(generate(model, "ab", "-c", has_a, "-o", "pipe", "--resume"), "is a named pipe", "leave --resume")
 
@@ -352,12 +352,12 @@ def test_results_may_go_to_a_device_or_a_pipe(model, has_a, tmp_path):
 @pytest.mark.parametrize("line", ['{"prompt": "ab", "x": NaN}', '{"prompt": "ab", "x": [1e999]}'])
 def test_numbers_that_json_has_not_are_not_copied(has_a, tmp_path, line):
     (tmp_path / "p.jsonl").write_text(line + "\n")
-    assert_one_line(generate("no-model", "--jsonl", "p.jsonl", "-c", has_a), "p.jsonl:1: ", "is no number that JSON")
+    assert_one_line(generate("no-model", "--jsonl", "p.jsonl", "-c", has_a), "p.jsonl:1: ", "is not a JSON number")
 
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_rule_that_ends_the_program_has_crashed(tmp_path, code):
-    """Else the exit code would be the rule's: 0 says that every text is accepted."""
+    """Otherwise the exit code would be that of the constraint: 0 says that every text is accepted."""
     (tmp_path / f"ending_rules{code}.py").write_text(f"import sys\ndef rule(text):\n    sys.exit({code})\n")
     rule = f"guardwrap: 1\nconstraint: {{kind: python, function: 'ending_rules{code}:rule'}}\n"
     (tmp_path / "c.yaml").write_text(rule)
@@ -422,8 +422,8 @@ def test_resume_goes_on_with_the_same_sampler_and_proposal(model, has_a, tmp_pat
     for other, says in [
         ((), "another sampler"),
         (("--sampler", "qrs", "--proposal", "a{prompt}"), "another sampler"),
-        (("--sampler", "imh"), "another --proposal or --adapter, or with none"),
-        (("--sampler", "imh", "--proposal", "b{prompt}"), "another --proposal or --adapter, or with none"),
+        (("--sampler", "imh"), "another --proposal or --adapter, or without one"),
+        (("--sampler", "imh", "--proposal", "b{prompt}"), "another --proposal or --adapter, or without one"),
     ]:
         assert_one_line(generate(model, *options, "--resume", *other), "out.jsonl:1: was made with", says)
         assert (tmp_path / "out.jsonl").read_text() == part
@@ -432,15 +432,15 @@ def test_resume_goes_on_with_the_same_sampler_and_proposal(model, has_a, tmp_pat
     assert generate(model, *options, "--resume", *drawn).exit_code == 0
     rows, wanted = without_time((tmp_path / "out.jsonl").read_text()), without_time(whole)
     for row in (*rows, *wanted):
-        # Weights are rounded as the batch has it, in the seventh digit.
+        # The rounding of weights depends on the batch, in the seventh digit.
         del row["report"]["evidence"]["autocorrelation"]
     assert rows == wanted
-    # Written before reports named a proposal: that was none.
+    # A line from before reports had a proposal was made without one.
     assert generate(model, *options[:-1], "old.jsonl").exit_code == 0
     rows = records((tmp_path / "old.jsonl").read_text())
     del rows[0]["report"]["proposal"]
     (tmp_path / "old.jsonl").write_text(json.dumps(rows[0]) + "\n")
-    assert_one_line(generate(model, *options[:-1], "old.jsonl", "--resume", "--proposal", "a{prompt}"), "with none")
+    assert_one_line(generate(model, *options[:-1], "old.jsonl", "--resume", "--proposal", "a{prompt}"), "without one")
     assert generate(model, *options[:-1], "old.jsonl", "--resume").exit_code == 0
 
 
@@ -463,7 +463,7 @@ def test_an_adapter(model, has_a, tmp_path):
         ] == [1, 1]
         part = whole.splitlines(keepends=True)[0]
         (tmp_path / "out.jsonl").write_text(part)
-        assert_one_line(generate(model, *options, "--resume"), "another --proposal or --adapter, or with none")
+        assert_one_line(generate(model, *options, "--resume"), "another --proposal or --adapter, or without one")
         (tmp_path / "elsewhere").mkdir(exist_ok=True)
         shutil.copytree(folder, tmp_path / "elsewhere" / folder)
         other = ("--resume", "--adapter", f"elsewhere/{folder}")
@@ -502,12 +502,12 @@ def test_a_file_says_what_is_drawn_from(model, has_a, tmp_path):
             assert one["texts"] == other["texts"]
             assert one["report"]["proposal"] == other["report"]["proposal"] is not None
             assert without["report"]["proposal"] is None
-        # A run is continued with the same.
+        # A run must be resumed with the same settings.
         (tmp_path / "out.jsonl").write_text(generate(model, "ab", "--seed", 1, "-c", "rules/c.yaml").stdout)
         again = (model, "ab", "cd", "-o", "out.jsonl", "--resume", "-c")
-        assert_one_line(generate(*again, has_a), "another --proposal or --adapter, or with none")
+        assert_one_line(generate(*again, has_a), "another --proposal or --adapter, or without one")
         assert generate(*again, "rules/c.yaml").exit_code == 0
-    # The command line is nearer than the file.
+    # The command line takes precedence over the file.
     result = generate(model, "ab", "-c", "rules/c.yaml", "--proposal", "ca{prompt}")
     assert records(result.stdout)[0]["report"]["proposal"] == "the prompt 'ca{prompt}'"
     (tmp_path / "rules" / "c.yaml").write_text(HAS_A + "proposal: {prompt: 'ca{prompt}'}\n")
@@ -546,13 +546,13 @@ def test_resume_goes_on_with_the_same_settings(model, has_a, tmp_path):
     assert_one_line(generate("./elsewhere", *options, "--resume", *law), f"with --model {model}")
     assert generate(model, *options, "--resume", *law, "--batch-size", 3).exit_code == 0
     assert without_time((tmp_path / "out.jsonl").read_text()) == without_time(whole)
-    # Written before lines named settings: whatever they were.
+    # A line from before lines had settings is accepted with any.
     row = json.loads(first)
     del row["report"]["settings"]
     (tmp_path / "out.jsonl").write_text(json.dumps(row) + "\n")
     assert generate(model, *options, "--resume").exit_code == 0
     (tmp_path / "out.jsonl").write_text(json.dumps({**row, "report": {**row["report"], "settings": 1}}) + "\n")
-    assert_one_line(generate(model, *options, "--resume"), "out.jsonl:1: is not a line")
+    assert_one_line(generate(model, *options, "--resume"), "out.jsonl:1: was not written by guardwrap generate")
 
 
 def test_resume_goes_on_with_the_same_number_of_texts_and_the_same_budget(model, has_a, tmp_path):
@@ -566,11 +566,14 @@ def test_resume_goes_on_with_the_same_number_of_texts_and_the_same_budget(model,
     for other, says in [
         ((*given[:2], *given[4:]), "with -n 2"),
         ((*given, "-n", 3), "with -n 2"),
-        ((*given[:4], *given[6:]), "with max_attempts 50, and this run is with 1000"),
+        ((*given[:4], *given[6:]), "with max_attempts 50, but this run has 1000"),
         ((*given[:6], "--max-seconds", 98), "with max_seconds 99"),
-        ((*given, "--max-tokens", 7), "without max_tokens, and this run is with 7"),
-        ((*given[:6],), "with max_seconds 99.0, and this run is without"),
-        (("-c", "c.yaml", *given[2:]), "without deadline, and this run is with 900"),  # no part of its constraint
+        ((*given, "--max-tokens", 7), "without max_tokens, but this run has 7"),
+        ((*given[:6],), "with max_seconds 99.0, but this run has none"),
+        (
+            ("-c", "c.yaml", *given[2:]),
+            "without deadline, but this run has 900",
+        ),  # the deadline does not change the constraint
     ]:
         assert_one_line(generate(model, *options, *other, "--resume"), f"out.jsonl:1: was made {says}", "resume with")
         assert (tmp_path / "out.jsonl").read_text() == part
@@ -590,11 +593,11 @@ def test_negative_control_settings_that_are_not_compared(model, has_a, tmp_path,
 
 def test_resuming_a_finished_run_changes_nothing(model, has_a, prompts, tmp_path, monkeypatch):
     options = ("--file", prompts, "-c", has_a, "-o", "out.jsonl", "--resume")
-    assert generate(model, *options).exit_code == 0  # no such file yet: it begins
+    assert generate(model, *options).exit_code == 0  # without an output file, the run starts from the beginning
     before = (tmp_path / "out.jsonl").read_bytes()
     monkeypatch.setattr(
         sys.modules["guardwrap.cli.commands.generate_command"], "load_generator", None
-    )  # not even loaded
+    )  # the model is not loaded either
     assert generate(model, *options).exit_code == 0
     assert (tmp_path / "out.jsonl").read_bytes() == before
 
@@ -609,7 +612,7 @@ def test_resume_refuses_what_is_not_the_same_run(model, has_a, never, prompts, t
     assert generate(model, "ab", "cd", "-c", has_a, "-o", "out.jsonl", "--seed", 1).exit_code == 0
     before = (tmp_path / "out.jsonl").read_bytes()
     for args, part in [
-        (("ab", "zz", "-c", has_a), "out.jsonl:2: is not about the prompt of argument 2"),
+        (("ab", "zz", "-c", has_a), "out.jsonl:2: is for another prompt than argument 2"),
         (("ab", "-c", has_a), "out.jsonl:2: there are fewer prompts"),
         (("ab", "cd", "ef", "-c", never), "other constraints"),
         (("ab", "cd", "ef", "-c", has_a, "--seed", 2), "--seed 1"),
@@ -628,7 +631,7 @@ main()
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_who_ends_it_finds_complete_lines_and_how_to_go_on(model, has_a, tmp_path, sent, code):
-    """By Ctrl-C, or by what a scheduler of jobs sends."""
+    """Ctrl-C, or the signal of a job scheduler."""
     (tmp_path / "many.txt").write_text("some prompt\n" * 100_000)
     options = ["generate", "-m", model, "-f", "many.txt", "-c", has_a, "-o", "out.jsonl", "--seed", "3"]
     options += ["--max-new-tokens", "8", "--batch-size", "4"]
@@ -650,9 +653,9 @@ def test_who_ends_it_finds_complete_lines_and_how_to_go_on(model, has_a, tmp_pat
     done = len(records(written))
     assert done >= 5
     assert len(stderr.splitlines()) == 1
-    (said,) = map(int, re.findall(r"(\d+) of 100000 prompts are in out\.jsonl(?:;| and ).*--resume", stderr))
+    (said,) = map(int, re.findall(r"(\d+) of 100000 prompts are in out\.jsonl[;,].*--resume", stderr))
     assert said in (done, done - 1)
-    # What is there is what an uninterrupted run would have begun with.
+    # An uninterrupted run would have started with the same lines.
     (tmp_path / "few.txt").write_text("some prompt\n" * done)
     result = generate(model, "-f", "few.txt", "-c", has_a, "--seed", 3, "--batch-size", 4)
     assert without_time(result.stdout) == without_time(written)

@@ -1,4 +1,4 @@
-"""``guardwrap init``: its file, and the schema by which editors complete and check it."""
+"""``guardwrap init``: its file, and the schema with which editors complete and check it."""
 
 import dataclasses
 import inspect
@@ -26,7 +26,7 @@ SCHEMAS = (Draft7Validator(editor_schema()), Draft202012Validator(editor_schema(
 
 
 def read(text: str) -> Any:
-    """Read YAML as files are read: `on` is a word in them, as in editors, and true to PyYAML."""
+    """Read YAML as guardwrap and editors do: `on` is a string, which PyYAML reads as true."""
     return read_document(text, "a test", "a mapping").data
 
 
@@ -65,10 +65,10 @@ def test_init_overwrites_nothing_unasked(tmp_path):
     assert_one_line(run("init"), "'rules.yaml' exists; give another name, or --overwrite")
     assert (tmp_path / "rules.yaml").read_text() == "mine"
     assert run("init", "--overwrite").exit_code == 0
-    assert run("init", "other.yaml").exit_code == 0  # the schema is its own, and written anew
+    assert run("init", "other.yaml").exit_code == 0  # a schema of guardwrap may be replaced
     for other in ("{}", "[]", "no JSON"):
         (tmp_path / SCHEMA).write_text(other)
-        assert_one_line(run("init", "third.yaml"), f"'{SCHEMA}' is something else")
+        assert_one_line(run("init", "third.yaml"), f"'{SCHEMA}' exists and is not a guardwrap schema")
         assert (tmp_path / SCHEMA).read_text() == other
     assert_one_line(run("init", "nowhere/rules.yaml"), "no such folder")
 
@@ -77,7 +77,7 @@ def test_init_overwrites_nothing_unasked(tmp_path):
 
 
 def uncommented(text: str) -> str:
-    """The file with its defaults written out."""
+    """Return the file with its defaults written out."""
     return re.sub(r"^(\s*)# (\w+: .*)$", r"\1\2", text, flags=re.MULTILINE)
 
 
@@ -93,7 +93,7 @@ def defaults_of(kind):
 
 
 def wrong_defaults(text: str) -> list[str]:
-    """Commented-out defaults that are others than those of the classes."""
+    """Return commented-out defaults that differ from those of the classes."""
     commented = {line.strip()[2:].split(":")[0] for line in text.splitlines() if re.match(r"\s*# \w+: ", line)}
     assert {"match", "case_sensitive", "timeout", "max_tokens", "sampler", "proposal", "adapter"} <= commented
     data = read(uncommented(text))
@@ -147,7 +147,7 @@ def test_negative_control_another_default_is_found(said, other, found):
 
 
 def fields(schema, path=()):
-    """Every property in a schema, with where it is and the description of what it is a property of."""
+    """Yield every property in a schema, with its path and the description of its object."""
     if isinstance(schema, dict):
         if isinstance(schema.get("properties"), dict):
             for name, field in schema["properties"].items():
@@ -167,7 +167,7 @@ def test_every_field_is_described():
         assert isinstance(said, str), path
         assert said.strip(), path
         assert said != path[-1], path
-        if path[-1] != "kind":  # which is what it is in
+        if path[-1] != "kind":  # its object has the description
             assert said != about, path
         assert not re.search(r"----|``|\n", said), path
 

@@ -45,7 +45,7 @@ def test_plan(model, has_a, tmp_path):
     (tmp_path / "prompts").write_text("ab\n" * 12)
     some = run("plan", "--file", tmp_path / "prompts", *args[3:])
     assert some.stdout.count("3 texts for 'ab'") == 8
-    assert "4 other prompts were not tried; if they are like these, all take " in some.stdout.splitlines()[-1]
+    assert "4 other prompts were not tried; if they are like these, all prompts take " in some.stdout.splitlines()[-1]
     (tmp_path / "never.yaml").write_text(NEVER)
     never = run(*args[:4], tmp_path / "never.yaml", *args[5:])
     assert "inf" not in never.stdout, "bounds where nothing was accepted"
@@ -78,7 +78,7 @@ def test_lines_have_rules_and_budgets_of_their_own(model, has_a, tmp_path):
 
 
 def test_of_many_lines_each_rule_and_budget_is_tried(model, has_a, tmp_path):
-    """Not the first lines alone: one that has no text would not be seen among them."""
+    """The first lines alone would not show a prompt that gets no text."""
     easy = {"prompt": "ab"}
     never = {"prompt": "cd", "constraint": {"kind": "regex", "pattern": "[0-9]"}}
     few = {"prompt": "ef", "budget": {"max_attempts": 1}}
@@ -89,23 +89,23 @@ def test_of_many_lines_each_rule_and_budget_is_tried(model, has_a, tmp_path):
     prompts = [line.split(" for ")[1] for line in told.splitlines() if line.startswith("1 text for ")]
     assert prompts == [*["'ab'"] * 6, "'cd'", "'ef'"]
     assert f"first, to see more: {lines}:21 had no text in 20 attempts" in told
-    assert told.splitlines()[-1] == "18 other prompts were not tried", "of one kind no text is known"
-    # What they take is taken from those of their kind.
+    assert told.splitlines()[-1] == "18 other prompts were not tried", "one kind has no accepted text"
+    # Their cost is estimated from prompts of the same kind.
     lines.write_text("".join(json.dumps(line) + "\n" for line in [*[easy] * 10, *[few] * 2]))
     told = run(*args).stdout
     forecasts = json.loads(run(*args, "--json").stdout)["forecasts"]
     simple, hard = (sum(each["attempts"]["value"] for each in some) for some in (forecasts[:7], forecasts[7:]))
     assert told.splitlines()[-1] == (
-        "4 other prompts were not tried; if prompts of one rule and budget are alike, all take "
+        "4 other prompts were not tried; if prompts with the same constraint and budget are alike, all prompts take "
         f"{simple / 7 * 10 + hard * 2:,.0f} attempts"
     )
-    # Those of more kinds than are tried are told apart.
+    # Prompts of kinds that were not tried are counted separately.
     kinds = [{"prompt": "ab", "budget": {"max_attempts": 10 + i}} for i in range(10)]
     lines.write_text("".join(json.dumps(line) + "\n" for line in [*kinds, kinds[0]]))
     told = run(*args).stdout.splitlines()[-1]
     assert told.startswith(
-        "3 other prompts were not tried, 2 of them with a rule, sampler or budget that none of these has; if prompts "
-        "of one rule and budget are alike, the rest of them and these take "
+        "3 other prompts were not tried, 2 of them with a constraint, sampler or budget that no tried prompt has; if "
+        "prompts with the same constraint and budget are alike, all prompts except those 2 take "
     )
 
 
@@ -119,7 +119,7 @@ def test_of_many_lines_each_rule_and_budget_is_tried(model, has_a, tmp_path):
     ],
 )
 def test_advice_on_lines_of_a_file_names_them(advice, said):
-    """And leaves the words of a proposal, which it may quote, as they are."""
+    """The words of a quoted proposal stay unchanged."""
     assert said in by_places(advice, ["in:3", "in:9"])
 
 
@@ -133,7 +133,7 @@ def test_a_sampler_is_planned_for_by_its_name(model, has_a):
 
 
 def test_options_of_the_run(model, has_a):
-    """What a run is drawn with and limited by is planned with and for."""
+    """The plan uses the proposal, settings and limits of the run."""
     args = ["plan", "ab", "-c", has_a, "--model", model, "--max-new-tokens", 8, "--pilot", 40, "--seed", 1]
     usual = json.loads(run(*args, "--json").stdout)
     assert [way["source"] for way in usual["ways"]] == ["the model itself", "the model itself, masked"]
@@ -172,12 +172,12 @@ def test_a_sampler_that_the_run_would_not_take_is_said_to_be_named(model, has_a)
     args = ["plan", "ab", "-c", has_a, "--model", model, "--max-new-tokens", 8, "--pilot", 40, "--seed", 1]
     args += ["--masked", "--top-k", 0]
     told = run(*args).stdout
-    assert told.startswith("(planned for --sampler qrs: name it in the run, which else gives other texts than g)\n")
+    assert told.startswith("(planned for --sampler qrs: ")
     assert "recommended: draw from the model itself without --masked, with --sampler rejection" in told
     for named in (["--sampler", "qrs"], ["--sampler", "rejection"]):
         assert "planned for" not in run(*args, *named).stdout
     both = run("generate", "ab", "-c", has_a, "--model", model, "--masked", "--no-proposal")
-    assert_one_line(both, "--no-proposal draws from the model itself, and not by --masked; leave it, or --masked, out")
+    assert_one_line(both, "--no-proposal draws from the model itself; leave out either --no-proposal or --masked")
 
 
 @pytest.mark.parametrize(

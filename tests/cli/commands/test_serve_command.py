@@ -1,4 +1,4 @@
-"""``guardwrap serve``: what is wrong is said before a model is loaded. The rest is in tests/serve."""
+"""``guardwrap serve``: errors are reported before a model is loaded. Other tests are in tests/serve."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""``guardwrap train``: a run, going on with one, bad input, exit codes."""
+"""``guardwrap train``: a run, an interrupted run, bad input, exit codes."""
 
 import json
 import os
@@ -105,7 +105,7 @@ def test_each_part_says_how_far_it_is(config, monkeypatch):
         ("final attempt", 200, 0, 200, True),
     ]
     told.clear()
-    assert run("train.yaml", "-o", "out").exit_code == 0  # what is there already tells nothing of the time that is left
+    assert run("train.yaml", "-o", "out").exit_code == 0  # samples of an earlier run do not count for the ETA
     assert [(what, done, kept) for what, done, kept, *_ in told] == [
         ("gold attempt", 300, 300),
         ("sample", 400, 400),
@@ -131,7 +131,7 @@ def test_each_part_has_a_bar_on_a_terminal(config, monkeypatch):
     ]
     for bar in bars:
         assert bar[2:] == sorted(bar[2:])
-        assert len({*bar[2:]}) > 100  # and not only when a thousand are there
+        assert len({*bar[2:]}) > 100  # not only after every thousand
 
 
 def test_a_run_can_be_shown(config, tmp_path):
@@ -175,7 +175,7 @@ def test_a_card_has_no_path(config, tmp_path):
     ("args", "change", "parts"),
     [
         (["nowhere.yaml", "-o", "out"], ("", ""), ["cannot read 'nowhere.yaml'"]),
-        (["train.yaml", "-o", "train.yaml"], ("", ""), ["it is no folder"]),
+        (["train.yaml", "-o", "train.yaml"], ("", ""), ["it is not a folder"]),
         (["train.yaml", "-o", "out", "--method", "ppo"], ("", ""), ["method: 'ppo' is not one of replay, dpg, sft"]),
         (["train.yaml", "-o", "out", "--method", "repaly"], ("", ""), [": method: ", "(did you mean 'replay'?)"]),
         (["train.yaml", "-o", "out", "--seconds", "0"], ("", ""), ["seconds: ", "must be above 0"]),
@@ -205,7 +205,7 @@ def test_nothing_learned_is_exit_code_3(config, tmp_path, start):
     if start:
         assert run("train.yaml", "-o", "first", "--samples", 100).exit_code == 0
         config.write_text(CONFIG + "start: first/adapter\n")
-    for _ in range(2):  # also where the same command finds it done
+    for _ in range(2):  # also if the training is done already
         result = run("train.yaml", "-o", "out", "--seconds", 1e-9)
         assert result.exit_code == 3, result.output
         assert result.stderr.splitlines()[-1].startswith("guardwrap: nothing was learned; raise samples")
@@ -245,7 +245,7 @@ def test_tensorboard(config, tmp_path):
     ("sent", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
 def test_who_ends_it_finds_what_is_trained_and_the_same_command_goes_on(config, tmp_path, sent, code, word):
-    """By Ctrl-C, or by what a scheduler of jobs sends."""
+    """Ctrl-C, or the signal of a job scheduler."""
     config.write_text(CONFIG.replace("samples: 400", "samples: 4000").replace("rounds: 2", "rounds: 40"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", START, "train", "train.yaml", "-o", "out"]
@@ -262,10 +262,10 @@ def test_who_ends_it_finds_what_is_trained_and_the_same_command_goes_on(config, 
         process.wait()
     assert process.returncode == code
     assert stdout == ""
-    assert re.search(rf"^guardwrap: {word}; continue with the same command", stderr.splitlines()[-1])
+    assert re.search(rf"^guardwrap: {word}: .*; continue with the same command", stderr.splitlines()[-1])
     card = Card.read(tmp_path / "out" / "adapter" / "card.yaml")
     assert card.notes == ["interrupted: nothing was measured"]
     assert 0 < card.samples < 4000
-    result = run("train.yaml", "-o", "out", "--tokens", card.tokens)  # nothing more than to measure it
+    result = run("train.yaml", "-o", "out", "--tokens", card.tokens)  # only the final measurement is left
     assert result.exit_code == 0, result.output
     assert Card.read(tmp_path / "out" / "adapter" / "card.yaml").figures.acceptance_after is not None
