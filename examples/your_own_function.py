@@ -1,4 +1,4 @@
-"""Any function can be a constraint; a verdict on prefixes makes it cheap."""
+"""Use your own function as a constraint, and make it cheap by checking unfinished texts too."""
 
 import argparse
 
@@ -10,7 +10,7 @@ options = parser.parse_args()
 
 
 def too_many_words(prefix: str) -> Verdict:
-    # More text only adds words, so this can be said early. Where one can't be sure: UNDECIDED.
+    # More text only adds words, so too many words are final. Return UNDECIDED when in doubt.
     return Verdict.VIOLATED if len(prefix.split()) > 12 else Verdict.UNDECIDED
 
 

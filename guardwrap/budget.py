@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from guardwrap.errors import UsageError, strict_arguments
+from guardwrap.errors import UsageError, is_count, strict_arguments
 
 __all__ = ["Budget", "budget_or_none"]
 
@@ -51,7 +51,7 @@ class Budget:
     def __post_init__(self) -> None:
         for name in ("max_attempts", "max_tokens", "max_computed_tokens"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if value is not None and (not is_count(value) or value < 1):
                 raise _no_limit(name, value, "a whole number of at least 1")
         for name in ("max_seconds", "deadline"):
             value = getattr(self, name)

@@ -29,6 +29,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -296,3 +297,33 @@ def require_arguments(
         if option not in names:
             has = f"it has {', '.join(names)}" if names else "it has none"
             raise error(f"{name} has no option {option!r}{nearest(option, names)}; {has}")
+
+
+def is_count(value: object) -> bool:
+    """Whether a value is a whole number of at least 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a finite number."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond every float
+        return False
+
+
+def require_whole(name: str, value: int, least: int) -> int:
+    """Return a whole number that is large enough, or raise UsageError.
+
+    Parameters
+    ----------
+    name
+        What the number is called in the message.
+    value, least
+        The number, and the smallest one that is allowed.
+    """
+    if not is_count(value) or value < least:
+        raise UsageError(f"{name}={value!r}: give a whole number of at least {least}")
+    return value

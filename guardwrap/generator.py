@@ -13,7 +13,7 @@ import torch
 from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
-from guardwrap.errors import UsageError, strict_arguments
+from guardwrap.errors import UsageError, require_whole, strict_arguments
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.tensor_prompts import returned_rows
 from guardwrap.planning.pilot import plan_of
@@ -21,7 +21,7 @@ from guardwrap.planning.plan import Plan
 from guardwrap.samplers import Attempt, Sampler
 from guardwrap.scheduling.batch import OnBusy
 from guardwrap.scheduling.request import OnOutcome, OnText
-from guardwrap.session.base_session import require_whole
+from guardwrap.session.base_session import SessionConfig
 from guardwrap.session.delivery import Delivery
 from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.fallback import Fallback, raise_if_short, require_on_exhausted
@@ -113,10 +113,7 @@ class GuardedGenerator(PipelineLike):
         allow_code: bool = False,
     ) -> None:
         allowed = require_on_exhausted(on_exhausted)
-        kind = EndpointSession if isinstance(generator, Endpoint) else LocalSession
-        self._session = kind(
-            generator,
-            constraints,
+        config = SessionConfig(
             tokenizer=tokenizer,
             sampler=sampler,
             proposal=proposal,
@@ -126,7 +123,12 @@ class GuardedGenerator(PipelineLike):
             seed=seed,
             allow_code=allow_code,
         )
-        self._finishing = Delivery(allowed, self._session)
+        self._session: LocalSession | EndpointSession
+        if isinstance(generator, Endpoint):
+            self._session = EndpointSession(generator, constraints, config)
+        else:
+            self._session = LocalSession(generator, constraints, config)
+        self._delivery = Delivery(allowed, self._session)
 
     @property
     def session(self) -> LocalSession | EndpointSession:
@@ -202,14 +204,14 @@ class GuardedGenerator(PipelineLike):
             If an option is unknown.
         """
         with streaming(options) as hand:
-            prompts, options = self._session.kind.with_named_inputs(prompts, options)
-            given = self._session.kind.read_prompts(prompts)
+            prompts, options = self._session.call_class.with_named_inputs(prompts, options)
+            given = self._session.call_class.read_prompts(prompts)
             hand.require_one(given.single)
             job = self._session.job(options)
             if given.lazy:
-                return self._finishing.records(given.prompts, job)
-            outcomes, records = self._finishing.collected(given.prompts, job, render=True)
-            self._finishing.require_all(outcomes)
+                return self._delivery.records(given.prompts, job)
+            outcomes, records = self._delivery.collected(given.prompts, job, render=True)
+            self._delivery.require_all(outcomes)
             hand(outcomes)
         return records[0] if given.single else records
 
@@ -223,9 +225,9 @@ class GuardedGenerator(PipelineLike):
         progress
             Whether to show a progress bar; None shows it for several prompts on a terminal.
         """
-        prompts, options = self._session.kind.with_named_inputs(prompts, options)
-        given = list(self._session.kind.read_prompts(prompts).prompts)
-        return self._finishing.collected(given, self._session.job(options), progress=progress)[0]
+        prompts, options = self._session.call_class.with_named_inputs(prompts, options)
+        given = list(self._session.call_class.read_prompts(prompts).prompts)
+        return self._delivery.collected(given, self._session.job(options), progress=progress)[0]
 
     def stream(
         self, prompts: Iterable[Any], *, first: int = 0, on_outcome: OnOutcome | None = None, **options: Any
@@ -241,10 +243,10 @@ class GuardedGenerator(PipelineLike):
         on_outcome
             Told the number of a prompt and its outcome when it has ended, also while slower ones before it go on.
         """
-        given = self._session.kind.read_prompts(prompts).prompts
+        given = self._session.call_class.read_prompts(prompts).prompts
         require_whole("first", first, 0)
         job = self._session.job(options)
-        served = self._finishing.outcomes(given, job, first=first, alone=True, on_outcome=on_outcome)
+        served = self._delivery.outcomes(given, job, first=first, alone=True, on_outcome=on_outcome)
         return (outcome for _, outcome in served)
 
     async def arun(self, prompts: Any = None, **options: Any) -> list[Outcome]:
@@ -274,15 +276,15 @@ class GuardedGenerator(PipelineLike):
         UsageError
             If an option is unknown, or the prompts are a generator.
         """
-        prompts, options = self._session.kind.with_named_inputs(prompts, options)
-        given = self._session.kind.read_prompts(prompts)
+        prompts, options = self._session.call_class.with_named_inputs(prompts, options)
+        given = self._session.call_class.read_prompts(prompts)
         if given.lazy:
             raise UsageError("a generator of prompts is for stream(); give astream() a list")
         job = await asyncio.to_thread(self._session.job, options)
         job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy)
         async with aclosing(job.aserved(job.requests(given.prompts))) as served:
             async for prompt, constraint, outcome in served:
-                yield await asyncio.to_thread(self._finishing.completed, prompt, constraint, outcome)
+                yield await asyncio.to_thread(self._delivery.completed, prompt, constraint, outcome)
 
     def attempts(self, prompts: Any, count: int, *, weigh: bool = True, **options: Any) -> list[list[Attempt]]:
         """Draw a fixed number of attempts for each prompt and return them all, judged: for estimates and training.
@@ -349,7 +351,7 @@ class GuardedGenerator(PipelineLike):
         with streaming(options) as hand:
             job, prompts, begins = self._session.tensor_job(inputs, options)
             served = list(job.served(job.requests_of(prompts)))
-            raise_if_short("raise", [outcome for _, _, outcome in served], self._session.kind.sampling)
+            raise_if_short("raise", [outcome for _, _, outcome in served], self._session.call_class.sampling)
             hand([outcome for _, _, outcome in served])
         new = [(prompt, draw.token_ids) for prompt, _, outcome in served for draw in outcome.draws]
-        return returned_rows(new, begins, two_parts=not self._session.kind.causal)
+        return returned_rows(new, begins, two_parts=not self._session.call_class.causal)

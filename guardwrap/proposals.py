@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from guardwrap.errors import UsageError, strict_arguments
+from guardwrap.errors import UsageError, is_number, strict_arguments
 
 __all__ = ["Adapter", "Masked", "Prompt", "merge_proposals", "only_masks", "require_one"]
 
@@ -164,7 +164,7 @@ class Masked:
     unseen: float = 1e-3
 
     def __post_init__(self) -> None:
-        if isinstance(self.unseen, bool) or not isinstance(self.unseen, int | float) or not 0 <= self.unseen < 1:
+        if not is_number(self.unseen) or not 0 <= self.unseen < 1:
             raise UsageError(f"Masked(unseen={self.unseen!r}): give a share of at least 0 and below 1")
         if isinstance(self.proposal, Masked):
             raise UsageError("what Masked() is given is masked already; leave one of them out")

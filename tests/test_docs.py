@@ -19,7 +19,7 @@ from peft import LoraConfig
 import guardwrap
 from guardwrap import Keyword, adapters, metrics, samplers, testing, training
 from guardwrap.adapters import attach, describe, save_adapter
-from guardwrap.cli.demo_command import SCENES
+from guardwrap.cli.commands.demo_command import SCENES
 from guardwrap.cli.typer_app import app
 from guardwrap.constraints import ConstraintFile, load, parse
 from tests.backends.endpoint.fixtures_server import Server

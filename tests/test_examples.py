@@ -1,4 +1,7 @@
-"""The examples and the code blocks of the documents run."""
+"""The examples and the code blocks of the documents run.
+
+Covers ``__main__.py`` too.
+"""
 
 import io
 import json

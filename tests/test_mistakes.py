@@ -1,4 +1,7 @@
-"""What people get wrong in the first hour: one line each, with the cause and the way out."""
+"""What people get wrong in the first hour: one line each, with the cause and the way out.
+
+Covers ``environment/hub.py`` too.
+"""
 
 import re
 import socket

@@ -1,4 +1,7 @@
-"""Budgets, reports and outcomes."""
+"""Budgets, reports and outcomes.
+
+Covers ``budget.py``, ``environment/progress.py`` and ``formatting.py`` too.
+"""
 
 import copy
 import dataclasses

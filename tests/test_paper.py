@@ -1,4 +1,7 @@
-"""The paper's experiments on a tiny model: the whole script, resumed after kills; its verdicts and its own sampler."""
+"""The paper's experiments on a tiny model: the whole script, resumed after kills; its verdicts and its own sampler.
+
+Covers ``task_settings.py`` too.
+"""
 
 import json
 import math
@@ -139,7 +142,7 @@ def test_a_word_killed_and_resumed(tmp_path: Path, model: Path) -> None:
     for name in ("results.json", "page.json"):
         assert str(tmp_path) not in (whole / name).read_text(), "results are for others: no paths of this machine"
     assert [section.title for section in page.sections] == [
-        "What was run", "What the paper says, judged", "Cost and distance", "Learning", "What the texts are like",
+        "What was run", "The paper's claims", "Cost and distance", "Learning", "Properties of the texts",
         "QRS and IMH", "Texts",
     ]  # fmt: skip
     for name, what in results["trainings"].items():
@@ -198,7 +201,7 @@ def test_another_classifier_takes_a_place_in_the_file(tmp_path: Path) -> None:
     config = tmp_path / "tiny.yaml"
     changed = {"constraint": "catalogue:positive-ending", "caps": []}
     config.write_text(yaml.safe_dump({name: value for name, value in TINY.items() if name not in others} | changed))
-    with pytest.raises(UsageError, match="spell the constraint in this file"):
+    with pytest.raises(UsageError, match="write the constraint in this file as a mapping"):
         run.main(config, tmp_path / "out", classifier="other")
 
 

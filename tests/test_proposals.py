@@ -1,4 +1,7 @@
-"""Attempts drawn from something else than the model: weights, and what QRS and IMH make of them, through the engine."""
+"""Attempts drawn from something else than the model: weights, and what QRS and IMH make of them, through the engine.
+
+Covers ``pipelines/proposal_draws.py`` too.
+"""
 
 import dataclasses
 import math

@@ -1,4 +1,7 @@
-"""What a plain ``pip install`` gets."""
+"""What a plain ``pip install`` gets.
+
+Covers ``environment/package_data.py`` too.
+"""
 
 import os
 import subprocess
@@ -20,9 +23,10 @@ def test_the_catalogue_is_found_in_a_wheel(tmp_path: Path) -> None:
     assert "guardwrap/py.typed" in names
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"guardwrap"}
     code = (
-        "import guardwrap.constraints.files.coerce as c; from guardwrap.environment.package_data import content; "
-        "names = c.catalogue_names(); "
-        "assert len(names) >= 8, names; [c.catalogue(name) for name in names]; print(content('constraints'))"
+        "from guardwrap import catalogue; from guardwrap.constraints.files.catalogue_files import catalogue_names; "
+        "from guardwrap.environment.package_data import content; "
+        "names = catalogue_names(); "
+        "assert len(names) >= 8, names; [catalogue(name) for name in names]; print(content('constraints'))"
     )
     env = {**os.environ, "PYTHONPATH": str(site)}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What an experiment is told: one YAML file."""
+"""The settings of an experiment: one YAML file."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ SFT, DPG, WARM, OURS = NAMES
 
 
 class Paper(TrainingSettings):
-    """A training's settings, and what is compared.
+    """The settings of the trainings, and of the comparison.
 
     Parameters
     ----------
     title
-        Of the page.
+        Title of the page.
     budgets
-        Samples of each training, ascending; it is planned for the first and goes on to the next.
+        Numbers of samples, ascending. A training is planned for the first and continues to the next.
     methods
-        By name, what differs from one training to the next: those of ``NAMES``, and others. With ``warm_share``, the
-        share of each budget that is its warm start, every budget is trained anew: a longer one does not begin as the
-        shorter did.
+        For each training, by name, the settings that differ from the others: the names in ``NAMES``, and more. With
+        ``warm_share``, the share of each budget used for the warm start, each budget is trained from scratch, because
+        a longer training does not begin like a shorter one.
     caps
-        Constraint-aware prompts to compare, beside the training's hints; ``{word}`` and ``{Word}`` are the keyword.
+        Constraint-aware prompts to compare, in addition to the hints; ``{word}`` and ``{Word}`` are the keyword.
     word
-        The keyword; None for a constraint of another kind.
+        The keyword; None for another kind of constraint.
     more_words
-        Other keywords, and a constraint-aware prompt for each. Ours is trained for each too, on the least budget.
+        Other keywords, with a constraint-aware prompt for each. Ours is trained for each, on the smallest budget.
     attempts
-        Of each proposal, over all prompts.
+        Attempts of each proposal, over all prompts.
     more_attempts
-        Of the model itself for each of the other keywords, to measure on.
+        Attempts of the model itself for each of the other keywords, to measure on.
     texts, steps
-        Of IMH, as in an evaluation.
+        Number of IMH's texts and its numbers of steps, as in an evaluation.
     paper
-        The paper's own figures, by what they are of.
+        The paper's own figures, by method.
     """
 
     title: str
@@ -60,9 +60,9 @@ class Paper(TrainingSettings):
     @model_validator(mode="after")
     def _trainings(self) -> Paper:
         if self.more_words and not isinstance(self.constraint, dict):
-            raise ValueError("more_words: spell the constraint in this file, for other words to take its place")
+            raise ValueError("more_words: write the constraint in this file as a mapping, to replace its words")
         if missing := [name for name in NAMES if name not in self.methods]:
-            raise ValueError(f"methods: {missing[0]!r} is missing; what is compared are {', '.join(NAMES)}")
+            raise ValueError(f"methods: {missing[0]!r} is missing; give all of {', '.join(NAMES)}")
         for name, changes in self.methods.items():
             if not isinstance(changes.get("warm_share", 0.0), float):
                 raise ValueError(f"methods: {name}: warm_share: must be a number between 0 and 1, such as 0.5")
@@ -75,7 +75,7 @@ class Paper(TrainingSettings):
         return self
 
     def scaled(self, factor: float) -> Paper:
-        """Multiply every number of samples and updates; one for each prompt, and hint, stays."""
+        """Multiply every number of samples and updates, and keep at least one per prompt and hint."""
         least = len(self.prompts) * (len(self.hints) + 1)
 
         def size(number: int) -> int:
@@ -95,7 +95,7 @@ class Paper(TrainingSettings):
         return TrainingSettings.model_validate({**own, **changes, "samples": samples})
 
     def anew(self, method: str) -> bool:
-        """Whether each budget of a method is trained from the beginning."""
+        """Whether each budget of a method is trained from scratch."""
         return "warm_share" in self.methods.get(method, {})
 
     def templates(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What the paper claims, judged on figures, and the sampler that forces a word: pure functions on arrays."""
+"""The paper's claims, tested on figures, and the sampler that forces a word: pure functions on arrays."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Ids = tuple[int, ...]
 
 
 def verdict(differences: Mapping[str, Estimate]) -> str:
-    """Judge a claim that says that each of some differences is above 0.
+    """Return the verdict on the claim that every difference is above 0.
 
-    It holds where every interval lies above 0, and does not where one lies below; else, and where nothing is known, it
-    cannot be told. The intervals are of 95 % each, so that of many differences one is below 0 by chance ever more
-    often.
+    It holds if every interval lies above 0, and does not hold if one lies below. Otherwise, and without differences,
+    it cannot be told. Each interval covers 95 %, so the more differences there are, the more likely one is below 0 by
+    chance.
     """
     if any(each.high < 0 for each in differences.values()):
         return FAILS
@@ -32,7 +32,7 @@ def verdict(differences: Mapping[str, Estimate]) -> str:
 
 
 def claim(text: str, differences: Mapping[str, Estimate | None]) -> dict[str, Any]:
-    """Return a claim with its verdict; where a difference is not known, the verdict says so."""
+    """Return a claim with its verdict. It cannot hold while a difference is unknown."""
     known = {name: each for name, each in differences.items() if each is not None}
     judged = verdict(known)
     missing = len(known) < len(differences)
@@ -40,7 +40,7 @@ def claim(text: str, differences: Mapping[str, Estimate | None]) -> dict[str, An
 
 
 def claims(results: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Judge the paper's orderings on the results of a run; every difference is above 0 where the paper is right."""
+    """Test the paper's orderings on the results of a run. If the paper is right, every difference is above 0."""
     proposals, cap = results["proposals"], results["cap"]
     which = np.array(results["gold"]["prompts"], int)
 
@@ -48,7 +48,7 @@ def claims(results: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [np.array(numbers)[which == prompt] for prompt in range(len(results["settings"]["prompts"]))]
 
     def nearer(name: str) -> Estimate | None:
-        """By how much the prompt's KL(g‖g') is above a trained proposal's."""
+        """Return how much higher the prompt's KL(g‖g') is than a trained proposal's."""
         first, second = (by_prompt(proposals[each]["log_policy"]) for each in (cap, name))
         costs = [proposals[each]["cost"] and estimate_of(proposals[each]["cost"]) for each in (cap, name)]
         return guarded_difference(first, second, *costs)
@@ -80,17 +80,17 @@ def claims(results: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def kl_difference(first: Sequence[Floats], second: Sequence[Floats]) -> Estimate | None:
-    """Estimate KL(g‖a'₁) - KL(g‖a'₂) = E_g log a'₂/a'₁ in nats, paired: Z and what is odd about the draws cancel.
+    """Estimate KL(g‖a'₁) - KL(g‖a'₂) = E_g log a'₂/a'₁ in nats, paired, so that Z and chance in the samples cancel.
 
     Parameters
     ----------
     first, second
-        log a'₁(y) and log a'₂(y) on the same draws of g, ``[prompts][draws]``.
+        log a'₁(y) and log a'₂(y) on the same samples of g, ``[prompts][samples]``.
 
     Returns
     -------
     Estimate or None
-        Mean over prompts, each with the interval of ``mean_interval``; None where a prompt has no draw of g.
+        Mean over prompts, each with the interval of ``mean_interval``; None if a prompt has no sample of g.
     """
     if not all(len(each) for each in first):
         return None
@@ -100,7 +100,7 @@ def kl_difference(first: Sequence[Floats], second: Sequence[Floats]) -> Estimate
 def guarded_difference(
     first: Sequence[Floats], second: Sequence[Floats], cost_first: Estimate | None, cost_second: Estimate | None
 ) -> Estimate | None:
-    """Estimate KL(g‖g'₁) - KL(g‖g'₂) in nats: as above, less the costs -log AR (Theorem 2), which are independent."""
+    """Estimate KL(g‖g'₁) - KL(g‖g'₂) in nats: as above, minus the independent costs -log AR (Theorem 2)."""
     paired = kl_difference(first, second)
     if paired is None or cost_first is None or cost_second is None:
         return None
@@ -108,7 +108,7 @@ def guarded_difference(
 
 
 def cost(counts: Sequence[tuple[int, int]]) -> Estimate | None:
-    """Estimate -log AR, in nats, a mean over prompts, from (accepted, attempts) of each; None without an acceptance."""
+    """Estimate -log AR in nats, averaged over prompts, from (accepted, attempts) of each; None if one accepted none."""
     if not min(accepted for accepted, _ in counts):
         return None
     logs = [log_estimate(acceptance_rate(*each, stopped_on_acceptance=False)) for each in counts]
@@ -117,19 +117,19 @@ def cost(counts: Sequence[tuple[int, int]]) -> Estimate | None:
 
 
 def advantages(points: Sequence[Mapping[str, Any]]) -> dict[str, Estimate]:
-    """Say by how much IMH's projected KL is above that of QRS, at the cost of each setting of IMH.
+    """Return how much higher IMH's projected KL is than that of QRS, at the cost of each setting of IMH.
 
     Parameters
     ----------
     points
-        Plain ``Point``s of ``guardwrap.evaluation``, rejection first.
+        ``Point``s of ``guardwrap.evaluation`` as plain JSON, rejection first.
 
     Returns
     -------
     dict
-        In nats. QRS's curve is drawn from rejection on, straight between points on a logarithmic scale of costs; a
-        setting of IMH that costs more than all of QRS is left out. The two run over the same attempts, and the
-        interval is that of independent figures.
+        Differences in nats. QRS's curve starts at rejection and is linear between points on a logarithmic scale of
+        costs. Settings of IMH that cost more than all of QRS are left out. Both use the same attempts, but the
+        interval treats them as independent.
     """
     known = [point for point in points if point["projected_kl"]]
     curve = sorted((p for p in known if p["sampler"] != "imh"), key=lambda p: p["relative_cost"])
@@ -149,7 +149,7 @@ def advantages(points: Sequence[Mapping[str, Any]]) -> dict[str, Estimate]:
 
 
 def usual_tokens(texts: Sequence[Ids], word: str, decode: Callable[[Ids], str]) -> Ids:
-    """Return the tokens that most of the texts write a word with, where it is first complete in them."""
+    """Return the tokens that most texts use for a word, at its first occurrence."""
     found: Counter[Ids] = Counter()
     for ids in texts:
         end = next((j for j in range(1, len(ids) + 1) if word in decode(ids[:j])), None)
@@ -166,32 +166,32 @@ def log_ratios_to_forcing(
     decode: Callable[[Ids], str],
     log_base: Callable[[Sequence[Ids]], Sequence[float]],
 ) -> Floats:
-    """Compute log a(y) - log s(y) of draws of g, s being the sampler that forces the word at the end (App. "Comparison
-    to a heuristic sampler").
+    """Compute log a(y) - log s(y) of samples of g, where s is the sampler that forces the word at the end (App.
+    "Comparison to a heuristic sampler").
 
-    With n = ``longest`` and k forced tokens, s draws n - k tokens from a. Where the word is among them by then it draws
-    the rest from a too, so s(y) = a(y). Otherwise the last k are the forced ones, so s(y) = a(y_1 … y_{n-k}) if y ends
-    with them, and 0 if not: the word was written with other tokens, or was only half there when s looked.
+    With n = ``longest`` and k forced tokens, s draws n - k tokens from a. If they contain the word, it draws the rest
+    from a too, so s(y) = a(y). Otherwise the last k are the forced ones, so s(y) = a(y_1 … y_{n-k}) if y ends with
+    them, and 0 if not: the word was written with other tokens, or was half written when s checked.
 
     Parameters
     ----------
     texts
-        New tokens of each draw, all of which have the word.
+        New tokens of each sample; each contains the word.
     word
-        The string.
+        The word.
     forced
         Its tokens.
     longest
-        The length of a text that the token limit ends.
+        The token limit.
     decode
-        From tokens to text.
+        Converts tokens to text.
     log_base
-        From beginnings of texts to log a of each, in nats.
+        Returns log a of beginnings of texts, in nats.
 
     Returns
     -------
     numpy.ndarray
-        ``[draws]``, nats: 0 where the word comes in time, at most 0 where it is forced, infinite where s(y) = 0.
+        ``[samples]``, nats: 0 if the word comes in time, at most 0 if it is forced, infinite if s(y) = 0.
     """
     last = longest - len(forced)
     ratios = np.array([0.0 if word in decode(ids[:last]) else math.inf for ids in texts])
@@ -203,20 +203,20 @@ def log_ratios_to_forcing(
 
 
 def kl_gold_forcing(log_ratios: Floats, base: tuple[int, int]) -> dict[str, Estimate | None]:
-    """Estimate KL(g‖s) in nats from log a/s on draws of g.
+    """Estimate KL(g‖s) in nats from log a/s on samples of g.
 
     Parameters
     ----------
     log_ratios
-        As from ``log_ratios_to_forcing``.
+        The result of ``log_ratios_to_forcing``.
     base
-        (accepted, attempts) of the model itself.
+        Numbers of accepted texts and of attempts of the model itself.
 
     Returns
     -------
     dict
-        ``impossible``: the share of g that s never gives; where it is not 0, KL(g‖s) is infinite. ``kl``: KL(g|F‖s),
-        F being the texts that s can give: E[log a/s | F] - log Z - log g(F), which is KL(g‖s) where F is everything.
+        ``impossible``: the share of g that s never gives; if it is above 0, KL(g‖s) is infinite. ``kl``: KL(g|F‖s),
+        where F are the texts that s can give: E[log a/s | F] - log Z - log g(F). It is KL(g‖s) if F is everything.
     """
     possible = log_ratios[np.isfinite(log_ratios)]
     size, count = len(log_ratios), len(possible)

@@ -1,4 +1,4 @@
-"""What a step found, kept in a file with a digest of what it depends on."""
+"""Results of steps, cached in files with a digest of their inputs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from guardwrap.outcomes import plain
 
 
 def kept(folder: Path, name: str, about: Any, make: Callable[[], Any]) -> Any:
-    """Return what a step found.
+    """Return the result of a step, from its file or computed now.
 
     Parameters
     ----------
     folder, name
-        Of the file.
+        Folder and name of the file.
     about
-        Everything that it depends on, as plain JSON. What was kept for something else is made anew.
+        Everything that the result depends on, as plain JSON. A result for other inputs is computed again.
     make
-        Returns what is found; both times it comes back as plain JSON.
+        Computes the result, which is returned as plain JSON in both cases.
     """
     path, digest = folder / f"{slug(name)}.json", digest_of(about)
     try:
@@ -44,12 +44,12 @@ def digest_of(about: Any) -> str:
 
 
 def slug(name: str) -> str:
-    """Return a name as that of a file."""
+    """Return a name that is safe as a file name."""
     return re.sub(r"\W+", "-", name).strip("-")
 
 
 def write(path: Path, data: Any) -> None:
-    """Write JSON: all of it or nothing."""
+    """Write JSON atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_suffix(".partial")
     half.write_text(json.dumps(data, ensure_ascii=False, indent=1, allow_nan=False) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The page of an experiment: its results as text, tables and charts for ``guardwrap report``."""
+"""The page of an experiment: results as text, tables and charts for ``guardwrap report``."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ _UNITS = ("acceptance_rate", "kl_gold_proposal", "kl_gold_guarded")
 _DIVERSITY = (*(f"self_bleu_{n}" for n in (2, 3, 4, 5)), "semantic_similarity")
 
 _NOTATION = (
-    "a: the model. b: the constraint. g = a b / Z: the model's texts under the constraint. a': a proposal: the "
-    "model told by a constraint-aware prompt (CAP), or with a trained adapter. g' = a' b / Z': what rejection from "
-    "it gives. AR: acceptance rate. KL in nats. Intervals are of 95 %."
+    "a: the model. b: the constraint. g = a b / Z: the model's texts restricted by the constraint. a': a proposal, "
+    "which is the model with a constraint-aware prompt (CAP) or a trained adapter. g' = a' b / Z': the result of "
+    "rejection from it. AR: acceptance rate. KL is in nats. Intervals cover 95 %."
 )
 _HOW = (
-    "Draws of g have a seed of their own, all methods share them, and no training saw one. A training was planned for "
-    "its first budget and went on to the next, so a point is what someone has who stops there; where the warm start is "
-    "a share of the budget, each budget was trained anew. The paper's figures are of its own models and budgets (a "
+    "Samples of g have a separate seed, all methods share them, and no training saw one. A training was planned for "
+    "its first budget and continued to the next, so each point is the result of stopping there. If the warm start is "
+    "a share of the budget, each budget was trained from scratch. The paper's figures use other models and budgets (a "
     "word: Gemma-2B, 800 000 samples; endings: GPT-2 on ROCStories, 1 500 000): compare orderings, not numbers."
 )
 _FORCED = (
-    "Where s never gives part of g, KL(g‖s) itself is infinite: a keyword of several tokens may be half written "
-    "when s looks, and any may be written with other tokens. The figure is then that of g over the texts that s can "
-    "give. It is -log AR of the model, less what forcing gains in the few texts of g that end with the keyword."
+    "If s never gives part of g, KL(g‖s) itself is infinite. A keyword of several tokens may be half written when s "
+    "checks, and any keyword may be written with other tokens. The figure is then restricted to the texts that s can "
+    "give. It is -log AR of the model, minus the gain from forcing in the few texts of g that end with the keyword."
 )
 
 
 def page(results: Results) -> Page:
-    """Return the page; what was not measured is left out or said to be missing."""
+    """Return the page. It leaves out what was not measured, or says that it is missing."""
     sections = [
         _section("What was run", _about(results)),
-        _section("What the paper says, judged", _claims(results)),
+        _section("The paper's claims", _claims(results)),
         _section("Cost and distance", [_figures(results), *_words(results), *_diagonal(results), *_forcing(results)]),
         _section("Learning", [_curves(results), *_notes(results)]),
-        _section("What the texts are like", _likeness(results)),
+        _section("Properties of the texts", _likeness(results)),
         _section("QRS and IMH", _samplers(results)),
         _section("Texts", [_texts(name, texts) for name, texts in results["texts"].items() if texts]),
     ]
@@ -85,15 +85,15 @@ def _about(results: Results) -> list[Block]:
     methods: list[list[Cell]] = [[f"method {name}", _listed(how)] for name, how in settings["methods"].items()]
     rows: list[list[Cell]] = [
         ["model", settings["name"]],
-        ["computes in", settings["dtype"] or "the dtype that is stored"],
+        ["dtype", settings["dtype"] or "that of the stored weights"],
         ["constraint", _listed(settings["constraint"])],
         ["prompts", len(settings["prompts"])],
         ["generation", _listed(settings["generation"])],
         ["seed", settings["seed"]],
         ["samples of each training", ", ".join(map(str, settings["budgets"]))],
-        ["of these the warm start, unless the method says otherwise", settings["warm_samples"] or "a quarter"],
+        ["of these for the warm start, unless the method says otherwise", settings["warm_samples"] or "a quarter"],
         *methods,
-        ["draws of g", f"{len(gold['prompts'])} of {gold['attempts']} attempts of the model itself"],
+        ["samples of g", f"{len(gold['prompts'])} of {gold['attempts']} attempts of the model itself"],
         ["attempts of each proposal", settings["attempts"]],
         ["embeddings", f"mean last hidden state of {results['embedder']}"],
         ["versions", _listed(results["versions"])],
@@ -110,7 +110,7 @@ def _claims(results: Results) -> list[Block]:
     for each in results["claims"]:
         differences = "; ".join(f"{name}: {in_words(figure)}" for name, figure in each["differences"].items())
         found.append(Text(f"{each['claim']}: {each['verdict']}. {differences or 'Nothing is known'}."))
-    note = "A claim holds where all its differences are above 0 by their intervals, and does not where one is below."
+    note = "A claim holds if the intervals of all its differences are above 0, and does not hold if one is below."
     return [*found, Note(note)]
 
 
@@ -123,7 +123,7 @@ def _figures(results: Results) -> Block:
         cells = [cell for unit in _UNITS for cell in (found.get(unit), paper.get(name, {}).get(unit))]
         rows.append([label, *cells])
     columns = [cell for name in ("AR", "KL(g‖a')", "KL(g‖g')") for cell in (name, f"{name}, the paper's")]
-    caption = f"Trained proposals after {results['settings']['budgets'][-1]} samples. KL is measured on draws of g."
+    caption = f"Trained proposals after {results['settings']['budgets'][-1]} samples. KL is measured on samples of g."
     return _table(caption, ["proposal", *columns], rows)
 
 
@@ -152,7 +152,7 @@ def _forcing(results: Results) -> list[Block]:
     paper = results["settings"]["paper"].get("forcing", {}).get("kl")
     rows = [[word, what["tokens"], what["impossible"], what["kl"], paper] for word, what in words.items()]
     columns = ["keyword", "tokens", "share of g that it never gives", "KL(g‖s) over the rest", "KL(g‖s), the paper's"]
-    caption = "The sampler s that writes the keyword at the end where it is not there by then"
+    caption = "The sampler s that writes the keyword at the end if it is not there by then"
     return [_table(caption, columns, rows), Note(_FORCED)]
 
 
@@ -164,19 +164,19 @@ def _curves(results: Results) -> Block:
         if points := tuple(CurvePoint(row["samples"], row["kl_gold"]) for row in rows):
             series.append(Curve(name, points))
     if not series:
-        return Note("No KL is known: a prompt has fewer than two draws of g. Give a larger budget.")
+        return Note("No KL is known: a prompt has fewer than two samples of g. Use a larger budget.")
     itself = results["proposals"][ITSELF].get("kl_gold_proposal")
     levels = [Level("the model itself", itself.value)] if itself else []
     known = {name: each.get("kl_gold_proposal") for name, each in results["proposals"].items() if each["told"]}
     best = min((name for name in known if known[name]), key=lambda name: known[name].value, default=None)
-    levels += [Level(f"{best}, the nearest prompt", known[best].value)] if best else []
+    levels += [Level(f"{best}, the closest prompt", known[best].value)] if best else []
     return Curves(
         "KL(g‖a') against samples",
         "samples",
         "KL(g‖a') [nats]",
         tuple(series),
         levels=tuple(levels),
-        caption="After each round, or each budget where it is trained anew, on the same draws of g.",
+        caption="After each round, or each budget if it is trained from scratch, on the same samples of g.",
     )
 
 
@@ -196,14 +196,14 @@ def _likeness(results: Results) -> list[Block]:
     names = [*(f"Self-BLEU {n}" for n in (2, 3, 4, 5)), "similarity"]
     columns = ["texts of", *(cell for name in names for cell in (name, "the paper's"))]
     of = f"of {found['k']} texts each (the paper: 100)" if found["k"] else "left out: under 50 texts, or no sacrebleu"
-    caption = f"Self-BLEU from 0 to 100, {of}; similarity: mean cosine of embeddings. High is alike."
+    caption = f"Self-BLEU from 0 to 100, {of}; similarity: mean cosine of embeddings. High means similar."
     blocks: list[Block] = [_table(caption, columns, rows)]
     bins = tuple(f"{i / 10:.1f}" for i in range(10))
     for word, what in results["keywords"].items():
         series = tuple(Bar(name, tuple(values)) for name, values in what["positions"].items())
         own = f" Ours after {what['training']['samples']} samples." if "training" in what else ""
         caption = f"First occurrence, in characters.{own}"
-        title = f"Where “{word}” stands"
+        title = f"Where “{word}” occurs"
         blocks.append(Bars(title, "relative position, from", "share of texts", bins, series, caption))
     if results["sentences"]:
         most = min(len(values) for values in results["sentences"].values())
@@ -235,19 +235,19 @@ def _samplers(results: Results) -> list[Block]:
         tuple(series),
         log_x=True,
         log_y=True,
-        caption="KL between the laws of ten bins of the keyword's place, a lower bound (App. G).",
+        caption="KL between the distributions over ten bins of the keyword's position, a lower bound (App. G).",
     )
     rows = [
         [reach["sampler"].upper(), f"{100 * reach['share']:g} %", _reached(reach), reach["paper"]]
         for reach in found["reach"]
     ]
-    columns = ["sampler", "projected KL that is left", "cost over rejection", "the paper's"]
-    tables = [_table("What it takes to come nearer", columns, rows)] if rows else []
+    columns = ["sampler", "remaining projected KL", "cost over rejection", "the paper's"]
+    tables = [_table("The cost of coming closer", columns, rows)] if rows else []
     return [chart, *tables, *(Note(note) for note in found["notes"])]
 
 
 def _reached(reach: Mapping[str, Any]) -> Estimate | None:
-    """Return a cost with the costs at which the curves of the interval's ends come so far."""
+    """Return a cost, with the costs at which the lower and upper ends of the curve get that far."""
     if reach["cost"] is None or not math.isfinite(reach["cost"]):
         return None
     low, high = (math.inf if reach[end] is None else reach[end] for end in ("low", "high"))

@@ -1,13 +1,13 @@
-"""One of the paper's two experiments, redone on a model of your choice, with one command.
+"""Reproduce one of the paper's two experiments on a model of your choice, with one command.
 
 ::
 
     python examples/paper/run.py examples/paper/lexical.yaml --model MODEL --out FOLDER [--budget 0.04] [--only STEP]
     python examples/paper/run.py examples/paper/sentiment.yaml --model MODEL --classifier MODEL --out FOLDER
 
-``--budget`` scales every number of samples and of updates. After an interruption the same command goes on where it was.
-``FOLDER/results.json`` has the figures, ``FOLDER/page.json`` what ``guardwrap report FOLDER`` draws. Steps for
-``--only`` are the methods' names and those of ``Run.steps``; a step makes what it needs first, and writes no page.
+``--budget`` scales every number of samples and updates. After an interruption, the same command continues.
+``FOLDER/results.json`` has the figures, and ``FOLDER/page.json`` is the input of ``guardwrap report FOLDER``. Steps for
+``--only`` are the names of the methods and of ``Run.steps``. A step runs its dependencies first, and writes no page.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from guardwrap.task_settings import known_as, read_task_settings
 
 def main(
     config: Annotated[Path, typer.Argument(show_default=False)],
-    out: Annotated[Path, typer.Option("--out", "-o", show_default=False, help="For what is written.")],
+    out: Annotated[Path, typer.Option("--out", "-o", show_default=False, help="Output folder.")],
     model: Annotated[str | None, typer.Option("--model", "-m", help="A Hub id or a folder.")] = None,
     budget: Annotated[float, typer.Option(min=0, help="Scales every number of samples.")] = 1.0,
-    classifier: Annotated[str | None, typer.Option(help="Of the sentiment: a Hub id or a folder.")] = None,
-    embedder: Annotated[str | None, typer.Option(help="For semantic similarity; the model itself if left out.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="If left out as in the file.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="A step, and what it needs; no page is written.")] = None,
+    classifier: Annotated[str | None, typer.Option(help="Sentiment classifier: a Hub id or a folder.")] = None,
+    embedder: Annotated[str | None, typer.Option(help="Measures similarity. Default: the model itself.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Default: the seed in the file.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Run this step and its dependencies; write no page.")] = None,
 ) -> None:
-    """Redo an experiment of the paper."""
+    """Reproduce an experiment of the paper."""
     settings, constraint = read_task_settings(config, Paper)
     changes = known({"model": model, "seed": seed}) | {"name": known_as(model or settings.model)}
     if classifier is not None:
         if not isinstance(constraint, Classifier):
-            raise UsageError("--classifier is for a constraint of the kind classifier; leave it out")
+            raise UsageError("--classifier requires a constraint of kind classifier; leave it out")
         if not isinstance(settings.constraint, dict):
-            raise UsageError("--classifier: spell the constraint in this file, for another model to take its place")
+            raise UsageError("--classifier: write the constraint in this file as a mapping, to replace its model")
         constraint = dataclasses.replace(constraint, model=classifier)
         changes["constraint"] = {**settings.constraint, "model": known_as(classifier)}
     settings = settings.model_copy(update=changes).scaled(budget)
     guarded = load_generator(settings.model, constraint, dtype=settings.dtype, batch_size=settings.draw_batch_size)
     run = Run(settings, guarded, out, embedder or settings.model)
     if unknown := set(only or ()) - run.steps.keys():
-        raise UsageError(f"there is no step {min(unknown)!r}; there are {', '.join(run.steps)}")
+        raise UsageError(f"there is no step {min(unknown)!r}; choose from {', '.join(run.steps)}")
     try:
         for name in only or ():
             run.steps[name]()

@@ -1,4 +1,4 @@
-"""The steps of an experiment: draws of g, trainings, proposals, and what their texts are like."""
+"""The steps of an experiment: samples of g, trainings, proposals, and properties of their texts."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ _VERSIONS = ("torch", "transformers", "numpy", "peft")
 
 @dataclass
 class Run:
-    """An experiment under way; every step keeps what it found in the folder, with a digest of what it depends on.
+    """An experiment. Every step caches its result in the folder, with a digest of its inputs.
 
     Parameters
     ----------
     settings
-        What to do, scaled.
+        The settings, scaled by ``--budget``.
     guarded
-        The model under the constraint.
+        The model with the constraint.
     out
-        The folder.
+        The output folder.
     embedder
-        Hub id or path of what embeds texts.
+        Hub id or path of the model that embeds texts.
     """
 
     settings: Paper
@@ -65,25 +65,25 @@ class Run:
 
     @property
     def steps(self) -> dict[str, Callable[[], Any]]:
-        """What ``--only`` can name."""
+        """The steps that ``--only`` can name."""
         own = ("gold", "proposals", "keywords", "samplers", "diversity", "sentences", "cloud")
         return {name: partial(self.trained, name) for name in self.settings.methods} | {
             name: partial(getattr, self, name) for name in own
         }
 
     def kept(self, name: str, about: Any, make: Callable[[], Any]) -> Any:
-        """Return what a step found, or finds now; it depends on ``about``, the law and our version."""
+        """Return the result of a step. It depends on ``about``, the model and constraint, and our version."""
         return kept(self.out / "steps", name, [__version__, self.digest, about], make)
 
-    # Draws of g, and trainings that never see them
+    # Samples of g, and trainings that never see them
 
     @cached_property
     def gold(self) -> Gold:
-        """Attempts of the model itself, drawn with a seed of their own: all KL is measured on those that are of g."""
+        """Attempts of the model itself, with a separate seed. All KL is measured on those that are samples of g."""
         return _gold_of(self.shared)
 
     def trained(self, name: str) -> dict[int, Any]:
-        """Train with one method on each budget in turn, each going on from a copy of the one before, or anew."""
+        """Train one method on each budget, continuing from a copy of the previous one or from scratch."""
         found: dict[int, Any] = {}
         before: Path | None = None
         about: list[Any] = []
@@ -102,7 +102,7 @@ class Run:
             partial_copy = folder.with_suffix(".partial")
             shutil.rmtree(partial_copy, ignore_errors=True)
             if before is None:
-                self.gold  # noqa: B018  drawn, to be copied
+                self.gold  # noqa: B018  draws the samples to copy
                 shutil.copytree(self.out / "shared" / "gold", partial_copy / "gold")
             else:
                 shutil.copytree(before, partial_copy)
@@ -112,13 +112,13 @@ class Run:
     def _trained(
         self, name: str, guarded: GuardedGenerator, settings: TrainingSettings, folder: Path
     ) -> dict[str, Any]:
-        """Train on in a folder, and say what became of it."""
+        """Continue the training in a folder and return its results."""
 
         def tick(row: Row) -> None:
             print(f"  {name}: {row}", file=sys.stderr, flush=True)
 
         result = train(guarded, settings, folder, tick=tick)
-        trainer = Trainer(guarded, settings, folder)  # with the policy of its last checkpoint
+        trainer = Trainer(guarded, settings, folder)  # loads the policy of the last checkpoint
         samples = _gold_of(trainer).drawn.samples
         curve = [{"samples": row.samples, "kl_gold": row.kl_gold} for row in result.curve if row.kl_gold]
         return {
@@ -131,11 +131,11 @@ class Run:
             "policy": trainer.policy.digest(),
         }
 
-    # Proposals: the model told in words, and the trained adapters of the largest budget
+    # Proposals: constraint-aware prompts, and the adapters of the largest budget
 
     @cached_property
     def drawn(self) -> dict[str, Attempts]:
-        """Attempts of every proposal, for each prompt."""
+        """The attempts of every proposal, for each prompt."""
         found = {
             name: self.recorded(name, Prompt(text), {"template": text})
             for name, text in self.settings.templates().items()
@@ -149,7 +149,7 @@ class Run:
     def recorded(
         self, name: str, source: Any, about: Mapping[str, str], guarded: Any = None, count: int | None = None
     ) -> Attempts:
-        """Return attempts of a proposal, a prompt or an adapter's folder; None is the model itself."""
+        """Return attempts of a prompt or an adapter's folder; None is the model itself."""
         guarded, count = guarded or self.guarded, count or math.ceil(self.settings.attempts / self.count)
         law = {
             "name": name,
@@ -165,7 +165,7 @@ class Run:
 
     @cached_property
     def proposals(self) -> dict[str, Any]:
-        """Figures of the model itself and of every proposal, all on the same draws of g (the paper's App. D)."""
+        """Figures of the model itself and of every proposal, on the same samples of g (the paper's App. D)."""
         gold, templates = self.gold, self.settings.templates()
         counts = [(n, gold.drawn.attempts) for n in gold.drawn.accepted(self.count)]
         itself = {"acceptance_rate": gold.acceptance(self.count), "cost": cost(counts)}
@@ -186,7 +186,7 @@ class Run:
         return found
 
     def figures(self, log_policy: Sequence[float], attempts: Attempts) -> dict[str, Estimate | None]:
-        """Return a proposal's figures, from draws of g and from its own attempts; means over prompts, in nats."""
+        """Return a proposal's figures from samples of g and its own attempts: means over prompts, in nats."""
         counts = [(sum(attempt.satisfied for attempt in each), len(each)) for each in attempts]
         ratios = self.gold.log_ratios(log_policy, self.count)
         total = sum(n for n, _ in counts), sum(n for _, n in counts)
@@ -208,17 +208,17 @@ class Run:
 
     @cached_property
     def groups(self) -> dict[str, list[str]]:
-        """Texts of g and of g' of some proposals; prompts are pooled. Every one satisfies the constraint."""
+        """Texts of g and of g' of some proposals, over all prompts. Every text satisfies the constraint."""
         drawn = {name: self.drawn[name] for name in (DPG, WARM, self.cap, OURS)}
         return {"g": [self.shared.task.text_of(sample) for sample in self.gold.drawn.samples]} | {
             name: [a.draw.text for each in attempts for a in each if a.satisfied] for name, attempts in drawn.items()
         }
 
-    # What the texts are like
+    # Properties of the texts
 
     @cached_property
     def keywords(self) -> dict[str, Any]:
-        """Where in a text each keyword stands, and the sampler that forces it to."""
+        """Where each keyword occurs in the texts, and the sampler that forces it."""
         if not isinstance(self.constraint, Keyword):
             return {}
         accepted = [sample.token_ids for sample in self.gold.drawn.samples]
@@ -231,9 +231,9 @@ class Run:
         return found
 
     def _more(self, own: Keyword, guarded: GuardedGenerator, template: str) -> Any:
-        """Train for another keyword, on the least budget, and compare g, ours and one constraint-aware prompt."""
+        """Train for another keyword on the smallest budget, and compare g, ours and a constraint-aware prompt."""
         (word,) = tuple(own.words)
-        given: Any = self.settings.constraint  # a mapping where there are more words
+        given: Any = self.settings.constraint  # a mapping if there are more words
         spelled = {**given, "words": [word]}
         settings = self.settings.training(OURS, self.settings.budgets[0]).model_copy(
             update={"constraint": spelled, "gold_attempts": self.settings.more_attempts}
@@ -276,7 +276,7 @@ class Run:
 
     @cached_property
     def samplers(self) -> Any:
-        """QRS and IMH over the attempts of our adapter, compared by where the keyword stands (App. G)."""
+        """QRS and IMH on the attempts of our adapter, compared by the position of the keyword (App. G)."""
         settings, drawn, what = self.settings, self.gold.drawn, self.constraint
         if not isinstance(what, Keyword):
             return None
@@ -302,25 +302,25 @@ class Run:
 
     @cached_property
     def diversity(self) -> Any:
-        """How alike texts of g and of g' are."""
+        """How similar the texts of g and of g' are."""
         about = [self.groups, self.embedder]
         return self.kept("diversity", about, partial(diversity, self.groups, self.embedder, self.settings.seed))
 
     @cached_property
     def sentences(self) -> Any:
-        """How positive each sentence of a text is, where the constraint is a classifier's."""
+        """How positive each sentence is, if the constraint is a classifier."""
         if not isinstance(self.constraint, Classifier):
             return {}
         return self.kept("sentences", self.groups, partial(sentence_scores, self.groups, self.constraint.probabilities))
 
     @cached_property
     def cloud(self) -> Any:
-        """Texts in a plane."""
+        """The texts as points in a plane."""
         about = [self.groups, self.embedder, has_umap()]
         return self.kept("cloud", about, partial(cloud, self.groups, self.embedder, self.settings.seed))
 
     def results(self) -> dict[str, Any]:
-        """Return everything, as plain JSON, without a path of this machine."""
+        """Return all results as plain JSON, without local paths."""
         settings = self.settings.model_dump(exclude={"model", "trackers"})
         trainings = {name: self.trained(name) for name in self.settings.methods}
         gold = self.gold.drawn
@@ -349,7 +349,7 @@ class Run:
 
 
 def _gold_of(trainer: Trainer) -> Gold:
-    """Return a training's draws of g, drawn now where they are not kept yet."""
+    """Return a training's samples of g, and draw them if necessary."""
     trainer.find_gold()
     assert trainer.gold is not None, "gold_attempts must not be 0"
     return trainer.gold

@@ -1,4 +1,4 @@
-"""What the texts of several proposals are like: where a keyword stands, how alike they are, how positive."""
+"""Properties of the texts of several proposals: where a keyword occurs, similarity, positivity."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from guardwrap.metrics.intervals import mean_interval
 Groups = Mapping[str, list[str]]
 """Texts of g and of g' of some proposals."""
 
-EMBEDDED = 500  # texts of each group, as in the paper
-_BLEU, _LEAST = 100, 50  # texts for Self-BLEU, as in the paper; fewer where a group has, down to the second
-_PLANE = 200  # texts of each group in the plane
+EMBEDDED = 500  # texts per group, as in the paper
+_BLEU, _LEAST = 100, 50  # texts for Self-BLEU: as in the paper, or at least the second number if a group is small
+_PLANE = 200  # texts per group in the plane
 _SENTENCES = 5
 _SHOWN = 3
 
@@ -41,10 +41,10 @@ def keyword(
     decode: Callable[[tuple[int, ...]], str],
     log_base: Callable[[Sequence[tuple[int, ...]]], Sequence[float]],
 ) -> dict[str, Any]:
-    """Say where a keyword stands in each group's texts, and how far from g the sampler is that forces it.
+    """Return where a keyword occurs in each group's texts, and how far the sampler that forces it is from g.
 
-    ``gold`` are the tokens of draws of g, found among so many ``attempts`` of the model itself; the rest as in
-    ``judge.log_ratios_to_forcing``.
+    ``gold`` are the tokens of the samples of g among ``attempts`` attempts of the model itself. For the other
+    parameters see ``judge.log_ratios_to_forcing``.
     """
     places = {name: relative_position(texts, what) for name, texts in groups.items() if texts}
     found: dict[str, Any] = {
@@ -60,7 +60,7 @@ def keyword(
 
 
 def diversity(groups: Groups, embedder: str, seed: int) -> dict[str, Any]:
-    """Compare groups by Self-BLEU, of as many texts each, and by the similarity of their embeddings."""
+    """Compare groups by Self-BLEU, on equal numbers of texts, and by the similarity of their embeddings."""
     enough = [len(texts) for texts in groups.values() if len(texts) >= _LEAST]
     k = min(_BLEU, *enough) if enough and find_spec("sacrebleu") else None
     found: dict[str, Any] = {"k": k, "groups": {}}
@@ -87,7 +87,7 @@ def has_umap() -> bool:
 
 
 def cloud(groups: Groups, embedder: str, seed: int) -> dict[str, Any] | None:
-    """Put texts in a plane by UMAP of their embeddings; None where umap-learn is not installed."""
+    """Map texts to a plane by UMAP of their embeddings; None without umap-learn."""
     some = {name: texts[:_PLANE] for name, texts in groups.items()}
     everything = [text for texts in some.values() for text in texts]
     if not has_umap() or len(everything) < _LEAST:
@@ -99,7 +99,7 @@ def cloud(groups: Groups, embedder: str, seed: int) -> dict[str, Any] | None:
 
 
 def shown(texts: Sequence[str], constraint: Constraint) -> list[dict[str, Any]]:
-    """Choose a few texts, with what satisfies the constraint in each: the keyword, or the last sentence."""
+    """Return a few texts, with the spans that satisfy the constraint: the keyword, or the last sentence."""
 
     def spans(text: str) -> list[list[int]]:
         if isinstance(constraint, Keyword):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import typer
 
+from guardwrap.cli.generate_request import GenerateRequest, OutputOptions
 from guardwrap.cli.generate_run import missing_texts, require_another_seed
 from guardwrap.cli.progress_log import Far, telling
 from guardwrap.cli.shared import fail
@@ -30,86 +29,85 @@ __all__ = ["on_ray"]
 
 
 def on_ray(
+    request: GenerateRequest,
     source: PromptSource,
-    output: Path | None,
-    recipe: Recipe,
-    made_with: Mapping[str, Any],
+    results: OutputOptions,
     *,
     address: str,
     workers: int,
     gpus: float,
-    seed: int | None,
-    resume: bool,
-    overwrite: bool,
-    retry_failed: bool,
-    quiet: bool,
 ) -> None:
     """Draw for all rows of a file that have no record yet.
 
     Parameters
     ----------
+    request
+        What is drawn.
     source
         Where the rows are: JSON Lines, or a Parquet file.
-    output
+    results
         The folder for their records.
-    recipe
-        What workers make their wrappers of; the seed comes from here.
-    made_with
-        What a run that goes on must share with the one that began, by what it is called.
     address, workers, gpus
-        Of Ray, and how many workers with how many GPUs each.
-    seed
-        Of the run; None for that of the folder, or a new one.
-    resume, overwrite, retry_failed, quiet
-        As of the command.
+        Ray's address, and how many workers with how many GPUs each.
 
     Raises
     ------
     UsageError
         If something is missing or does not go together.
     """
+    output, retry_failed = results.path, results.retry_failed
     if output is None:
         raise UsageError("--ray needs --output, a folder for the results")
     if source.path in (None, "-") or not (source.jsonl or source.parquet):
         raise UsageError("--ray reads its rows more than once; give a file with --jsonl or --parquet")
     library()  # before the rows are read
     items = _items_of(source)
-    with Folder.opened(output, resume=resume, overwrite=overwrite) as folder:
+    with Folder.opened(output, resume=results.resume, overwrite=results.overwrite) as folder:
         order = order_of(numbered(items()))
         if not order:
             raise UsageError(f"no prompts in {source.name}")
         begun = folder.made_with()
-        fresh = secrets.randbits(32) if seed is None else seed
-        of_run = begun["seed"] if begun and (seed is None or retry_failed) else fresh
+        fresh = secrets.randbits(32) if request.seed is None else request.seed
+        seed = begun["seed"] if begun and (request.seed is None or retry_failed) else fresh
         if retry_failed:
-            require_another_seed(output, fresh, of_run)
-        require_same(folder, {**made_with, "seed": of_run}, other_budget=retry_failed)
-        recipe = Recipe(**{**vars(recipe), "options": {**recipe.options, "seed": of_run}})
+            require_another_seed(output, fresh, seed)
+        made_with = {**request.made_with(), "seed": seed}
+        require_same(folder, made_with, other_budget=retry_failed)
         before = _far(folder, again=retry_failed).done
         far = partial(_far, folder, again=retry_failed, kept=before)
-        told = nullcontext() if quiet else telling(far, len(order), "row")
-        retry = fresh if retry_failed else None
-        try:
-            # Ray remarks on stdout what becomes of its workers; nothing of ours goes there.
-            with (
-                told,
-                open(os.devnull, "w") as nowhere,
-                redirect_stdout(nowhere),
-                connected(address, workers, gpus) as ray,
-            ):
-                if begun is None:
-                    folder.begin({**made_with, "seed": of_run})
-                run_job(items, order, folder, recipe, ray, workers=workers, gpus=gpus, retry_seed=retry)
-        except KeyboardInterrupt:
-            raise typer.Exit(fail(f"interrupted: {_state(folder, order)}", INTERRUPTED)) from None
-        except OSError as error:
-            raise typer.Exit(fail(f"{why(error)}; {_state(folder, order)}", 1)) from None
-        except GuardwrapError as error:
-            raise typer.Exit(fail(f"{error}; {_state(folder, order)}" if folder.done else str(error), 2)) from None
-        short = _short(folder)
-        if short:
+        told = nullcontext() if results.quiet else telling(far, len(order), "row")
+        recipe, retry = _recipe(request, seed), fresh if retry_failed else None
+        with (
+            _ends_in_order(folder, order),
+            told,
+            open(os.devnull, "w") as nowhere,
+            redirect_stdout(nowhere),  # for Ray, which writes there what becomes of its workers
+            connected(address, workers, gpus) as ray,
+        ):
+            if begun is None:
+                folder.begin(made_with)
+            run_job(items, order, folder, recipe, ray, workers=workers, gpus=gpus, retry_seed=retry)
+        if short := _short(folder):
             advice = f"{folder.path / 'failed.jsonl'} says why"
-            raise missing_texts(short, len(order), "rows", advice, kept=True, seed=seed)
+            raise missing_texts(short, len(order), "rows", advice, kept=True, seed=request.seed)
+
+
+def _recipe(request: GenerateRequest, seed: int) -> Recipe:
+    options = {**request.options, "seed": seed}
+    return Recipe(request.generator, request.constraints, request.wrapper, options, request.chat, request.settings)
+
+
+@contextmanager
+def _ends_in_order(folder: Folder, order: Mapping[int, int]) -> Iterator[None]:
+    """Turn what ends the work early into an exit that says how far it came."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(fail(f"interrupted: {_state(folder, order)}", INTERRUPTED)) from None
+    except OSError as error:
+        raise typer.Exit(fail(f"{why(error)}; {_state(folder, order)}", 1)) from None
+    except GuardwrapError as error:
+        raise typer.Exit(fail(f"{error}; {_state(folder, order)}" if folder.done else str(error), 2)) from None
 
 
 def _items_of(source: PromptSource) -> Callable[[], Iterator[Item]]:

@@ -236,9 +236,10 @@ def load_generator(model: Any, constraints: Any, *, dtype: str | None = None, **
 def load_session(model: str, constraints: Any, *, dtype: str | None = None, **options: Any) -> LocalSession:
     """Make a ``LocalSession``, for what draws attempts and returns no texts; parameters as of ``load_generator``."""
     with ends_at_once():
+        from guardwrap.session.base_session import SessionConfig
         from guardwrap.session.local_session import LocalSession
 
-    return _loaded(lambda: LocalSession(model, constraints, **options), dtype)
+    return _loaded(lambda: LocalSession(model, constraints, SessionConfig(**options)), dtype)
 
 
 _Loaded = TypeVar("_Loaded", "GuardedGenerator", "LocalSession")

@@ -13,16 +13,17 @@ import typer
 from typer.core import TyperGroup
 
 from guardwrap import __version__
-from guardwrap.cli.catalogue_command import show_catalogue
-from guardwrap.cli.check_command import check
-from guardwrap.cli.demo_command import demo
-from guardwrap.cli.doctor_command import doctor
-from guardwrap.cli.evaluate_command import run_evaluation
-from guardwrap.cli.generate_command import generate
-from guardwrap.cli.init_command import init
-from guardwrap.cli.plan_command import plan
-from guardwrap.cli.report_command import report
-from guardwrap.cli.serve_command import serve
+from guardwrap.cli.commands.catalogue_command import show_catalogue
+from guardwrap.cli.commands.check_command import check
+from guardwrap.cli.commands.demo_command import demo
+from guardwrap.cli.commands.doctor_command import doctor
+from guardwrap.cli.commands.evaluate_command import run_evaluation
+from guardwrap.cli.commands.generate_command import generate
+from guardwrap.cli.commands.init_command import init
+from guardwrap.cli.commands.plan_command import plan
+from guardwrap.cli.commands.report_command import report
+from guardwrap.cli.commands.serve_command import serve
+from guardwrap.cli.commands.train_command import run_training
 from guardwrap.cli.shared import Verbose, fail
 from guardwrap.cli.signals import (
     INTERRUPTED,
@@ -32,7 +33,6 @@ from guardwrap.cli.signals import (
     let_go,
     open_closed_streams,
 )
-from guardwrap.cli.train_command import run_training
 from guardwrap.errors import GuardwrapError
 
 __all__ = ["app", "main"]

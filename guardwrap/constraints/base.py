@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import math
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -328,18 +327,3 @@ def about(name: str, *, inside: bool = True) -> Iterator[None]:
     except ConstraintError as error:
         error.location = (name, *(error.location if inside else ()))
         raise
-
-
-def is_count(value: object) -> bool:
-    """Whether a value is a whole number of at least 0."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def is_number(value: object) -> bool:
-    """Whether a value is a finite number."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number beyond every float
-        return False

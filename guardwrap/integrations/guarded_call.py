@@ -80,7 +80,7 @@ def complete_outcome(guarded: GuardedGenerator, outcome: Outcome) -> Outcome:
     BudgetExhausted
         If the budget ended first; ``Deterministic`` if the model does not sample.
     """
-    raise_if_short("raise", [outcome], guarded.session.kind.sampling)
+    raise_if_short("raise", [outcome], guarded.session.call_class.sampling)
     return outcome
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,13 @@ from guardwrap.constraints.verdicts import Monitor
 from guardwrap.pipelines.vocabulary import BYTE, Decode, Vocabulary
 
 __all__ = ["PrefixWatch", "StablePrefix"]
+
+LONG, WINDOW = 64, 12
+"""From how many tokens on only the last ones are decoded, and how many these are.
+
+With 1 000 tokens that takes 40 µs in place of 570, with 4 000 in place of 2 900: for 32 attempts longer than a step of
+a model takes on a GPU.
+"""
 
 _REPLACEMENT = "\ufffd"
 _PUNCTUATED = "Hello , world . I don 't know ; do you ? « Oui » ( n't ) 你好 🙂 \n\n  end !"
@@ -50,22 +57,37 @@ class StablePrefix:
             self._bytes |= frozenset(tokenizer.all_special_ids)
         sample = tokenizer(_PUNCTUATED, add_special_tokens=False)["input_ids"]
         self.works = _acts_on_tokens(tokenizer) and self._grows_at_the_end(size, sample)
+        # Parts of a decoder that are known look no further back than a character or a run of bytes.
+        self._is_local = self.works and getattr(tokenizer, "backend_tokenizer", None) is not None
 
-    def __call__(self, token_ids: Sequence[int], decode: Decode | None = None) -> str:
+    def __call__(self, token_ids: Sequence[int], before: str = "", decode: Decode | None = None) -> str:
         """Return text that every continuation begins with.
 
         Parameters
         ----------
         token_ids
-            Of the unfinished attempt.
+            Tokens of the unfinished attempt.
+        before
+            What was returned for all of them but the last, so that long texts need not be decoded again; or ``""``.
         decode
             The same decoding as tested, for the prompt at hand; None for the one that was tested.
         """
+        if before and self._is_local and len(token_ids) > LONG:
+            return self._extended(token_ids, before, decode)
         end = len(token_ids)
         while end and token_ids[end - 1] in self._bytes:
             end -= 1
         # An incomplete UTF-8 sequence decodes to replacement characters; the tokens to come may complete it.
         return (decode or self._decode)(token_ids[:end]).rstrip(_REPLACEMENT)
+
+    def _extended(self, token_ids: Sequence[int], before: str, decode: Decode | None) -> str:
+        """Append to a text what the last token adds to it, as the tokens next to it tell."""
+        window = token_ids[-WINDOW:]
+        known, grown = self(window[:-1], decode=decode), self(window, decode=decode)
+        # A window may begin in the middle of a character or of a run of bytes: then it does not read as the whole does.
+        if known and before.endswith(known) and grown.startswith(known):
+            return before + grown[len(known) :]
+        return self(token_ids, decode=decode)
 
     @cached_property
     def vocabulary(self) -> Vocabulary | None:
@@ -119,13 +141,14 @@ class PrefixWatch:
     reader
         Reads for the constraint.
     decode
-        From the tokens so far to text that every continuation begins with.
+        From the tokens so far, and the text of all of them but the last or ``""``, to text that every continuation
+        begins with.
     kept
         How many prefixes it remembers how far they were read; those used last. One that it has forgotten is read again
         from its beginning.
     """
 
-    def __init__(self, reader: PrefixReader, decode: Decode, kept: int = 4096) -> None:
+    def __init__(self, reader: PrefixReader, decode: Callable[[Sequence[int], str], str], kept: int = 4096) -> None:
         self._reader = reader
         self._decode = decode
         self._kept = kept
@@ -134,7 +157,8 @@ class PrefixWatch:
     def __call__(self, token_ids: Sequence[int]) -> str | None:
         """Return the title of the first part that no continuation of the tokens can satisfy, or None."""
         ids = tuple(token_ids)
-        reading = self._reader.read(self._before(ids), self._decode(ids))
+        before = self._before(ids)
+        reading = self._reader.read(before, self._decode(ids, before.text))
         if reading.blame is None:
             self._readings[ids] = reading
             if len(self._readings) > self._kept:
@@ -145,7 +169,7 @@ class PrefixWatch:
         """Say for each candidate of the next token whether no continuation could satisfy the constraint after it."""
         ids = tuple(token_ids)
         before = self._reading(ids)
-        texts = [self._decode([*ids, token]) for token in candidates]
+        texts = [self._decode([*ids, token], before.text) for token in candidates]
         # A token that shows nothing yet, such as half a character, is not judged yet.
         grown = [text[len(before.text) :] if text.startswith(before.text) else "" for text in texts]
         return self._reader.violated(before, grown)

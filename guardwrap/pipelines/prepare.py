@@ -8,7 +8,6 @@ criteria exactly as for its own loop and then calls the callable. Ours keeps wha
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from transformers.generation import (
 )
 
 from guardwrap.backends.generation_law import GenerationLaw
+from guardwrap.environment.transformers_errors import translated
 from guardwrap.environment.transformers_internals import (
     CACHE_NAMES,
     GenerationMode,
@@ -43,7 +43,7 @@ from guardwrap.environment.transformers_internals import (
     stand_in,
     without_stop_strings,
 )
-from guardwrap.errors import GuardwrapError, PromptError, UsageError, first_line, nearest
+from guardwrap.errors import PromptError, UsageError, is_count
 from guardwrap.pipelines.position_limit import require_positions
 
 __all__ = ["PreparedPrompt", "prepare", "require_context", "resolved"]
@@ -148,41 +148,12 @@ def prepare(
     PromptError
         If the prompt is longer than the context.
     """
-    for name, way_out in _REFUSED.items():
-        if kwargs.get(name) is not None:
-            raise UsageError(f"{name} is not supported: {way_out}")
-    for name, wanted in _OBJECTS.items():
-        if kwargs.get(name) is not None and not isinstance(kwargs[name], wanted):
-            raise UsageError(f"{name} is {type(kwargs[name]).__name__} instead of {wanted.__name__}")
-    if any(isinstance(criterion, MaxTimeCriteria) for criterion in kwargs.get("stopping_criteria") or ()):
-        raise UsageError("MaxTimeCriteria is not supported: its clock runs for all attempts; pass max_time=...")
+    _require_supported(kwargs)
     with library_lock:
-        kwargs, count = _translated(known, _one_sequence, model, kwargs, tokenizer)
+        kwargs, count = translated(known, _one_sequence, model, kwargs, tokenizer)
+    generate = _with_own_loop(model, call, kwargs)
     kept: dict[str, Any] = {}
-
-    def keep(
-        model: Any,
-        input_ids: torch.Tensor,
-        logits_processor: LogitsProcessorList,
-        stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
-        **model_kwargs: Any,
-    ) -> torch.Tensor:
-        kept.update(ids=input_ids[:1], processors=logits_processor, criteria=stopping_criteria)
-        kept.update(config=generation_config, mode=_mode(generation_config, count))
-        return stand_in(input_ids[:1], generation_config)
-
-    def generate(custom_generate: Callable[..., torch.Tensor], **more: Any) -> Any:
-        with ExitStack() as hidden:
-            hidden.enter_context(without_stop_strings(model.generation_config))
-
-            def begin(*args: Any, **inputs: Any) -> torch.Tensor:
-                hidden.close()  # the criteria stand: other threads need not wait for the texts
-                return custom_generate(*args, **inputs)
-
-            return call(custom_generate=begin, **_on_top(kwargs, more))
-
-    outputs = _translated(known, generate, custom_generate=keep)
+    outputs = translated(known, generate, custom_generate=_keep_in(kept, count))
     if not kept:
         raise UsageError(f"{type(model).__name__} is not supported: its generate has a decoding loop of its own")
     config, mode = kept["config"], kept["mode"]
@@ -194,16 +165,7 @@ def prepare(
     if not model.config.is_encoder_decoder:
         require_context(model, kept["ids"].shape[1])
     ids = kept["ids"]
-    max_length, end_tokens = 2**31, frozenset[int]()
-    criteria = StoppingCriteriaList()
-    for criterion in kept["criteria"]:  # the user's own take the place of transformers'
-        # Of these classes only: what is derived from them may end texts in its own way, and is called.
-        if type(criterion) is MaxLengthCriteria:
-            max_length = min(max_length, criterion.max_length)
-        elif type(criterion) is EosTokenCriteria:
-            end_tokens |= frozenset(criterion.eos_token_id.tolist())
-        elif type(criterion) is not MaxTimeCriteria:
-            criteria.append(criterion)
+    criteria, max_length, end_tokens = _split_criteria(kept["criteria"])
     require_positions(model, ids.shape[1], max_length)
     return GenerationLaw(
         prompt_ids=ids[0],
@@ -217,10 +179,70 @@ def prepare(
         return_dict=bool(config.return_dict_in_generate),
         count=count,
         max_time=config.max_time,
-        beam_results=_translated(known, _beams, generate, count, ids.shape[1], end_tokens) if mode == "beam" else None,
+        beam_results=translated(known, _beams, generate, count, ids.shape[1], end_tokens) if mode == "beam" else None,
         generate=generate,
         outputs=outputs if media else None,
     )
+
+
+def _with_own_loop(model: Any, call: Callable[..., Any], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return what runs ``call`` with a decoding loop that is given, and with further settings."""
+
+    def generate(custom_generate: Callable[..., torch.Tensor], **more: Any) -> Any:
+        with ExitStack() as hidden:
+            hidden.enter_context(without_stop_strings(model.generation_config))
+
+            def begin(*args: Any, **inputs: Any) -> torch.Tensor:
+                hidden.close()  # the criteria are made: other threads need not wait for the texts
+                return custom_generate(*args, **inputs)
+
+            return call(custom_generate=begin, **_on_top(kwargs, more))
+
+    return generate
+
+
+def _keep_in(kept: dict[str, Any], count: int) -> Callable[..., torch.Tensor]:
+    """Return a decoding loop that draws nothing, and keeps what generate() hands to one."""
+
+    def keep(
+        model: Any,
+        input_ids: torch.Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **model_kwargs: Any,
+    ) -> torch.Tensor:
+        kept.update(ids=input_ids[:1], processors=logits_processor, criteria=stopping_criteria)
+        kept.update(config=generation_config, mode=_mode(generation_config, count))
+        return stand_in(input_ids[:1], generation_config)
+
+    return keep
+
+
+def _require_supported(kwargs: Mapping[str, Any]) -> None:
+    """Raise UsageError where an argument cannot be combined with rejection, or is no object of its class."""
+    for name, way_out in _REFUSED.items():
+        if kwargs.get(name) is not None:
+            raise UsageError(f"{name} is not supported: {way_out}")
+    for name, wanted in _OBJECTS.items():
+        if kwargs.get(name) is not None and not isinstance(kwargs[name], wanted):
+            raise UsageError(f"{name} is {type(kwargs[name]).__name__} instead of {wanted.__name__}")
+    if any(isinstance(criterion, MaxTimeCriteria) for criterion in kwargs.get("stopping_criteria") or ()):
+        raise UsageError("MaxTimeCriteria is not supported: its clock runs for all attempts; pass max_time=...")
+
+
+def _split_criteria(criteria: StoppingCriteriaList) -> tuple[StoppingCriteriaList, int, frozenset[int]]:
+    """Return the criteria that must be called, the most tokens of prompt and text, and the tokens that end a text."""
+    called, max_length, end_tokens = StoppingCriteriaList(), 2**31, frozenset[int]()
+    for criterion in criteria:  # the user's own replace transformers'
+        # Of these classes only: what is derived from them may end texts in its own way, and is called.
+        if type(criterion) is MaxLengthCriteria:
+            max_length = min(max_length, criterion.max_length)
+        elif type(criterion) is EosTokenCriteria:
+            end_tokens |= frozenset(criterion.eos_token_id.tolist())
+        elif type(criterion) is not MaxTimeCriteria:
+            called.append(criterion)
+    return called, max_length, end_tokens
 
 
 def require_context(model: Any, length: int) -> None:
@@ -262,16 +284,6 @@ def _beams(generate: Callable[..., Any], count: int, start: int, ends: frozenset
     return found
 
 
-def _translated(known: Sequence[str], call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call, with transformers' complaints as errors of ours."""
-    try:
-        return call(*args, **kwargs)
-    except GuardwrapError:
-        raise
-    except (ValueError, TypeError) as error:
-        raise UsageError(_say(error, known)) from None
-
-
 def _on_top(kwargs: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """Put settings on top of others; into the configuration, if there is one, as generate() warns of both together."""
     config = kwargs.get("generation_config")
@@ -307,7 +319,7 @@ def _one_sequence(model: Any, kwargs: Mapping[str, Any], tokenizer: Any) -> tupl
 
     count = resolved("num_return_sequences", kwargs, model.generation_config)
     count = 1 if count is None else count
-    if not isinstance(count, int) or count < 1:
+    if not is_count(count) or count < 1:
         raise UsageError(f"num_return_sequences={count!r}: give a whole number of at least 1")
     stops = resolved("stop_strings", kwargs, model.generation_config)
     kwargs = {name: value for name, value in kwargs.items() if name not in ("num_return_sequences", "stop_strings")}
@@ -363,24 +375,3 @@ def _split(processors: LogitsProcessorList) -> tuple[LogitsProcessorList, Logits
 
 def _pad_id(config: GenerationConfig) -> int:
     return next((token for token in (config.pad_token_id, *end_ids(config)) if token is not None), 0)
-
-
-def _say(error: Exception, known: Sequence[str]) -> str:
-    """One line of transformers' complaint, with the nearest spelling of an unknown argument."""
-    message = first_line(error)
-    unused = re.search(r"not used by the model: \['(\w+)'", message)
-    if not unused:
-        return message
-    names = [*vars(GenerationConfig()), *known]
-    if unused[1] in _ELSEWHERE:
-        return f"unknown argument {unused[1]!r}: here it is {_ELSEWHERE[unused[1]]!r}"
-    if unused[1] in _ONCE:
-        return f"unknown argument {unused[1]!r}: it belongs to the wrapper, GuardedGenerator(..., {unused[1]}=...)"
-    return f"unknown argument {unused[1]!r}{nearest(unused[1], [n for n in names if not n.startswith('_')])}"
-
-
-_ELSEWHERE = {"n": "num_return_sequences", "max_tokens": "max_new_tokens", "stop": "stop_strings"}
-"""What other libraries call it."""
-
-_ONCE = ("on_exhausted", "allow_code")
-"""What is said when a pipeline is wrapped, and not in a call."""

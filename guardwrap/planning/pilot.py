@@ -6,11 +6,10 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from guardwrap.errors import UsageError
+from guardwrap.errors import UsageError, require_whole
 from guardwrap.planning.alternatives import alternative_of, cheapest, sampler_for
 from guardwrap.planning.plan import Plan, planned, spent
 from guardwrap.samplers import sampler_named
-from guardwrap.session.base_session import require_whole
 from guardwrap.session.endpoint_session import EndpointSession
 from guardwrap.session.local_session import LocalSession
 

@@ -17,7 +17,7 @@ from guardwrap.constraints.files.constraint_file import read_constraint
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.documents.validation import Invalid, validated
 from guardwrap.documents.yaml_nodes import reading, short
-from guardwrap.errors import GuardwrapError, PromptError
+from guardwrap.errors import GuardwrapError, PromptError, is_count
 
 __all__ = ["OPTIONS", "ReadOwn", "own_of"]
 
@@ -103,7 +103,7 @@ def _own(fields: Mapping[str, Any], constraint: Constraint, budget: Budget) -> P
         except Invalid as invalid:
             raise Invalid(("sampler", *invalid.location), invalid.problem) from None
     seed = given.get("seed")
-    if seed is not None and (type(seed) is not int or seed < 0):
+    if seed is not None and not is_count(seed):
         raise Invalid(("seed",), f"{short(seed)} is no whole number of at least 0")
     replaced = _replaced(budget, given["budget"]) if "budget" in given else None
     return PerPromptOptions(own, sampler, replaced, seed)

@@ -11,7 +11,7 @@ from typing import Any
 from guardwrap.backends.endpoint.server import Endpoint
 from guardwrap.budget import Budget, budget_or_none
 from guardwrap.constraints.files.coerce import as_constraint_file
-from guardwrap.errors import GuardwrapError, PromptError, UsageError, strict_arguments
+from guardwrap.errors import GuardwrapError, PromptError, UsageError, require_whole, strict_arguments
 from guardwrap.outcomes import plain
 from guardwrap.prompt_files.overrides import own_of
 from guardwrap.prompt_files.prompts import Item
@@ -21,7 +21,6 @@ from guardwrap.ray.parquet import fields_of
 from guardwrap.ray.ray_library import library
 from guardwrap.ray.result_folder import Folder, first_other
 from guardwrap.ray.worker import Recipe, Worker
-from guardwrap.session.base_session import require_whole
 
 __all__ = ["TableWorker", "map_prompts", "save"]
 
@@ -77,6 +76,43 @@ def _row(values: Mapping[str, Any], read_own: Any) -> PromptRow | str:
         return PromptRow(name, Item(where, fields, dataclasses.replace(own, number=place)))
     except GuardwrapError as error:
         return str(error)
+
+
+def _require_numbers(seed: int, workers: int, budget: Budget | None) -> None:
+    require_whole("seed", seed, 0)
+    require_whole("workers", workers, 1)
+    budget_or_none(budget)
+
+
+def _require_loadable(generator: Any) -> None:
+    """Raise UsageError where workers could not load the model, or would lack the key of a server."""
+    if not isinstance(generator, str | Path | Endpoint):
+        raise UsageError("map_prompts loads the model in each worker: give a Hub id, a folder, 'local' or an Endpoint")
+    if isinstance(generator, Endpoint) and generator.has_key:
+        raise UsageError("the api_key= of an Endpoint does not travel: set OPENAI_API_KEY where the workers are")
+
+
+def _require_usable(dataset: Any, ray: Any) -> None:
+    """Raise UsageError where the rows have no ids, or where Ray has no processor for what reads them."""
+    _require_ids(dataset)
+    if ray.cluster_resources().get("CPU", 0) < 2:
+        raise UsageError(
+            "map_prompts needs two CPUs of Ray, for a worker and for what reads its rows: ray.init(num_cpus=2)"
+        )
+
+
+def _not_in(done: Path, settings: Any, dataset: Any) -> Any:
+    """Leave out the rows that have a record in a folder."""
+    there = _ids_in(done, settings)
+    return dataset.filter(lambda row: key_of(row["id"]) not in there)
+
+
+def _settings(call: Mapping[str, Any], wrapper: Mapping[str, Any]) -> Any:
+    """Return what records say of the job: JSON of what was asked for."""
+    sampler, proposal, adapter = wrapper["sampler"], wrapper["proposal"], wrapper["adapter"]
+    asked = {**call, "sampler": getattr(sampler, "name", sampler), "proposal": proposal and str(proposal)}
+    asked |= {"adapter": adapter and str(adapter), "budget": plain(wrapper["budget"])}
+    return json.loads(json.dumps(asked, default=lambda value: type(value).__name__))
 
 
 @strict_arguments
@@ -138,30 +174,17 @@ def map_prompts(
         made with other ones.
     """
     ray = library()
-    require_whole("seed", seed, 0)
-    require_whole("workers", workers, 1)
-    budget_or_none(budget)
-    if not isinstance(generator, str | Path | Endpoint):
-        raise UsageError("map_prompts loads the model in each worker: give a Hub id, a folder, 'local' or an Endpoint")
-    if isinstance(generator, Endpoint) and generator.has_key:
-        raise UsageError("the api_key= of an Endpoint does not travel: set OPENAI_API_KEY where the workers are")
+    _require_numbers(seed, workers, budget)
+    _require_loadable(generator)
+    _require_usable(dataset, ray)
     file = as_constraint_file(constraints, allow_code=allow_code)
     known = {"sampler": sampler, "proposal": proposal, "adapter": adapter, "budget": budget, "batch_size": batch_size}
     wrapper = {name: value for name, value in known.items() if value is not None} | {"allow_code": allow_code}
-    _require_ids(dataset)
-    if ray.cluster_resources().get("CPU", 0) < 2:
-        raise UsageError(
-            "map_prompts needs two CPUs of Ray, for a worker and for what reads its rows: ray.init(num_cpus=2)"
-        )
-    name = str(generator) if isinstance(generator, Path) else generator
-    asked = {"model": str(generator), "constraint": file.constraint.digest, "seed": seed, "chat": chat}
-    asked |= {"sampler": getattr(sampler, "name", sampler), "proposal": proposal and str(proposal)}
-    asked |= {"adapter": adapter and str(adapter), "budget": plain(budget), "options": dict(options or {})}
-    settings = json.loads(json.dumps(asked, default=lambda value: type(value).__name__))
-    if done is not None:
-        there = _ids_in(Path(done), settings)
-        dataset = dataset.filter(lambda row: key_of(row["id"]) not in there)
-    recipe = Recipe(name, file, wrapper, {**(options or {}), "seed": seed}, chat, settings)
+    call = {"model": str(generator), "constraint": file.constraint.digest, "seed": seed, "chat": chat}
+    settings = _settings({**call, "options": dict(options or {})}, known)
+    dataset = dataset if done is None else _not_in(Path(done), settings, dataset)
+    model = str(generator) if isinstance(generator, Path) else generator
+    recipe = Recipe(model, file, wrapper, {**(options or {}), "seed": seed}, chat, settings)
     return dataset.map_batches(
         TableWorker,
         fn_constructor_args=(recipe,),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from guardwrap.errors import UsageError, strict_arguments
+from guardwrap.errors import UsageError, is_count, strict_arguments
 from guardwrap.metrics import acceptance_rate, autocorrelation, r_hat
 from guardwrap.outcomes import Draw, Estimate
 from guardwrap.samplers.protocol import Attempt, Sampler, Trace, checked_weight
@@ -70,7 +71,7 @@ def imh(
         If a number is out of range or ``move`` is unknown.
     """
     for name, value, least in (("steps", steps, 0), ("thinning", thinning, 1), ("chains", chains, 1)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        if value is not None and (not is_count(value) or value < least):
             raise UsageError(f"imh({name}={value!r}): give a whole number of at least {least}")
     if move not in ("accepted", "raw"):
         raise UsageError(f"imh(move={move!r}): give 'accepted' or 'raw'")
@@ -97,24 +98,25 @@ def imh(
         turn = (state.turn + 1) % count
         return _State(now, turn, ended, state.moves + (not begins), state.moved + (moves and not begins)), text
 
-    def report(state: _State) -> tuple[str, Mapping[str, Estimate | float]]:
-        if state.ended is None and state.chains[0].draw is None:
-            return "nothing: no attempt satisfied the constraint, so no chain of IMH began", {}
-        figures: dict[str, Estimate | float] = {"steps": float(steps), "moves": float(state.moves)}
-        if state.moves:
-            figures["move_acceptance"] = acceptance_rate(state.moved, state.moves, stopped_on_acceptance=False)
-        traces = [Trace.values(trace) for trace in (*_ended(state), *(chain.trace for chain in state.chains))]
-        # A chain may begin where the model gives nothing, and has no log-weight until it moves.
-        traces = [trace for trace in traces if -math.inf not in trace]
-        shortest = min((len(trace) for trace in traces if len(trace) > steps), default=0)
-        whole = [trace[:shortest] for trace in traces if len(trace) >= shortest]
-        if shortest >= 4 and steps:
-            figures["autocorrelation"] = autocorrelation(whole, 1)
-            if len(whole) > 1:
-                figures["r_hat"] = r_hat(whole)
-        return f"approximately g: IMH, {steps} moves from an accepted draw", figures
+    return Sampler("imh", init, step, partial(_report, steps), weighs=True, skips=move == "accepted")
 
-    return Sampler("imh", init, step, report, weighs=True, skips=move == "accepted")
+
+def _report(steps: int, state: _State) -> tuple[str, Mapping[str, Estimate | float]]:
+    if state.ended is None and state.chains[0].draw is None:
+        return "nothing: no attempt satisfied the constraint, so no chain of IMH began", {}
+    figures: dict[str, Estimate | float] = {"steps": float(steps), "moves": float(state.moves)}
+    if state.moves:
+        figures["move_acceptance"] = acceptance_rate(state.moved, state.moves, stopped_on_acceptance=False)
+    traces = [Trace.values(trace) for trace in (*_ended(state), *(chain.trace for chain in state.chains))]
+    # A chain may begin where the model gives nothing, and has no log-weight until it moves.
+    traces = [trace for trace in traces if -math.inf not in trace]
+    shortest = min((len(trace) for trace in traces if len(trace) > steps), default=0)
+    whole = [trace[:shortest] for trace in traces if len(trace) >= shortest]
+    if shortest >= 4 and steps:
+        figures["autocorrelation"] = autocorrelation(whole, 1)
+        if len(whole) > 1:
+            figures["r_hat"] = r_hat(whole)
+    return f"approximately g: IMH, {steps} moves from an accepted draw", figures
 
 
 def _ended(state: _State) -> Iterator[Trace | None]:

@@ -131,8 +131,10 @@ class Service:
         self._patient = ThreadPoolExecutor(1, "guardwrap-reading-long")
         self._own = copy.copy(self.session.pipe)
         self._own.tokenizer = copy.deepcopy(self.session.tokenizer)
-        if self.session.kind.causal:  # a mask needs it, and whoever asked for the first one would hold up the others
-            self.session.stable_prefix(self.session.kind.read(self.session.pipe, {})).vocabulary  # noqa: B018
+        if (
+            self.session.call_class.causal
+        ):  # a mask needs it, and whoever asked for the first one would hold up the others
+            self.session.stable_prefix(self.session.call_class.read(self.session.pipe, {})).vocabulary  # noqa: B018
 
     def _loaded(self) -> dict[Any, Any]:
         """Load the adapters that requests may name, once: a call that loads its own shares no batch."""
@@ -182,9 +184,9 @@ class Service:
     def _lengths(self, prompts: Sequence[Any], pipe: Any) -> list[int]:
         """Return the tokens of each prompt as the model reads it."""
         session = self.session
-        call = session.kind.read(pipe, {})
+        call = session.call_class.read(pipe, {})
         lengths = []
-        for prompt in session.kind.read_prompts(prompts).prompts:
+        for prompt in session.call_class.read_prompts(prompts).prompts:
             lengths.append(int(call.encoded(prompt)["input_ids"].shape[1]))
             require_context(session.model, lengths[-1])
         return lengths

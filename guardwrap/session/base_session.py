@@ -6,18 +6,18 @@ import hashlib
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from guardwrap.budget import Budget, budget_or_none
-from guardwrap.constraints.base import Constraint, is_count
+from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All
 from guardwrap.constraints.files.coerce import PerPromptOptions, as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.environment.transformers_internals import library_lock
-from guardwrap.errors import ConstraintError, UsageError
+from guardwrap.errors import ConstraintError, UsageError, require_whole
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.calls import CALL_OPTIONS
 from guardwrap.pipelines.prompt_forms import PromptReader
@@ -26,10 +26,38 @@ from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
 from guardwrap.scheduling.batch import Batches
 from guardwrap.session.job import Job, RequestOptions
 
-__all__ = ["BATCH_SIZE", "BaseSession", "require_whole"]
+__all__ = ["BATCH_SIZE", "BaseSession", "SessionConfig"]
 
 BATCH_SIZE = 32
 """Attempts side by side, at most, where nothing says how many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionConfig:
+    """Defaults of a session's calls. ``GuardedGenerator`` documents its parameters of the same names.
+
+    Parameters
+    ----------
+    tokenizer
+        Tokenizer of a model that is given as an object.
+    sampler, proposal, adapter, budget
+        What replaces the constraint file's sampler, proposal, adapter and budget; None for those.
+    batch_size
+        Most attempts in flight; None for the pipeline's own, or 32.
+    seed
+        Seed of the first call; None for one from torch's global generator per call.
+    allow_code
+        Whether constraint files may name Python functions.
+    """
+
+    tokenizer: Any = None
+    sampler: str | Sampler | None = None
+    proposal: Any = None
+    adapter: Any = None
+    budget: Budget | None = None
+    batch_size: int | None = None
+    seed: int | None = None
+    allow_code: bool = False
 
 
 class BaseSession(ABC):
@@ -37,8 +65,10 @@ class BaseSession(ABC):
 
     Parameters
     ----------
-    constraints, sampler, budget, seed, allow_code
-        As ``GuardedGenerator`` takes them.
+    constraints
+        Constraint, constraints or constraint file, as ``GuardedGenerator`` takes them.
+    config
+        Defaults of the calls.
 
     Attributes
     ----------
@@ -53,25 +83,21 @@ class BaseSession(ABC):
     batch_size: int
     """Attempts side by side, at most."""
 
-    kind: type[PromptReader]
-    """What its calls are."""
+    call_class: type[PromptReader]
+    """Class of its calls: it reads prompts, and renders what is returned."""
 
     def __init__(
         self,
         constraints: Any,
-        *,
-        sampler: str | Sampler | None = None,
-        budget: Budget | None = None,
-        seed: int | None = None,
-        allow_code: bool = False,
+        config: SessionConfig,
     ) -> None:
-        self.file = file = as_constraint_file(constraints, allow_code=allow_code)
-        self._allow_code = allow_code
+        self.file = file = as_constraint_file(constraints, allow_code=config.allow_code)
+        self._allow_code = config.allow_code
         self.constraint = file.constraint
         in_file = "rejection" if file.sampler is None else sampler_named(file.sampler, file.source)
-        self.sampler = sampler_named(in_file if sampler is None else sampler)
-        self.budget = budget_or_none(budget) or file.budget or Budget()
-        self._seed = None if seed is None else require_whole("seed", seed, 0)
+        self.sampler = sampler_named(in_file if config.sampler is None else config.sampler)
+        self.budget = budget_or_none(config.budget) or file.budget or Budget()
+        self._seed = None if config.seed is None else require_whole("seed", config.seed, 0)
         self._calls = itertools.count()
         self.batches = Batches()
 
@@ -122,8 +148,8 @@ class BaseSession(ABC):
                 replace(one, sampler=None, budget=None) if isinstance(one, PerPromptOptions) else one for one in each
             ]
             options["constraint_each"] = own
-        prompts, options = self.kind.with_named_inputs(prompts, options)
-        given = list(self.kind.read_prompts(prompts).prompts)
+        prompts, options = self.call_class.with_named_inputs(prompts, options)
+        given = list(self.call_class.read_prompts(prompts).prompts)
         job = self.job({**options, "sampler": collector, "budget": budget, "num_return_sequences": count})
         return [outcome for _, _, outcome in job.served(job.requests(given))], found
 
@@ -214,10 +240,3 @@ class BaseSession(ABC):
         if call == 0:
             return self._seed
         return int.from_bytes(hashlib.blake2b(f"{self._seed}/{call}".encode(), digest_size=7).digest(), "big")
-
-
-def require_whole(name: str, value: int, least: int) -> int:
-    """Return a whole number that is large enough, or raise UsageError."""
-    if not is_count(value) or value < least:
-        raise UsageError(f"{name}={value!r}: give a whole number of at least {least}")
-    return value

@@ -41,7 +41,7 @@ class Delivery:
 
     def require_all(self, outcomes: Sequence[Outcome]) -> None:
         """Raise where texts are missing, and nothing may stand in their place."""
-        raise_if_short(self.on_exhausted, outcomes, self.session.kind.sampling)
+        raise_if_short(self.on_exhausted, outcomes, self.session.call_class.sampling)
 
     def outcomes(
         self,

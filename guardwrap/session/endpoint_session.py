@@ -16,19 +16,17 @@ from guardwrap.backends.endpoint.endpoint_law import (
 from guardwrap.backends.endpoint.endpoint_scores import EndpointWeigher
 from guardwrap.backends.endpoint.server import Endpoint, line_to
 from guardwrap.backends.endpoint.structured_outputs import masking
-from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.kinds.text import Length
 from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.environment.package_data import PREFIX
-from guardwrap.errors import UsageError
+from guardwrap.errors import UsageError, require_whole
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.endpoint_calls import EndpointCall, TextWatch
 from guardwrap.proposals import Adapter, Masked, Prompt, merge_proposals
-from guardwrap.samplers import Sampler
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.request import Request
-from guardwrap.session.base_session import BATCH_SIZE, BaseSession, require_whole
+from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig
 from guardwrap.session.job import Job, RequestOptions
 
 __all__ = ["EndpointJob", "EndpointProposal", "EndpointSession", "endpoint_proposal_of"]
@@ -111,8 +109,10 @@ class EndpointSession(BaseSession):
     ----------
     generator
         The endpoint.
-    constraints, tokenizer, sampler, proposal, adapter, budget, batch_size, seed, allow_code
-        As ``GuardedGenerator`` takes them.
+    constraints
+        Constraint, constraints or constraint file, as ``GuardedGenerator`` takes them.
+    config
+        Defaults of the calls; None for the defaults of ``SessionConfig``. It must have no tokenizer.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ class EndpointSession(BaseSession):
         There is none here: the server has it.
     """
 
-    kind = EndpointCall
+    call_class = EndpointCall
     takes_chats = True
     tokenizer = None
 
@@ -136,22 +136,17 @@ class EndpointSession(BaseSession):
         self,
         generator: Endpoint,
         constraints: Any,
-        *,
-        tokenizer: Any = None,
-        sampler: str | Sampler | None = None,
-        proposal: Any = None,
-        adapter: Any = None,
-        budget: Budget | None = None,
-        batch_size: int | None = None,
-        seed: int | None = None,
-        allow_code: bool = False,
+        config: SessionConfig | None = None,
     ) -> None:
-        super().__init__(constraints, sampler=sampler, budget=budget, seed=seed, allow_code=allow_code)
-        if tokenizer is not None:
+        config = config or SessionConfig()
+        super().__init__(constraints, config)
+        if config.tokenizer is not None:
             raise UsageError("an endpoint's server has the tokenizer; leave tokenizer= out")
         self.model = generator
-        self.batch_size = require_whole("batch_size", BATCH_SIZE if batch_size is None else batch_size, 1)
-        proposal, adapter = merge_proposals((proposal, adapter), (self.file.proposal, self.file.adapter))
+        size = BATCH_SIZE if config.batch_size is None else config.batch_size
+        self.batch_size = require_whole("batch_size", size, 1)
+        near = (config.proposal, config.adapter)
+        proposal, adapter = merge_proposals(near, (self.file.proposal, self.file.adapter))
         self.proposal = _proposal(proposal)
         self.adapter: Any = _adapter(adapter)
         if self.proposal is not None and self.proposal.masked:

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 from guardwrap.backends.generation_law import GenerationLaw
 from guardwrap.backends.refill.mode_selection import select_rows, slower_because
 from guardwrap.backends.shared_weights import is_quantised
-from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.environment.transformers_internals import batch_size_of
-from guardwrap.errors import UsageError
+from guardwrap.errors import UsageError, require_whole
 from guardwrap.pipelines.calls import Call, TensorCall
 from guardwrap.pipelines.early_abort import PrefixWatch, StablePrefix
 from guardwrap.pipelines.loading import has_dropout, pipeline_of
@@ -30,8 +29,7 @@ from guardwrap.pipelines.settings_difference import differences
 from guardwrap.pipelines.task_calls import call_kind, call_of
 from guardwrap.pipelines.tensor_prompts import prepare_rows
 from guardwrap.proposals import Masked, merge_proposals
-from guardwrap.samplers import Sampler
-from guardwrap.session.base_session import BATCH_SIZE, BaseSession, require_whole
+from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig
 from guardwrap.session.job import Job
 from guardwrap.session.resolve import Proposal, adapter_of, proposal_of
 
@@ -46,15 +44,19 @@ class LocalSession(BaseSession):
 
     Parameters
     ----------
-    generator, tokenizer, constraints, sampler, proposal, adapter, budget, batch_size, seed, allow_code
-        As ``GuardedGenerator`` takes them.
+    generator
+        Pipeline, model, Hub id or path, as ``GuardedGenerator`` takes them.
+    constraints
+        Constraint, constraints or constraint file, as ``GuardedGenerator`` takes them.
+    config
+        Defaults of the calls; None for the defaults of ``SessionConfig``.
 
     Attributes
     ----------
     pipe : Pipeline
         The pipeline in use.
-    kind : type of Call
-        What its calls are.
+    call_class : type of Call
+        Class of its calls.
     batch_size : int
         Attempts side by side, at most.
     proposal : Proposal or None
@@ -63,30 +65,23 @@ class LocalSession(BaseSession):
         The adapter in use.
     """
 
-    kind: type[Call]
+    call_class: type[Call]
 
     def __init__(
         self,
         generator: Any,
         constraints: Any,
-        *,
-        tokenizer: Any = None,
-        sampler: str | Sampler | None = None,
-        proposal: Any = None,
-        adapter: Any = None,
-        budget: Budget | None = None,
-        batch_size: int | None = None,
-        seed: int | None = None,
-        allow_code: bool = False,
+        config: SessionConfig | None = None,
     ) -> None:
-        super().__init__(constraints, sampler=sampler, budget=budget, seed=seed, allow_code=allow_code)
+        config = config or SessionConfig()
+        super().__init__(constraints, config)
         file = self.file
-        self.pipe = pipeline_of(generator, tokenizer)
-        self.kind = call_kind(self.pipe)
-        batch_size = (batch_size_of(self.pipe) or BATCH_SIZE) if batch_size is None else batch_size
-        self.batch_size = require_whole("batch_size", batch_size, 1)
+        self.pipe = pipeline_of(generator, config.tokenizer)
+        self.call_class = call_kind(self.pipe)
+        size = (batch_size_of(self.pipe) or BATCH_SIZE) if config.batch_size is None else config.batch_size
+        self.batch_size = require_whole("batch_size", size, 1)
         self._stable: dict[str, StablePrefix] = {}
-        proposal, adapter = merge_proposals((proposal, adapter), (file.proposal, file.adapter))
+        proposal, adapter = merge_proposals((config.proposal, config.adapter), (file.proposal, file.adapter))
         self.proposal = proposal_of(self.pipe, None if proposal is False else proposal)
         self.adapter: Loaded | Checkpoint | None = None
         if adapter is not None and adapter is not False:
@@ -99,7 +94,7 @@ class LocalSession(BaseSession):
         What is wrong with a model is raised by the first call, which tries it again.
         """
         elsewhere = self.proposal is not None and not self.proposal.only_masks(self.pipe)
-        if self.kind.causal and not elsewhere and not has_dropout(self.model):
+        if self.call_class.causal and not elsewhere and not has_dropout(self.model):
             with suppress(Exception):
                 select_rows(self.model)
 
@@ -138,9 +133,9 @@ class LocalSession(BaseSession):
 
     def weighs(self, prompts: Any, options: Mapping[str, Any]) -> bool:
         """Whether attempts of a call's proposal can be weighed under the model: not under a truncation, for one."""
-        prompts, options = self.kind.with_named_inputs(prompts, options)
+        prompts, options = self.call_class.with_named_inputs(prompts, options)
         job = self.job({**options, "sampler": "rejection", "seed": 0})
-        first = islice(self.kind.read_prompts(prompts).prompts, 1)  # the settings are the same for all
+        first = islice(self.call_class.read_prompts(prompts).prompts, 1)  # the settings are the same for all
         return all(why_unweighable(prompt) is None for prompt in job.call.prompts(enumerate(first), 1))
 
     def draws_elsewhere(self, options: Mapping[str, Any]) -> bool:
@@ -196,18 +191,18 @@ class LocalSession(BaseSession):
         UsageError
             If the model is fed more than tokens, or the options do not go together.
         """
-        if self.kind.media:
+        if self.call_class.media:
             raise UsageError("generate takes tokens only; call the wrapper with what the pipeline takes instead")
         own, rest = self._read(options)
         proposal = self._proposal_in(own)
         if proposal is not None and proposal.adapter is None and not proposal.only_masks(self.pipe):
             raise UsageError("generate takes no other prompt or model; with a proposal, call the wrapper or run()")
-        prompts, begins = prepare_rows(self.pipe, ids, rest, two_parts=not self.kind.causal)
+        prompts, begins = prepare_rows(self.pipe, ids, rest, two_parts=not self.call_class.causal)
         call = TensorCall(
             self.pipe,
             reading={"skip_special_tokens": True},
             begins=[row.tolist() for row in begins],
-            with_prompt=self.kind.causal,
+            with_prompt=self.call_class.causal,
         )
         job = self._job(own, call, proposal, self._off_the_card(proposal, rest, bare=True))
         if proposal is not None and proposal.adapter is not None:
@@ -253,7 +248,7 @@ class LocalSession(BaseSession):
             why = "answers are parsed into messages first" if call.parses else f"there is {notes[-1]}"
             raise UsageError(f"Masked() needs to judge unfinished texts, and {why}; leave it out")
         by_mask = proposal is not None and proposal.only_masks(self.pipe)  # whose weights decoding tells
-        causal = self.kind.causal
+        causal = self.call_class.causal
         if causal:
             select_rows(model)  # the model is tried now, not when prompts have been taken
             slower = slower_because(model)

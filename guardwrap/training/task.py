@@ -57,12 +57,12 @@ class Task:
     def __post_init__(self) -> None:
         pipe, session = self.guarded.pipeline, self.guarded.session
         require_plain(pipe.model)
-        if not session.kind.causal:
+        if not session.call_class.causal:
             raise UsageError("training needs a text-generation pipeline or a causal language model")
         if session.proposal is not None:
             raise UsageError("the wrapper draws from a proposal, and training from the model itself; make one without")
         self._call = call_of(pipe, self.generation)
-        self._read = list(enumerate(session.kind.read_prompts(list(self.given)).prompts))
+        self._read = list(enumerate(session.call_class.read_prompts(list(self.given)).prompts))
         self.prompts = list(self._call.prompts(self._read, len(self._read)))
         for prompt in self.prompts:
             try:

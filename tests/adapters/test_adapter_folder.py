@@ -1,4 +1,7 @@
-"""Adapters on disk: what is written, what reads back, and what is refused by name."""
+"""Adapters on disk: what is written, what reads back, and what is refused by name.
+
+Covers ``adapters/card.py`` and ``adapters/fingerprints.py`` too.
+"""
 
 import json
 import os

@@ -1,4 +1,7 @@
-"""Attempts that are known to be rejected are skipped: the law of texts and of attempts stays what it was."""
+"""Attempts that are known to be rejected are skipped: the law of texts and of attempts stays what it was.
+
+Covers ``scheduling/skip_rounds.py`` too.
+"""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Kinds of models: half precision, adapters, dispatched, tied, quantised; and that each is left as it was."""
+"""Kinds of models: half precision, adapters, dispatched, tied, quantised; and that each is left as it was.
+
+Covers ``backends/float32.py`` too.
+"""
 
 import contextlib
 import gc

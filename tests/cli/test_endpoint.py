@@ -1,4 +1,7 @@
-"""Commands that draw from a server."""
+"""Commands that draw from a server.
+
+Covers ``cli/proposal_options.py`` and ``pipelines/endpoint_calls.py`` too.
+"""
 
 import pytest
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from guardwrap import GuardedGenerator
-from guardwrap.cli import generate_command as module
+from guardwrap.cli.commands import generate_command as module
 from guardwrap.cli.out_of_order_cache import keep_ahead, path_of, read_ahead
 from guardwrap.errors import ModelError, UsageError
 from guardwrap.outcomes import Outcome

@@ -1,4 +1,7 @@
-"""JSON lines of prompts that ask for something on their own."""
+"""JSON lines of prompts that ask for something on their own.
+
+Covers ``prompt_files/overrides.py``, ``prompt_files/prompts.py`` and ``prompt_files/records.py`` too.
+"""
 
 import json
 from pathlib import Path

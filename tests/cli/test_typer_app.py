@@ -1,4 +1,7 @@
-"""The command itself: its options, what it imports, and errors of one line."""
+"""The command itself: its options, what it imports, and errors of one line.
+
+Covers ``environment/process.py`` too.
+"""
 
 import os
 import platform

@@ -1,4 +1,7 @@
-"""Verdicts are sound, and decided where they can be."""
+"""Verdicts are sound, and decided where they can be.
+
+Covers ``constraints/base.py`` too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Time limits for loading a file, judging a text and verdicts, with a clock that the tests control."""
+"""Time limits for loading a file, judging a text and verdicts, with a clock that the tests control.
+
+Covers ``constraints/prefix_reader.py`` and ``documents/time_limits.py`` too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What other libraries do not promise is listed in two modules, and what a new release has taken away is named."""
+"""What other libraries do not promise is listed in two modules, and what a new release has taken away is named.
+
+Covers ``environment/library_internals.py`` too.
+"""
 
 import ast
 import importlib

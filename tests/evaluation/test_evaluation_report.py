@@ -1,4 +1,7 @@
-"""What an evaluation writes: recordings, JSON, plots and the page; and its command."""
+"""What an evaluation writes: recordings, JSON, plots and the page; and its command.
+
+Covers ``cli/commands/evaluate_command.py``, ``evaluation/notes.py`` and ``evaluation/summary.py`` too.
+"""
 
 import json
 import os
@@ -250,7 +253,7 @@ def config(tmp_path, monkeypatch):
         made.append((model, constraint, options))
         return Source(placed())
 
-    monkeypatch.setattr(sys.modules["guardwrap.cli.evaluate_command"], "load_session", load)
+    monkeypatch.setattr(sys.modules["guardwrap.cli.commands.evaluate_command"], "load_session", load)
     path = tmp_path / "config.yaml"
     path.write_text(
         "constraint: {kind: regex, pattern: a}\nprompts: [Tell me.]\nsteps: [1]\nproposals: {cap: 'An a. {prompt}'}\n"
@@ -331,6 +334,6 @@ def test_errors_of_the_command(config, tmp_path, monkeypatch):
         monkeypatch.setattr(Source, "attempts", interrupt)
         result = command("evaluate", path, "--out", tmp_path / "out")
         signal.signal(signal.SIGINT, handler)
-        assert result.exit_code == code
+        assert result.exit_code == code, (result.stderr, result.exception)
         assert f"guardwrap: {word}: attempts are in" in result.stderr
         assert "continue with the same command" in result.stderr

@@ -13,6 +13,7 @@ from guardwrap.adapters import save_adapter
 from guardwrap.errors import AdapterError, AdapterMismatch
 from guardwrap.evaluation.evaluation_run import evaluate
 from guardwrap.evaluation.evaluation_settings import Settings
+from guardwrap.session.base_session import SessionConfig
 from guardwrap.session.local_session import LocalSession
 from guardwrap.testing import World
 from tests.evaluation.fixtures_recordings import undrawn
@@ -39,7 +40,7 @@ def evaluated(folder: Path, world: World, proposals: dict[str, Any], attempts: i
         texts=50,
         seed=2,
     )
-    source = LocalSession(world.pipeline(), CONSTRAINT, batch_size=64)
+    source = LocalSession(world.pipeline(), CONSTRAINT, SessionConfig(batch_size=64))
     return evaluate(source, settings, CONSTRAINT, folder).prompts[0].proposals
 
 

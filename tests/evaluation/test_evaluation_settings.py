@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from guardwrap import Keyword, Regex
-from guardwrap.cli.evaluate_command import run_evaluation
+from guardwrap.cli.commands.evaluate_command import run_evaluation
 from guardwrap.constraints import Length, catalogue
 from guardwrap.errors import SpecError, UsageError
 from guardwrap.evaluation.evaluation_settings import (

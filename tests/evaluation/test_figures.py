@@ -1,4 +1,7 @@
-"""Figures of proposals and samplers, against those of an enumerated world."""
+"""Figures of proposals and samplers, against those of an enumerated world.
+
+Covers ``evaluation/reach.py`` and ``evaluation/tradeoff.py`` too.
+"""
 
 import json
 import math

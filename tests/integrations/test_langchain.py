@@ -1,4 +1,7 @@
-"""LangChain's own ways to ask a model: each text that comes out of one has been judged."""
+"""LangChain's own ways to ask a model: each text that comes out of one has been judged.
+
+Covers ``integrations/guarded_call.py`` too.
+"""
 
 import asyncio
 import json
@@ -219,7 +222,7 @@ def test_negative_control_structured_output_without_its_schema(world: World, mon
     """Nothing is made of a text that the schema has not judged."""
     asked = model(GuardedChatModel, guarded(world), world)
     structured = asked.with_structured_output(Digit)
-    drawn = "guardwrap.integrations.langchain.drawn"
+    drawn = "guardwrap.integrations.langchain.run_prompts"
     from guardwrap.integrations.guarded_call import run_prompts as right
 
     monkeypatch.setattr(drawn, lambda *given, schema, **more: right(*given, **more))

@@ -1,4 +1,8 @@
-"""What comes out has the pipeline's own format: with nothing to reject, it is what the pipeline returns."""
+"""What comes out has the pipeline's own format: with nothing to reject, it is what the pipeline returns.
+
+Covers ``pipelines/loading.py``, ``pipelines/output_records.py``, ``pipelines/prepare.py``,
+``pipelines/prompt_forms.py``, ``pipelines/task_calls.py`` and ``environment/transformers_errors.py`` too.
+"""
 
 from collections.abc import Iterator
 from typing import Any

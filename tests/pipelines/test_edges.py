@@ -1,4 +1,7 @@
-"""Corners of transformers where a wrapper goes wrong quietly. Each of these once did."""
+"""Corners of transformers where a wrapper goes wrong quietly. Each of these once did.
+
+Covers ``pipelines/tensor_prompts.py`` too.
+"""
 
 import threading
 from collections.abc import Iterator, Sequence

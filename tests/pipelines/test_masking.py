@@ -1,4 +1,7 @@
-"""Masked proposals: a law whose weights are known, and what samplers make of it."""
+"""Masked proposals: a law whose weights are known, and what samplers make of it.
+
+Covers ``constraints/monitors.py``, ``pipelines/early_abort.py`` and ``pipelines/mask_search.py`` too.
+"""
 
 import dataclasses
 import math

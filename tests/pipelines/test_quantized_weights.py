@@ -1,4 +1,7 @@
-"""Weights from models of 8 and 4 bits: functions of the text, and reports that say where they come from."""
+"""Weights from models of 8 and 4 bits: functions of the text, and reports that say where they come from.
+
+Covers ``backends/sequence_scores.py`` and ``backends/shared_weights.py`` too.
+"""
 
 import copy
 from pathlib import Path

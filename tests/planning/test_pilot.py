@@ -1,4 +1,7 @@
-"""Plans: which limits of a budget they count, how long a prompt waits, and hints whose attempts have no weights."""
+"""Plans: which limits of a budget they count, how long a prompt waits, and hints whose attempts have no weights.
+
+Covers ``planning/alternatives.py`` and ``planning/probability.py`` too.
+"""
 
 import math
 from typing import Any

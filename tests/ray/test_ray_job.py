@@ -1,4 +1,7 @@
-"""Rows through a real Ray: any number of workers, killed or not, gives the same records. `make test-ray` has a Ray."""
+"""Rows through a real Ray: any number of workers, killed or not, gives the same records. `make test-ray` has a Ray.
+
+Covers ``cli/ray_run.py``, ``ray/datasets.py`` and ``ray/parquet.py`` too.
+"""
 
 import json
 import os

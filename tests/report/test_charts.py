@@ -1,4 +1,7 @@
-"""Charts: one colour a method throughout a page, and labels that lie on nothing else."""
+"""Charts: one colour a method throughout a page, and labels that lie on nothing else.
+
+Covers ``report/diagonal.py``, ``report/figure_export.py`` and ``report/labels.py`` too.
+"""
 
 import re
 

@@ -1,4 +1,8 @@
-"""``guardwrap report``: pages as data, and the file that shows them, also in a browser."""
+"""``guardwrap report``: pages as data, and the file that shows them, also in a browser.
+
+Covers ``cli/commands/report_command.py``, ``report/blocks.py``, ``report/plain_words.py`` and
+``report/result_files.py`` too.
+"""
 
 import json
 import math

@@ -1,4 +1,8 @@
-"""QRS and IMH: the law of what they return, against the law computed exactly, on a world of 1 093 texts."""
+"""QRS and IMH: the law of what they return, against the law computed exactly, on a world of 1 093 texts.
+
+Covers ``samplers/collecting.py``, ``samplers/imh.py``, ``samplers/protocol.py``, ``samplers/qrs.py`` and
+``samplers/rejection.py`` too.
+"""
 
 import itertools
 import math

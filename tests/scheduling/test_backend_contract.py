@@ -1,4 +1,7 @@
-"""What the scheduler relies on holds of every backend, and a backend that breaks it is found out."""
+"""What the scheduler relies on holds of every backend, and a backend that breaks it is found out.
+
+Covers ``testing.py`` too.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,7 @@
-"""Chaos: one caller raises and sleeps wherever it can, and those beside it get what they get alone."""
+"""Chaos: one caller raises and sleeps wherever it can, and those beside it get what they get alone.
+
+Covers ``scheduling/checker_pool.py`` too.
+"""
 
 import asyncio
 import functools

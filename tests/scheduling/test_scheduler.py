@@ -1,4 +1,8 @@
-"""The whole scheduler over a backend of a table: no model, no torch."""
+"""The whole scheduler over a backend of a table: no model, no torch.
+
+Covers ``scheduling/backend.py``, ``scheduling/randomness.py``, ``scheduling/request.py``,
+``scheduling/request_state.py`` and ``scheduling/request_stream.py`` too.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,7 @@
-"""Requests as wishes: every field is heeded, or refused by name."""
+"""Requests as wishes: every field is heeded, or refused by name.
+
+Covers ``serve/fields.py``, ``serve/request_policy.py`` and ``serve/structured_output.py`` too.
+"""
 
 import json
 from typing import Any

@@ -1,4 +1,7 @@
-"""One request in the batch, without a network: who goes is missed at once, by being watched for."""
+"""One request in the batch, without a network: who goes is missed at once, by being watched for.
+
+Covers ``serve/error_responses.py`` too.
+"""
 
 import asyncio
 import json

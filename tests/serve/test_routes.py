@@ -1,4 +1,7 @@
-"""A server in a process of its own, driven by the official client."""
+"""A server in a process of its own, driven by the official client.
+
+Covers ``serve/server_metrics.py`` too.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,7 @@
-"""The server's own functions within a time limit."""
+"""The server's own functions within a time limit.
+
+Covers ``environment/threads.py`` too.
+"""
 
 import threading
 import time

@@ -1,4 +1,7 @@
-"""What becomes of prompts that have ended: each outcome is told at once, and handed out in its turn."""
+"""What becomes of prompts that have ended: each outcome is told at once, and handed out in its turn.
+
+Covers ``session/fallback.py`` too.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Prompts of one call that each ask for something of their own."""
+"""Prompts of one call that each ask for something of their own.
+
+Covers ``session/base_session.py``, ``session/local_session.py`` and ``session/resolve.py`` too.
+"""
 
 from typing import Any
 

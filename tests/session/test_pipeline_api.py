@@ -1,4 +1,7 @@
-"""The wrapper where a pipeline is expected: whatever way a text is asked for, it has been judged."""
+"""The wrapper where a pipeline is expected: whatever way a text is asked for, it has been judged.
+
+Covers ``generator.py`` too.
+"""
 
 import asyncio
 import threading

@@ -1,4 +1,7 @@
-"""Checkpoints that are damaged, that find no place, or that belong to another training."""
+"""Checkpoints that are damaged, that find no place, or that belong to another training.
+
+Covers ``training/training_state.py`` too.
+"""
 
 import builtins
 import errno

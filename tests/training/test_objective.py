@@ -1,4 +1,7 @@
-"""Training on worlds whose g is enumerated: gradients, and how near to the family's best the methods come."""
+"""Training on worlds whose g is enumerated: gradients, and how near to the family's best the methods come.
+
+Covers ``training/learn.py``, ``training/round_attempts.py`` and ``training/task.py`` too.
+"""
 
 import math
 from pathlib import Path

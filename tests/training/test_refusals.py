@@ -1,4 +1,7 @@
-"""What cannot be trained is refused by name, before anything is drawn."""
+"""What cannot be trained is refused by name, before anything is drawn.
+
+Covers ``training/training_settings.py`` too.
+"""
 
 import copy
 

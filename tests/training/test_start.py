@@ -1,4 +1,7 @@
-"""A training that begins as an adapter: of a weaker constraint, whose texts meet the stricter one more often."""
+"""A training that begins as an adapter: of a weaker constraint, whose texts meet the stricter one more often.
+
+Covers ``training/mixture.py`` too.
+"""
 
 from pathlib import Path
 

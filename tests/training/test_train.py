@@ -1,4 +1,7 @@
-"""What a training leaves: an adapter with a true card whatever ended it, the model as it was, warnings that warn."""
+"""What a training leaves: an adapter with a true card whatever ended it, the model as it was, warnings that warn.
+
+Covers ``training/gold.py``, ``training/learning_curve.py`` and ``training/policy.py`` too.
+"""
 
 import copy
 import json

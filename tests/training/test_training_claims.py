@@ -1,4 +1,7 @@
-"""What a training comes to: claims whose answers follow from intervals, and from what they were measured on."""
+"""What a training comes to: claims whose answers follow from intervals, and from what they were measured on.
+
+Covers ``training/training_report.py`` too.
+"""
 
 import math
 from pathlib import Path

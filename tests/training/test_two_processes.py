@@ -1,4 +1,7 @@
-"""Two processes draw what one draws, share the work, and come to the same policy."""
+"""Two processes draw what one draws, share the work, and come to the same policy.
+
+Covers ``training/shards.py`` too.
+"""
 
 import json
 import multiprocessing

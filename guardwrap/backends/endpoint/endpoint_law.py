@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from guardwrap.backends.endpoint.server import Endpoint
-from guardwrap.errors import UsageError, nearest
+from guardwrap.errors import UsageError, is_number, nearest, require_whole
 
 __all__ = ["EndpointLaw", "EndpointSettings", "read_endpoint_settings", "require_weighable_endpoint"]
 
@@ -188,17 +188,14 @@ def require_weighable_endpoint(endpoint: Endpoint, settings: EndpointSettings) -
 
 def _whole(least: int) -> Callable[[str, Any], int]:
     def read(name: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise UsageError(f"{name}={value!r}: give a whole number of at least {least}")
-        return value
+        return require_whole(name, value, least)
 
     return read
 
 
 def _number(low: float, high: float, *, open_: bool = False) -> Callable[[str, Any], float]:
     def read(name: str, value: Any) -> float:
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or not low <= value <= high or (open_ and value == low):
+        if not is_number(value) or not low <= value <= high or (open_ and value == low):
             way_out = "; greedy search is do_sample=False" if name == "temperature" else ""
             between = f"above {low:g}" if open_ else f"of at least {low:g}"
             upper = f" and at most {high:g}" if math.isfinite(high) else ""

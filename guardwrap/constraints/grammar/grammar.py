@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from llguidance import LLMatcher
 
-from guardwrap.constraints.base import about, is_count, require
+from guardwrap.constraints.base import about, require
 from guardwrap.constraints.grammar.llguidance_matcher import Exhausted, Matcher
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.utf8 import REPLACEMENT
@@ -16,7 +16,7 @@ from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import VIEWS, View
 from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, time_limit
 from guardwrap.documents.yaml_nodes import path_beside, read_text
-from guardwrap.errors import CheckFailed
+from guardwrap.errors import CheckFailed, is_count
 
 __all__ = ["Grammar", "csv"]
 

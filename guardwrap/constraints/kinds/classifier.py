@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import WithJsonSchema
 
-from guardwrap.constraints.base import Constraint, is_count, is_number, require
+from guardwrap.constraints.base import Constraint, require
 from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.views import VIEWS, View, view
 from guardwrap.environment.hub import cached_or_online
-from guardwrap.errors import CheckFailed, ConstraintError, ModelError, first_line, nearest
+from guardwrap.errors import CheckFailed, ConstraintError, ModelError, first_line, is_count, is_number, nearest
 from guardwrap.outcomes import Draw
 
 __all__ = ["Classifier"]

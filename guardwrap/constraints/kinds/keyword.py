@@ -9,13 +9,13 @@ from typing import Literal
 
 import regex
 
-from guardwrap.constraints.base import Constraint, is_count, require, shown
+from guardwrap.constraints.base import Constraint, require, shown
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import VIEWS, View
 from guardwrap.documents.limits import ITEMS_OF_ANY, MAX_FIXED, MAX_WORD_PAIRS, count_items
 from guardwrap.documents.time_limits import matches
-from guardwrap.errors import Unsatisfiable
+from guardwrap.errors import Unsatisfiable, is_count
 
 __all__ = ["Keyword"]
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import regex
 
-from guardwrap.constraints.base import Constraint, about, is_count, is_number, require, shown
+from guardwrap.constraints.base import Constraint, about, require, shown
 from guardwrap.constraints.kinds import regex_analysis
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import VIEWS, View, sentences, settled_parts, view
@@ -24,7 +24,7 @@ from guardwrap.documents.time_limits import (
     time_limit,
     within,
 )
-from guardwrap.errors import CheckFailed, Unsatisfiable, nearest
+from guardwrap.errors import CheckFailed, Unsatisfiable, is_count, is_number, nearest
 from guardwrap.formatting import counted
 from guardwrap.outcomes import Draw
 

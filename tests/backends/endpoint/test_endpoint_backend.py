@@ -1,4 +1,7 @@
-"""Texts of a server follow g, whatever happens on the way; and what is not needed is not drawn."""
+"""Texts of a server follow g, whatever happens on the way; and what is not needed is not drawn.
+
+Covers ``backends/endpoint/attempt_stream.py`` too.
+"""
 
 import gc
 import itertools

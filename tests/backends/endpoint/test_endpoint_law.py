@@ -1,4 +1,7 @@
-"""All that defines a(y) is sent, whatever the server's defaults are; what it cannot have is refused by name."""
+"""All that defines a(y) is sent, whatever the server's defaults are; what it cannot have is refused by name.
+
+Covers ``pipelines/settings_difference.py`` too.
+"""
 
 import pytest
 

@@ -1,4 +1,8 @@
-"""Rows of a batch: every way of keeping states gives the model's own logits, on many architectures."""
+"""Rows of a batch: every way of keeping states gives the model's own logits, on many architectures.
+
+Covers ``backends/memory.py``, ``backends/refill/decode.py``, ``backends/refill/mode_selection.py``,
+``backends/refill/prompt_tree.py`` and ``backends/refill/slots.py`` too.
+"""
 
 import copy
 import inspect

@@ -1,4 +1,7 @@
-"""Constraint files: reading, writing, digests, and errors for hostile files."""
+"""Constraint files: reading, writing, digests, and errors for hostile files.
+
+Covers ``documents/editor_schema.py``, ``documents/inputs.py`` and ``documents/yaml_nodes.py`` too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Grammars: the language is that of Lark, verdicts are sound, and hostile input ends within the limits."""
+"""Grammars: the language is that of Lark, verdicts are sound, and hostile input ends within the limits.
+
+Covers ``constraints/grammar/llguidance_matcher.py`` too.
+"""
 
 from __future__ import annotations
 

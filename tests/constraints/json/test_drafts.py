@@ -1,4 +1,7 @@
-"""Schemas of all drafts, compared with the validators of ``jsonschema``."""
+"""Schemas of all drafts, compared with the validators of ``jsonschema``.
+
+Covers ``constraints/json/schema_notes.py`` too.
+"""
 
 from __future__ import annotations
 

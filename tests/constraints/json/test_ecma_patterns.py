@@ -1,4 +1,7 @@
-r"""ECMA-262 expressions: what each matches, by a table that was made with a JavaScript engine, and what is refused."""
+r"""ECMA-262 expressions: what each matches, by a table that was made with a JavaScript engine, and what is refused.
+
+Covers ``constraints/json/ecma_character_sets.py`` too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Verdicts on prefixes of JSON under a schema: sound, independent of how the text is cut, and early."""
+"""Verdicts on prefixes of JSON under a schema: sound, independent of how the text is cut, and early.
+
+Covers ``constraints/json/applicators.py``, ``constraints/json/frames.py``, ``constraints/json/scalars.py`` and
+``constraints/json/subschemas.py`` too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""JSONSchema of Python types: texts that pydantic rejects are rejected, and accepted texts have a value."""
+"""JSONSchema of Python types: texts that pydantic rejects are rejected, and accepted texts have a value.
+
+Covers ``constraints/json/values.py`` too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Validation of values: our keywords compared with those of ``jsonschema``."""
+"""Validation of values: our keywords compared with those of ``jsonschema``.
+
+Covers ``constraints/json/keywords.py`` too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``Classifier``, with a random network of 16 dimensions that is created here."""
+"""``Classifier``, with a random network of 16 dimensions that is created here.
+
+Covers ``constraints/views.py`` too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Users' functions: what they may return, what they may raise, and what errors reveal."""
+"""Users' functions: what they may return, what they may raise, and what errors reveal.
+
+Covers ``constraints/checking.py`` too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Regex, Keyword and Length on whole texts, and invalid parameters."""
+"""Regex, Keyword and Length on whole texts, and invalid parameters.
+
+Covers ``constraints/kinds/keyword.py`` and ``constraints/kinds/regex_analysis.py`` too.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from guardwrap import Constraint, Keyword, Regex
-from guardwrap.cli.demo_command import SCENES
+from guardwrap.cli.commands.demo_command import SCENES
 from tests.cli.fixtures_commands import run
 
 pytestmark = pytest.mark.usefixtures("command_line")
@@ -24,7 +24,7 @@ def test_demo(model, monkeypatch):
         replace(scene, constraint=constraint, prompt="the sea", max_new_tokens=8)
         for scene, constraint in zip(SCENES, easy, strict=True)
     ]
-    monkeypatch.setattr("guardwrap.cli.demo_command.SCENES", scenes)
+    monkeypatch.setattr("guardwrap.cli.commands.demo_command.SCENES", scenes)
     result = run("demo", "--model", model, "--seed", 3)
     assert result.exit_code == 0, result.output
     assert result.stdout.count("exactly g (sampler rejection, seed 3)") == 3

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from guardwrap.cli.init_command import editor_schema
+from guardwrap.cli.commands.init_command import editor_schema
 from guardwrap.constraints.files.catalogue_files import catalogue_names, catalogue_path
 from guardwrap.constraints.files.coerce import catalogue as entry
 from guardwrap.constraints.views import sentences

@@ -1,4 +1,7 @@
-"""``guardwrap plan``."""
+"""``guardwrap plan``.
+
+Covers ``cli/flags.py`` and ``planning/plan.py`` too.
+"""
 
 import inspect
 import json
@@ -7,8 +10,8 @@ import re
 import pytest
 
 from guardwrap import GuardedGenerator
+from guardwrap.cli.commands.plan_command import plan as command
 from guardwrap.cli.flags import as_said, by_places, in_flags
-from guardwrap.cli.plan_command import plan as command
 from tests.cli.fixtures_commands import NEVER, assert_one_line, run
 
 pytestmark = pytest.mark.usefixtures("command_line")

@@ -12,7 +12,7 @@ from jsonschema import Draft7Validator, Draft202012Validator
 
 from guardwrap import imh, qrs
 from guardwrap.budget import Budget
-from guardwrap.cli.init_command import FILE, SCHEMA, editor_schema
+from guardwrap.cli.commands.init_command import FILE, SCHEMA, editor_schema
 from guardwrap.constraints import Classifier, Keyword, Regex, load, parse
 from guardwrap.constraints.files.catalogue_files import catalogue_names, catalogue_path
 from guardwrap.constraints.files.kind_registry import kinds

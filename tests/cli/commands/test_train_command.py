@@ -23,7 +23,7 @@ from tests.cli.fixtures_commands import run as command
 
 pytestmark = pytest.mark.usefixtures("command_line")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 START = """\
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the test runner is in the background
@@ -97,7 +97,7 @@ def test_each_part_says_how_far_it_is(config, monkeypatch):
         yield
         told.append((what, state().done, state().kept, total, timed))
 
-    monkeypatch.setattr("guardwrap.cli.train_command.telling", telling)
+    monkeypatch.setattr("guardwrap.cli.commands.train_command.telling", telling)
     assert run("train.yaml", "-o", "out").exit_code == 0
     assert told == [
         ("gold attempt", 300, 0, 300, True),
@@ -121,7 +121,7 @@ def test_each_part_has_a_bar_on_a_terminal(config, monkeypatch):
         bars.append([label, total])
         yield SimpleNamespace(update=lambda task, completed: bars[task].append(completed)), len(bars) - 1
 
-    monkeypatch.setattr("guardwrap.cli.train_command.progress_bar", progress_bar)
+    monkeypatch.setattr("guardwrap.cli.commands.train_command.progress_bar", progress_bar)
     monkeypatch.setattr("typer.testing._NamedTextIOWrapper.isatty", lambda self: True, raising=False)
     assert run("train.yaml", "-o", "out").exit_code == 0
     assert [(*bar[:2], bar[-1]) for bar in bars] == [

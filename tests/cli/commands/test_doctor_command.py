@@ -9,8 +9,8 @@ import torch
 from packaging.requirements import Requirement
 from transformers import AutoModelForCausalLM
 
-from guardwrap.cli import doctor_command as module
-from guardwrap.cli.doctor_command import EXTRAS, NEWEST, OLDEST
+from guardwrap.cli.commands import doctor_command as module
+from guardwrap.cli.commands.doctor_command import EXTRAS, NEWEST, OLDEST
 from tests.cli.fixtures_commands import ROOT, run
 
 pytestmark = pytest.mark.usefixtures("command_line")

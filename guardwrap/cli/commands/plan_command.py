@@ -11,12 +11,27 @@ from functools import partial
 from itertools import islice
 from operator import itemgetter
 from time import monotonic
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from guardwrap.budget import Budget
 from guardwrap.cli.flags import as_said, by_places, in_flags, told_in_flags
+from guardwrap.cli.generation_options import (
+    AttemptLimit,
+    BatchSize,
+    Chat,
+    ComputedTokensLimit,
+    Count,
+    JSONLines,
+    MaxNewTokens,
+    PromptFile,
+    SecondsLimit,
+    Temperature,
+    TokenLimit,
+    TopK,
+    TopP,
+)
 from guardwrap.cli.progress_log import now_and_then
 from guardwrap.cli.proposal_options import proposed_by
 from guardwrap.cli.shared import (
@@ -42,6 +57,10 @@ from guardwrap.formatting import counted
 from guardwrap.prompt_files.overrides import OPTIONS, own_of
 from guardwrap.prompt_files.prompts import Item, prompt_source_of
 
+if TYPE_CHECKING:
+    from guardwrap.generator import GuardedGenerator
+    from guardwrap.planning.plan import Plan
+
 __all__ = ["plan"]
 
 _SHOWN = 8
@@ -50,53 +69,45 @@ _SHOWN = 8
 _KIND = tuple(name for name in OPTIONS if name != "seed")
 
 
+_Sampler = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Plan for this one: rejection or qrs; if left out the one that brings the texts near g.",
+    ),
+]
+_Pilot = Annotated[int, typer.Option(min=2, help=f"Attempts of the pilot for a prompt; of many, {_SHOWN} are tried.")]
+_PilotSeed = Annotated[int | None, typer.Option(help="Of the pilot.")]
+_AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
 def plan(
     prompts: Prompts = None,
     constraints: Constraints = ...,  # type: ignore[assignment]  # required
-    file: Annotated[
-        str | None, typer.Option("--file", "-f", metavar="PATH", help="Prompts, one a line; - is stdin.")
-    ] = None,
-    jsonl: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help="Prompts as JSON Lines, as generate takes them; each line's own constraint and budget are heeded.",
-        ),
-    ] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Make each plain prompt a user message.")] = False,
+    file: PromptFile = None,
+    jsonl: JSONLines = None,
+    chat: Chat = False,
     model: Model = "local",
     endpoint: Server = None,
-    sampler: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Plan for this one: rejection or qrs; if left out the one that brings the texts near g.",
-        ),
-    ] = None,
+    sampler: _Sampler = None,
     proposal: Proposal = None,
     adapter: Adapter = None,
     masked: Masked = False,
     no_proposal: NoProposal = False,
-    pilot: Annotated[
-        int, typer.Option(min=2, help=f"Attempts of the pilot for a prompt; of many, {_SHOWN} are tried.")
-    ] = 64,
-    count: Annotated[int, typer.Option("-n", "--num-return-sequences", min=1, help="Texts a prompt.")] = 1,
-    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest text.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="If left out the model's own, or 0.7.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest tokens of this mass.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Sample from this many likeliest tokens.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the pilot.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Attempts side by side, at most; if left out 32.")] = None,
-    max_attempts: Annotated[
-        int | None, typer.Option(help="Budget that is planned for; if left out the constraint file's, or 1000.")
-    ] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="The same in tokens over all attempts.")] = None,
-    max_computed_tokens: Annotated[
-        int | None, typer.Option(help="The same in tokens that the model is run for.")
-    ] = None,
-    max_seconds: Annotated[float | None, typer.Option(help="The same in seconds.")] = None,
+    pilot: _Pilot = 64,
+    count: Count = 1,
+    max_new_tokens: MaxNewTokens = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
+    seed: _PilotSeed = None,
+    batch_size: BatchSize = None,
+    max_attempts: AttemptLimit = None,
+    max_tokens: TokenLimit = None,
+    max_computed_tokens: ComputedTokensLimit = None,
+    max_seconds: SecondsLimit = None,
     allow_code: AllowCode = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: _AsJSON = False,
     verbose: Verbose = 0,
 ) -> None:
     """Say what generating will cost: a small pilot, and what follows from it.
@@ -106,63 +117,47 @@ def plan(
     drawing from the model itself, and masked (generate --masked), would cost.
     """
     given = read_constraints(constraints, allow_code=allow_code)
-    limits = {
-        "max_attempts": max_attempts,
-        "max_tokens": max_tokens,
-        "max_computed_tokens": max_computed_tokens,
-        "max_seconds": max_seconds,
-    }
-    budget = dataclasses.replace(given.budget or Budget(), **known(limits))
+    limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_computed_tokens": max_computed_tokens}
+    budget = dataclasses.replace(given.budget or Budget(), **known({**limits, "max_seconds": max_seconds}))
     source = prompt_source_of(prompts or [], file, jsonl)
     if source.path is not None:
         source = dataclasses.replace(source, read_own=own_of(source.path, given.constraint, budget))
-    first, others = _tried(islice(source.items(), _SHOWN) if source.streams else source.items())
-    texts = [item.given(chat) for item in first]
-    if not texts:
+    tried, others = _tried(islice(source.items(), _SHOWN) if source.streams else source.items())
+    if not tried:
         raise UsageError("there is no prompt to plan for")
+    generation = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k}
     named = None if sampler is None else read_option(sampler, "--sampler")
-    options = {
-        "max_new_tokens": max_new_tokens,
-        "temperature": temperature,
-        "top_p": top_p,
-        "top_k": top_k,
-        "seed": seed,
-        "sampler": named,
-    }
+    served = endpoint is not None
     proposed, drawing = proposed_by(
-        given, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal, served=endpoint is not None
+        given, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal, served=served
     )
-    guarded = load_generator(
-        generator_of(model, endpoint),
-        given,
-        budget=budget,
-        proposal=proposed,
-        adapter=drawing,
-        batch_size=batch_size,
-    )
+    generator = generator_of(model, endpoint)
+    wrapper = {"budget": budget, "proposal": proposed, "adapter": drawing, "batch_size": batch_size}
+    options = known({**generation, "seed": seed, "sampler": named})
+    guarded = load_generator(generator, given, **wrapper)
+    made = _plan(guarded, tried, chat=chat, pilot=pilot, num_return_sequences=count, **options)
+    drawn_by = {"--proposal": proposal is not None, "--adapter": adapter is not None, "--masked": masked}
+    advice = as_said(in_flags(made.advice), [flag for flag, is_given in drawn_by.items() if is_given])
+    if source.path is not None:  # by their lines, as not only the first are tried
+        advice = by_places(advice, [item.where for item in tried])
+    made = dataclasses.replace(made, advice=advice)
+    typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable_text(in_flags(str(made))))
+    if others and not as_json:
+        typer.echo(_of_others(tried, others, [each.attempts.value for each in made.forecasts]))
+
+
+def _plan(guarded: GuardedGenerator, items: Sequence[Item], *, chat: bool, **options: Any) -> Plan:
+    """Plan for some prompts, and show how far the pilot is."""
     start = monotonic()
     drawn: list[None] = []
 
     def line() -> str:
         return f"guardwrap: {counted(len(drawn), 'attempt')} of the pilot drawn in {monotonic() - start:.0f} s"
 
+    prompts = [item.given(chat) for item in items]
+    own = [item.own for item in items]
     with now_and_then(line), told_in_flags():
-        made = guarded.plan(
-            texts,
-            pilot=pilot,
-            num_return_sequences=count,
-            constraint_each=[item.own for item in first],
-            on_attempt=partial(drawn.append, None),
-            **known(options),
-        )
-    drawn_by = {"--proposal": proposal is not None, "--adapter": adapter is not None, "--masked": masked}
-    advice = as_said(in_flags(made.advice), [flag for flag, is_given in drawn_by.items() if is_given])
-    if source.path is not None:  # by their lines, as not only the first are tried
-        advice = by_places(advice, [item.where for item in first])
-    made = dataclasses.replace(made, advice=advice)
-    typer.echo(json.dumps(made.to_dict(), indent=1) if as_json else printable_text(in_flags(str(made))))
-    if others and not as_json:
-        typer.echo(_of_others(first, others, [each.attempts.value for each in made.forecasts]))
+        return guarded.plan(prompts, constraint_each=own, on_attempt=partial(drawn.append, None), **options)
 
 
 def _kind(item: Item) -> str:

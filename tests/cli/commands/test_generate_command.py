@@ -1,4 +1,8 @@
-"""``guardwrap generate``: happy paths, exit codes, resuming, interruption."""
+"""``guardwrap generate``: happy paths, exit codes, resuming, interruption.
+
+Covers ``cli/generate_request.py``, ``cli/generate_run.py``, ``cli/generation_options.py``, ``cli/results.py``,
+``cli/shared.py`` and ``constraints/files/coerce.py`` too.
+"""
 
 import json
 import os
@@ -17,7 +21,16 @@ from guardwrap import Budget, GuardedGenerator, Prompt, Regex, imh
 from guardwrap.adapters import describe, save_adapter
 from guardwrap.cli.shared import printable_text
 from guardwrap.constraints.files.coerce import as_constraint_file
-from tests.cli.fixtures_commands import HAS_A, NEVER, assert_one_line, generate, python, records, run, without_time
+from tests.cli.fixtures_commands import (
+    HAS_A,
+    NEVER,
+    assert_one_line,
+    generate,
+    python,
+    records,
+    run,
+    without_time,
+)
 from tests.fixtures_adapters import trained
 
 pytestmark = pytest.mark.usefixtures("command_line")
@@ -572,7 +585,9 @@ def test_resuming_a_finished_run_changes_nothing(model, has_a, prompts, tmp_path
     options = ("--file", prompts, "-c", has_a, "-o", "out.jsonl", "--resume")
     assert generate(model, *options).exit_code == 0  # no such file yet: it begins
     before = (tmp_path / "out.jsonl").read_bytes()
-    monkeypatch.setattr(sys.modules["guardwrap.cli.generate_command"], "load_generator", None)  # not even loaded
+    monkeypatch.setattr(
+        sys.modules["guardwrap.cli.commands.generate_command"], "load_generator", None
+    )  # not even loaded
     assert generate(model, *options).exit_code == 0
     assert (tmp_path / "out.jsonl").read_bytes() == before
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from guardwrap.cli import serve_command as module
+from guardwrap.cli.commands import serve_command as module
 from tests.cli.fixtures_commands import HAS_A, assert_one_line, run
 
 pytestmark = pytest.mark.usefixtures("command_line")

@@ -1,0 +1,1 @@
+"""The commands, one file each; ``typer_app.py`` puts them together."""

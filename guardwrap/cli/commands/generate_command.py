@@ -1,0 +1,221 @@
+"""``guardwrap generate``: prompts in, texts that satisfy the constraints out."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from guardwrap.cli.flags import in_flags
+from guardwrap.cli.generate_request import GenerateRequest, OutputOptions, read_request
+from guardwrap.cli.generate_run import Run, missing_texts, require_another_seed
+from guardwrap.cli.generation_options import (
+    AttemptLimit,
+    BatchSize,
+    Chat,
+    ComputedTokensLimit,
+    Count,
+    JSONLines,
+    MaxNewTokens,
+    Output,
+    Overwrite,
+    Parquet,
+    PromptFile,
+    Quiet,
+    RandomSeed,
+    RayAddress,
+    Resume,
+    RetryFailed,
+    SamplerName,
+    SecondsLimit,
+    Temperature,
+    TokenLimit,
+    TopK,
+    TopP,
+    WorkerGPUs,
+    Workers,
+)
+from guardwrap.cli.out_of_order_cache import read_ahead
+from guardwrap.cli.results import WrittenLines, check_output, is_of_run, read_finished
+from guardwrap.cli.retry import RetryRun
+from guardwrap.cli.shared import (
+    Adapter,
+    AllowCode,
+    Constraints,
+    Masked,
+    Model,
+    NoProposal,
+    Prompts,
+    Proposal,
+    Server,
+    Verbose,
+    fail,
+    known,
+    load_generator,
+    read_constraints,
+)
+from guardwrap.cli.signals import describe_os_error as why
+from guardwrap.cli.signals import exit_of, terminated_in_order
+from guardwrap.errors import GuardwrapError, UsageError
+from guardwrap.prompt_files.overrides import own_of
+from guardwrap.prompt_files.prompts import Item, PromptSource, prompt_source_of
+
+if TYPE_CHECKING:
+    from guardwrap.generator import GuardedGenerator
+
+__all__ = ["generate"]
+
+
+def generate(
+    prompts: Prompts = None,
+    constraints: Constraints = ...,  # type: ignore[assignment]  # required
+    file: PromptFile = None,
+    jsonl: JSONLines = None,
+    parquet: Parquet = None,
+    chat: Chat = False,
+    model: Model = "local",
+    endpoint: Server = None,
+    sampler: SamplerName = None,
+    proposal: Proposal = None,
+    adapter: Adapter = None,
+    masked: Masked = False,
+    no_proposal: NoProposal = False,
+    count: Count = 1,
+    max_new_tokens: MaxNewTokens = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
+    seed: RandomSeed = None,
+    batch_size: BatchSize = None,
+    max_attempts: AttemptLimit = None,
+    max_tokens: TokenLimit = None,
+    max_computed_tokens: ComputedTokensLimit = None,
+    max_seconds: SecondsLimit = None,
+    allow_code: AllowCode = False,
+    output: Output = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    retry_failed: RetryFailed = False,
+    ray: RayAddress = None,
+    workers: Workers = None,
+    worker_gpus: WorkerGPUs = None,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Generate texts that satisfy the constraints.
+
+    Writes a JSON object for each prompt, in their order: the input's fields, "texts", "ok" and "report". On a terminal
+    it is text for people instead. Exit code 0: done; 2: bad input; 3: a budget ended before some prompt had all its
+    texts, what there is was written; 130: interrupted; 143: terminated (SIGTERM).
+    """
+    limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_computed_tokens": max_computed_tokens}
+    limits = known({**limits, "max_seconds": max_seconds})
+    generation = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k}
+    request = read_request(
+        read_constraints(constraints, allow_code=allow_code),
+        model=model,
+        endpoint=endpoint,
+        sampler=sampler,
+        limits=limits,
+        proposal=proposal,
+        masked=masked,
+        adapter=adapter,
+        no_proposal=no_proposal,
+        generation=known(generation),
+        batch_size=batch_size,
+        count=count,
+        chat=chat,
+        seed=seed,
+    )
+    source = prompt_source_of(prompts or [], file, jsonl, parquet)
+    if source.path is not None:
+        over = limits if retry_failed else None
+        read_own = own_of(source.path, request.constraints.constraint, request.budget, over)
+        source = dataclasses.replace(source, read_own=read_own)
+    results = OutputOptions(output, resume, overwrite, retry_failed, quiet)
+    if ray is not None:
+        from guardwrap.cli.ray_run import on_ray
+
+        on_ray(request, source, results, address=ray, workers=workers or 1, gpus=worker_gpus or 0)
+        return
+    for option, value in {"--parquet": parquet, "--workers": workers, "--worker-gpus": worker_gpus}.items():
+        if value is not None:
+            raise UsageError(f"{option} goes with --ray; give --ray auto too, or leave it out")
+    _write_texts(request, source, results)
+
+
+def _write_texts(request: GenerateRequest, source: PromptSource, results: OutputOptions) -> None:
+    """Draw for the prompts that have no line yet, and write their lines in order."""
+    output = results.path
+    if output is not None:
+        check_output(output, source, resume=results.resume, overwrite=results.overwrite)
+    total = source.count()
+    items = source.items()
+    written, kept = _earlier_results(request, items, results)
+    fresh = secrets.randbits(32) if request.seed is None else request.seed
+    _require_seed(request.seed, fresh, written, results)
+
+    @cache
+    def guarded() -> GuardedGenerator:
+        return load_generator(request.generator, request.constraints, **request.wrapper)
+
+    retry = None
+    if output and results.retry_failed and written.failed:
+        retry = RetryRun(written, fresh, request.settings, output=output, quiet=results.quiet)
+        _go(retry, guarded, {**request.options, "seed": fresh})
+        written = dataclasses.replace(written, size=retry.size, short=retry.short)
+    seed = fresh if written.seed is None else written.seed
+
+    def fits(item: Item, line: bytes) -> bool:
+        return is_of_run(line, item, request.report_of, request.settings, seed, other_budget=results.retry_failed)
+
+    run = Run(items, total, written, request.settings, output=output, quiet=results.quiet, kept=kept, fits=fits)
+    if retry is not None and retry.short:
+        run.advice = retry.advice
+    if total != run.done:
+        _go(run, guarded, {**request.options, "seed": seed})
+    if run.done == 0:
+        raise UsageError(f"no prompts in {source.name}")
+    if run.short:
+        raise missing_texts(run.short, run.done, "prompts", run.advice, kept=output is not None, seed=request.seed)
+
+
+def _earlier_results(
+    request: GenerateRequest, items: Iterator[Item], results: OutputOptions
+) -> tuple[WrittenLines, Mapping[int, bytes]]:
+    """Return what an earlier run has written, and what it had ready out of order; takes the items that are done."""
+    if results.path is None:
+        return WrittenLines(), {}
+    kept, seed = read_ahead(results.path)
+    if not results.resume:
+        return WrittenLines(), {}
+    written = read_finished(results.path, items, request.report_of, request.settings, other_budget=results.retry_failed)
+    return (written if written.seed is not None else dataclasses.replace(written, seed=seed)), kept
+
+
+def _require_seed(given: int | None, fresh: int, written: WrittenLines, results: OutputOptions) -> None:
+    """Raise UsageError where a seed would repeat failed attempts, or would mix two seeds in one file."""
+    if results.path and results.retry_failed:
+        require_another_seed(results.path, fresh, written.seed)
+    elif given is not None and written.seed not in (None, given):
+        resume = f"was made with --seed {written.seed}; resume with the same seed or without one"
+        raise UsageError(f"{str(results.path)!r} {resume}")
+
+
+def _go(run: Run, guarded: Callable[[], GuardedGenerator], options: dict[str, Any]) -> None:
+    wrapper = guarded()
+    try:
+        with terminated_in_order():
+            run.go(wrapper, options)
+    except KeyboardInterrupt as interruption:
+        word, code = exit_of(interruption)
+        raise typer.Exit(fail(f"{word}: {run.state()}", code)) from None
+    except OSError as error:
+        raise typer.Exit(fail(f"{why(error)}; {run.state()}", 1)) from None
+    except GuardwrapError as error:
+        said = in_flags(str(error))
+        raise typer.Exit(fail(f"{said}; {run.state()}" if run.done or run.saved else said, 2)) from None
