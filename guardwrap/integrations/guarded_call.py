@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.json.json_schema import JSONSchema
+from guardwrap.constraints.stop_strings import cut, stopped
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
 from guardwrap.outcomes import Outcome
@@ -51,7 +53,7 @@ def run_prompts(
     options
         Options of ``GuardedGenerator.run``.
     stop
-        Stop strings. A text ends with its stop string, and is checked with it.
+        Stop strings. A text ends before the first one, and is checked without it.
     schema
         A JSON Schema constraint that applies in addition to the wrapper's constraint.
 
@@ -61,15 +63,18 @@ def run_prompts(
         One outcome per prompt, with or without all of its texts.
     """
     options = dict(options)
-    if stop:
-        if options.get("stop_strings"):
-            raise UsageError("stop= and stop_strings= mean the same; give one of them")
-        options["stop_strings"] = list(stop)
-    if schema is not None:
-        own = options.get("constraints")
-        constraint = guarded.constraint if own is None else as_constraint_file(own, allow_code=False).constraint
-        options["constraints"] = constraint & schema
-    return guarded.run(list(prompts), progress=False, **options)
+    stops = tuple(stop or ())
+    if stops and options.get("stop_strings"):
+        raise UsageError("stop= and stop_strings= are the same; give one of them")
+    if stops:
+        options["stop_strings"] = list(stops)
+    if schema is not None or stops:
+        given = options.get("constraints")
+        file = as_constraint_file(guarded.constraint if given is None else given, allow_code=False)
+        constraint = file.constraint if schema is None else file.constraint & schema
+        options["constraints"] = replace(file, constraint=stopped(constraint, stops))
+    outcomes = guarded.run(list(prompts), progress=False, **options)
+    return [replace(outcome, texts=tuple(cut(text, stops) for text in outcome.texts)) for outcome in outcomes]
 
 
 def complete_outcome(guarded: GuardedGenerator, outcome: Outcome) -> Outcome:

@@ -96,8 +96,8 @@ class GuardedLLM(_Guarded, BaseLLM):
         The constraints. Required unless ``guarded`` is a GuardedGenerator.
     options
         Default options of calls: those of the pipeline and of guardwrap, e.g. ``{"max_new_tokens": 40}``. ``bind`` and
-        calls override them. ``stop=`` becomes ``stop_strings``: texts end with their stop string, and are checked with
-        it.
+        calls override them. With ``stop=``, a text ends before the first stop
+        string, and is checked without it.
 
     Raises
     ------

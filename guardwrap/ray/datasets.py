@@ -153,8 +153,7 @@ def map_prompts(
     seed
         Random seed of the job.
     workers, gpus
-        Maximum number of workers, each with one CPU, and the number of GPUs per worker. One more CPU is needed to read
-        the rows.
+        Maximum number of workers, each with one CPU, and GPUs per worker. Reading the rows takes one more CPU.
     chat
         Whether plain prompts become user messages.
     done

@@ -9,7 +9,7 @@ from typing import Any
 
 from guardwrap.documents.limits import MAX_DEPTH
 from guardwrap.documents.yaml_nodes import short
-from guardwrap.errors import is_count, nearest
+from guardwrap.errors import nearest
 from guardwrap.serve.error_responses import ErrorResponse, bad
 
 __all__ = ["flag", "known_fields", "number_field", "parsed", "require_known", "whole"]
@@ -171,7 +171,7 @@ def whole(fields: Mapping[str, Any], name: str, least: int, most: int | None = N
         return None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if not is_count(value) or value < least:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise bad(name, f"give a whole number of at least {least}")
     if most is not None and value > most:
         raise bad(name, f"this server accepts at most {most}", code="above_the_limit")

@@ -13,6 +13,7 @@ from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.constraints.kinds.text import Length
+from guardwrap.constraints.stop_strings import StopAt
 from guardwrap.documents.yaml_nodes import reading
 from guardwrap.errors import GuardwrapError, nearest
 from guardwrap.proposals import merge_proposals, only_masks
@@ -26,7 +27,6 @@ from guardwrap.serve.request_policy import (
     require_mapping,
     sampler_of,
 )
-from guardwrap.serve.stop_strings import StopAt
 from guardwrap.serve.structured_output import structured
 from guardwrap.serve.time_limited import TimeLimited
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from guardwrap.constraints.stop_strings import cut
 from guardwrap.outcomes import Draw, Outcome, Report
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
-from guardwrap.serve.stop_strings import cut
 
 __all__ = ["DONE", "WAITING", "Reply", "event", "require_complete"]
 

@@ -18,6 +18,9 @@ from guardwrap.errors import UsageError
 __all__ = ["serve"]
 
 
+_Keys = Annotated[str | None, typer.Option("--keys", metavar="FILE", help="A file with one API key per line.")]
+
+
 def serve(
     config: Annotated[
         Path | None,
@@ -48,9 +51,7 @@ def serve(
         int | None, typer.Option(min=0, max=65535, help="Port to listen on; default: 8000; 0: any free one.")
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Maximum attempts in one batch; default: 32.")] = None,
-    keys: Annotated[
-        str | None, typer.Option("--keys", metavar="FILE", help="A file with one API key per line.")
-    ] = None,
+    keys: _Keys = None,
     allow_code: AllowCode = False,
     verbose: Verbose = 0,
 ) -> None:

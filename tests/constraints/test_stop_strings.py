@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from guardwrap import JSONSchema, Keyword, Length, Regex, Verdict
+from guardwrap.constraints.stop_strings import StopAt, cut
 from guardwrap.outcomes import Draw
-from guardwrap.serve.stop_strings import StopAt, cut
 from guardwrap.testing import check_constraint
 
 TEXTS = ["", "abc", "aab", "ab\n", "a\n\nb", "\n", "STOP", "aSTOb", "aSTOPb", "xSTOP", "bbSTSTOPa"]

@@ -10,11 +10,12 @@ from typing import Literal
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.checking import run_check
+from guardwrap.constraints.combinators import All
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.outcomes import Draw
 
-__all__ = ["StopAt", "cut"]
+__all__ = ["StopAt", "cut", "stopped"]
 
 
 def _end(text: str, stops: Sequence[str]) -> int | None:
@@ -112,3 +113,19 @@ class StopAt(Constraint):
     def monitor(self) -> Monitor:
         """Return a monitor that holds back what may begin a stop string."""
         return _Reading(self.of.monitor(), self.stops)
+
+
+def stopped(constraint: Constraint, stops: tuple[str, ...]) -> Constraint:
+    """Return a constraint that judges texts before their first stop string, part by part.
+
+    Parameters
+    ----------
+    constraint
+        The constraint.
+    stops
+        The stop strings, none of them empty; without any, the constraint is returned as it is.
+    """
+    if not stops:
+        return constraint
+    parts = [StopAt(part, stops) for part in constraint.parts]
+    return parts[0] if len(parts) == 1 else All(tuple(parts))
