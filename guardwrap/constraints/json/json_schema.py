@@ -226,54 +226,38 @@ class JSONSchema(TextConstraint):
 
     def holds(self, text: str) -> bool:
         """Parse and validate one string."""
-        if self.where == "fenced":
-            blocks = fenced(text)
-            if len(blocks) != 1:
-                return False
-            text = blocks[0]
-        check_deadline()
         try:
-            value = lexical.load_exact(text)
-        except (
-            ValueError,
-            OverflowError,
-            RecursionError,
-        ):  # not JSON, or too many digits, or nested too deeply
-            return False
-        if self.whitespace == "compact" and not lexical.is_compact(text):
-            return False
-        try:
-            return bool(self.validator.is_valid(value)) and self._makes_value(text)
+            return not self._fault(text, describe=False)
         except RecursionError:
             raise CheckFailed(self.title, "got a text that is nested too deeply for its schema") from None
 
-    def _makes_value(self, text: str) -> bool:
-        try:
-            if self.adapter is not None:
-                with uncounted():
-                    self.adapter.validate_json(text)
-        except ValidationError:
-            return False
-        return True
-
     def fault(self, text: str) -> str:
         """Return where the text is not JSON, or which value in it is invalid, and why."""
+        return self._fault(text, describe=True)
+
+    def _fault(self, text: str, *, describe: bool) -> str:
+        """Return the first fault of a text, or ``""``. To describe an invalid value takes longer than to find one."""
         if self.where == "fenced":
             blocks = fenced(text)
             if len(blocks) != 1:
                 return f"has {counted(len(blocks), 'fenced block')}"
             text = blocks[0]
+        check_deadline()
         try:
             value = lexical.load_exact(text)
-        except (ValueError, OverflowError, RecursionError) as error:
+        except (ValueError, OverflowError, RecursionError) as error:  # not JSON, too many digits, nested too deeply
             return f"is not JSON: {first_line(error).partition(' (char')[0]}"
-        if (unfit := schema_misfit(self.validator, value)) is not None:
-            return unfit
+        if describe:
+            if (misfit := schema_misfit(self.validator, value)) is not None:
+                return misfit
+        elif not self.validator.is_valid(value):
+            return "is invalid"
         if self.whitespace == "compact" and not lexical.is_compact(text):
             return "has white space that whitespace='compact' does not allow"
         try:
             if self.adapter is not None:
-                self.adapter.validate_json(text)
+                with uncounted():
+                    self.adapter.validate_json(text)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             return f"{'.'.join(map(str, ('$', *first['loc'])))}: {one_line(first['msg'])}"
