@@ -89,7 +89,7 @@ class Request:
         distribution of attempts; None excludes none.
     lookahead
         Determines the same tokens, but they are used only to skip attempts that are known to be rejected, which leaves
-        the distribution of attempts unchanged; see ``skip_rounds``.
+        the distributions of texts and of attempt numbers unchanged; see ``skip_rounds``.
     notes
         Notes for the report.
     proposal

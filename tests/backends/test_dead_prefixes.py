@@ -1,4 +1,4 @@
-"""Attempts that are known to be rejected are skipped: the law of texts and of attempts stays what it was.
+"""Skipping attempts known to be rejected leaves the distributions of texts and of attempt numbers unchanged.
 
 Covers ``scheduling/skip_rounds.py`` too.
 """
@@ -27,7 +27,7 @@ FITS, FAILS = 1e-3, 1e-9
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let rounds be short."""
+    """Make rounds short."""
     monkeypatch.setattr(skip_rounds, "FIRST", 20)
     monkeypatch.setattr(skip_rounds, "LATER", 8)
 
@@ -68,7 +68,7 @@ def test_texts_are_of_g_and_attempts_as_many_as_without_it(sampler: Any) -> None
 
 @pytest.mark.usefixtures("soon")
 def test_one_text_each() -> None:
-    """Most of which come in a round that was drawn from the whole law, or in the first one after it."""
+    """Most of these end in a round that is drawn from the full distribution, or in the first one after it."""
     assert min(fits(served(world(), RARE, 400, texts=1), world(), RARE)) > FITS
 
 
@@ -99,7 +99,7 @@ def test_negative_control_a_dead_mark_too_many(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("soon")
 def test_negative_control_what_is_left_below_is_left_out_of_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a mask does: tokens that lead somewhere keep their probability, however little is left below them."""
+    """As masks do, let live tokens keep their full probability, whatever share of the texts after them is live."""
     weigh = Branch.weigh
 
     def as_masks_do(self: Branch) -> None:
@@ -128,7 +128,7 @@ def test_negative_control_the_number_is_of_another_law(monkeypatch: pytest.Monke
 
 @pytest.mark.usefixtures("soon")
 def test_negative_control_a_snapshot_of_attempts_that_are_drawn_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left out before a round is over knows how long attempts of this round took: seeds are of a batch size."""
+    """Excluding tokens before a round is over depends on which attempts ended first, and so on the batch size."""
     monkeypatch.setattr(skip_rounds.Rounds, "over", lambda self, decided: decided > self._begin + 4)
 
     def attempts(size: int) -> list[int]:
@@ -148,7 +148,7 @@ def seldom(power: float) -> World:
 
 
 def test_so_little_that_no_attempt_would_meet_it() -> None:
-    """10⁻⁹ of the law is served, for what a few thousand attempts cost."""
+    """A text with probability 10⁻⁹ is found at the cost of a few thousand attempts."""
     made, rule = seldom(4.0), Regex("f{5}", match="fullmatch")
     rate = rate_of(made, rule)
     assert rate < 1e-9
@@ -191,7 +191,7 @@ def test_budgets_in_attempts_are_exact(most: int) -> None:
 
 
 def test_no_other_request_has_other_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is served within a thousand attempts notices nothing."""
+    """Requests that end within a thousand attempts get the same texts as without skipping."""
     rule = ~Regex("b")
     with_it = served(world(), rule, 20, texts=4)
     monkeypatch.setattr(request_state.RequestState, "round_is_over", False)
@@ -200,7 +200,7 @@ def test_no_other_request_has_other_texts(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("soon")
 def test_a_constraint_that_raises_ends_its_own_request() -> None:
-    """Texts that attempts would hardly draw are judged too."""
+    """Unlikely texts, which attempts would hardly draw, are judged too."""
 
     @constraint
     def breaks(text: str) -> bool:
@@ -229,17 +229,18 @@ def test_what_is_added_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("soon")
 def test_what_is_computed_to_leave_texts_out_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_prefixes, "NEW", 1)  # so that longer prefixes come later, when shorter ones are forgotten
+    # So that longer prefixes are added later, after shorter ones were dropped.
+    monkeypatch.setattr(dead_prefixes, "NEW", 1)
     made, computed = world(), 0
 
     def count(model: Any, given: Any, options: dict[str, Any]) -> None:
         nonlocal computed
         past = next((options[name] for name in CACHE_NAMES if name in options), None)
-        if past is not None and past.get_seq_length():  # else it is a prompt
+        if past is not None and past.get_seq_length():  # otherwise it is a prompt
             computed += options["input_ids"].numel()
 
     guarded = GuardedGenerator(made.pipeline(), RARE, seed=3, budget=Budget(max_attempts=None))
-    guarded.run(made.prompt, **made.settings)  # tries how rows are kept
+    guarded.run(made.prompt, **made.settings)  # tests the classes of rows
     made.model.register_forward_pre_hook(count, with_kwargs=True)
     (outcome,) = guarded.run(made.prompt, num_return_sequences=60, **made.settings)
     assert outcome.report.usage.skipped_attempts
@@ -248,7 +249,7 @@ def test_what_is_computed_to_leave_texts_out_is_counted(monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("soon")
 def test_a_text_rarer_than_any_float_is_served() -> None:
-    """Nine letters of 1e-43 each: 1e-391. Its attempts are counted, and figures made of them are figures."""
+    """Nine letters of probability 1e-43 each, 1e-391 together. Attempts are counted, and the figures are finite."""
     rare = table_world(letters="ab", max_new_tokens=9)
     with torch.no_grad():
         rare.model.table.fill_(-1e4)

@@ -1,4 +1,4 @@
-"""What defines a(y): functions of transformers' own are known by their exact class, everything else is called."""
+"""The settings that define a(y): transformers' functions are recognized by their exact class, all others are called."""
 
 import itertools
 import math
@@ -23,7 +23,7 @@ IDS = torch.tensor([[1, 2], [1, 3], [3, 2]])
 
 
 class FirstRow(StoppingCriteria):
-    """As those of LangChain and LlamaIndex: one answer, read off the first row."""
+    """A criterion like those of LangChain and LlamaIndex: a single answer, read from the first row."""
 
     def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
         return any(input_ids[0][-1] == stop for stop in (2,))
@@ -52,7 +52,7 @@ def test_of_encoder_decoder_models_too(monkeypatch: pytest.MonkeyPatch) -> None:
         return guarded.run("abc", seed=1, batch_size=10, stopping_criteria=[FirstRow()], **options)[0].texts
 
     def too_late(found: tuple[str, ...]) -> int:
-        """Texts that go on after a `b`."""
+        """Return the probability of texts that continue after a `b`."""
         return sum("b" in text[:-1] for text in found)
 
     assert any("b" in text for text in texts())
@@ -60,11 +60,11 @@ def test_of_encoder_decoder_models_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "guardwrap.backends.transformers_loop.ended_rows", lambda ends, *given, **more: ends(*given, **more)
     )
-    assert too_late(texts()) > 0  # the negative control: asked once for all rows
+    assert too_late(texts()) > 0  # negative control: called once for all rows
 
 
 class Annealed(TemperatureLogitsWarper):
-    """Another temperature at each token: it reads the tokens, unlike what it is derived from."""
+    """Uses another temperature at each token: it reads the tokens, unlike its base class."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         return scores / (1.0 + 2.0 * (input_ids.shape[1] - 1))
@@ -89,7 +89,7 @@ def test_what_is_derived_from_a_warper_is_given_the_tokens() -> None:
         gold |= over
         frontier = {ids: p for ids, p in grown.items() if ids not in over}
     assert goodness_of_fit(drawn(), gold) > FITS
-    with pytest.MonkeyPatch.context() as broken:  # the negative control: taken for what it is derived from
+    with pytest.MonkeyPatch.context() as broken:  # negative control: treated like its base class
         broken.setattr(Annealed, "__call__", TemperatureLogitsWarper.__call__)
         assert goodness_of_fit(drawn(), gold) < FAILS
 
@@ -125,7 +125,7 @@ def test_what_is_derived_from_a_truncation_truncates_a_proposal() -> None:
 
 
 def test_settings_that_print_alike_are_not_equal() -> None:
-    """Of calls in one batch each has its own: with the one no letter is left out, with the other the rarest is."""
+    """Each call in a batch has its own warper: one excludes no letter, the other excludes the rarest."""
     world = table_world(letters="ab", max_new_tokens=1)
     with torch.no_grad():
         world.model.table[...] = torch.tensor([0.0005, 0.6, 0.3995]).log()
@@ -155,7 +155,7 @@ def test_equal_settings_share_a_batch() -> None:
 
 
 class Counter(LogitsProcessor):
-    """Keeps a state: it leaves out a letter at every other call."""
+    """Keeps a state: excludes a letter at every other call."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -168,7 +168,7 @@ class Counter(LogitsProcessor):
 
 
 class MinLengthLogitsProcessor(Counter):
-    """Called like one of transformers'."""
+    """Has the name of a class of transformers."""
 
 
 @pytest.mark.parametrize("kind", [Counter, MinLengthLogitsProcessor])

@@ -1,4 +1,4 @@
-"""Kinds of models: half precision, adapters, dispatched, tied, quantised; and that each is left as it was.
+"""Kinds of models (half precision, adapters, dispatched, tied, quantized), each of which is left unchanged.
 
 Covers ``backends/float32.py`` too.
 """
@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from re import _parser as parser  # as guardwrap.constraints.kinds.regex_analysis has it
+from re import _parser as parser  # the same as in guardwrap.constraints.kinds.regex_analysis
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ def added(_: Path) -> Any:
     def add(model: Any, config: LoraConfig) -> Any:
         try:
             model.add_adapter(config)
-        except ValueError as error:  # transformers 5.24 asks for peft 0.22 before there is one
+        except ValueError as error:  # transformers 5.24 requires peft 0.22 before its release
             if "version of PEFT" not in str(error):
                 raise
             pytest.skip(str(error))
@@ -170,7 +170,7 @@ def assert_right(model: Any) -> None:
             ids = character_tokenizer(LETTERS)(prompt, return_tensors="pt")["input_ids"]
             theirs = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **settings)
             assert list(new) == theirs[0, ids.shape[1] :].tolist()
-        else:  # two tokens may be equally good but for rounding, and which of them wins depends on the batch
+        else:  # two tokens may be equally likely except for rounding, which depends on the batch
             assert short_of_the_best(model, prompt, new) < ROUNDING
 
     judged = Keyword("e", whole_words=False) & ~Regex("[yz]")
@@ -215,7 +215,7 @@ def test_negative_control_misplaced_states_are_wrong(
         assert_right(MODELS[name](tmp_path))
 
 
-# What a call leaves behind.
+# State after a call.
 
 
 def state(guarded: GuardedGenerator) -> dict[str, Any]:
@@ -285,11 +285,11 @@ def texts_of(guarded: GuardedGenerator) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("kind", KEPT)
 def test_an_interrupt_leaves_everything_as_it_was(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the self-test of a fresh model, in prompts, and between tokens."""
+    """While rows are selected for a new model, in prompts, and between tokens."""
 
     def fresh() -> GuardedGenerator:
         guarded = guard(KEPT[kind](tmp_path), Regex("[a-j]"))
-        mode_selection._chosen.pop(guarded.model, None)  # it is tried when it is wrapped; here, when it is first used
+        mode_selection._chosen.pop(guarded.model, None)  # so that rows are selected at the first use
         return guarded
 
     usual = fresh()
@@ -298,12 +298,12 @@ def test_an_interrupt_leaves_everything_as_it_was(kind: str, tmp_path: Path, mon
         texts = assert_left_alone(usual, lambda: texts_of(usual))
         first = calls[0]
         assert texts_of(usual) == texts
-        assert first > calls[0] - first > 20  # the first time there are the self-test's calls, too
+        assert first > calls[0] - first > 20  # the first time includes the calls of the test that selects rows
     for number, error in zip(range(1, first, 8), itertools.cycle([KeyboardInterrupt, RuntimeError]), strict=False):
         guarded = fresh()
 
         def interrupted(guarded: GuardedGenerator = guarded, error: type[BaseException] = error) -> None:
-            # To the self-test, an error of the model means that this way of keeping rows is not for it.
+            # For the test that selects rows, an error of the model means that it does not support this class of rows.
             with contextlib.suppress(error):
                 texts_of(guarded)
 
@@ -524,7 +524,7 @@ def test_threads_with_constraints_and_stop_strings_of_their_own() -> None:
 # Prompts without end.
 
 STATE = (RequestState, GenerationLaw, AttemptState, Draw, Prefix, torch.Tensor)
-"""What a prompt and its attempts leave while they are under way."""
+"""State of a prompt and its attempts while they are in progress."""
 
 
 def streamed(count: int) -> tuple[int, list[int]]:
@@ -560,7 +560,7 @@ def test_a_stream_of_prompts_takes_constant_memory(kind: Any, count: int, monkey
     monkeypatch.setattr(job, "select_rows", lambda model: kind)
     ahead, alive = streamed(count)
     assert 8 < ahead <= scheduler.WINDOW * 8
-    assert max(alive[1:]) < alive[0] + 120  # the control below has 500 more
+    assert max(alive[1:]) < alive[0] + 120  # the negative control below has 500 more
 
 
 class Hoarding(Slots):

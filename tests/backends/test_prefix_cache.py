@@ -1,4 +1,4 @@
-"""Known prefixes are free: texts, attempts and rates are those of drawing everything anew, and less is computed."""
+"""Cached prefixes cost nothing, and texts, attempts and rates are the same as without the cache."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ from guardwrap.scheduling.backend import AttemptState
 from guardwrap.session import job
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 
-BANNED = ~Regex("b|^.{0,2}d")  # seen as it is drawn, and satisfied by few: about one text in ten
+BANNED = ~Regex("b|^.{0,2}d")  # judged while drawn, and satisfied by about one text in ten
 FITS, FAILS = 1e-3, 1e-9
 
 
@@ -35,7 +35,7 @@ def attempts(world: World, batch_size: int, count: int = 300, **options: Any) ->
 
 
 def anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nothing be known."""
+    """Disable the cache."""
     monkeypatch.setattr(prefix_cache.PrefixTree, "root", lambda self, launch: None)
 
 
@@ -52,7 +52,7 @@ def test_attempts_are_those_of_drawing_everything_anew(
 
 @pytest.mark.parametrize("top_k", [0, 3])
 def test_so_they_are_with_many_tokens_to_choose_from(top_k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a large vocabulary only the likeliest tokens are kept; the others are drawn by the model."""
+    """Only the likeliest tokens of a large vocabulary are cached; the others are drawn with the model."""
     letters = "".join(chr(0x4E00 + i) for i in range(700))
     world = table_world(letters="abcd " + letters, max_new_tokens=5, temperature=0.5)
     with_it = attempts(world, 16, top_k=top_k)
@@ -83,13 +83,13 @@ def test_less_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     anew(monkeypatch)
     without = run(small(), BANNED, 40).report.usage
     assert (with_it.attempts, with_it.tokens) == (without.attempts, without.tokens)
-    # Each token but the last of each attempt is computed, and nothing else is.
+    # Every token except the last one of each attempt is computed, and nothing else.
     assert without.computed_tokens <= without.tokens + without.surplus_tokens - without.attempts
     assert with_it.computed_tokens < without.computed_tokens / 3
 
 
 def broken_marks(attempt: AttemptState) -> None:
-    """Say of one prefix that may go on that it is over."""
+    """Negative control: mark one prefix that can continue as ended."""
     learned(attempt)
     if attempt.status == "running" and attempt.token_ids == [5]:
         place = attempt.place
@@ -110,7 +110,7 @@ def test_negative_control_a_prefix_too_many_is_over(monkeypatch: pytest.MonkeyPa
 
 
 def test_negative_control_a_law_of_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A law that is kept where it does not belong gives other texts."""
+    """Negative control: a distribution cached at the wrong prefix gives other texts."""
     with_it = attempts(small(), 7)
     laws: list[prefix_cache.TokenLaw] = []
     drawn = prefix_cache.token_laws
@@ -174,7 +174,7 @@ def test_what_was_used_longest_ago_is_dropped(monkeypatch: pytest.MonkeyPatch) -
 
 
 class Counting(LogitsProcessor):
-    """A function of the user's own, which keeps a state."""
+    """A user's function that keeps a state."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -202,7 +202,7 @@ def test_a_text_is_judged_once() -> None:
 
     usage = run(table_world(letters="abcd", max_new_tokens=3), rarely, 20).report.usage
     assert len(judged) < usage.attempts / 4
-    assert len(judged) < len(set(judged)) + 64, "but for those that ended side by side"
+    assert len(judged) < len(set(judged)) + 64, "except those that ended at the same time"
 
 
 def test_a_budget_of_computed_tokens_ends_and_does_not_bias() -> None:

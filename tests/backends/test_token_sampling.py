@@ -1,4 +1,4 @@
-"""Tokens drawn side by side: what one attempt's own code does reaches no other."""
+"""Tokens of concurrent attempts: code of one attempt has no effect on others."""
 
 import asyncio
 import math
@@ -37,7 +37,7 @@ def law(**more: Any) -> GenerationLaw:
 
 
 class LeavesOut:
-    """A mask that leaves out the likeliest token."""
+    """A mask that excludes the likeliest token."""
 
     impossible = False
     notes = ()
@@ -87,7 +87,7 @@ def raises(error: BaseException) -> Callable[..., Any]:
 @pytest.mark.parametrize("error", [ValueError(), asyncio.CancelledError(), SystemExit(1), KeyboardInterrupt()])
 @pytest.mark.parametrize("seam", ["processors", "criteria", "watch", "mask"])
 def test_what_an_attempts_own_code_raises_is_its_own(seam: str, error: BaseException) -> None:
-    """In the thread of a batch, whatever it is."""
+    """In the thread of a batch, an error of any type fails only its request."""
     (alone,) = drawn(Launch(law(), 1, 0, 0, request="mine"))
     hostile: dict[str, Any] = {"watch": raises(error)} if seam == "watch" else {}
     hostile |= {"mask": Breaks(error)} if seam == "mask" else {}

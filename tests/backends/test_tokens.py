@@ -35,7 +35,7 @@ def test_the_cdf_is_inverted_exactly(size: int) -> None:
     grid = [(i + 0.5) / 997 for i in range(997)]
     tokens, logs = draw(scores, *grid)
     wanted = torch.searchsorted(cumulative, torch.tensor(grid, dtype=torch.float64), right=True).tolist()
-    # Rounding may move a number that lies within 1e-7 of a step.
+    # Rounding may move a number across a step that is within 1e-7.
     assert sum(token != other for token, other in zip(tokens, wanted, strict=True)) <= 1
     exact = scores.double().log_softmax(-1)[0]
     assert logs == pytest.approx([exact[token].item() for token in tokens], abs=1e-6)
@@ -97,7 +97,7 @@ def test_candidates_of_top_k_are_drawn_as_from_the_whole_vocabulary(settings: An
     }
     warpers = LogitsProcessorList(kinds[name](value) for name, value in settings)
     generator = torch.Generator().manual_seed(0)
-    # Rounded to bfloat16 many scores are tied, also with the k-th, and all of those stay in.
+    # Rounded to bfloat16, many scores are tied, some with the k-th, and all of these are kept.
     scores = (torch.randn(400, 3000, generator=generator) * 3).to(dtype).float()
     uniform = torch.rand(400, generator=generator, dtype=torch.float64)
     whole = warpers(torch.empty(400, 0), scores)
@@ -108,7 +108,7 @@ def test_candidates_of_top_k_are_drawn_as_from_the_whole_vocabulary(settings: An
         assert few.shape[1] < 100
         tokens = candidates.gather(1, tokens[:, None]).squeeze(1)
     same, exact = inverse_cdf(whole, uniform)
-    # Rounding, at the step between two tokens; and where top-p cuts among tied scores, which of them is any order's.
+    # Rounding at the step between two tokens, and ties at the limit of top-p, whose order is arbitrary.
     assert (tokens != same).sum() <= (1 if dtype is torch.float32 else 8)
     torch.testing.assert_close(logs[tokens == same], exact[tokens == same], atol=1e-5, rtol=0)
 

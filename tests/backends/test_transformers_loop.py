@@ -1,4 +1,4 @@
-"""Texts drawn by transformers' own loop are exactly those of our own: g, log a', seeds, statuses."""
+"""Texts from transformers' loop are exactly those of our loop: g, log a', seeds, statuses."""
 
 import math
 import threading
@@ -65,7 +65,7 @@ def test_drawn_from_g_with_log_a(name: str) -> None:
 
 
 def test_many_prompts_are_drawn_from_g() -> None:
-    """Equal prompts share calls of generate, and each has texts of its own."""
+    """Equal prompts share calls of generate, and each gets its own texts."""
     model, tokenizer = t5("ab ")
     guarded = GuardedGenerator(model, CONSTRAINT, tokenizer=tokenizer, seed=2, batch_size=500)
     options = {"do_sample": True, "top_k": 0, "max_new_tokens": LONGEST}
@@ -85,7 +85,7 @@ def test_negative_control_noise_shared_by_the_batch(monkeypatch: pytest.MonkeyPa
 
 def test_negative_control_the_end_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     def all_rows(attempts: Sequence[AttemptState]) -> list[int]:
-        """As if padding were drawn: the end pads, so it seems to come again until the longest text ends."""
+        """As if padding were drawn: the end token is the padding, so it seems to repeat until the longest text ends."""
         return list(range(len(attempts)))
 
     model, tokenizer = t5("ab ")
@@ -100,7 +100,7 @@ def prompts_and_settings(kind: str) -> tuple[Any, Any, dict[str, Any]]:
         return whisper(), [AUDIO, AUDIO[:11_000]], {"temperature": 1.5}
     if kind == "images":
         given = [{"images": picture(i), "text": "<image>ab"} for i in range(2)]
-        # A placeholder would want an image of its own when the text is scored.
+        # A placeholder token in the text would require an image when the text is scored.
         return llava(), given, {"do_sample": True, "suppress_tokens": [10]}
     return t5(), ["ab", "c de", "ab"], {"do_sample": True, "repetition_penalty": 1.3}
 
@@ -127,7 +127,7 @@ def test_seeds_belong_to_attempts(kind: str, monkeypatch: pytest.MonkeyPatch) ->
     assert texts(32, seed=6) != one
     assert torch.equal(state, torch.random.get_rng_state()), "a seeded call touched the global generator"
 
-    # Negative control: randomness that belongs to the batch.
+    # Negative control: random numbers per batch instead of per attempt.
     generator = torch.Generator().manual_seed(0)
 
     class Shared:
@@ -197,7 +197,7 @@ def test_a_violated_prefix_ends_an_attempt_and_changes_no_text(kind: str) -> Non
 
 
 def other_thread_meanwhile() -> tuple[Any, Any]:
-    """Texts of a call, and of another that runs from beginning to end while the first one draws."""
+    """Return texts of a call, and of another call that runs completely while the first one draws."""
     model, tokenizer = t5()
     model.generation_config.stop_strings = ["d"]
     options: dict[str, Any] = {
@@ -229,7 +229,7 @@ def test_threads_share_the_stop_strings_of_a_model(monkeypatch: pytest.MonkeyPat
     alone, other = other_thread_meanwhile()
     assert other == alone
     if Version(transformers.__version__) < Version("5.16"):
-        return  # it hands generate() a copy of the model's configuration, so there is nothing to share
+        return  # it passes generate() a copy of the model's configuration, so nothing is shared
 
     # Negative control: hidden while texts are drawn.
     class Open(ExitStack):

@@ -1,4 +1,4 @@
-"""A finite world in which every figure is a sum: g, g', p_β, their KLs, TVDs and acceptance rates."""
+"""A finite world in which g, g', p_β, their KLs, TVDs and acceptance rates are computed by summation."""
 
 from __future__ import annotations
 
@@ -109,15 +109,15 @@ def make_world(seed: int, distance: float, letters: int = 4, longest: int = 5) -
 
 
 def covered(estimates: list[Estimate], truth: float) -> float:
-    """Return the share of the intervals that hold the truth."""
+    """Return the share of the intervals that contain the true value."""
     return float(np.mean([estimate.low <= truth <= estimate.high for estimate in estimates]))
 
 
 def repeat(estimate: Callable[[np.random.Generator], Estimate], seed: int = 0) -> list[Estimate]:
-    """Estimate as often as coverage is judged by."""
+    """Return estimates of all repetitions."""
     return [estimate(rng) for rng in generators(seed)]
 
 
 def generators(seed: int = 0) -> list[np.random.Generator]:
-    """Return the randomness of each repetition."""
+    """Return a random number generator for each repetition."""
     return np.random.default_rng(seed).spawn(REPETITIONS)

@@ -1,4 +1,4 @@
-"""Every 95 % interval covers the enumerated truth in 95 % ± 3 of 500 repetitions; broken estimators do not.
+"""Every 95 % interval contains the true value in 95 % ± 3 of 500 repetitions; those of broken estimators do not.
 
 Covers ``metrics/divergence.py``, ``metrics/from_gold.py`` and ``metrics/intervals.py`` too.
 """
@@ -22,10 +22,10 @@ LEAST, MOST = 0.92, 0.98
 
 # KL(g‖g') of 0.05, 0.28 and 0.67 nats; effective sample sizes of 712, 429 and 165 of 2000.
 WORLDS = {"near": make_world(1, 0.2), "far": make_world(1, 0.5), "skewed": make_world(1, 0.8)}
-# The largest weights, which decide about it, are the rarest; in the skewed world too rare (see its docstring).
+# The largest weights, which determine it, are the rarest; in the skewed world too rare (see its docstring).
 MORE_ATTEMPTS = {("effective_sample_size", "far"): 8_000}
 
-# Of one set of attempts: the estimator, and the truth.
+# From one set of attempts: the estimator, and the true value.
 Estimator = Callable[[np.ndarray, World], Estimate]
 FROM_ATTEMPTS: dict[str, tuple[Estimator, Callable[[World], float]]] = {
     "partition": (lambda lw, w: metrics.partition(lw), lambda w: w.z),
@@ -88,11 +88,11 @@ def test_values_are_not_biased() -> None:
             return estimate(log_weights, world)
 
         values = [found.value for found in from_attempts("far", once)]
-        # Of 500 repetitions the mean is off by 0.045 standard deviations; the rest is bias.
+        # The mean of 500 repetitions has a standard error of 0.045 standard deviations; the rest is bias.
         assert abs(np.mean(values) - truth(world)) < 0.2 * np.std(values)
 
 
-# Near max w hardly any attempt shows what QRS still loses. Expected above β: 78 attempts to 0.03.
+# Near max w hardly any attempt shows the remaining distance. Expected number above β: 78 attempts to 0.03.
 NEARLY_EXACT = [("near", 5), ("near", 5.5), ("near", 6), ("near", 7), ("far", 5), ("far", 14), ("far", 20), ("far", 40)]
 
 
@@ -192,7 +192,7 @@ def test_qrs_between_its_ends(where: str) -> None:
     assert all(later <= earlier + 1e-12 for earlier, later in pairwise(distances))
 
 
-# Negative controls: what is broken does not pass the same test.
+# Negative controls: broken estimators do not pass the same test.
 
 
 def test_negative_control_log_z_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_negative_control_half_the_width(name: str, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("name", ["kl_gold_proposal", "kl_gold_guarded", "qrs_kl, β = 4 Z"])
 def test_negative_control_a_plain_normal_interval(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Why mean_interval is what it is: weights are skewed."""
+    """Plain normal intervals fail, because weights are skewed."""
 
     def plain(values: np.ndarray, freedom: float = math.inf) -> Estimate:
         reach = 1.96 * float(values.std(ddof=1)) / math.sqrt(len(values))
@@ -240,7 +240,7 @@ def test_negative_control_beta_of_the_other_convention() -> None:
 
 
 def test_negative_control_a_residual_of_another_proposal() -> None:
-    """Theorem 2 is about one and the same a'."""
+    """Theorem 2 does not hold for two different a'."""
     near, far = WORLDS["near"], WORLDS["far"]
 
     def mixed(rng: np.random.Generator) -> Estimate:

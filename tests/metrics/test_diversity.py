@@ -104,7 +104,7 @@ def test_similarity_covers(pairs: int | None) -> None:
 
 
 def test_negative_control_pairs_are_not_independent() -> None:
-    """An interval over pairs, as if each had texts of its own, is far too short."""
+    """Negative control: an interval over pairs, as if they were independent, is far too short."""
 
     def naive(rng: np.random.Generator) -> Estimate:
         vectors = directions(rng)([""] * 150)
@@ -177,7 +177,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_an_encoder_by_its_path(encoder: str) -> None:
-    """Mean of a text's own tokens: what it is padded to, and with whom it is batched, changes nothing."""
+    """An embedding is the mean over the text's tokens, whatever its padding and batch."""
     texts = ["a", "ab", "abcabc", "c" * 20]
     model, tokenizer = BertModel.from_pretrained(encoder).eval(), character_tokenizer("abc")
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Where in a text something happens."""
+"""Positions within a text."""
 
 import math
 import subprocess
@@ -84,7 +84,7 @@ def test_positivity() -> None:
     first, second, third = positivity_by_sentence(texts, scored)
     assert first.value == pytest.approx(0.2)
     assert second.value == pytest.approx(0.8)
-    assert third == (1.0, 0.0, 1.0)  # of one text
+    assert third == (1.0, 0.0, 1.0)  # from a single text
 
 
 def test_positivity_covers() -> None:

@@ -39,7 +39,7 @@ def test_equal_laws_are_not_told_apart() -> None:
 
 @pytest.mark.parametrize("size", [3, 7, 20])
 def test_a_handful_of_draws_tells_no_small_distance(size: int) -> None:
-    """Without the spread by chance the upper end was below the truth in 55, 15 and 5 of 100 samples, and often 0."""
+    """Without this minimum the upper end was below the truth in 55, 15 and 5 of 100 samples, and often 0."""
     found = estimates(away(0.6), (size, 2_000))
     assert min(estimate.high for estimate in found) > 2 / size
     assert covered(found, kl(P, away(0.6))) >= 0.95

@@ -1,4 +1,4 @@
-"""The β that a target asks for."""
+"""The β for a target."""
 
 import math
 from itertools import pairwise
@@ -58,7 +58,7 @@ def test_a_beta_that_is_none(log_weights: np.ndarray, figure: Any, log_beta: flo
 
 
 def test_the_ends(log_weights: np.ndarray) -> None:
-    """β = 0 is g'; at the largest weight and above nothing is left to gain, as far as the attempts show."""
+    """β = 0 is g'; at the largest weight and above, the attempts show no distance to g."""
     assert metrics.qrs_kl(log_weights, -math.inf) == metrics.kl_gold_guarded(log_weights)
     assert metrics.qrs_tvd(log_weights, -math.inf) == metrics.tvd_gold_guarded(log_weights)
     draws = metrics.effective_sample_size(log_weights).value
@@ -79,6 +79,6 @@ def test_nearer_costs_more(log_weights: np.ndarray) -> None:
 @pytest.mark.parametrize("rejected", [0, 20])
 @pytest.mark.parametrize("log_beta", [-5.0, -1.0, 2.0])
 def test_weights_that_are_all_alike_do_not_show_that_there_are_no_others(rejected: int, log_beta: float) -> None:
-    """Five draws of g leave a share of it open, and may be one and the same text."""
+    """Five draws of g bound what was not seen only loosely, and may all be the same text."""
     found = metrics.qrs_tvd([-1.0] * 5 + [-math.inf] * rejected, log_beta)
     assert found == pytest.approx((0, 0, 1 - 0.025 ** (1 / 5)), abs=1e-12)

@@ -1,4 +1,4 @@
-"""Intervals cover the truth as often as they say."""
+"""Intervals contain the true value as often as they should."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Weights as they should not be, and figures that can be worked out by hand."""
+"""Invalid weights, and estimates that can be calculated by hand."""
 
 import math
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def test_by_hand() -> None:
     kl_guarded = 0.25 * math.log(0.5) + 0.75 * math.log(1.5)
 
     def plain(figure):
-        """Without the correction for bias: as if the four attempts were seen very often."""
+        """Avoid the correction for bias by repeating the four attempts very often."""
         return figure(np.tile(log_weights, 50_000)).value
 
     assert plain(metrics.partition) == pytest.approx(1)
@@ -78,7 +78,7 @@ def test_weights_far_from_1_are_handled_in_log_space(name: str) -> None:
     shift = 2_000.0
     low, high = ESTIMATES[name](log_weights - shift), ESTIMATES[name](log_weights + shift)
     assert not any(math.isnan(x) for x in (*low, *high))
-    if not name.startswith(("partition", "qrs")):  # of the others a factor in a(y) changes nothing
+    if not name.startswith(("partition", "qrs")):  # the others do not depend on a factor in a(y)
         assert low == pytest.approx(ESTIMATES[name](log_weights))
         assert high == pytest.approx(ESTIMATES[name](log_weights))
 
@@ -102,7 +102,7 @@ def test_one_acceptance_says_nothing_of_the_spread(name: str) -> None:
 
 
 def test_equal_weights() -> None:
-    """a' = a: g' is g. Of weights alone the TVD is as sure as it can be: others may not have been seen."""
+    """With a' = a, g' is g. The interval of the TVD still allows for other weights that were not seen."""
     assert metrics.kl_gold_guarded(np.repeat([0.0, REJECTED], [9, 70])) == (0, 0, math.inf)  # too few to tell
     log_weights = np.repeat([0.0, REJECTED], [30, 70])
     assert metrics.kl_gold_guarded(log_weights) == (0, 0, 0)
@@ -113,7 +113,7 @@ def test_equal_weights() -> None:
 
 
 def test_a_partition_above_1_is_shown() -> None:
-    """Dropping the end-of-sequence term gives weights whose mean exceeds 1: an alarm, not to be cut off."""
+    """Dropping the end-of-sequence term gives weights whose mean exceeds 1, which must stay visible."""
     assert metrics.partition(np.full(100, 0.3)).value == pytest.approx(math.exp(0.3))
 
 

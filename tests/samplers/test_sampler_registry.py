@@ -1,4 +1,4 @@
-"""A sampler by its name, or its name with options: in Python, in files and on the command line."""
+"""Samplers selected by name, with or without options, in Python, in files and on the command line."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ from guardwrap.testing import table_world
 
 
 def decisions(sampler: Sampler) -> list[bool]:
-    """What a sampler makes of the same forty attempts."""
+    """Return a sampler's decisions on forty fixed attempts."""
     state, taken = sampler.init(), []
     for i in range(40):
         attempt = Attempt(Draw("", (i,), ""), True, (i % 7) / 2 - 2.0, (i * 7 % 10) / 10)

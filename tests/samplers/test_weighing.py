@@ -1,4 +1,4 @@
-"""QRS and IMH: the law of what they return, against the law computed exactly, on a world of 1 093 texts.
+"""QRS and IMH: the distribution of returned texts compared with the exact one, on a world of 1 093 texts.
 
 Covers ``samplers/collecting.py``, ``samplers/imh.py``, ``samplers/protocol.py``, ``samplers/qrs.py`` and
 ``samplers/rejection.py`` too.
@@ -21,7 +21,7 @@ from guardwrap.testing import goodness_of_fit, table_world
 from tests.fixtures_laws import Text, by_text, imh_law, normal, qrs_law
 
 DRAWS = 10_000
-FEW = 5_000  # of chains of many moves, and of the negative controls: what they must see is gross
+FEW = 5_000  # for chains of many moves and for negative controls, which only have to detect large differences
 FITS, FAILS = 1e-3, 1e-9
 
 
@@ -48,12 +48,12 @@ class Pair:
         return by_text(normal, {text: p for text, p in self.a.items() if self.satisfied(text)})
 
     def law(self, sampler: Callable[..., np.ndarray], **settings: Any) -> dict[Text, float]:
-        """What a sampler should return: ``qrs_law`` or ``imh_law``."""
+        """Return the exact distribution of a sampler's texts: ``qrs_law`` or ``imh_law``."""
         inside = {text: self.proposal[text] for text in self.inside}
         return by_text(sampler, inside, {text: self.weight(text) for text in inside}, **settings)
 
     def attempts(self, seed: int) -> Iterator[Attempt]:
-        """Draw from the proposal for ever."""
+        """Yield attempts from the proposal forever."""
         texts, p = list(self.proposal), np.array(list(self.proposal.values()))
         logs = [math.log(self.weight(text)) if self.weight(text) else -math.inf for text in texts]
         known = [(Draw("", text, ""), self.satisfied(text), log) for text, log in zip(texts, logs, strict=True)]
@@ -70,7 +70,7 @@ class Pair:
 def pair(top_k: int = 0) -> Pair:
     worlds = [table_world(seed, letters="abc", max_new_tokens=6, temperature=0.8, top_k=top_k) for seed in (0, 2)]
     a, other = (world.law() for world in worlds)
-    # Nearer to a than the other world alone: 20 000 draws must see the largest weights often enough.
+    # Nearer to a than in the other world, so that 20 000 draws contain the largest weights often enough.
     near = {text: a.get(text, p / 10) ** 0.7 * p**0.3 for text, p in other.items()}
     return Pair(a, by_text(normal, near), worlds[0].tokenizer.eos_token_id)
 
@@ -124,7 +124,7 @@ def test_imh_draws_from_the_law_of_its_steps(name: str, steps: int, move: Litera
     world = WORLDS[name]
     texts = returned(imh(steps, move=move), world.attempts(2), FEW if steps == 50 else DRAWS)
     assert goodness_of_fit(texts, world.law(imh_law, steps=steps, move=move)) > FITS
-    if steps:  # and not from that of a chain that has not moved
+    if steps:  # the distribution of a chain that has not moved would be wrong
         assert goodness_of_fit(texts, world.law(imh_law, steps=0)) < FAILS
 
 
@@ -138,7 +138,7 @@ def test_imh_of_many_steps_draws_from_g() -> None:
 
 @pytest.mark.parametrize("chains", [1, 3])
 def test_texts_of_a_thinned_chain(chains: int) -> None:
-    """The j-th text of a chain has the law of steps + j × thinning moves; texts take turns among chains."""
+    """The j-th text of a chain has the distribution after steps + j × thinning moves; chains take turns."""
     world = WORLDS["whole"]
     sampler = imh(1, thinning=2, chains=chains)
     attempts = world.attempts(4)
@@ -154,15 +154,15 @@ def test_texts_of_a_thinned_chain(chains: int) -> None:
         assert goodness_of_fit(texts, world.law(imh_law, steps=1 + 2 * turn)) > FITS
 
 
-# Negative controls: break the weights and see the same test fail.
+# Negative controls: with broken weights the same test fails.
 
 
 def without_end(world: Pair) -> Callable[[Attempt], Attempt]:
-    """As where the end-of-sequence token is the padding and its log-probability is dropped from a."""
+    """As if the end-of-sequence token were the padding, and its log-probability were left out of a."""
 
     @cache
     def dropped(text: Text) -> float:
-        """log a of the end after these tokens."""
+        """Return log a of the end-of-sequence token after these tokens."""
         return math.log(world.a[text] / sum(p for other, p in world.a.items() if other[: len(text) - 1] == text[:-1]))
 
     def broken(attempt: Attempt) -> Attempt:
@@ -249,7 +249,7 @@ def test_figures_where_the_model_does_not_give_every_text() -> None:
 
 
 def test_states_do_not_change() -> None:
-    """A state can be stepped from twice."""
+    """A state can be used for two steps."""
     attempts = list(itertools.islice(WORLDS["whole"].attempts(8), 400))
     for sampler in (qrs(0.5), qrs(target_tvd=0.2, pilot=5), imh(2), imh(2, thinning=1, chains=2)):
         state = run(sampler, iter(attempts), 200)
@@ -275,7 +275,7 @@ def test_states_do_not_change() -> None:
         lambda: imh(-1),
         lambda: imh(thinning=0),
         lambda: imh(chains=0),
-        lambda: imh(move="draw"),  # type: ignore[arg-type]  # what is refused
+        lambda: imh(move="draw"),  # type: ignore[arg-type]  # an invalid value
     ],
 )
 def test_settings_that_cannot_work(wrong: Callable[[], Sampler]) -> None:
@@ -286,7 +286,7 @@ def test_settings_that_cannot_work(wrong: Callable[[], Sampler]) -> None:
 @pytest.mark.parametrize("weights", [[900.0, 901.0, 902.0], [800.0, -800.0, 0.0], [-900.0, -910.0, -900.0]])
 @pytest.mark.parametrize("target", [{"target_acceptance": 1e-9}, {"target_tvd": 1e-320}, {"beta": 1e308}])
 def test_a_report_of_weights_beyond_every_float(weights: list[float], target: dict[str, float]) -> None:
-    """β has a logarithm, and nothing that is written as JSON is infinite."""
+    """β is reported as a logarithm, and no number in JSON is infinite."""
     sampler = qrs(pilot=2, **target)
     state = sampler.init()
     for weight in weights:

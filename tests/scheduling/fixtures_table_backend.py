@@ -1,4 +1,4 @@
-"""The smallest backend there is: texts over a few letters from a table, without a model and without torch."""
+"""A minimal backend: texts over a few letters from a table, without a model and without torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST = 4
 
 @dataclass(frozen=True, eq=False)
 class TableLaw:
-    """Probabilities of the next letter, by how many there are and the last one."""
+    """Probabilities of the next letter, by the length of the text and its last letter."""
 
     table: Mapping[tuple[int, int], tuple[float, ...]]
     count: int = 1
@@ -55,7 +55,7 @@ def random_law(seed: int, count: int = 1) -> TableLaw:
 
 @dataclass
 class TableBackend:
-    """Draws attempts a letter at a time, ``size`` side by side."""
+    """Draws attempts letter by letter, ``size`` concurrently."""
 
     size: int
     can: ClassVar[Capabilities] = Capabilities()
@@ -93,7 +93,7 @@ class TableBackend:
         return gone
 
     def narrow(self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]) -> None:
-        """It leaves nothing out."""
+        """Return None: not supported."""
 
     def _drawn(self, attempts: Sequence[AttemptState]) -> list[AttemptState]:
         self.steps += len(attempts)

@@ -1,4 +1,4 @@
-"""What the scheduler relies on holds of every backend, and a backend that breaks it is found out.
+"""Every backend fulfills the contract with the scheduler, and a backend that breaks it is detected.
 
 Covers ``testing.py`` too.
 """
@@ -47,7 +47,7 @@ def test_of_an_endpoint() -> None:
 
 
 class Forgets(TableBackend):
-    """The third attempt that ends is lost."""
+    """Loses the third attempt that ends."""
 
     ended = 0
 
@@ -64,7 +64,7 @@ class EndsTwice(TableBackend):
 
 
 class SharesRandomness(TableBackend):
-    """One stream for a batch, and not one for an attempt."""
+    """Uses one stream of random numbers for the batch, instead of one per attempt."""
 
     def launch(self, launches: Any) -> list[AttemptState]:
         stream = uniforms(launches[0].seed, 0, 0)
@@ -84,7 +84,7 @@ class CancelsAll(TableBackend):
 
 
 class LosesOthers(TableBackend):
-    """It cancels what it should, and forgets one more."""
+    """Cancels what it should, and loses one more attempt."""
 
     def cancel(self, unneeded: Any) -> list[AttemptState]:
         gone = super().cancel(unneeded)
@@ -106,7 +106,7 @@ class BlamesNobody(TableBackend):
 
 
 class FillsUp(TableBackend):
-    """After a while it has no room, though nothing runs."""
+    """Has no room after a while, although nothing runs."""
 
     begun = 0
 

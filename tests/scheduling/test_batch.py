@@ -1,4 +1,4 @@
-"""Callers in threads and in event loops share one batch, and each gets what it gets alone."""
+"""Callers in threads and event loops share one batch, and each gets the same texts as alone."""
 
 import asyncio
 import copy
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("watchdog")
 
 
 class Made:
-    """Makes backends, and keeps them."""
+    """Creates backends, and records them."""
 
     def __init__(self, size: int = 8) -> None:
         self.backends: list[TableBackend] = []
@@ -112,7 +112,7 @@ def test_threads_share_a_batch_and_get_what_they_get_alone() -> None:
 
 
 def test_whoever_drives_hands_over_to_the_batch() -> None:
-    """A caller that began alone ends beside another one that came later."""
+    """A caller that started alone ends while another one, which joined later, is served."""
     batches, made = Batches(), Made()
     came, results = threading.Event(), []
 
@@ -225,7 +225,7 @@ def test_a_backend_that_breaks_ends_whom_it_served_and_nobody_else(monkeypatch: 
 
 
 def test_an_interrupt_is_its_caller_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who comes while another one is interrupted gets everything all the same."""
+    """A caller that joins while another one is interrupted gets all its texts."""
     batches, made, expected = Batches(), Made(), alone(2)
     advance, results = TableBackend.advance, list[Any]()
     thread = threading.Thread(target=lambda: results.append(got(batches, made, requests_of(2))))
@@ -294,7 +294,7 @@ def test_a_function_that_does_not_return_holds_up_its_own_requests_only() -> Non
 
 
 def test_others_go_on_while_a_function_judges() -> None:
-    """A function that waits for the others' texts gets them."""
+    """A user's function that waits for other callers' texts gets them."""
     batches, made, others = Batches(), Made(), threading.Event()
 
     @constraint
@@ -367,7 +367,7 @@ def test_who_leaves_while_a_text_is_judged_aside_is_counted_until_its_end() -> N
 
 @dataclass(frozen=True)
 class Costly(Constraint):
-    """No b; asked about many texts at once, like a classifier."""
+    """Forbids b; called with many texts at once, like a classifier."""
 
     number: int = 0
     seen: list[int] = field(default_factory=list, kw_only=True, repr=False, compare=False)
@@ -379,7 +379,7 @@ class Costly(Constraint):
 
 
 def test_who_waits_for_company_does_not_wait_for_another_caller() -> None:
-    """What others have on their way may go on for ever."""
+    """Judging does not wait for other callers' attempts, which may never end."""
     batches, made = Batches(), Made()
     with kept_open(batches, made):
         mine = got(batches, made, [request_of(0, random_law(0), Costly(), watched=False)])
@@ -407,7 +407,7 @@ def test_costly_parts_judge_the_texts_of_all_requests_together(shared: bool) -> 
 
 @pytest.mark.slow
 def test_a_process_may_end_while_a_batch_runs() -> None:
-    """A thread that the interpreter stopped in the middle of torch's code would abort it."""
+    """A thread that the interpreter stops in the middle of torch's code would abort the process."""
     signal.alarm(120)  # importing torch takes long on a busy machine
     script = (
         "import threading, time\n"
@@ -431,7 +431,7 @@ def test_texts_are_told_when_they_are_accepted_in_their_order() -> None:
     told: list[tuple[int, Any]] = []
     made = [replace(request, on_text=lambda *text: told.append(text)) for request in requests_of(1, 3)]
     outcomes = got(Batches(), Made(), made)
-    assert [facts(outcome) for outcome in outcomes] == alone(1, 3)  # being told changes nothing
+    assert [facts(outcome) for outcome in outcomes] == alone(1, 3)  # the callback has no effect on them
     assert len(told) == 12
     for number, outcome in enumerate(outcomes):
         assert [draw for its, draw in told if its == number] == list(outcome.draws)
@@ -465,7 +465,7 @@ def test_rows_that_are_busy_are_counted() -> None:
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda batches: pickle.loads(pickle.dumps(batches))])
 def test_a_copy_begins_without_callers(copied: Callable[[Batches], Batches]) -> None:
-    """Wrappers are copied with what they are in."""
+    """Wrappers are copied together with objects that contain them."""
     batches, made = Batches(), Made()
     with kept_open(batches, made):
         other = copied(batches)

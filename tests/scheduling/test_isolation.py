@@ -1,4 +1,4 @@
-"""Chaos: one caller raises and sleeps wherever it can, and those beside it get what they get alone.
+"""Fault injection: one caller raises and sleeps wherever it can, and the others get the same results as alone.
 
 Covers ``scheduling/checker_pool.py`` too.
 """
@@ -37,7 +37,7 @@ alone = functools.cache(test_batch.alone)
 
 
 class Masking(TableBackend):
-    """Asks masks, and what is left out between rounds, as the real one does."""
+    """Calls masks, and narrows between rounds, like the real backend."""
 
     def narrow(self, launch: Launch, lookahead: TokenMask, ended: Sequence[tuple[Ids, bool]]) -> None:
         lookahead.dead((), range(len(LETTERS)))
@@ -144,7 +144,7 @@ class TheWeight:
 
 
 class Once:
-    """A fault that strikes once, at the n-th time."""
+    """A fault that occurs once, at the n-th call."""
 
     def __init__(self, strike: Callable[[], Any], at: int = 0) -> None:
         self.strike, self.left, self.struck = strike, at, False
@@ -157,7 +157,7 @@ class Once:
 
 
 class TheBudget:
-    """A budget that strikes when it is asked whether more may be launched."""
+    """A budget with a fault when the scheduler reads it to launch attempts."""
 
     def __init__(self, strike: Callable[[], Any]) -> None:
         self._strike, self._budget = strike, Budget(max_attempts=None)
@@ -169,7 +169,7 @@ class TheBudget:
 
 
 def hostile(seam: str, strike: Callable[[], Any]) -> Iterator[Request]:
-    """Requests of a caller that strikes at a seam."""
+    """Requests of a caller with a fault at one of the interfaces."""
 
     @constraint
     def check(text: str) -> bool:
@@ -230,7 +230,7 @@ SEAMS = [
 
 
 def beside(seam: str, strike: Callable[[], Any]) -> tuple[Any, list[Any]]:
-    """Serve two bystanders beside a hostile caller; return its outcomes or its error, and theirs."""
+    """Serve two other callers next to a faulty one; return its outcomes or error, and theirs."""
     batches, made = Batches(), MadeMasking()
     with kept_open(batches, made), ThreadPoolExecutor(3) as pool:
         victim = pool.submit(got, batches, made, hostile(seam, strike))
@@ -262,7 +262,7 @@ def test_what_belongs_to_a_request_hurts_no_other(seam: str, kind: str) -> None:
 
 @dataclass(frozen=True)
 class Unspelled(Constraint):
-    """A constraint whose spelling, and so its digest, cannot be made."""
+    """A constraint that cannot be serialized, and so has no digest."""
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
         return [True] * len(draws)
@@ -284,7 +284,7 @@ def test_a_constraint_without_a_digest_is_its_callers() -> None:
 
 
 def test_a_report_says_the_names_of_its_own_constraint() -> None:
-    """Texts of equal constraints are judged together, whatever each caller calls them."""
+    """Texts of equal constraints are judged together, whatever their names."""
     attempts = []
     for name in ("mine", "other"):
         request = request_of(0, random_law(0), Regex("z", name=name))
@@ -293,7 +293,7 @@ def test_a_report_says_the_names_of_its_own_constraint() -> None:
 
 
 def harmless(seam: str) -> bool:
-    """Serve a hostile request and two others by a scheduler; say whether the others get their texts."""
+    """Serve a faulty request and two others with a scheduler; return whether the others get their texts."""
     driven = Scheduler(Masking(8))
     for requests in ([request_of(1, random_law(1))], hostile(seam, Once(raises)), [request_of(2, random_law(2))]):
         driven.add(RequestStream(requests, 1))
@@ -314,7 +314,7 @@ def test_negative_control_what_is_not_caught_hurts_others(seam: str, monkeypatch
 
 
 def hurt(made: Made, monkeypatch: pytest.MonkeyPatch, seam: str, kind: str) -> None:
-    """Let the backend break at a seam, beside two callers; whoever comes afterwards gets its texts."""
+    """Let the backend fail at an interface while it serves two callers; later callers get their texts."""
     batches, strike = Batches(), Once(FAULTS[kind])
     whole = getattr(TableBackend, seam)
 
@@ -353,7 +353,7 @@ def test_a_backend_that_breaks_keeps_nobody_waiting(seam: str, kind: str, monkey
 
 
 def test_a_backend_that_cannot_be_made_again_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One caller is in the backend that breaks, another one comes meanwhile; a third one comes afterwards."""
+    """One caller is in the backend that fails, another one joins meanwhile, and a third one joins afterwards."""
     batches, made, makes, broken = Batches(), Made(), Once(raises, at=1), Once(raises)
     entered, breaking = threading.Event(), threading.Event()
 

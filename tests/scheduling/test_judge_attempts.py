@@ -1,4 +1,4 @@
-"""What is remembered of a text is its judgement, and whatever else judging depends on is in the key."""
+"""Judgements are cached, and everything that they depend on is part of the key."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +41,7 @@ def test_weights_are_a_requests_own(sampler: Any) -> None:
 
 def test_negative_control_a_weight_of_whoever_was_first(monkeypatch: pytest.MonkeyPatch) -> None:
     class Shared(dict[Any, Any]):
-        """Keeps for all requests what was found out for the first one."""
+        """Negative control: reuses the first request's result for all requests."""
 
         def get(self, request: Any, default: Any = None) -> Any:
             return super().get(None, default)
@@ -55,7 +55,7 @@ def test_negative_control_a_weight_of_whoever_was_first(monkeypatch: pytest.Monk
 
 
 def folded(world: World) -> World:
-    """The world with a tokenizer that reads capitals as small letters, so that texts share their tokens."""
+    """A world whose tokenizer maps capitals to lowercase, so that different texts have the same tokens."""
     world.tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
     return world
 
@@ -85,7 +85,7 @@ def test_negative_control_what_is_known_of_another_text(monkeypatch: pytest.Monk
 
 
 def test_a_text_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And weighed once by each request: of a handful of texts there are few."""
+    """Each text is judged once, and weighed once per request; there are only a few distinct texts."""
     judged: list[int] = []
     parts: Callable[..., Any] = vars(judge_attempts)["judge_parts"]
 

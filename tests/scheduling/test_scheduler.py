@@ -1,4 +1,4 @@
-"""The whole scheduler over a backend of a table: no model, no torch.
+"""The complete scheduler with a table backend, without a model and without torch.
 
 Covers ``scheduling/backend.py``, ``scheduling/randomness.py``, ``scheduling/request.py``,
 ``scheduling/request_state.py`` and ``scheduling/request_stream.py`` too.
@@ -105,9 +105,10 @@ BUDGETS = {
 def test_drawn_from_g_whatever_the_budget_and_the_batch(kind: str, size: int, clock: Clock) -> None:
     budget, ended = BUDGETS[kind]
     law = random_law(0)
-    # Of seconds every batch gives other texts: DRAWS of the largest, as many as the negative control of the others.
+    # With a limit in seconds every batch size gives other texts: DRAWS of them for the largest size, and for the others
+    # as few as in the negative control.
     draws = FEW if kind == "seconds" and size < 64 else DRAWS
-    # A budget binds, so more requests than draws are needed: those that end in time.
+    # The budget ends some requests early, so more requests than draws are needed.
     outcomes = served([request_of(i, law, FAST, budget=budget) for i in range(draws * 4 // 3)], size)
     short = [outcome for outcome in outcomes if not outcome.ok]
     assert {outcome.report.ended for outcome in short} == {ended}, "the budget did not bind"
@@ -156,7 +157,7 @@ def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def everything(seed: int) -> list[Request]:
-    """Requests with constraints, budgets, laws and seeds of their own."""
+    """Return requests with different constraints, budgets, laws and seeds."""
     rules = [RULE, ~Regex("b"), Length(min=2), Keyword("b", whole_words=False)]
     budgets = [Budget(), Budget(max_attempts=3), Budget(max_tokens=5)]
     return [
@@ -195,7 +196,7 @@ def test_requests_are_taken_as_there_is_room() -> None:
     def coming() -> Any:
         for i in range(100):
             taken.append(i)
-            # The first one takes long: those behind it are finished meanwhile, but not without end.
+            # The first one takes long: those after it finish meanwhile, but only a limited number of them.
             yield request_of(i, random_law(0), Length(min=99) if i == 0 else RULE, budget=Budget(max_attempts=200))
 
     stream = Scheduler(TableBackend(4)).serve(coming(), window=8)
@@ -319,7 +320,7 @@ def test_cancelled_requests_leave_at_once() -> None:
 
 
 def test_a_fair_share_each() -> None:
-    """One request that takes everything does not keep another from its text."""
+    """A request that uses all room does not prevent another one from getting its text."""
     greedy = request_of(0, random_law(0, count=10_000), budget=Budget(max_attempts=None))
     small = request_of(1, random_law(0))
     scheduler = Scheduler(TableBackend(8))
@@ -355,7 +356,7 @@ def test_it_needs_no_torch() -> None:
         "import sys; from tests.scheduling.test_scheduler import served, everything; served(everything(1));"
         "assert 'torch' not in sys.modules"
     )
-    # The laws of testing need torch; of them only the goodness of fit is used here.
+    # Importing guardwrap.testing requires torch; only its goodness of fit is used here.
     fake = "import sys, types; m = types.ModuleType('guardwrap.testing'); m.goodness_of_fit = None; "
     subprocess.run([sys.executable, "-c", fake + "sys.modules['guardwrap.testing'] = m; " + code], check=True)
 

@@ -1,4 +1,4 @@
-"""What a request may do in one step while others wait: counted on a clock that the test itself moves on."""
+"""What a request may do in one step while others wait, measured with a simulated clock."""
 
 import threading
 import time
@@ -47,7 +47,7 @@ def cpu(monkeypatch: pytest.MonkeyPatch) -> Cpu:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Slow(TextConstraint):
-    """Takes so many seconds for a text, and looks at the clock now and then, as guardwrap's own constraints do."""
+    """Takes a given time per text, and checks the clock now and then, like guardwrap's own constraints."""
 
     cpu: Cpu
     seconds: float = 1.9
@@ -67,7 +67,7 @@ class Slow(TextConstraint):
 
 
 class LooksAtEach:
-    """A mask that judges candidates as whole texts, each just within the time of one."""
+    """A mask that judges each candidate as a whole text, almost up to the time limit of one text."""
 
     impossible = False
     notes = ()
@@ -121,7 +121,7 @@ def test_what_is_saved_is_used_once_and_grows_with_time(cpu: Cpu) -> None:
     with allowance.spent():
         cpu.now += 9
     allowance.begin(100.0, limited=True)
-    assert allowance.left == pytest.approx(EACH_STEP)  # one long call is no debt
+    assert allowance.left == pytest.approx(EACH_STEP)  # time used beyond the allowance is not carried over as a debt
     with allowance.spent():
         cpu.now += EACH_STEP
     with pytest.raises(StepOver):
@@ -151,7 +151,7 @@ def test_the_limit_of_a_text_is_no_way_around_that_of_a_step(cpu: Cpu) -> None:
     with step_limit(0.1), pytest.raises(StepOver):
         run_check(rule, [Draw("", (), "")])
     assert cpu.now < 0.2
-    with pytest.raises(CheckFailed, match=r"took more than|was running when"):  # its own limit is its own fault
+    with pytest.raises(CheckFailed, match=r"took more than|was running when"):  # over its own limit
         run_check(Slow(cpu, CHECK_SECONDS + 1), [Draw("", (), "")])
 
 
@@ -223,7 +223,7 @@ def test_a_prefix_function_that_hangs_holds_no_lock_of_others(held: threading.Ev
 
 
 def test_pydantic_validators_are_judged_aside() -> None:
-    """They are the user's own code, wherever in a rule they stand."""
+    """They count as the user's code wherever in a rule they are."""
     typed, plain = JSONSchema(list[int]), JSONSchema({"type": "array"})
     for rule in (typed, ~typed, typed | Regex("a")):
         assert request_of(0, random_law(0), rule).runs_code
@@ -250,9 +250,9 @@ def test_what_may_be_skipped_is_looked_for_aside(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_match_that_regex_ends_early_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`regex` counts what all threads compute: beside others a text would take too long that does not alone."""
+    """`regex` counts the time of all threads, so a text could exceed the limit only because others compute."""
     timeouts: list[float] = []
-    monkeypatch.setattr(time, "process_time", lambda: sum(timeouts))  # another thread computes all the while
+    monkeypatch.setattr(time, "process_time", lambda: sum(timeouts))  # another thread computes in the meantime
 
     def match(text: str, timeout: float) -> str:
         timeouts.append(timeout)

@@ -122,22 +122,22 @@ class Plain:
         self._texts: list[torch.Tensor] = []
 
     def join(self, prefix: Ids, prompt: int) -> int:
-        """See Rows."""
+        """See ``Rows.join``."""
         raise NotImplementedError
 
     def add(self, prefixes: Sequence[Ids]) -> torch.Tensor:
-        """See Rows."""
+        """See ``Rows.add``."""
         new = [torch.tensor(prefix, dtype=torch.long, device=self._model.device) for prefix in prefixes]
         self._texts += new
         return self._logits(new)
 
     def keep(self, rows: Sequence[int]) -> list[int]:
-        """See Rows."""
+        """See ``Rows.keep``."""
         self._texts = [self._texts[row] for row in rows]
         return list(rows)
 
     def forward(self, tokens: torch.Tensor, remember: Mapping[int, Ids] | None = None) -> torch.Tensor:
-        """See Rows."""
+        """See ``Rows.forward``."""
         self._texts = [torch.cat([text, token[None]]) for text, token in zip(self._texts, tokens, strict=True)]
         return self._logits(self._texts)
 
@@ -167,11 +167,11 @@ class Wave:
         self._past: DynamicCache | None = None
 
     def join(self, prefix: Ids, prompt: int) -> int:
-        """See Rows."""
+        """See ``Rows.join``."""
         raise NotImplementedError
 
     def add(self, prefixes: Sequence[Ids]) -> torch.Tensor:
-        """See Rows."""
+        """See ``Rows.add``."""
         device = self._model.device
         place: dict[Ids, int] = {}
         rows = torch.tensor([place.setdefault(prefix, len(place)) for prefix in prefixes], device=device)
@@ -188,7 +188,7 @@ class Wave:
         return logits[rows]
 
     def keep(self, rows: Sequence[int]) -> list[int]:
-        """See Rows."""
+        """See ``Rows.keep``."""
         index = torch.tensor(rows, dtype=torch.long, device=self._mask.device)
         self._mask = self._mask[index]
         if rows and self._past is not None:
@@ -196,7 +196,7 @@ class Wave:
         return list(rows)
 
     def forward(self, tokens: torch.Tensor, remember: Mapping[int, Ids] | None = None) -> torch.Tensor:
-        """See Rows."""
+        """See ``Rows.forward``."""
         self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=1)
         positions = self._mask.sum(-1, keepdim=True) - 1
         return run_model(self._model, tokens[:, None], self._mask, positions, self._past)

@@ -156,13 +156,13 @@ class Slots:
         return some is not None and not any(isinstance(layer, LinearAttentionLayer) for layer in some.layers)
 
     def add(self, prompts: Sequence[Ids]) -> torch.Tensor:
-        """See Rows."""
+        """See ``Rows.add``."""
         new = [self._prompt(ids) for ids in prompts]
         self._new += new
         return torch.cat([prompt.logits for prompt in new if prompt.logits is not None])
 
     def join(self, prefix: Ids, prompt: int) -> int:
-        """See Rows."""
+        """See ``Rows.join``."""
         kept = len(prefix)
         while kept > prompt and prefix[:kept] not in self._prefixes:
             kept -= 1
@@ -175,7 +175,7 @@ class Slots:
         return len(prefix) - kept
 
     def keep(self, rows: Sequence[int]) -> list[int]:
-        """See Rows."""
+        """See ``Rows.keep``."""
         before = self._columns.rows
         placed = [row for row in rows if row < before]
         late = list(rows[len(placed) :])
@@ -183,7 +183,7 @@ class Slots:
         return self._close_gaps(placed) + late
 
     def forward(self, tokens: torch.Tensor, remember: Mapping[int, Ids] | None = None) -> torch.Tensor:
-        """See Rows."""
+        """See ``Rows.forward``."""
         self._place_new()
         c = self._columns
         if c.end == self._size[1]:

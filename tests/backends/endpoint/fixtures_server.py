@@ -1,4 +1,4 @@
-"""A small server that speaks the OpenAI protocol over a law that is known, and plays the faults of a network."""
+"""A small server with the OpenAI protocol, whose distribution is known, and which simulates network faults."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Server:
         self._do(self._start())
 
     def stop(self) -> None:
-        """Close everything, streams included."""
+        """Close all connections, including streams."""
         self._do(self._stop())
 
     def _do(self, work: Any) -> None:
@@ -170,7 +170,7 @@ class Server:
         return await self._streamed(asked, reader, writer)
 
     def _scored(self, asked: Mapping[str, Any], writer: asyncio.StreamWriter) -> bool:
-        """Answer at once: with a prompt's tokens, or what they weigh."""
+        """Answer without streaming: with a prompt's tokens, or their log-probabilities."""
         if self._chance.random() < self.breaks:
             self.count["broken"] += 1
             return False
@@ -214,7 +214,7 @@ class Server:
             if self._chance.random() < self.breaks:
                 self.count["broken"] += 1
                 writer.write(data)
-                if self._chance.random() < 0.5:  # else what was sent may be lost too
+                if self._chance.random() < 0.5:  # otherwise the data sent before may be lost too
                     await writer.drain()
                     return False
                 writer.transport.abort()
@@ -238,7 +238,7 @@ class Server:
         return True
 
     def _ids(self, chat: bool, world: World, prompt: str, pieces: list[str], reason: str) -> list[dict[str, Any]]:
-        """What comes with each piece, and with the end of a text that ends by itself."""
+        """Return the fields sent with each piece, and with the end of a text that ends by itself."""
         if "ids" not in self.gives:
             return []
         begin = world.tokenizer(prompt)["input_ids"]
@@ -259,7 +259,7 @@ def endpoint(server: Server, **options: Any) -> Endpoint:
 
 @cache
 def of_world(world: World) -> Callable[[str, random.Random], Text]:
-    """Return a world's texts, drawn from its own enumerated law: one piece a character."""
+    """Return a world's texts, drawn from its enumerated distribution, with one piece per character."""
     end = world.tokenizer.eos_token_id
 
     @cache
@@ -278,7 +278,7 @@ def of_world(world: World) -> Callable[[str, random.Random], Text]:
 @cache
 @torch.no_grad()
 def scores(world: World, ids: tuple[int, ...]) -> list[float]:
-    """Return log-probabilities of all tokens but the first, in nats."""
+    """Return log-probabilities of all tokens except the first, in nats."""
     logits = world.model(input_ids=torch.tensor([ids])).logits[0, :-1].double()
     found: list[float] = logits.log_softmax(-1)[range(len(ids) - 1), list(ids[1:])].tolist()
     return found
@@ -351,7 +351,7 @@ def _plain(writer: Any, status: int, headers: Mapping[str, str], body: Mapping[s
 
 
 async def _ended(loop: asyncio.AbstractEventLoop) -> None:
-    """Wait for what is still under way."""
+    """Wait for requests that are still in progress."""
     left = [task for task in asyncio.all_tasks(loop) if task is not asyncio.current_task()]
     for task in left:
         task.cancel()

@@ -1,4 +1,4 @@
-"""Whatever the fields of a server's answers hold, a request ends with a text or with one line, and none hangs."""
+"""Whatever a server's answers contain, a request ends with a text or with an error of one line, and none hangs."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ def drawn(server, **options):
 
 
 def endless(*choices):
-    """A stream that goes on for ever with these."""
+    """A stream that repeats these events forever."""
     begin, *pieces = raw_text(*choices)[: 1 + len(choices)]
     return itertools.chain([begin], itertools.cycle(pieces))
 

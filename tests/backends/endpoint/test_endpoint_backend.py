@@ -1,4 +1,4 @@
-"""Texts of a server follow g, whatever happens on the way; and what is not needed is not drawn.
+"""A server's texts are distributed as g, whatever faults happen, and unneeded texts are not drawn.
 
 Covers ``backends/endpoint/attempt_stream.py`` too.
 """
@@ -35,7 +35,7 @@ def server():
 
 
 def gold(world: World = WORLD) -> dict[Any, float]:
-    """g of texts, with whether they ended by themselves."""
+    """Return g of each pair of a text and whether it ended by itself."""
     end = world.tokenizer.eos_token_id
     found: dict[Any, float] = defaultdict(float)
     for ids, p in world.gold(RULE).items():
@@ -44,7 +44,7 @@ def gold(world: World = WORLD) -> dict[Any, float]:
 
 
 def fit(server, count, world=WORLD, **options):
-    """How well texts follow g, and the report."""
+    """Return the p-value of texts under g, and the report."""
     guarded = GuardedGenerator(endpoint(server), RULE, budget=NO_LIMIT, seed=5)
     (outcome,) = guarded.run("a", num_return_sequences=count, **LAW, **options)
     assert outcome.report.accepted == len(outcome.texts) == count
@@ -53,7 +53,7 @@ def fit(server, count, world=WORLD, **options):
 
 @contextmanager
 def counting():
-    """Yield how often each attempt is launched, and how often it ends: of itself, or as it is not needed any more."""
+    """Count how often each attempt is launched, and how often it ends: by itself, or because it is no longer needed."""
     launched: Counter[int] = Counter()
     ended: Counter[int] = Counter()
     given: Any = vars(guardwrap.session.endpoint_session)["EndpointBackend"]  # maybe a negative control's
@@ -74,7 +74,7 @@ def counting():
 
 @pytest.mark.slow
 def test_texts_follow_g_through_faults(server):
-    """Streams break at random, requests are refused at random, and the server restarts."""
+    """Streams break off at random, requests are rejected at random, and the server restarts."""
     server.breaks, server.fails = 0.1, 0.1
     with counting() as (launched, ended):
         p, report = fit(server, 1500)
@@ -82,18 +82,18 @@ def test_texts_follow_g_through_faults(server):
     assert report.drawn_from == "exactly your model's own distribution, given the constraint (g)"
     assert server.count["broken"] > 200
     assert server.count["failed"] > 150  # about 215, with a standard deviation of 14
-    # Nothing is lost and nothing doubled: each attempt has ended once, and no break is a rejection.
+    # No attempt is lost or duplicated: each has ended once, and no broken stream counts as a rejection.
     usage = report.usage
     assert usage.attempts == 1500 + sum(report.rejections.values())
     assert report.rejections.keys() == {RULE.title}
     assert launched == ended == Counter(range(usage.attempts + usage.surplus_attempts))
-    # What is not needed any more may be cancelled before it was sent.
+    # Attempts that are no longer needed may be cancelled before they are sent.
     assert usage.attempts <= len({asked["seed"] for asked in server.seen}) <= len(launched)
     assert any("broke off in mid-stream" in note and "promises the same text" in note for note in report.notes)
 
 
 class Drops(EndpointBackend):
-    """Counts an attempt that breaks as rejected."""
+    """Counts an attempt whose stream breaks off as rejected."""
 
     def _take(self, attempt, event):
         super()._take(attempt, event)
@@ -128,7 +128,7 @@ def test_the_same_seed_gives_the_same_texts_through_faults(server):
 
 
 def test_another_prompt_is_a_proposal(server):
-    """Chats and strings alike: attempts are drawn from it, records have the user's own."""
+    """For chats and strings: attempts are drawn from the proposal's prompt, and records contain the user's prompt."""
     proposal = Prompt("{prompt}b")
     guarded = GuardedGenerator(endpoint(server), RULE, proposal=proposal, seed=1)
     for prompt in ("a", [{"role": "user", "content": "a"}]):
@@ -146,7 +146,7 @@ def test_another_prompt_is_a_proposal(server):
 
 
 def test_tokens_are_the_servers_or_pieces(server):
-    """A text's last token ends it, and is no piece."""
+    """The end-of-sequence token is not sent as a piece."""
     none = Regex("")
     (outcome,) = GuardedGenerator(endpoint(server), none, seed=2).run("a", num_return_sequences=20, **LAW)
     assert outcome.report.usage.tokens == sum(len(draw.text) + draw.finished for draw in outcome.draws)
@@ -163,7 +163,7 @@ def endless(prompt, chance):
 
 
 def closed(server, number):
-    """Wait until the server has seen so many streams close."""
+    """Wait until the server has seen ``count`` streams close."""
     for _ in range(500):
         if server.count["closed"] >= number:
             return True
@@ -172,7 +172,7 @@ def closed(server, number):
 
 
 def test_early_abort_closes_the_stream(server):
-    """These texts have no end, so only what is closed ends."""
+    """These texts never end, so streams end only if they are closed."""
     server.text = endless
     guarded = GuardedGenerator(endpoint(server), RULE, budget=Budget(max_attempts=6), seed=1)
     (outcome,) = guarded.run("a", **LAW)

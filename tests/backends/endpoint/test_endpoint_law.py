@@ -1,4 +1,4 @@
-"""All that defines a(y) is sent, whatever the server's defaults are; what it cannot have is refused by name.
+"""All settings that define a(y) are sent, whatever the server's defaults; others raise an error that names them.
 
 Covers ``pipelines/settings_difference.py`` too.
 """

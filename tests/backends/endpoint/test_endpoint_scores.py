@@ -1,4 +1,4 @@
-"""Texts are weighed by what the server says of them, and what it does not say ends the call with one line."""
+"""Weights come from the server's log-probabilities; if it does not return them, the call ends with a one-line error."""
 
 import math
 from dataclasses import replace
@@ -20,7 +20,7 @@ TELL = Prompt("{prompt}b")
 
 
 def exact(drawn):
-    """QRS with the largest weight there is: no approximation of g."""
+    """QRS with the largest possible weight as β, which samples g exactly."""
     return qrs(max(p / drawn.law()[ids] for ids, p in WORLD.law().items()))
 
 
@@ -37,7 +37,7 @@ def server():
 
 
 def fit(server, count, prompt="a", **options):
-    """How well texts follow g, and the report."""
+    """Return the p-value of texts under g, and the report."""
     end = WORLD.tokenizer.eos_token_id
     gold = {(WORLD.draw(ids).text, ids[-1] == end): p for ids, p in WORLD.gold(RULE).items()}
     guarded = GuardedGenerator(endpoint(server), RULE, budget=Budget(max_attempts=None), seed=5)
@@ -48,7 +48,7 @@ def fit(server, count, prompt="a", **options):
 
 @pytest.mark.parametrize(("prompt", "options", "count"), WAYS)
 def test_weighed_texts_follow_g(server, prompt, options, count, monkeypatch):
-    """Negative control: with all weights alike they do not."""
+    """Negative control: with equal weights the texts do not follow g."""
     server.breaks, server.fails = 0.02, 0.02
     p, report = fit(server, count, prompt, **options)
     assert p > 1e-3
@@ -73,7 +73,7 @@ def test_weights_are_those_of_the_world(server, prompt, other, its):
             ids = attempt.draw.token_ids
             weight = WORLD.law()[ids] / drawn[ids]
             assert attempt.log_weight == pytest.approx(math.log(weight))
-    assert server.count["scored"] <= 2 + 2 * len(drawn)  # a text that comes again is not scored again
+    assert server.count["scored"] <= 2 + 2 * len(drawn)  # a repeated text is not scored again
 
 
 def test_reports_say_how_it_was_weighed(server):

@@ -1,4 +1,4 @@
-"""An endpoint that leads to ``guardwrap serve``: texts satisfy what the server asks for, and what is asked for here."""
+"""An endpoint that is a ``guardwrap serve``: texts satisfy the server's constraints and those of the call itself."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def at(tmp_path_factory):
 
 
 def gold(rule):
-    """Of texts of two letters."""
+    """Return g for texts of two letters."""
     found = {}
     made = replace(world(), prompt="ab", max_new_tokens=2)
     for ids, p in made.gold(rule).items():
@@ -33,7 +33,7 @@ def gold(rule):
 
 
 def test_both_layers_hold(at):
-    """Its negative control: the texts are not those of one of them alone."""
+    """Negative control: the texts are not distributed as with only one of the two constraints."""
     guarded = GuardedGenerator(at, WITHOUT_B, seed=1, batch_size=8)
     (outcome,) = guarded.run("ab", num_return_sequences=100, temperature=1.0, max_new_tokens=2)
     assert all("a" in text and "b" not in text for text in outcome.texts)
@@ -45,7 +45,7 @@ def test_both_layers_hold(at):
 
 
 def test_it_cannot_weigh(at):
-    """Its texts are drawn from its own g, of which no server knows the probabilities."""
+    """The server's texts are drawn from its own g, whose probabilities it cannot report."""
     guarded = GuardedGenerator(at, WITHOUT_B, seed=1, sampler="qrs", proposal=Prompt("b{prompt}"))
     with pytest.raises(EndpointError, match="sampler='rejection'"):
         guarded("ab", temperature=1.0, max_new_tokens=2)

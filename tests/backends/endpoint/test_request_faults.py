@@ -1,4 +1,4 @@
-"""Faults that may pass are tried again as the same attempt; others are one line with the way out, without the key."""
+"""Temporary faults are retried as the same attempt; others give a one-line error with a way out and without the key."""
 
 import logging
 import re
@@ -25,7 +25,7 @@ def server():
 
 
 def test_as_many_tries_as_the_docstring_says(monkeypatch):
-    """Eight of them take a minute and a half, a little less where chance has it."""
+    """Eight waits take a minute and a half, or a little less, as they are randomized."""
     monkeypatch.setattr(request_faults, "_FIRST", 0.5)
     assert Endpoint("http://localhost/v1", model="m").max_retries == 8
     assert 65 < sum(request_faults.waiting(request_faults.Fault("", again=True), tries) for tries in range(1, 9)) < 92
@@ -37,7 +37,7 @@ def drawn(at, count=1, prompt="a", **options):
 
 
 def message(error):
-    """An error's message: one line, and no key in it or in what it carries."""
+    """Return an error's message, after checking that it is one line and that the error does not contain the key."""
     line = str(error.value)
     assert "\n" not in line
     assert KEY not in line
@@ -274,4 +274,4 @@ def test_an_error_ends_its_request_and_keeps_what_there_is(server):
     guarded = GuardedGenerator(endpoint(server), Regex(""), seed=1, batch_size=1)
     with pytest.raises(EndpointError):
         list(guarded.stream(["a", "a"], temperature=1.0, max_new_tokens=5))
-    assert guarded("a", temperature=1.0, max_new_tokens=5)  # the next call is as good as ever
+    assert guarded("a", temperature=1.0, max_new_tokens=5)  # the next call works normally

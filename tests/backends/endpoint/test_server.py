@@ -1,4 +1,4 @@
-"""What an endpoint is made of, and that its key stays with it."""
+"""The parameters of an endpoint, and that its key is not leaked."""
 
 import builtins
 import gc

@@ -1,4 +1,4 @@
-"""What a server can keep its tokens to, and what is never put into its words."""
+"""Which constraints a server can enforce, and which are never translated."""
 
 import random
 import re
@@ -34,7 +34,7 @@ def test_what_a_server_has_words_for(rule, words):
 
 
 PATTERNS = [
-    r"\d+",  # of which engines have two readings
+    r"\d+",  # which engines interpret differently
     r"\w",
     r"\s",
     r"a.b",
@@ -82,7 +82,7 @@ def test_what_it_has_none_for(rule):
 
 
 def test_plain_expressions_are_read_alike():
-    """Made at random of what is taken: Python's two engines read them alike, and find no error in them."""
+    """Random patterns of the accepted syntax are valid, and mean the same, in both of Python's engines."""
     chance = random.Random(0)
     atoms = ["a", "b", r"\.", r"\(", "[ab]", "[^a]", "(?:a|b)", "(ab)", " ", "-"]
     repeats = ["", "", "*", "+", "?", "{2}", "{1,3}", "{2,}"]
@@ -113,7 +113,7 @@ def test_it_is_sent_and_the_whole_constraint_judges(server):
     assert all(asked["structured_outputs"] == {"regex": "ab*"} for asked in server.seen)
     assert {asked["prompt"] for asked in server.seen} == {"a!"}
     guarded("a", proposal=False, **LAW)
-    unmasked = [asked for asked in server.seen if asked["prompt"] == "a"]  # stopped requests may still come in
+    unmasked = [asked for asked in server.seen if asked["prompt"] == "a"]  # cancelled requests may still arrive
     assert unmasked
     assert not any("structured_outputs" in asked for asked in unmasked)
 

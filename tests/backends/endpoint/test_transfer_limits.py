@@ -1,4 +1,4 @@
-"""However a server sends its answer, or sends requests away, nothing hangs, fills memory or gets to another host."""
+"""However a server answers or redirects, nothing hangs, fills memory, or is sent to another host."""
 
 import gzip
 import itertools

@@ -44,13 +44,13 @@ def at():
 
 @pytest.fixture(scope="module")
 def world(local):
-    """Texts of two tokens, each of the eight likeliest."""
+    """Return texts of two tokens, each among the eight likeliest."""
     model, tokenizer = local
     return World(model, tokenizer, "Tea is", 2, temperature=1.0, top_k=8)
 
 
 def gold(world: World, rule: Any) -> dict[Any, float]:
-    """g of texts, with whether they ended by themselves."""
+    """Return g of each pair of a text and whether it ended by itself."""
     found: dict[Any, float] = defaultdict(float)
     for ids, p in world.gold(rule).items():
         draw = world.draw(ids)
@@ -59,7 +59,7 @@ def gold(world: World, rule: Any) -> dict[Any, float]:
 
 
 def test_texts_follow_the_law_in_process(at, world):
-    """Its negative control: the same texts are not those of another temperature."""
+    """Negative control: the same texts do not have the distribution of another temperature."""
     rule = ~Regex("o")
     guarded = GuardedGenerator(at, rule, budget=Budget(max_attempts=None), seed=1)
     (outcome,) = guarded.run("Tea is", num_return_sequences=5000, temperature=1.0, top_k=8, max_new_tokens=2)
@@ -99,7 +99,7 @@ def test_weights_are_those_in_process(at, local, prompt, drawn_from):
         drawn = log_probability(drawing, ids_of(tokenizer, shown), ids)
         assert attempt.draw.log_proposal == pytest.approx(drawn, abs=1e-3)
         assert attempt.log_weight == pytest.approx(a - drawn, abs=1e-3)
-    assert max(abs(attempt.log_weight or 0.0) for attempt in attempts) > 0.1  # so the comparison says something
+    assert max(abs(attempt.log_weight or 0.0) for attempt in attempts) > 0.1  # so the comparison is not trivial
 
 
 def test_reports_of_weighed_texts(at):
@@ -111,7 +111,7 @@ def test_reports_of_weighed_texts(at):
 
 
 def test_aborted_requests_end_on_the_server(at):
-    """By its own figures: nothing runs any more, and hardly a token was computed for what was not wanted."""
+    """By vLLM's metrics, nothing runs any more, and hardly a token was computed for texts that were not needed."""
     before = metrics(at.base_url)
     guarded = GuardedGenerator(at, Regex("zq", match="fullmatch"), budget=Budget(max_attempts=24), seed=4)
     law: dict[str, Any] = {"temperature": 1.0, "top_k": 50, "max_new_tokens": 900}
@@ -124,11 +124,11 @@ def test_aborted_requests_end_on_the_server(at):
         time.sleep(0.1)
     assert after["vllm:num_requests_running"] == 0
     computed = after["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"]
-    assert computed < 32 * 100  # of 32 * 900 that would come if nothing ended
+    assert computed < 32 * 100  # of 32 * 900 if no stream were closed
 
 
 def test_masks_of_the_server_are_a_proposal(at):
-    """Negative control: without the mask hardly a text is right."""
+    """Negative control: without the mask hardly a text satisfies the constraint."""
     rule = JSONSchema(SCHEMA, whitespace="compact")
     law: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 60}
     guarded = GuardedGenerator(at, rule, budget=Budget(max_attempts=200), seed=5)

@@ -1,4 +1,4 @@
-"""Rows of a batch: every way of keeping states gives the model's own logits, on many architectures.
+"""Rows of a batch: every class of rows reproduces the model's logits, on many architectures.
 
 Covers ``backends/memory.py``, ``backends/refill/decode.py``, ``backends/refill/mode_selection.py``,
 ``backends/refill/prompt_tree.py`` and ``backends/refill/slots.py`` too.
@@ -76,7 +76,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "recurrent_gemma": {"lru_width": 32, "attention_window_size": 8, "head_dim": 8, "num_hidden_layers": 3},
 }
 
-# Reference kernels, odd default token ids: said of the tiny models, not of us.
+# These warnings are about the tiny models: reference kernels, odd default token ids.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -137,7 +137,7 @@ def test_same_seed_same_texts_in_every_mode(world: World, kind: Any, monkeypatch
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "mamba2", "jamba"])
 def test_half_precision_is_tried_in_float32(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So no processor's rounding decides; in its own precision only where it cannot be computed in float32."""
+    """Use float32, so that rounding does not matter, and the model's own precision only if float32 is not possible."""
     model = tiny(name, REFILL[name]).to(dtype)
     seen = []
     apart = mode_selection._apart
@@ -148,7 +148,7 @@ def test_half_precision_is_tried_in_float32(name: str, dtype: torch.dtype, monke
 
     monkeypatch.setattr(mode_selection, "_apart", noted)
     assert select_rows(model) is Slots
-    assert max(seen) < 1e-4  # half precision makes 1e-3 and more, where it makes any difference
+    assert max(seen) < 1e-4  # half precision causes 1e-3 or more, if it causes any difference
     assert {parameter.dtype for parameter in model.parameters()} == {dtype}
 
 
@@ -194,7 +194,7 @@ def mixed_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def numbers_lost(patch: pytest.MonkeyPatch) -> None:
-    """From the third step on there are none: those before are right."""
+    """From the third step on the states are missing; those before are correct."""
     forward, calls = Slots.forward, count(1)
 
     def lossy(self: Slots, *given: Any) -> torch.Tensor:
@@ -238,8 +238,8 @@ def test_negative_control_rows_that_are_not_reordered(dtype: torch.dtype, monkey
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_kernels_that_take_half_precision_only(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of quantised weights, say: judged in their own precision."""
-    # With weights as small as usual, a random model hardly looks at what stands before.
+    """As with quantized weights: tested in their own precision."""
+    # With weights of the usual size, the output of a random model hardly depends on earlier tokens.
     model = tiny("llama", {"initializer_range": 0.5}).to(torch.bfloat16)
     forward = type(model).forward
 
@@ -249,7 +249,7 @@ def test_kernels_that_take_half_precision_only(broken: bool, monkeypatch: pytest
             raise RuntimeError("expected scalar type BFloat16 but found Float")
         return output
 
-    # With the signature of the original, which tells what the model takes.
+    # With the signature of the original, from which the accepted arguments are read.
     strict.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
     monkeypatch.setattr(type(model), "forward", strict)
     if broken:
@@ -298,7 +298,7 @@ def test_what_was_chosen_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_long_run_of_slots_shifts_and_grows(world: World) -> None:
-    """Rows that come and go for hundreds of steps, against the whole text each time."""
+    """Rows join and leave for hundreds of steps; compared with the whole text at each step."""
     chance = torch.Generator().manual_seed(1)
     model = tiny("llama", {"max_position_embeddings": 512})
 
@@ -356,7 +356,7 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
 def test_out_of_memory_when_a_row_is_taken_loses_nothing_and_doubles_nothing(
     world: World, time: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever it runs out: some of the attempts that want a row have got one by then."""
+    """Memory may run out at any point, when some of the waiting attempts already have a row."""
     join, launched = Slots.join, []
 
     def full(self: Slots, prefix: Any, prompt: int) -> int:
@@ -385,7 +385,7 @@ def test_out_of_memory_when_a_row_is_taken_loses_nothing_and_doubles_nothing(
 
 
 def test_who_waits_when_memory_runs_out_begins_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who waited for a row that was stopped want one of their own, and there is no memory for it."""
+    """Attempts that waited for a stopped row need their own rows, for which there is no memory."""
     options = {"do_sample": True, "num_return_sequences": 3, "min_new_tokens": 12, "max_new_tokens": 12}
     (prompt,) = call_of(world.pipeline(), {**options, "temperature": 0.05}).prompts(enumerate(["ab"]), 1)
     backend = RefillBackend(lambda: Slots(world.model), 3)
@@ -436,7 +436,7 @@ def test_out_of_memory_in_the_self_test_is_not_held_against_the_model(monkeypatc
 
 @pytest.mark.parametrize("name", ["llama", "mamba2", "jamba"])
 def test_half_precision_is_scored_in_float32(name: str) -> None:
-    """Also where a module's weights are read by others, as in Mamba: against a copy of the model in float32."""
+    """Also if a module's weights are read by others, as in Mamba; compared with a float32 copy of the model."""
     model = tiny(name, REFILL[name]).to(torch.bfloat16)
     tokenizer = character_tokenizer(LETTERS)
     guarded = GuardedGenerator(model, Length(min=1), tokenizer=tokenizer, proposal=Prompt("b{prompt}"), seed=1)
