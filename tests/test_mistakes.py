@@ -116,8 +116,8 @@ MISTAKES: list[tuple[str, Callable[[], Any], str, str]] = [
     ("a name of a choice", lambda: Regex("a", match="ful"), "match='ful'", "search, fullmatch"),  # type: ignore[arg-type]
     ("a text as a schema", lambda: JSONSchema("x"), r"not 'x' \(str\)", "a mapping, true or false, or a type"),
     ("a type of a schema", lambda: JSONSchema({"type": "strng"}), "invalid JSON Schema at type", "'strng'"),
-    ("a number as a budget", lambda: made(RULE, budget=100), "budget=100", r"give Budget\(max_attempts=100\)"),
-    ("... of a call", lambda: asked(budget=100), "budget=100", r"give Budget\(max_attempts=100\)"),
+    ("a number as a budget", lambda: made(RULE, budget=100), "budget=100", r"pass Budget\(max_attempts=100\)"),
+    ("... of a call", lambda: asked(budget=100), "budget=100", r"pass Budget\(max_attempts=100\)"),
     ("a text in a budget", lambda: Budget(max_attempts="x"), "max_attempts='x'", "a whole number"),  # type: ignore[arg-type]
     ("a seed", lambda: made(RULE, seed="x"), "seed='x'", "a whole number"),
     ("what to do without a text", lambda: made(RULE, on_exhausted="rise"), "'rise'", "did you mean 'raise'"),
