@@ -1,7 +1,7 @@
 """The picture of report.md: the page of a small evaluation, on a computer's screen and on a phone's.
 
 ``python docs/report_picture.py FOLDER`` runs ``guardwrap evaluate`` on the embedded model, which takes some minutes and
-goes on where it was if the folder has attempts of it, and draws ``docs/images/report.png`` with chromium.
+continues with the attempts that the folder has, and draws ``docs/images/report.png`` with chromium.
 """
 
 import os
@@ -32,7 +32,7 @@ COLOURS = 64
 
 
 def evaluated(folder: Path) -> Path:
-    """Evaluate, or draw the page anew where that is done already, and return the page."""
+    """Evaluate, or only draw the page if that is done, and return the page."""
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "evaluation.json").exists():
         arguments = ["report", str(folder)]

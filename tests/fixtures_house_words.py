@@ -57,6 +57,16 @@ INSTEAD = {
     r"bear(?:s)? with": "tolerates",
     r"wish(?:es)? for": "requests",
     r"of late": "recently",
+    r"anew": "again, from scratch",
+    r"likeliest": "most likely",
+    r"under way": "running, in flight",
+    r"on its way": "in flight",
+    r"for ever": "forever",
+    r"worth the while": "worth it",
+    r"as it stands": "unchanged",
+    r"cannot be told": "is unknown, undecided",
+    r"(?:makes?|comes?) of": "name what happens",
+    r"stands? twice": "occurs twice",
 }
 """Regular expressions, and what to write instead of what they match."""
 

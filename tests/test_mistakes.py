@@ -117,10 +117,10 @@ MISTAKES: list[tuple[str, Callable[[], Any], str, str]] = [
     (
         "a pattern that is not raw",
         lambda: Regex("\bcat"),
-        r"U\+0008, which double quotes make of \\b",
+        r"U\+0008, to which double quotes turn \\b",
         r"single quotes \(YAML\), r",
     ),
-    ("a group that is not raw", lambda: Regex("(a)\1"), r"U\+0001, which double quotes make of \\1", r"write \\x01"),
+    ("a group that is not raw", lambda: Regex("(a)\1"), r"U\+0001, to which double quotes turn \\1", r"write \\x01"),
     ("a name of a choice", lambda: Regex("a", match="ful"), "match='ful'", "search, fullmatch"),  # type: ignore[arg-type]
     ("a text as a schema", lambda: JSONSchema("x"), r"not 'x' \(str\)", "a mapping, true or false, or a type"),
     ("a type of a schema", lambda: JSONSchema({"type": "strng"}), "invalid JSON Schema at type", "'strng'"),

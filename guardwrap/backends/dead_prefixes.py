@@ -34,7 +34,7 @@ ENTRIES = 2**20
 the tree, but takes 2 s per prefix with 49 k of them, as long as 100 attempts."""
 
 JUDGED = 1024
-"""Number of candidates, the likeliest, that are judged when a prefix is added. 8 times as many are judged when the
+"""Number of candidates, the most likely, that are judged when a prefix is added. 8 times as many are judged when the
 prefix's unjudged candidates may have too large a part of the remaining probability; see ``NOTABLE``."""
 
 NOTABLE = 1 / 16
@@ -44,7 +44,7 @@ _TINY = -600.0
 """Log-probabilities below this are computed relative to the largest one, because floats underflow near exp(-745)."""
 
 Candidates = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
-"""Candidates for the next token: ids, and log-probabilities in nats, the likeliest first; ``[candidates]`` each."""
+"""Candidates for the next token: ids, and log-probabilities in nats, the most likely first; ``[candidates]`` each."""
 
 
 @dataclass(eq=False)
@@ -57,7 +57,7 @@ class Branch:
         The new tokens.
     tokens, log_probabilities
         Candidates for the next token, without those known to lead to rejection only, and their log-probabilities in
-        nats, the likeliest first; ``[candidates]``.
+        nats, the most likely first; ``[candidates]``.
     judged
         Number of these that have been judged: the first ones.
     quota
@@ -82,7 +82,7 @@ class Branch:
     law: TokenLaw | None = None
 
     def judge(self, mask: TokenMask) -> None:
-        """Judge the likeliest candidates: the first ``JUDGED``, and in later calls 8 times as many in total."""
+        """Judge the most likely candidates: the first ``JUDGED``, and in later calls 8 times as many in total."""
         more = 7 * self.quota if self.quota else JUDGED
         some = self.tokens[self.judged : self.judged + more].tolist()
         dead = mask.dead(self.prefix, some) if some else []

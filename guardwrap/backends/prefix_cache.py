@@ -28,7 +28,7 @@ LIKELY = 128
 with n > 128."""
 
 CANDIDATES = 64
-"""Number of tokens, the likeliest, that are kept of a distribution over the whole vocabulary."""
+"""Number of tokens, the most likely, that are kept of a distribution over the whole vocabulary."""
 
 PLACES = 20_000
 """Maximum number of cached prefixes of all prompts together; the most recently used ones are kept. One takes 1 KB with

@@ -126,7 +126,7 @@ def applied(warpers: LogitsProcessorList, ids: torch.Tensor, scores: torch.Tenso
 
 
 def argmax(scores: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Choose the likeliest token of each row: greedy search. As the choice is certain, its log-probability is 0.
+    """Choose the most likely token of each row: greedy search. As the choice is certain, its log-probability is 0.
 
     Raises
     ------
@@ -134,5 +134,5 @@ def argmax(scores: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, t
         If a row contains NaN.
     """
     if bool(scores.isnan().any()):
-        raise ModelError("the model's logits contain NaN, so no token is the likeliest; try float32")
+        raise ModelError("the model's logits contain NaN, so no token is the most likely; try float32")
     return scores.argmax(-1), torch.zeros_like(uniform)

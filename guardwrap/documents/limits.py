@@ -44,7 +44,7 @@ def loading() -> Iterator[None]:
     outer = _file.items
     _file.items = 0
     try:
-        with time_limit(LOAD_SECONDS, anew=True):
+        with time_limit(LOAD_SECONDS, ignore_outer=True):
             yield
     finally:
         _file.items = outer

@@ -103,10 +103,10 @@ class time_limit:  # noqa: N801  # reads as a function; entered at every token, 
     ----------
     seconds
         The limit.
-    anew
+    ignore_outer
         Whether to ignore the limits around this one, except firm ones.
     firm
-        Whether this limit also applies within limits that are entered with ``anew``.
+        Whether this limit also applies within limits that are entered with ``ignore_outer``.
 
     Attributes
     ----------
@@ -114,18 +114,18 @@ class time_limit:  # noqa: N801  # reads as a function; entered at every token, 
         Whether something in the context was stopped by this limit or by one nested in it.
     """
 
-    __slots__ = ("_anew", "_before", "_firm", "end", "late", "outer", "seconds")
+    __slots__ = ("_before", "_firm", "_ignore_outer", "end", "late", "outer", "seconds")
 
-    def __init__(self, seconds: float, *, anew: bool = False, firm: bool = False) -> None:
+    def __init__(self, seconds: float, *, ignore_outer: bool = False, firm: bool = False) -> None:
         self.seconds = seconds
-        self._anew = anew
+        self._ignore_outer = ignore_outer
         self._firm = firm
         self.late = False
 
     def __enter__(self) -> Self:
         self._before = _running.clock
         self.outer = self._before
-        while self._anew and self.outer is not None and not self.outer._firm:
+        while self._ignore_outer and self.outer is not None and not self.outer._firm:
             self.outer = self.outer.outer
         self.end = now() + self.seconds
         if self.outer is not None and self.outer.end < self.end:
@@ -152,7 +152,7 @@ class step_limit(time_limit):  # noqa: N801  # reads as a function
     __slots__ = ()
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(seconds, anew=True, firm=True)
+        super().__init__(seconds, ignore_outer=True, firm=True)
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -371,7 +371,7 @@ def charged(draw: object) -> Iterator[None]:
     start = now()
     try:
         # The limit of a verdict does not apply: within one, only a user's prefix function judges whole texts.
-        with time_limit(CHECK_SECONDS - spent, anew=True) as clock:
+        with time_limit(CHECK_SECONDS - spent, ignore_outer=True) as clock:
             clock.seconds = CHECK_SECONDS
             yield
     finally:

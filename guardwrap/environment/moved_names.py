@@ -198,6 +198,7 @@ NAMES = {
     "backends.law.ended_by": "backends.generation_law.ended_rows",
     "backends.narrowing.Narrowed": "backends.dead_prefixes.WithoutDeadPrefixes",
     "backends.narrowing.narrowed": "backends.dead_prefixes.without_dead_prefixes",
+    "backends.refill.rows.anew": "backends.refill.row_states.in_one_pass",
     "backends.refill.rows.run": "backends.refill.row_states.run_model",
     "cli.again.Again": "cli.retry.RetryRun",
     "cli.catalogue.catalogue": "cli.commands.catalogue_command.show_catalogue",
@@ -382,11 +383,10 @@ def _look_up(module: str) -> Callable[[str], Any]:
         if new is None and old in MODULES and not name.startswith("_"):
             new = f"{MODULES[old]}.{name}"
         place, _, current = (new or "").rpartition(".")
-        value = getattr(import_module(ROOT + place), current, None) if place else None
-        if value is None:
+        if not place or not hasattr(holder := import_module(ROOT + place), current):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         _warn(f"{module}.{name}", f"{ROOT}{new}")
-        return value
+        return getattr(holder, current)
 
     return get
 

@@ -291,10 +291,13 @@ def _on_top(kwargs: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any
         return {**kwargs, **more}
     config = copy.deepcopy(config)
     inside = {name: value for name, value in more.items() if hasattr(config, name)}
+    # Older releases validate the configuration before they apply the arguments, and allow several texts for beams only.
+    beams = ("num_beams", "do_sample") if more.get("num_return_sequences", 1) > 1 else ()
+    inside = {name: kwargs[name] for name in beams if name in kwargs} | inside
     for name, value in inside.items():
-        setattr(config, name, value)  # not update(), which judges the configuration without the other arguments
-    rest = {name: value for name, value in more.items() if name not in inside}
-    return {**kwargs, "generation_config": config, **rest}
+        setattr(config, name, value)  # not update(), which validates the configuration without the other arguments
+    rest = {name: value for name, value in {**kwargs, **more}.items() if name not in inside}
+    return {**rest, "generation_config": config}
 
 
 def _refuse_model_inputs(kwargs: Mapping[str, Any]) -> None:

@@ -172,12 +172,12 @@ def _short(prompt: Any) -> str:
 
 def _suffices(forecast: Forecast) -> str:
     if not forecast.acceptance.value:
-        return "cannot be told: no attempt of the pilot gave a text"
+        return "unknown: no attempt of the pilot gave a text"
     limits = [f"{limit:,} {what}" for name, what in _LIMITS.items() if (limit := getattr(forecast.allowed, name))]
     if not limits:
         return "for sure: the budget has no limit"
     if forecast.more:
-        return f"cannot be told: {_too_few(forecast)}"
+        return f"unknown: {_too_few(forecast)}"
     sure = forecast.suffices
     chance = "above 0.99" if sure > 0.99 else "below 0.01" if sure < 0.01 else f"{sure:.2g}"
     return f"a budget of {' and '.join(limits)} is enough with probability {chance}"

@@ -77,7 +77,7 @@ def qrs(
         Its report gives β and the target TVD; the acceptance rate, TVD(p_β, g), KL(g‖p_β) in nats and the effective
         sample size of the weights, each with an interval; and, with a target, the number of pilot attempts and how many
         of them satisfied the constraint. If the effective sample size is below 10, the report says that the distance
-        cannot be told.
+        is unknown.
 
     Raises
     ------

@@ -576,13 +576,13 @@ def test_the_benchmark_prints_a_line_for_each_case(capsys, tmp_path):
     assert [row["outcome"][:7] for row in json.loads((tmp_path / "found.json").read_text())] == ["refused", "False"]
 
 
-def test_a_firm_limit_holds_for_those_that_begin_anew() -> None:
-    with time_limits.time_limit(0.0), time_limits.time_limit(10.0, anew=True):
+def test_a_firm_limit_holds_for_those_that_ignore_outer_ones() -> None:
+    with time_limits.time_limit(0.0), time_limits.time_limit(10.0, ignore_outer=True):
         time_limits.check_deadline()
     with (
         time_limits.time_limit(0.0, firm=True),
         time_limits.time_limit(5.0),
-        time_limits.time_limit(10.0, anew=True) as clock,
+        time_limits.time_limit(10.0, ignore_outer=True) as clock,
     ):
         assert clock.seconds == 0.0
         with pytest.raises(time_limits.TimeLimit):

@@ -186,7 +186,7 @@ def test_a_handful_of_weights_tells_no_budget_of_qrs(small: World) -> None:
         "the pilot's 6 attempts are worth less than 10 of your model's own texts, and QRS accepts fewer where more are "
         "known"
     )
-    assert f"  suffices     cannot be told: {why}\n" in str(plan)
+    assert f"  suffices     unknown: {why}\n" in str(plan)
     assert plan.advice.startswith("draw from ") or plan.advice == f"pilot={few.more} first, to see more: {why}"
     (enough,) = guarded.plan(small.prompt, pilot=200, **asked).forecasts
     assert enough.more == 0

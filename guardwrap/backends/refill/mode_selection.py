@@ -13,7 +13,7 @@ import torch
 from transformers import GenerationConfig
 
 from guardwrap.backends.float32 import HALF, in_float32
-from guardwrap.backends.refill.row_states import Ids, Plain, Rows, Wave, anew, fresh_cache, run_model, taken_by
+from guardwrap.backends.refill.row_states import Ids, Plain, Rows, Wave, fresh_cache, in_one_pass, run_model, taken_by
 from guardwrap.backends.refill.slots import Slots
 from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.constraints.kinds.regex_analysis import filtered_warnings
@@ -202,7 +202,7 @@ def _generate_apart(model: Any, ids: torch.Tensor) -> float:
         # the warnings are about the model's generation settings that greedy search does not use
         generated = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
     before = ids.shape[1] - 1
-    reference = anew(model, generated.sequences[:, :-1])[:, before:]
+    reference = in_one_pass(model, generated.sequences[:, :-1])[:, before:]
     steps = zip(generated.logits, reference.unbind(1), strict=True)
     return max(_apart(logits.float(), whole) for logits, whole in steps)
 
@@ -214,7 +214,7 @@ def _apart(logits: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 def _difference(kind: type[Rows], model: Any) -> float:
-    """Return the largest difference between logits of rows that join and leave, and of the same texts computed anew."""
+    """Return the largest difference between logits of rows that join and leave, and in one pass."""
     rows = kind(model)
     chance = torch.Generator().manual_seed(0)
     size = model.config.get_text_config().vocab_size
@@ -259,6 +259,6 @@ def _logits_after(model: Any, texts: set[Ids]) -> dict[Ids, torch.Tensor]:
     results: dict[Ids, torch.Tensor] = {}
     for length in {len(text) for text in longest}:
         these = [text for text in longest if len(text) == length]
-        for text, logits in zip(these, anew(model, torch.tensor(these, device=model.device)), strict=True):
+        for text, logits in zip(these, in_one_pass(model, torch.tensor(these, device=model.device)), strict=True):
             results |= {text[: place + 1]: logits[place] for place in range(length)}
     return results

@@ -18,7 +18,7 @@ from transformers import Cache, DynamicCache
 from guardwrap.environment.transformers_internals import CACHE_NAMES
 from guardwrap.scheduling.backend import Ids
 
-__all__ = ["Ids", "Plain", "Rows", "Wave", "anew", "fresh_cache", "run_model", "taken_by"]
+__all__ = ["Ids", "Plain", "Rows", "Wave", "fresh_cache", "in_one_pass", "run_model", "taken_by"]
 
 
 class Rows(Protocol):
@@ -80,7 +80,7 @@ def run_model(
     return _run(model, ids, mask, positions, past, 1)[:, -1]
 
 
-def anew(model: Any, ids: torch.Tensor) -> torch.Tensor:
+def in_one_pass(model: Any, ids: torch.Tensor) -> torch.Tensor:
     """Run the model on texts of one length without a cache; return logits, ``[rows, tokens, vocabulary]``, float32."""
     mask = torch.ones_like(ids)
     return _run(model, ids, mask, mask.cumsum(-1) - 1, None, ids.shape[1])

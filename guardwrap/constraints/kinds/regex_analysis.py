@@ -35,7 +35,7 @@ _FOREIGN = re.compile(r"\{(?!\d*,?\d*\})|\[\[|\[:|&&|\|\||--|~~")
 
 _TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,\d*)?\}|.", re.DOTALL)
 
-# Control characters that double quotes make of \b and of \1 to \7. Nobody writes them in an expression on purpose.
+# Control characters that \b and \1 to \7 become in double quotes. Nobody writes them in an expression on purpose.
 _LOST = {"\b": r"\b"} | {chr(digit): rf"\{digit}" for digit in range(1, 8)}
 
 # Index, in a compiled expression's pickled data, of the fixed text that every match contains. At the first search
@@ -87,7 +87,7 @@ def compile_pattern(pattern: str, flags: Sequence[str] = (), *, spelling: str | 
     tokens = () if _LOST.keys().isdisjoint(spelling) else map(re.Match.group, _TOKENS.finditer(spelling))
     if lost := next((token for token in tokens if token in _LOST), None):
         raise ConstraintError(
-            f"regular expression {shown} contains the control character U+{ord(lost):04X}, which double quotes make of "
+            f"regular expression {shown} contains the control character U+{ord(lost):04X}, to which double quotes turn "
             rf"{_LOST[lost]}: use single quotes (YAML), r'...' (Python) or two backslashes (JSON); "
             rf"to match the control character itself, write \x{ord(lost):02x} with its backslash"
         )

@@ -172,7 +172,7 @@ def test_negative_control_regex_itself_reads_them_otherwise() -> None:
         (r"(?!(a))\1", "look-around"),
         ("(?<n>a)|(?<n>b)", "two groups have the name 'n'"),
         ("(?<1>a)", "not a valid group name"),
-        ("\b", "which double quotes make of"),
+        ("\b", "to which double quotes turn"),
         ("(?:a{1000}){1000}", "expands to"),
     ],
     ids=lambda value: repr(value)[:40],
