@@ -249,7 +249,7 @@ def test_what_cannot_work() -> None:
             guarded = GuardedGenerator(pipe, CONSTRAINT, sampler=sampler, proposal=other.pipeline())
             with pytest.raises(UsageError, match=says):
                 guarded.run(world.prompt, **{**world.settings, **options})
-    with pytest.raises(UsageError, match="with a proposal"):
+    with pytest.raises(UsageError, match="generate cannot draw from another prompt"):
         GuardedGenerator(pipe, CONSTRAINT, proposal=Prompt("b{prompt}")).generate(torch.tensor([[1]]))
 
 

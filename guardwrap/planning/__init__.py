@@ -1,1 +1,1 @@
-"""."""
+"""Planning: the cost of a run, estimated from a pilot."""
