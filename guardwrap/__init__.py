@@ -1,6 +1,6 @@
 """Guaranteed generation for Hugging Face models.
 
-Every text satisfies the constraints, drawn from the model's own distribution conditioned on them.
+Every text satisfies your constraints, and is drawn from the model's own distribution conditioned on them.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ moved_names.install()
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when used: `import guardwrap` must not import torch.
+    # Import on first use, so that `import guardwrap` does not import torch.
     if name in _WHERE:
         return getattr(import_module(f"guardwrap.{_WHERE[name]}"), name)
     raise AttributeError(f"module 'guardwrap' has no attribute {name!r}")

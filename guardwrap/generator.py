@@ -1,4 +1,4 @@
-"""The wrapper: a pipeline or model whose every text satisfies the constraints."""
+"""The wrapper around a pipeline or a model: every text that it returns satisfies the constraints."""
 
 from __future__ import annotations
 
@@ -35,47 +35,49 @@ __all__ = ["Fallback", "GuardedGenerator"]
 
 
 class GuardedGenerator(PipelineLike):
-    r"""Wrap a pipeline or a model so that every text that comes out satisfies the constraints.
+    r"""A wrapper around a pipeline or a model. Every text that it returns satisfies the constraints.
 
-    Texts are drawn from the model's own distribution, as the generation settings define it, conditioned on the
-    constraints: g(y) = a(y) b(y) / Z of the paper. With rejection sampling from the model itself this is exact.
+    Call it like the pipeline: it accepts the same inputs and options, and returns the same format.
+
+    Texts are drawn from the model's own distribution under the generation settings, conditioned on the constraints:
+    g(y) = a(y) b(y) / Z in the paper. With rejection sampling from the model itself this is exact.
 
     Parameters
     ----------
     generator
         A ``text-generation``, ``image-text-to-text`` or ``automatic-speech-recognition`` pipeline (the latter of a
         model with a decoder, such as Whisper), a causal or encoder-decoder language model, a Hub id, a path,
-        ``"local"``, the embedded default model, or an ``Endpoint``, a model on a server. A causal model gets the
-        pipeline's defaults in calls (sampling at temperature 0.7, 256 new tokens) and its own in ``generate``. The
-        others keep their own, which often are greedy or beam search: say how to sample (``do_sample=True,
-        num_beams=1``; for Whisper, ``temperature=1.0``).
+        ``"local"`` for the embedded default model, or an ``Endpoint`` for a model on a server. A causal model uses the
+        pipeline's defaults in calls (sampling at temperature 0.7, 256 new tokens) and its own in ``generate``. All
+        other models keep their own defaults, often greedy or beam search: turn sampling on with ``do_sample=True,
+        num_beams=1``, or for Whisper ``temperature=1.0``.
     constraints
         A Constraint, a sequence of them (all must hold), ``"catalogue:<name>"``, or the path of a constraint file.
     tokenizer
-        For a model given as an object.
+        The tokenizer. Required for a model given as an object.
     sampler
-        ``"rejection"``, ``"qrs"``, ``"imh"``, another sampler's name, or what ``qrs(...)`` and ``imh(...)`` return;
-        None for the constraint file's, or ``"rejection"``.
+        ``"rejection"``, ``"qrs"``, ``"imh"``, the name of another sampler, or the result of ``qrs(...)`` or
+        ``imh(...)``. None uses the constraint file's sampler, or ``"rejection"``.
     proposal
-        What attempts are drawn from, if not the model itself: a ``Prompt``, or another model with the same tokenizer (a
-        pipeline, a Hub id, a path, or a model object). Rejection then samples g' ∝ a' b; QRS and IMH go from there
-        towards g.
+        Where attempts come from instead of the model itself: a ``Prompt``, or another model with the same tokenizer (a
+        pipeline, a Hub id, a path, or a model object). Rejection then samples g' ∝ a' b; QRS and IMH bring the texts
+        closer to g.
     adapter
-        A trained adapter that attempts are drawn from: its folder or Hub id, or an ``Adapter``; a full checkpoint with
-        the same tokenizer; or one in training: what ``adapters.attach`` returned, or a model, drawn from as it stands.
-        The model is not touched. Over an ``Endpoint``, the name under which the server has it. Texts are from g' as
-        with ``proposal``; not both.
+        A trained adapter to draw attempts from: its folder or Hub id, an ``Adapter``, a full checkpoint with the same
+        tokenizer, or an adapter in training (the result of ``adapters.attach``, or a model, in its current state). The
+        wrapped model stays unchanged. With an ``Endpoint``, the adapter's name on the server. Texts follow g', as with
+        ``proposal``. An adapter and a proposal cannot be combined.
     budget
-        What may be spent on one prompt; None for the constraint file's, or ``Budget()``.
+        The most that may be spent on one prompt. None uses the constraint file's budget, or ``Budget()``.
     on_exhausted
-        What happens when the budget ends first: ``"raise"`` BudgetExhausted, return None in the place of the missing
-        texts (``"none"``), or return a ``Fallback``.
+        What to do when the budget ends before all texts are accepted: ``"raise"`` BudgetExhausted, return None for
+        each missing text (``"none"``), or return a ``Fallback``.
     batch_size
-        Attempts side by side, at most; None for the pipeline's own, or 32. Of encoder-decoder models, images and
-        speech, only attempts of one prompt are drawn side by side.
+        The most attempts drawn in parallel. None uses the pipeline's batch size, or 32. With encoder-decoder models,
+        images and speech, only attempts of the same prompt are drawn in parallel.
     seed
-        Makes calls reproducible: the n-th call draws the same texts again. None takes a fresh one from torch's
-        global generator, as ``generate`` does. Each report has the seed of its call.
+        Makes calls reproducible: the n-th call draws the same texts again. With None each call takes a new seed from
+        torch's global generator, as ``generate`` does. Each report has the seed of its call.
     allow_code
         Whether constraint files may name Python functions.
 
@@ -132,46 +134,46 @@ class GuardedGenerator(PipelineLike):
 
     @property
     def session(self) -> LocalSession | EndpointSession:
-        """Where the options of calls are put together, for code that draws in ways of its own."""
+        """The session that all calls share, for code that needs more than the methods here."""
         return self._session
 
     @property
     def batch_size(self) -> int:
-        """Attempts side by side, at most."""
+        """The most attempts drawn in parallel."""
         return self._session.batch_size
 
     @property
     def constraint(self) -> Constraint:
-        """What every text satisfies."""
+        """The constraint that every text satisfies."""
         return self._session.constraint
 
     @property
     def adapter(self) -> Loaded | Checkpoint | None:
-        """The adapter in use, with its ``name`` and ``card``; its name alone over an endpoint; None without one."""
+        """The adapter in use, with its ``name`` and ``card``; for an endpoint only its name; None without one."""
         return self._session.adapter
 
     def load_adapter(self, adapter: Any, *, allow_mismatch: bool = False) -> None:
-        """Draw from an adapter from now on, in the place of the one before. Calls that are running keep theirs.
+        """Draw from an adapter from now on, instead of the current one. Running calls keep the adapter that they have.
 
         Parameters
         ----------
         adapter
             The folder or Hub id of an adapter or a full checkpoint, or an ``Adapter``.
         allow_mismatch
-            Whether to take one whose card is of another model or another constraint.
+            Whether to accept an adapter whose card names another model or another constraint.
 
         Raises
         ------
         AdapterError
-            If its files cannot be used; ``AdapterMismatch`` if it is for another model or constraint. The adapter in
-            use stays then.
+            If its files cannot be used; ``AdapterMismatch`` if it is for another model or constraint. The current
+            adapter then stays in use.
         UsageError
             If the model cannot take an adapter, or the wrapper has a proposal.
         """
         self._session.use_adapter(adapter, allow_mismatch=allow_mismatch)
 
     def unload_adapter(self) -> None:
-        """Draw from the model itself from now on, exactly g again. Calls that are running keep their adapter."""
+        """Draw from the model itself from now on: texts follow g exactly again. Running calls keep their adapter."""
         self._session.adapter = None
 
     def __call__(self, prompts: Any = None, **options: Any) -> Any:
@@ -180,21 +182,22 @@ class GuardedGenerator(PipelineLike):
         Parameters
         ----------
         prompts
-            What the pipeline takes: a string, a chat (list of messages), audio, ``{"images": ..., "text": ...}``, a
-            list of such, a generator or a dataset. An image and a text may also be given as ``images=`` and ``text=``.
+            Anything that the pipeline accepts: a string, a chat (list of messages), audio, ``{"images": ..., "text":
+            ...}``, a list of these, a generator or a dataset. An image and a text may also be passed as ``images=`` and
+            ``text=``.
         **options
-            ``constraints``, ``sampler``, ``proposal``, ``adapter``, ``budget``, ``seed`` and ``batch_size`` replace the
-            wrapper's own for this call (``proposal=False``, ``adapter=False``: none). ``constraint_each``, one for each
-            prompt, must hold of its texts besides; a constraint file there brings its budget and its sampler. A
-            ``streamer`` (TextStreamer) is handed the text, whole, when it has been accepted. The rest goes to the
+            ``constraints``, ``sampler``, ``proposal``, ``adapter``, ``budget``, ``seed`` and ``batch_size`` override
+            the wrapper's settings for this call (``proposal=False``, ``adapter=False``: none). ``constraint_each``
+            gives each prompt one more constraint; a constraint file there also sets the prompt's budget and sampler. A
+            ``streamer`` (TextStreamer) receives the whole text once it has been accepted. All other options go to the
             pipeline.
 
         Returns
         -------
         list of dict, list of list of dict, or iterator
-            As the pipeline returns it: a list for one prompt, a list of lists for several, an iterator for a
-            generator or dataset. Speech recognition has a dict in the place of a list of one. An encoder-decoder
-            model's ``generated_text`` is the new text alone.
+            The pipeline's format: a list for one prompt, a list of lists for several, an iterator for a generator or
+            dataset. Speech recognition returns a dict instead of a list with one item. For an encoder-decoder model,
+            ``generated_text`` is only the new text.
 
         Raises
         ------
@@ -203,73 +206,75 @@ class GuardedGenerator(PipelineLike):
         UsageError
             If an option is unknown.
         """
-        with streaming(options) as hand:
+        with streaming(options) as streamer:
             prompts, options = self._session.call_class.with_named_inputs(prompts, options)
-            given = self._session.call_class.read_prompts(prompts)
-            hand.require_one(given.single)
+            inputs = self._session.call_class.read_prompts(prompts)
+            streamer.require_one(inputs.single)
             job = self._session.job(options)
-            if given.lazy:
-                return self._delivery.records(given.prompts, job)
-            outcomes, records = self._delivery.collected(given.prompts, job, render=True)
+            if inputs.lazy:
+                return self._delivery.records(inputs.prompts, job)
+            outcomes, records = self._delivery.collected(inputs.prompts, job, render=True)
             self._delivery.require_all(outcomes)
-            hand(outcomes)
-        return records[0] if given.single else records
+            streamer(outcomes)
+        return records[0] if inputs.single else records
 
     def run(self, prompts: Any = None, *, progress: bool | None = None, **options: Any) -> list[Outcome]:
-        """Generate and return outcomes with reports; never raises because a budget ended.
+        """Generate, and return one outcome per prompt, with its report. An exhausted budget does not raise.
 
         Parameters
         ----------
         prompts, **options
-            As in a call.
+            Prompts and options, as for a call of the wrapper.
         progress
-            Whether to show a progress bar; None shows it for several prompts on a terminal.
+            Whether to show a progress bar. None shows one for several prompts on a terminal.
         """
         prompts, options = self._session.call_class.with_named_inputs(prompts, options)
-        given = list(self._session.call_class.read_prompts(prompts).prompts)
-        return self._delivery.collected(given, self._session.job(options), progress=progress)[0]
+        inputs = list(self._session.call_class.read_prompts(prompts).prompts)
+        return self._delivery.collected(inputs, self._session.job(options), progress=progress)[0]
 
     def stream(
         self, prompts: Iterable[Any], *, first: int = 0, on_outcome: OnOutcome | None = None, **options: Any
     ) -> Iterator[Outcome]:
-        """Generate lazily: outcomes in the order of the prompts, which are taken as they are needed.
+        """Generate lazily, and yield outcomes in the order of the prompts. Prompts are consumed as needed.
 
         Parameters
         ----------
         prompts, **options
-            As in a call.
+            Prompts and options, as for a call of the wrapper.
         first
-            Number of the first prompt: a run that stopped after k goes on alike from ``first=k`` with its seed.
+            The number of the first prompt. To resume a run that stopped after k prompts, pass the remaining prompts
+            with ``first=k`` and the seed of the run: the texts are those of an uninterrupted run.
         on_outcome
-            Told the number of a prompt and its outcome when it has ended, also while slower ones before it go on.
+            Called with a prompt's number and its outcome as soon as it ends, even if earlier prompts are still running.
         """
-        given = self._session.call_class.read_prompts(prompts).prompts
+        inputs = self._session.call_class.read_prompts(prompts).prompts
         require_whole("first", first, 0)
         job = self._session.job(options)
-        served = self._delivery.outcomes(given, job, first=first, alone=True, on_outcome=on_outcome)
+        served = self._delivery.outcomes(inputs, job, first=first, alone=True, on_outcome=on_outcome)
         return (outcome for _, outcome in served)
 
     async def arun(self, prompts: Any = None, **options: Any) -> list[Outcome]:
-        """Generate as ``run`` does, without blocking the event loop: calls that run side by side share one batch."""
+        """Generate like ``run``, without blocking the event loop. Concurrent calls share one batch."""
         return [outcome async for outcome in self.astream(prompts, **options)]
 
     async def astream(
         self, prompts: Any = None, *, on_text: OnText | None = None, on_busy: OnBusy | None = None, **options: Any
     ) -> AsyncGenerator[Outcome, None]:
-        """Generate as ``arun`` does, and yield each outcome when those of the prompts before it are there.
+        """Generate like ``arun``, and yield outcomes one by one, in the order of the prompts.
 
-        A task that is cancelled leaves the batch at once, and so does ``aclose``.
+        Canceling the task, or calling ``aclose``, removes the call from the batch at once.
 
         Parameters
         ----------
         prompts, **options
-            As in a call. Lists only: what a generator of prompts waits for would keep other calls waiting.
+            Prompts and options, as for a call of the wrapper, except that prompts cannot be a generator: waiting for
+            its next prompt would block other calls.
         on_text
-            Told the number of a prompt and a text of its own as soon as that is accepted, before the others of its
-            prompt are there. Called in the batch's thread, which it must not hold up.
+            Called with a prompt's number and the ``Draw`` of each text as soon as it is accepted, before the prompt's
+            other texts are complete. It runs in the batch's thread and must return quickly.
         on_busy
-            Called with True when the call joins the batch, and with False when nothing is computed for it any more.
-            For a call that is canceled in the middle of a step that is at the step's end. Called in any thread.
+            Called with True when the call joins the batch, and with False once nothing more is computed for it (after
+            a cancellation: at the end of the step under way). It may run in any thread.
 
         Raises
         ------
@@ -277,51 +282,54 @@ class GuardedGenerator(PipelineLike):
             If an option is unknown, or the prompts are a generator.
         """
         prompts, options = self._session.call_class.with_named_inputs(prompts, options)
-        given = self._session.call_class.read_prompts(prompts)
-        if given.lazy:
-            raise UsageError("a generator of prompts is for stream(); give astream() a list")
+        inputs = self._session.call_class.read_prompts(prompts)
+        if inputs.lazy:
+            raise UsageError("astream() does not accept a generator of prompts; pass a list, or use stream()")
         job = await asyncio.to_thread(self._session.job, options)
         job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy)
-        async with aclosing(job.aserved(job.requests(given.prompts))) as served:
+        async with aclosing(job.aserved(job.requests(inputs.prompts))) as served:
             async for prompt, constraint, outcome in served:
                 yield await asyncio.to_thread(self._delivery.completed, prompt, constraint, outcome)
 
     def attempts(self, prompts: Any, count: int, *, weigh: bool = True, **options: Any) -> list[list[Attempt]]:
-        """Draw a fixed number of attempts for each prompt and return them all, judged: for estimates and training.
+        """Draw a fixed number of attempts per prompt and return all of them, judged. For estimates and training.
 
         Parameters
         ----------
         prompts, **options
-            As in a call; and ``on_attempt``, called without arguments as each attempt is judged.
+            Prompts and options, as for a call of the wrapper. ``on_attempt`` is called without arguments after each
+            judged attempt.
         count
-            Attempts for each prompt.
+            The number of attempts per prompt.
         weigh
-            Whether those that satisfy the constraint get their log-weight log a(y) - log a'(y) in nats; the others
-            have minus infinity.
+            Whether to compute log-weights, log a(y) - log a'(y) in nats, of attempts that satisfy the constraint. All
+            other attempts have minus infinity.
 
         Returns
         -------
         list of list of Attempt
-            For each prompt its attempts, in launch order. Texts of those that are not satisfied have not passed the
-            constraint, and may end where it was violated.
+            The attempts of each prompt, in launch order. Unless an attempt is ``satisfied``, its text violates the
+            constraint, and may stop where it did.
         """
         return self._session.attempts(prompts, count, weigh=weigh, **options)
 
     def plan(self, prompts: Any, *, pilot: int = 64, **options: Any) -> Plan:
-        """Say what a call will cost, from a small pilot.
+        """Estimate the cost of a call from a small pilot.
 
         Parameters
         ----------
         prompts, **options
-            As in the call that is planned, with its ``num_return_sequences``; and ``on_attempt``, as of ``attempts``.
+            Prompts and options of the planned call, ``num_return_sequences`` included. ``on_attempt`` is called without
+            arguments after each judged attempt.
         pilot
-            Attempts for each prompt.
+            The number of attempts per prompt.
 
         Returns
         -------
         Plan
-            For each prompt the acceptance rate, the attempts, tokens and seconds expected, and how probably the budget
-            suffices; the sampler and budget to choose; and what the model itself, and masked, would cost instead.
+            Per prompt, the acceptance rate, the expected attempts, tokens and seconds, and the probability that the
+            budget suffices; the recommended sampler and budget; and the cost of drawing from the model itself, with
+            and without a mask, instead.
         """
         return plan_of(self._session, prompts, pilot, options)
 
@@ -331,27 +339,29 @@ class GuardedGenerator(PipelineLike):
         Parameters
         ----------
         inputs
-            Token ids, ``[prompts, length]``; or ``input_ids=``.
+            Token ids, ``[prompts, length]``. May also be passed as ``input_ids=``.
         **options
-            As in a call; ``attention_mask`` marks padding, on either side; the rest goes to ``model.generate``.
+            guardwrap's options, as for a call of the wrapper; ``attention_mask``, which marks padding on either side;
+            and the arguments of ``model.generate``.
 
         Returns
         -------
         torch.Tensor or ModelOutput
-            ``[prompts × num_return_sequences, length]``: the inputs as given, or of an encoder-decoder model what its
-            decoder begins with, then the new tokens, padded on the right.
+            ``[prompts × num_return_sequences, length]``: the inputs as given (for an encoder-decoder model, the first
+            tokens of the decoder), then the new tokens, padded on the right.
 
         Raises
         ------
         BudgetExhausted
-            If the budget ended first, whatever ``on_exhausted`` says: a tensor has no place for a missing text.
+            If the budget ended before all texts were accepted, whatever ``on_exhausted`` is: a tensor has no place for
+            a missing text.
         UsageError
-            If the model is fed more than tokens.
+            If the model takes images or audio, or the options do not go together.
         """
-        with streaming(options) as hand:
+        with streaming(options) as streamer:
             job, prompts, begins = self._session.tensor_job(inputs, options)
             served = list(job.served(job.requests_of(prompts)))
             raise_if_short("raise", [outcome for _, _, outcome in served], self._session.call_class.sampling)
-            hand([outcome for _, _, outcome in served])
+            streamer([outcome for _, _, outcome in served])
         new = [(prompt, draw.token_ids) for prompt, _, outcome in served for draw in outcome.draws]
         return returned_rows(new, begins, two_parts=not self._session.call_class.causal)

@@ -1,4 +1,4 @@
-"""What the files of an evaluation and of a training have in common: a model, a constraint and prompts."""
+"""The settings that evaluation files and training files share: a model, a constraint and prompts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["TaskSettings", "beside", "known_as", "read_task_settings"]
 
 
 class TaskSettings(BaseModel):
-    """What defines a(y) and b(y). Its fields are explained where they are used."""
+    """The settings that define a(y) and b(y). Subclasses document the fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     ours: ClassVar[tuple[str, ...]] = ()
-    """Arguments of a call that are no settings of a(y)."""
+    """Arguments of a call that ``generation`` may not contain, as they do not change a(y)."""
 
     model: str = "local"
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
@@ -40,15 +40,15 @@ class TaskSettings(BaseModel):
     @classmethod
     def _arguments(cls, generation: dict[str, Any]) -> dict[str, Any]:
         if taken := [name for name in cls.ours if name in generation]:
-            raise ValueError(f"{taken[0]} is no setting of the model's law; leave it out")
+            raise ValueError(f"{taken[0]} is not a generation setting; leave it out")
         return generation
 
     def given(self, prompt: str) -> str | list[dict[str, str]]:
-        """Return a prompt as a ``GuardedGenerator`` takes it."""
+        """Return a prompt in the form that ``GuardedGenerator`` accepts."""
         return [{"role": "user", "content": prompt}] if self.chat else prompt
 
     def located(self, path: str | Path) -> dict[str, Any]:
-        """Return the fields that name files or folders, those of them beside the settings' own file found there."""
+        """Return the fields that name files or folders, resolved relative to the settings file."""
         return {"model": beside(path, self.model)}
 
 
@@ -58,16 +58,16 @@ _Settings = TypeVar("_Settings", bound=TaskSettings)
 def read_task_settings(
     path: str | Path, kind: type[_Settings], *, changes: Mapping[str, Any] | None = None, allow_code: bool = False
 ) -> tuple[_Settings, Constraint]:
-    """Read a YAML file and the constraint that it holds or names. What it names is looked for beside it first.
+    """Read a YAML file and its constraint. Relative paths are tried next to the file first.
 
     Parameters
     ----------
     path
         Path of the YAML file.
     kind
-        What its fields are.
+        The class of the settings, which defines the fields.
     changes
-        Fields to replace, e.g. from the command line; they are held to the same rules.
+        Fields to override, e.g. from the command line. They are validated like those of the file.
     allow_code
         Whether the constraint may name Python functions.
 
@@ -76,45 +76,47 @@ def read_task_settings(
     SpecError
         If the file cannot be read or is not well formed; the message names path and line.
     UsageError
-        If a field cannot be replaced by what was given.
+        If a value in ``changes`` is invalid.
     GuardwrapError
-        If the constraint that it names cannot be read.
+        If a constraint file that the settings name cannot be read.
     """
     changes = dict(changes or {})
-    kinds()  # other packages' are imported before the clock runs
+    kinds()  # imports the kinds of other packages before the time limit starts
     with reading(str(path)):
         source, fields = document_of(path, kind), TypeAdapter(kind)
         settings = source.read(fields)
         try:
             settings = validated({**source.data, **changes}, fields) if changes else settings
-            constraint = _spelt(settings.constraint, allow_code)
+            constraint = _inline_constraint(settings.constraint, allow_code)
         except Invalid as invalid:
             in_file = invalid.location[:1] == ("constraint",) and "constraint" not in changes
             raise source.error(invalid.location, invalid.problem) if in_file else UsageError(str(invalid)) from None
-    found = {name: value for name, value in settings.located(path).items() if name not in changes}
+    located = {name: value for name, value in settings.located(path).items() if name not in changes}
     if constraint is None:
-        named = str(settings.constraint)
-        given = named if named.startswith(PREFIX) or "constraint" in changes else beside(path, named)
-        constraint = as_constraint_file(given, allow_code=allow_code).constraint
-    return settings.model_copy(update=found), constraint
+        name = str(settings.constraint)
+        location = name if name.startswith(PREFIX) or "constraint" in changes else beside(path, name)
+        constraint = as_constraint_file(location, allow_code=allow_code).constraint
+    return settings.model_copy(update=located), constraint
 
 
-def _spelt(given: str | dict[str, Any] | list[str | dict[str, Any]], allow_code: bool) -> Constraint | None:
-    """Read a constraint that is spelt out; None where it is only named."""
-    if isinstance(given, str):
+def _inline_constraint(
+    definition: str | dict[str, Any] | list[str | dict[str, Any]], allow_code: bool
+) -> Constraint | None:
+    """Read a constraint that the settings define in place; None if they only name one."""
+    if isinstance(definition, str):
         return None
     try:
-        return read_constraint(given, allow_code=allow_code)
+        return read_constraint(definition, allow_code=allow_code)
     except Invalid as invalid:
         raise Invalid(("constraint", *invalid.location), invalid.problem) from None
 
 
 def beside(path: str | Path, name: str) -> str:
-    """Return a file or folder beside another file, where there is one of that name."""
-    found = Path(path).parent / name
-    return str(found) if found.exists() else name
+    """Return a name as a path relative to another file, if that path exists; otherwise the name itself."""
+    candidate = Path(path).parent / name
+    return str(candidate) if candidate.exists() else name
 
 
 def known_as(model: str) -> str:
-    """Return what cards and pages call a model: of a path the last name, as the rest says nothing elsewhere."""
+    """Return the name of a model for cards and pages: a Hub id, or the last part of a local path."""
     return Path(model).resolve().name if Path(model).exists() else model

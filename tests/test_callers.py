@@ -182,7 +182,7 @@ def test_errors_and_fallbacks_are_those_of_a_call(world: World) -> None:
             await guarded.arun(["a", "b"], constraints=breaks, **world.settings)
         with pytest.raises(UsageError, match="temperatur"):
             await guarded.arun("a", temperatur=1.0)
-        with pytest.raises(UsageError, match=r"a generator of prompts is for stream\(\)"):
+        with pytest.raises(UsageError, match=r"pass a list, or use stream\(\)"):
             await guarded.arun(iter(["a"]))
         (outcome,) = await guarded.arun("a", constraints=Regex("abba"), budget=Budget(max_attempts=1), **world.settings)
         assert outcome.texts == ("abba",)

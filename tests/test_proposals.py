@@ -251,7 +251,7 @@ def test_what_cannot_work() -> None:
             guarded = GuardedGenerator(pipe, CONSTRAINT, sampler=sampler, proposal=other.pipeline())
             with pytest.raises(UsageError, match=says):
                 guarded.run(world.prompt, **{**world.settings, **options})
-    with pytest.raises(UsageError, match="with a proposal"):
+    with pytest.raises(UsageError, match="generate cannot draw from another prompt"):
         GuardedGenerator(pipe, CONSTRAINT, proposal=Prompt("b{prompt}")).generate(torch.tensor([[1]]))
 
 
@@ -359,7 +359,7 @@ def test_a_plan_names_the_cheaper_way() -> None:
     advice = "draw from the model itself, masked with sampler='qrs', approximately g, which takes 10 times fewer tokens"
     assert cheapest([itself, masked], [Budget()]) == advice
     assert cheapest([itself, masked], [Budget(max_attempts=200)]) == (
-        f"{advice}, with Budget(max_attempts=210), twice what it is expected to take"
+        f"{advice}, with Budget(max_attempts=210), twice its expected cost"
     )
     assert cheapest([masked, itself], [Budget()]) is None
     never = Alternative(
@@ -369,7 +369,7 @@ def test_a_plan_names_the_cheaper_way() -> None:
     assert cheapest([never, masked], [Budget()]) is None, "it may be as cheap: a larger pilot tells"
     larger = dataclasses.replace(never, pilot=256)
     told = cheapest([larger, masked], [Budget()]) or ""
-    assert told.endswith("approximately g, which gives texts where this gave none in 256 attempts")
+    assert told.endswith("approximately g, which gives texts, while this gave none in 256 attempts")
     dear = dataclasses.replace(never, least=400.0)
     assert (cheapest([dear, masked], [Budget()]) or "").endswith("takes at least 10 times fewer tokens")
 

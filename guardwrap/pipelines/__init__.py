@@ -1,1 +1,1 @@
-"""Calls of transformers' pipelines: what goes in becomes requests, what comes out the pipeline's own records."""
+"""transformers' pipelines and ``generate``: options, prompts, messages, masks and early abort."""

@@ -1,6 +1,6 @@
-"""One call of a text-generation pipeline: how its inputs become prompts, and how new tokens become texts and records.
+"""One call of a text-generation pipeline: reads prompts, and renders new tokens as texts and records.
 
-Calls of pipelines for images and speech are in ``media``; ``tasks.call_of`` finds the class for a pipeline.
+Calls of pipelines for images and speech are in ``media``; ``task_calls.call_of`` finds the class for a pipeline.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ class Call(PromptReader):
     pipe
         The pipeline.
     preprocess, forward, postprocess
-        What it makes of the user's arguments, its own from construction included. ``forward`` has those of
-        ``generate``.
+        Arguments of the pipeline's three stages, from the user and from the pipeline's construction. ``forward`` holds
+        the arguments of ``generate``.
     reading
-        What the text of given tokens depends on: arguments of ``decode``, or of ``postprocess`` for images and speech.
+        Arguments that determine the text of tokens: of ``decode``, or of ``postprocess`` for images and speech.
     parses
-        Whether the pipeline parses a chat's answer, as it does with some tokenizers.
+        Whether the pipeline parses a chat's answer into a message, as it does with some tokenizers.
     trims
-        Whether texts end before the end-of-sequence token. A tokenizer with a ``response_template`` has the pipeline
-        keep it, and no answer would be JSON; ``skip_special_tokens=False`` keeps it here too.
+        Whether to cut texts before the end-of-sequence token. With a ``response_template`` the pipeline would keep the
+        token, and no answer would be valid JSON. ``skip_special_tokens=False`` keeps it.
     """
 
     causal: ClassVar[bool] = True
-    """Whether attempts are drawn by our own loop, and can be weighed."""
+    """Whether guardwrap's own loop draws the attempts, which can then be weighed."""
 
     sampling: ClassVar[str] = "do_sample=True, num_beams=1"
-    """The arguments that make it sample."""
+    """The arguments that turn sampling on."""
 
     pipe: Pipeline
     preprocess: Mapping[str, Any] = field(default_factory=dict)
@@ -79,15 +79,15 @@ class Call(PromptReader):
         Raises
         ------
         UsageError
-            If the pipeline refuses one.
+            If the pipeline rejects one.
         """
         prefix = options.get("prefix")
         if not (prefix is None or isinstance(prefix, str) or cls.media):
-            raise UsageError(f"prefix={prefix!r} is no string")
+            raise UsageError(f"prefix={prefix!r} is not a string")
         try:
             preprocess, forward, postprocess, settings = read_arguments(pipe, cls._options(options))
         except (ValueError, TypeError) as error:
-            raise UsageError(f"the pipeline does not take its arguments: {what_is_wrong(prefix, error)}") from None
+            raise UsageError(f"the pipeline rejects its arguments: {what_is_wrong(prefix, error)}") from None
         forward = cls._settings(forward)
         if "generation_config" not in forward:
             forward = {**settings, **forward}
@@ -102,12 +102,12 @@ class Call(PromptReader):
 
     @classmethod
     def _options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments under the names by which the pipeline hands them to ``generate``."""
+        """Return the arguments in the form in which the pipeline passes them to ``generate``."""
         return dict(options)
 
     @classmethod
     def _settings(cls, forward: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of ``generate`` among those of ``forward``."""
+        """Return the arguments of ``generate`` from those of ``forward``."""
         return forward
 
     @classmethod
@@ -124,7 +124,7 @@ class Call(PromptReader):
 
     @classmethod
     def _templated(cls, pipe: Pipeline) -> bool:
-        """Whether the tokenizer says how answers are parsed."""
+        """Whether the tokenizer has a template for parsing answers."""
         return has_template(pipe.tokenizer)
 
     def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[PreparedPrompt]:
@@ -133,9 +133,9 @@ class Call(PromptReader):
         Parameters
         ----------
         given
-            As ``read_prompts`` returns them.
+            Prompts with their numbers, in the form in which ``read_prompts`` returns them.
         capacity
-            Of how many prompts the laws are kept: equal ones under way together share one prefill.
+            How many laws to cache. Equal prompts that run at the same time share a law, and one prefill.
 
         Raises
         ------
@@ -143,7 +143,7 @@ class Call(PromptReader):
             If a prompt cannot be read.
         """
         recent: OrderedDict[tuple[int, ...], GenerationLaw] = OrderedDict()
-        known: OrderedDict[str, tuple[int, ...]] = OrderedDict()  # strings that were encoded already
+        known: OrderedDict[str, tuple[int, ...]] = OrderedDict()  # token ids of recent strings
         for number, prompt in given:
             plain = prompt if isinstance(prompt, str) else None
             ids = known.get(plain) if plain is not None else None
@@ -163,30 +163,30 @@ class Call(PromptReader):
             yield PreparedPrompt(number, getattr(prompt, "messages", prompt), text, recent[ids])
 
     def _encoded_ids(self, number: int, prompt: Any) -> tuple[tuple[int, ...], dict[str, Any]]:
-        """Return a prompt's tokens without padding, and all of what ``preprocess`` makes of it."""
+        """Return a prompt's token ids without padding, and the whole output of ``preprocess``."""
         try:
             inputs = self.encoded(prompt)
         except PromptError:
             raise
-        except Exception as error:  # of a chat template, whatever its code raises
+        except Exception as error:  # the code of a chat template may raise anything
             raise PromptError(f"prompt {number}: {what_is_wrong(prompt, error)}") from None
         if not inputs["input_ids"].shape[1]:
             raise PromptError(
-                f"prompt {number} is empty, and this tokenizer adds no token to begin with; "
-                "give it text, e.g. the tokenizer's bos_token"
+                f"prompt {number} is empty, and this tokenizer adds no token at its start; "
+                "pass some text, e.g. the tokenizer's bos_token"
             )
         (ids,) = unpadded(inputs["input_ids"], inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])))
         inputs = {**inputs, "input_ids": ids[None], "attention_mask": torch.ones_like(ids)[None]}
         return tuple(ids.tolist()), inputs
 
     def encoded(self, prompt: Any) -> Any:
-        """Preprocess a prompt as the pipeline does; truncation and padding are states of the tokenizer meanwhile."""
+        """Preprocess a prompt as the pipeline does. Locked, as truncation and padding change the tokenizer's state."""
         self._require_short(prompt)
         with tokenizer_lock(self.pipe.tokenizer):
             return self.pipe.preprocess(prompt, **self.preprocess)
 
     def _require_short(self, prompt: Any) -> None:
-        """Refuse a prompt that is longer than the context in any case, before it is tokenized."""
+        """Reject a prompt that is certainly longer than the context, before the slow tokenization."""
         context = getattr(self.pipe.model.config.get_text_config(), "max_position_embeddings", None)
         options = self.preprocess
         cuts = ("truncation", "max_length", "handle_long_generation", "tokenizer_encode_kwargs")
@@ -195,11 +195,11 @@ class Call(PromptReader):
         tokenizer = self.pipe.tokenizer
         text = prompt
         if isinstance(prompt, Chat) and fewest_tokens(tokenizer, _contents(prompt), context) > context:
-            goes_on = options.get("continue_final_message")  # as the pipeline has it
-            goes_on = prompt.messages[-1]["role"] == "assistant" if goes_on is None else goes_on
-            how = {"add_generation_prompt": not goes_on, "continue_final_message": goes_on}
+            proceed = options.get("continue_final_message")  # the same default as in the pipeline
+            proceed = prompt.messages[-1]["role"] == "assistant" if proceed is None else proceed
+            how = {"add_generation_prompt": not proceed, "continue_final_message": proceed}
             how |= {name: options.get(name) for name in ("tools", "documents")}
-            with suppress(Exception):  # whatever a template raises is told by the pipeline
+            with suppress(Exception):  # errors of a template are raised by the pipeline later
                 text = tokenizer.apply_chat_template(prompt.messages, tokenize=False, **how)
         length = fewest_tokens(tokenizer, text, context) if isinstance(text, str) else 0
         if length > context:
@@ -208,7 +208,7 @@ class Call(PromptReader):
             )
 
     def law_of(self, inputs: Mapping[str, Any]) -> GenerationLaw:
-        """Resolve the law for what ``preprocess`` made of a prompt."""
+        """Resolve the law of a prompt from the output of ``preprocess``."""
         pipe = self.pipe
 
         def forward(**kwargs: Any) -> Any:
@@ -219,16 +219,16 @@ class Call(PromptReader):
 
     @classmethod
     def _for_forward(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of ``generate`` as ``forward`` takes them."""
+        """Return the arguments of ``generate`` in the form that ``forward`` accepts."""
         return settings
 
     def text_alone(self, ids: Sequence[int]) -> str:
-        """Return the text of new tokens after no prompt at all."""
+        """Return the text of new tokens, decoded without a prompt."""
         text: str = self.pipe.tokenizer.decode(ids, **self.reading)
         return text
 
     def stable_prefix(self) -> StablePrefix:
-        """Make the decoder of unfinished attempts, and test whether it can be used."""
+        """Make the decoder of unfinished attempts, and test whether it works."""
         tokenizer = self.pipe.tokenizer
         with tokenizer_lock(tokenizer):
             skips = bool(self.reading.get("skip_special_tokens"))
@@ -243,28 +243,28 @@ class Call(PromptReader):
         return self.text_alone(self._trimmed(law, ids))
 
     def _trimmed(self, law: GenerationLaw, ids: Sequence[int]) -> Sequence[int]:
-        """Leave out the token that ended a text, where the pipeline would show it and readers want an answer."""
+        """Remove the special token that ended a text, where the pipeline would leave it in the answer."""
         if not (self.trims and ids and ids[-1] in law.end_ids):
             return ids
         special = not self.pipe.tokenizer.decode([ids[-1]], skip_special_tokens=True)
         return ids[:-1] if special else ids
 
     def parsed(self, prompt: PreparedPrompt) -> bool:
-        """Whether the user gets a message that the pipeline parses from the answer to this prompt."""
+        """Whether the pipeline parses the answer to this prompt into a message."""
         if not self.parses or isinstance(prompt.given, str | Mapping):
             return False
-        begun = prompt.given[-1]["role"] == "assistant"  # its message is continued, unless a setting says otherwise
+        begun = prompt.given[-1]["role"] == "assistant"  # by default the pipeline continues this message
         return not begun or self.postprocess.get("continue_final_message") is False
 
     def draw(
         self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool = True, log_probability: float | None = None
     ) -> Draw:
-        """Return an attempt as the user gets it: what is judged. Parameters are those of a Draw."""
+        """Return an attempt as the user receives it, which is also what is judged. ``Draw`` explains the parameters."""
         text, fault = self._said(prompt, ids, finished)
         return Draw(prompt.text, tuple(ids), text, finished, log_probability, self.full(prompt, ids), fault)
 
     def _said(self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool) -> tuple[str, str | None]:
-        """Return the text that is judged, and why it is no answer, whatever it says."""
+        """Return the text to judge, and the reason why it is not an answer, if it is not."""
         if not self.parsed(prompt):
             return self.unparsed(prompt.law, ids), None
         law, tokenizer = prompt.target or prompt.law, self.pipe.tokenizer
@@ -276,11 +276,11 @@ class Call(PromptReader):
                 before = tokenizer.decode(law.prompt_ids, skip_special_tokens=False)
                 fault = unfinished(tokenizer, before, answer)
             return message_text(tokenizer, message), fault
-        except Exception:  # of the parser, whatever the answer makes it raise; its message quotes the answer
+        except Exception:  # the parser may raise anything; its message quotes the answer, so drop it
             return answer, UNPARSED
 
     def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
-        """Return prompt and new tokens as the user reads them, where that is not the prompt's text and the new text."""
+        """Return the text of prompt and new tokens, if it is not the prompt's text followed by the new text."""
         if return_type(self.postprocess) != "TENSORS":
             return None
         target = prompt.target or prompt.law
@@ -293,30 +293,32 @@ class Call(PromptReader):
         return record["generated_text"][-1]
 
     def records(self, prompt: PreparedPrompt, drawn: Sequence[Sequence[int]], others: Sequence[str | None]) -> Any:
-        """Render what a prompt got, as the pipeline would.
+        """Render the texts of a prompt in the pipeline's format.
 
         Parameters
         ----------
+        prompt
+            The prompt.
         drawn
-            New tokens of each text.
+            The new tokens of each text.
         others
-            Texts that no tokens stand behind, and None for each text that is missing.
+            Texts without tokens, such as fallbacks, and None for each missing text.
         """
         given = prompt.given if isinstance(prompt.given, str) else Chat(prompt.given)
         beginning = self._beginning(prompt, given)
         records: list[dict[str, Any]] = []
         for ids in drawn:
-            # One at a time, so that no padding gets into a text that was judged without it.
+            # One at a time: padding must not get into a text that was judged without it.
             records += self._postprocessed(prompt, given, beginning, self._shown(prompt, ids))
         return records + [output_record(given, text, self.postprocess) for text in others]
 
     def _shown(self, prompt: PreparedPrompt, ids: Sequence[int]) -> Sequence[int]:
-        """Return the tokens of a text that its record is made of."""
+        """Return the tokens that a text's record is made from."""
         whole = self.parsed(prompt) or return_type(self.postprocess) == "TENSORS"
         return ids if whole else self._trimmed(prompt.law, ids)
 
     def _postprocessed(self, prompt: PreparedPrompt, given: Any, beginning: torch.Tensor, ids: Sequence[int]) -> Any:
-        """Return the pipeline's own records of one sequence: there is one."""
+        """Return the pipeline's records of one sequence, a list with one item."""
         sequence = torch.cat([beginning, torch.tensor([ids], dtype=beginning.dtype)], dim=1)
         rendered = {"generated_sequence": sequence[None], "input_ids": beginning, "prompt_text": given}
         return self.pipe.postprocess(rendered, **self.postprocess)
@@ -324,19 +326,19 @@ class Call(PromptReader):
     def _beginning(self, prompt: PreparedPrompt, given: Any) -> torch.Tensor:
         """Return the tokens that a sequence begins with, ``[1, length]``."""
         if self.parsed(prompt):
-            return (prompt.target or prompt.law).prompt_ids[None].cpu()  # without padding, as the message was judged
+            return (prompt.target or prompt.law).prompt_ids[None].cpu()  # unpadded, as it was judged
         ids: torch.Tensor = self.encoded(given)["input_ids"]
         return ids
 
 
 def _contents(chat: Chat) -> str:
-    """Return the texts of a chat's messages, of which a template makes a prompt."""
+    """Return the contents of a chat's messages as one string."""
     return " ".join(each["content"] for each in chat.messages if isinstance(each["content"], str))
 
 
 @dataclass(frozen=True)
 class TextToTextCall(Call):
-    """A call of an encoder-decoder model: its texts do not continue their prompts."""
+    """A call of an encoder-decoder model, whose texts do not continue the prompt."""
 
     causal: ClassVar[bool] = False
 
@@ -346,7 +348,7 @@ class TextToTextCall(Call):
         return {**postprocess, "return_type": NEW_TEXT} if wanted else postprocess
 
     def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
-        """Return nothing: no sequence holds the prompt."""
+        """Return None: the prompt is not part of the sequence."""
         return None
 
     def _beginning(self, prompt: PreparedPrompt, given: Any) -> torch.Tensor:
@@ -355,21 +357,21 @@ class TextToTextCall(Call):
 
 @dataclass(frozen=True)
 class TensorCall(Call):
-    """A call of ``generate``: tensors come in and tensors go out, and the user decodes them.
+    """A call of ``generate``: tensors in, tensors out.
 
     Parameters
     ----------
     begins
-        Of each prompt, by its number, the tokens that a returned row begins with, padding included.
+        The tokens that the returned rows of each prompt begin with, padding included; by prompt number.
     with_prompt
-        Whether that is the prompt: not of an encoder-decoder model.
+        Whether those are the prompt's tokens. False for encoder-decoder models.
     """
 
     begins: Sequence[Sequence[int]] = ()
     with_prompt: bool = True
 
     def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
-        """Return the text of a whole row, where it holds the prompt."""
+        """Return the text of a whole row, if it contains the prompt."""
         if not self.with_prompt:
             return None
         together: str = self.pipe.tokenizer.decode([*self.begins[prompt.number], *ids], **self.reading)

@@ -1,4 +1,4 @@
-"""Early abort: verdicts on what has been decoded so far."""
+"""Early abort: verdicts on unfinished attempts."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _PUNCTUATED = "Hello , world . I don 't know ; do you ? « Oui » ( n't ) 你好
 
 
 class StablePrefix:
-    """Decodes unfinished attempts, without the end that later tokens may still change.
+    """Decodes unfinished attempts, up to where later tokens can no longer change the text.
 
     Parameters
     ----------
     tokenizer
         The tokenizer.
     decode
-        From token ids to text, as the user gets it.
+        Decodes token ids to text as the user receives it.
     skips
-        Whether that leaves out special tokens.
+        Whether ``decode`` leaves out special tokens.
 
     Attributes
     ----------
     works : bool
-        Whether decoding more tokens leaves such a prefix as it was. Where it does not, prefix verdicts must not be
-        used. Found by looking at the decoder's parts, and by trying it on random tokens.
+        Whether a decoded prefix stays the same when more tokens follow. If not, prefix verdicts must not be used.
+        Determined from the decoder's parts, and by a test on random tokens.
     """
 
     def __init__(self, tokenizer: Any, decode: Decode, *, skips: bool = True) -> None:
@@ -51,9 +51,9 @@ class StablePrefix:
         self._skips = skips
         size = len(tokenizer)
         names = tokenizer.convert_ids_to_tokens(list(range(size)))
-        # A run of byte tokens is decoded as a whole: one more can make it invalid, line breaks in it included.
+        # A run of byte tokens is decoded as a whole: one more byte can make all of it invalid, even line breaks.
         self._bytes = frozenset(i for i, name in enumerate(names) if name and BYTE.fullmatch(name))
-        if self._bytes and skips:  # special tokens that are left out end no run
+        if self._bytes and skips:  # a special token that is left out does not end a run
             self._bytes |= frozenset(tokenizer.all_special_ids)
         sample = tokenizer(_PUNCTUATED, add_special_tokens=False)["input_ids"]
         self.works = _acts_on_tokens(tokenizer) and self._grows_at_the_end(size, sample)
@@ -61,23 +61,23 @@ class StablePrefix:
         self._is_local = self.works and getattr(tokenizer, "backend_tokenizer", None) is not None
 
     def __call__(self, token_ids: Sequence[int], before: str = "", decode: Decode | None = None) -> str:
-        """Return text that every continuation begins with.
+        """Return the text that every continuation begins with.
 
         Parameters
         ----------
         token_ids
-            Tokens of the unfinished attempt.
+            The new tokens of the unfinished attempt.
         before
             What was returned for all of them but the last, so that long texts need not be decoded again; or ``""``.
         decode
-            The same decoding as tested, for the prompt at hand; None for the one that was tested.
+            A decoder for the current prompt that works like the tested one; None for the tested one.
         """
         if before and self._is_local and len(token_ids) > LONG:
             return self._extended(token_ids, before, decode)
         end = len(token_ids)
         while end and token_ids[end - 1] in self._bytes:
             end -= 1
-        # An incomplete UTF-8 sequence decodes to replacement characters; the tokens to come may complete it.
+        # An incomplete UTF-8 sequence decodes to replacement characters; later tokens may complete it.
         return (decode or self._decode)(token_ids[:end]).rstrip(_REPLACEMENT)
 
     def _extended(self, token_ids: Sequence[int], before: str, decode: Decode | None) -> str:
@@ -91,15 +91,15 @@ class StablePrefix:
 
     @cached_property
     def vocabulary(self) -> Vocabulary | None:
-        """What each token adds to a text; None where that is not known. Read once, in about a second."""
+        """The text that each token adds; None if that is not known. Computed once, in about a second."""
         if not self.works:
             return None
-        found = Vocabulary(self._tokenizer, self._decode, skips=self._skips)
-        if not found.works:
+        vocabulary = Vocabulary(self._tokenizer, self._decode, skips=self._skips)
+        if not vocabulary.works:
             return None
-        for begins in (False, True):  # made now, and not in the thread of a batch
-            found.trie(begins=begins)
-        return found
+        for begins in (False, True):  # build the tries now, so that the thread of a batch need not
+            vocabulary.trie(begins=begins)
+        return vocabulary
 
     def _grows_at_the_end(self, size: int, sample: Sequence[int]) -> bool:
         chance = random.Random(0)
@@ -112,7 +112,7 @@ class StablePrefix:
 
 
 def _acts_on_tokens(tokenizer: Any) -> bool:
-    """Whether no part of the decoder rewrites text across tokens; True where there is nothing to look at."""
+    """Whether no part of the decoder rewrites text across tokens; True if its parts are not known."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     decoder = json.loads(backend.to_str()).get("decoder") if backend is not None else None
     fused = False
@@ -134,18 +134,17 @@ def _acts_on_tokens(tokenizer: Any) -> bool:
 
 
 class PrefixWatch:
-    """Judges the tokens of running attempts of one prompt: what a request has as its watch.
+    """Judges running attempts of one prompt; the ``watch`` of a request.
 
     Parameters
     ----------
     reader
-        Reads for the constraint.
+        Judges growing texts under the constraint.
     decode
         From the tokens so far, and the text of all of them but the last or ``""``, to text that every continuation
         begins with.
     kept
-        How many prefixes it remembers how far they were read; those used last. One that it has forgotten is read again
-        from its beginning.
+        How many recent prefixes to keep reader states of. Other prefixes are read again from the beginning.
     """
 
     def __init__(self, reader: PrefixReader, decode: Callable[[Sequence[int], str], str], kept: int = 4096) -> None:
@@ -166,16 +165,16 @@ class PrefixWatch:
         return reading.blame
 
     def violated(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
-        """Say for each candidate of the next token whether no continuation could satisfy the constraint after it."""
+        """Return for each candidate of the next token whether no text with it can satisfy the constraint."""
         ids = tuple(token_ids)
         before = self._reading(ids)
         texts = [self._decode([*ids, token], before.text) for token in candidates]
-        # A token that shows nothing yet, such as half a character, is not judged yet.
+        # A token that adds no visible text yet, such as half a character, is not judged yet.
         grown = [text[len(before.text) :] if text.startswith(before.text) else "" for text in texts]
         return self._reader.violated(before, grown)
 
     def monitor(self, token_ids: Sequence[int]) -> tuple[str, Monitor]:
-        """Return the text of the tokens so far, as far as it was read, and a monitor of the constraint after it."""
+        """Return the text read so far, and a monitor that judges what comes after it."""
         before = self._reading(tuple(token_ids))
         return before.text, self._reader.monitor(before)
 

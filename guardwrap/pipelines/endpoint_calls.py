@@ -1,4 +1,4 @@
-"""Calls over an endpoint: prompts and settings to requests, texts to the records of a text-generation pipeline."""
+"""Calls over an endpoint: reads prompts, and renders texts as records of a text-generation pipeline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from guardwrap.scheduling.backend import Streamed
 
 __all__ = ["EndpointCall", "EndpointPrompt", "TextWatch"]
 
-_UNFINISHED = "\ufffd"  # half a character, which the next piece may complete
+_UNFINISHED = "\ufffd"  # decoded from a partial character, which the next piece may complete
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,16 @@ class EndpointPrompt:
     Parameters
     ----------
     number
-        Its place in the call, from 0.
+        Its position in the call, from 0.
     given
-        As the user gave it.
+        The prompt as the user gave it.
     text
-        As text: of a chat what its messages say, a line each, as the server's template is not known.
+        The prompt as text. For a chat, the contents of its messages on separate lines, because the server's template
+        is not known.
     law
-        What its attempts are drawn from.
+        The distribution that attempts are drawn from.
     target
-        What defines a(y).
+        The distribution that defines a(y).
     """
 
     number: int
@@ -53,22 +54,22 @@ class EndpointCall(PromptReader):
     Parameters
     ----------
     settings
-        Under which a(y) is defined.
+        The generation settings that define a(y).
     model
-        The name that the server has for the model.
+        The name of the model on the server.
     drawn
-        The name that it has for what attempts are drawn from: the model's own, or an adapter's.
+        The name on the server of what attempts are drawn from: the model, or an adapter.
     full_text
-        Whether records hold the prompt too.
+        Whether records include the prompt.
     rewrite
-        From a prompt to the one that attempts are drawn from; None is the same one.
+        Turns a prompt into the one that attempts are drawn from; None keeps the prompt.
     """
 
     causal: ClassVar[bool] = False
-    """Whether attempts are drawn by our own loop, and can be weighed."""
+    """Whether guardwrap's own loop draws the attempts, which can then be weighed."""
 
     sampling: ClassVar[str] = "do_sample=True"
-    """The arguments that make it sample."""
+    """The arguments that turn sampling on."""
 
     settings: EndpointSettings
     model: str
@@ -77,7 +78,7 @@ class EndpointCall(PromptReader):
     rewrite: Callable[[Any], Any] | None = None
 
     def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[EndpointPrompt]:
-        """Make requests of numbered prompts, as ``read_prompts`` returns them.
+        """Prepare numbered prompts, in the form in which ``read_prompts`` returns them.
 
         Raises
         ------
@@ -85,38 +86,38 @@ class EndpointCall(PromptReader):
             If a prompt cannot be sent.
         """
         for number, prompt in given:
-            own = _messages(prompt)
-            sent = own if self.rewrite is None else _messages(self.rewrite(own))
-            for messages in (own, sent):
+            original = _messages(prompt)
+            sent = original if self.rewrite is None else _messages(self.rewrite(original))
+            for messages in (original, sent):
                 if not isinstance(messages, str):
                     _require_turn(messages, number)
-            text = _text_of(own)
+            text = _text_of(original)
             if not is_text(text):
-                raise PromptError(f"prompt {number} has half of a surrogate pair, which is no character; leave it out")
-            target = EndpointLaw(own, self.settings, self.model)
-            yield EndpointPrompt(number, own, text, EndpointLaw(sent, self.settings, self.drawn), target)
+                raise PromptError(f"prompt {number} has half of a surrogate pair, not a character; leave it out")
+            target = EndpointLaw(original, self.settings, self.model)
+            yield EndpointPrompt(number, original, text, EndpointLaw(sent, self.settings, self.drawn), target)
 
     def draw(
         self, prompt: EndpointPrompt, grown: Streamed, finished: bool = True, log_probability: float | None = None
     ) -> Draw:
-        """Return an attempt as the user gets it: what is judged. It has token ids where they were asked for."""
-        known = grown.log_probability if grown.token_ids else None
-        return Draw(prompt.text, tuple(grown.token_ids), grown.text, finished, known)
+        """Return an attempt as the user receives it, which is also what is judged. With token ids if requested."""
+        log_proposal = grown.log_probability if grown.token_ids else None
+        return Draw(prompt.text, tuple(grown.token_ids), grown.text, finished, log_proposal)
 
     def records(self, prompt: EndpointPrompt, texts: Sequence[str | None]) -> list[dict[str, Any]]:
-        """Render what a prompt got, as the pipeline would; None for each text that is missing."""
+        """Render the texts of a prompt in the pipeline's format. A missing text is None."""
         given = prompt.given if isinstance(prompt.given, str) else Chat(prompt.given)
         wanted = {} if self.full_text else {"return_type": NEW_TEXT}
         return [output_record(given, text, wanted) for text in texts]
 
 
 class TextWatch:
-    """Judges running attempts of one prompt: what a request has as its watch.
+    """Judges running attempts of one prompt; the ``watch`` of a request.
 
     Parameters
     ----------
     reader
-        Reads for the constraint.
+        Judges growing texts under the constraint.
     """
 
     def __init__(self, reader: PrefixReader) -> None:
@@ -136,22 +137,22 @@ def _messages(prompt: Any) -> Any:
 
 def _require_turn(messages: Any, number: int) -> None:
     if not messages:
-        raise PromptError(f"prompt {number} is a chat without a message")
+        raise PromptError(f"prompt {number} is a chat without messages")
     if messages[-1].get("role") == "assistant":
         raise PromptError(
-            f"prompt {number} ends with what the assistant says, and an endpoint does not go on with that; "
-            "end it with a user message"
+            f"prompt {number} ends with an assistant message, which an endpoint cannot continue; end it with a user "
+            "message"
         )
 
 
 def _text_of(prompt: str | Sequence[Mapping[str, Any]]) -> str:
-    """Return what a prompt says."""
+    """Return the text of a prompt."""
     if isinstance(prompt, str):
         return prompt
-    said: list[str] = []
+    lines: list[str] = []
     for message in prompt:
         content = message.get("content")
         parts = content if isinstance(content, list) else [{"text": content}]
         texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
-        said += [text for text in texts if isinstance(text, str)]
-    return "\n".join(said)
+        lines += [text for text in texts if isinstance(text, str)]
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""A pipeline of whatever a user wraps."""
+"""Pipelines from whatever a user wraps: a pipeline, a model, a path or a Hub id."""
 
 from __future__ import annotations
 
@@ -28,29 +28,27 @@ __all__ = ["TextToTextPipeline", "has_dropout", "pipeline_of"]
 
 
 class TextToTextPipeline(TextGenerationPipeline):
-    """The text-generation pipeline around an encoder-decoder model, for which transformers has none any more.
+    """A text-generation pipeline for encoder-decoder models, which transformers no longer provides.
 
-    Settings are the model's own, with 256 new tokens where it says nothing of lengths.
+    Generation settings are the model's own, with 256 new tokens if it sets no length.
     """
 
     _default_generation_config = GenerationConfig(max_new_tokens=256)
 
     def check_model_type(self, supported_models: Any) -> None:
-        """Take models that the text-generation pipeline does not know."""
+        """Accept models that the text-generation pipeline does not list."""
 
 
 _WRAPPED = (TextGenerationPipeline, ImageTextToTextPipeline, AutomaticSpeechRecognitionPipeline)
 
 
 def pipeline_of(generator: Any, tokenizer: Any) -> Pipeline:
-    """Make a pipeline of whatever was given; a pipeline is used as it is."""
+    """Return a pipeline for a model, path or Hub id. A pipeline is returned as it is."""
     if isinstance(generator, Pipeline):
         if tokenizer is not None:
             raise UsageError("a pipeline has its own tokenizer; leave tokenizer= out")
         if hasattr(generator, "guarded"):
-            raise UsageError(
-                "the pipeline is guarded already; wrap its .guarded.pipeline, with both constraints: a & b"
-            )
+            raise UsageError("the pipeline is guarded already; wrap its .guarded.pipeline with both constraints: a & b")
         pipe = generator
         _require_task(pipe)
     elif generator == "local":
@@ -62,7 +60,7 @@ def pipeline_of(generator: Any, tokenizer: Any) -> Pipeline:
             raise UsageError("a model needs its tokenizer: GuardedGenerator(model, constraints, tokenizer=tokenizer)")
         if not callable(getattr(tokenizer, "decode", None)):
             raise UsageError(
-                f"tokenizer={tokenizer!r} is no tokenizer; load it with AutoTokenizer.from_pretrained(...)"
+                f"tokenizer={tokenizer!r} is not a tokenizer; load one with AutoTokenizer.from_pretrained(...)"
             )
         pipe = _pipeline_of(generator, tokenizer)
     else:
@@ -71,26 +69,26 @@ def pipeline_of(generator: Any, tokenizer: Any) -> Pipeline:
             "'local'"
         )
     if pipe.tokenizer is None:
-        raise UsageError("the pipeline has no tokenizer, so no text can be judged")
+        raise UsageError("the pipeline has no tokenizer, so texts cannot be judged; give one that has")
     return pipe
 
 
 def _loaded(source: str, tokenizer: Any) -> TextGenerationPipeline:
-    """Load a model: an encoder-decoder model as one, of which a text-generation pipeline takes the decoder only."""
-    given = source
+    """Load a model. Encoder-decoder models are loaded explicitly: ``pipeline`` would take only their decoder."""
+    name = source
     try:
         source = cached_or_online(source)
         try:
             config, _ = PreTrainedConfig.get_config_dict(source)
-        except OSError:  # an adapter has none; the pipeline knows, and says what is missing
+        except OSError:  # an adapter has no config; the pipeline handles it, or explains what is missing
             config = {}
         if not config.get("is_encoder_decoder"):
             return pipeline("text-generation", model=source, tokenizer=tokenizer)
         model = AutoModelForSeq2SeqLM.from_pretrained(source)
         if tokenizer is None or isinstance(tokenizer, str):
             tokenizer = AutoTokenizer.from_pretrained(tokenizer or source)
-    except Exception as error:  # of a file that is damaged: whatever the libraries make of it
-        raise ModelError(f"cannot load the model {given!r}{nearest(given, ['local'])}: {with_kind(error)}") from None
+    except Exception as error:  # a damaged file can make the libraries raise anything
+        raise ModelError(f"cannot load the model {name!r}{nearest(name, ['local'])}: {with_kind(error)}") from None
     return _pipeline_of(model, tokenizer)
 
 
@@ -103,22 +101,22 @@ def _pipeline_of(model: Any, tokenizer: Any) -> TextGenerationPipeline:
     side = tokenizer.padding_side
     device = None if getattr(model, "hf_device_map", None) else model.device
     pipe = kind(model=model, tokenizer=tokenizer, device=device, task="text-generation")
-    tokenizer.padding_side = side  # the pipeline sets it; here nothing is padded by the tokenizer
+    tokenizer.padding_side = side  # undo the change by the pipeline, as guardwrap does not pad with the tokenizer
     return pipe
 
 
 def _require_task(pipe: Pipeline) -> None:
-    """Refuse pipelines that have no text to draw.
+    """Require a pipeline that draws texts.
 
     Raises
     ------
     UsageError
-        Says why.
+        If it does not. The message gives the reason.
     """
     if isinstance(pipe, AutomaticSpeechRecognitionPipeline) and not pipe.type.startswith("seq2seq"):
         raise UsageError(
             f"{type(pipe.model).__name__} is not supported: it gives one transcription and no distribution to draw "
-            "from; take a speech model with a decoder, e.g. Whisper"
+            "from; use a speech model with a decoder, e.g. Whisper"
         )
     if not isinstance(pipe, _WRAPPED):
         why = ", which gives no text to judge" if pipe.task in ("text-to-audio", "text-to-speech") else ""
@@ -128,16 +126,16 @@ def _require_task(pipe: Pipeline) -> None:
         )
     if type(pipe) is TextGenerationPipeline and pipe.model.config.is_encoder_decoder:
         raise UsageError(
-            "the text-generation pipeline cuts the beginning off an encoder-decoder model's texts; "
-            "give the model itself: GuardedGenerator(model, constraints, tokenizer=tokenizer)"
+            "the text-generation pipeline cuts off the beginning of an encoder-decoder model's texts; "
+            "pass the model itself: GuardedGenerator(model, constraints, tokenizer=tokenizer)"
         )
 
 
 def has_dropout(model: Any) -> bool:
-    """Whether the model draws random numbers of its own."""
+    """Whether dropout is active, so that the model itself is random."""
     if any(module.training and module.p > 0 for module in model.modules() if isinstance(module, torch.nn.Dropout)):
         return True
-    config = model.config.get_text_config()  # of those that drop without a module
+    config = model.config.get_text_config()  # some models apply dropout without a module
     return model.training and any(getattr(config, name, 0) for name in _DROPOUTS)
 
 

@@ -1,4 +1,4 @@
-"""A search for the next tokens that lead nowhere, in a trie of the vocabulary: what is likeliest is judged first."""
+"""A best-first search of a vocabulary trie for next tokens that cannot lead to a satisfying text."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 __all__ = ["Node", "Search"]
 
 MOST_LOOKED_AT = 2048
-"""Nodes of the trie, and single tokens, that are judged for one next token."""
+"""The most nodes of the trie and single tokens that are judged for one next token."""
 
 _ROUNDING = 1e-9
-"""Below this a difference of probabilities is not exact enough."""
+"""Differences of probabilities below this are dominated by rounding."""
 
 Node = tuple[Monitor, bytes] | None
-"""What judges what comes next, and the bytes of a character that is not whole; None where nothing can follow."""
+"""The monitor at a node and the bytes of an incomplete character; None for a dead node, which nothing can follow."""
 
 
 class Search:
-    """A search for the tokens that lead nowhere, among all that may come next: what is likeliest is judged first.
+    """A search for dead tokens among the possible next ones. The most probable candidates are judged first.
 
     Parameters
     ----------
@@ -39,15 +39,15 @@ class Search:
     ids
         New tokens so far.
     tokens, shares
-        What may come next, and with which probability; ``[tokens]`` each.
+        The ids of possible next tokens, and their probabilities; ``[tokens]`` each.
 
     Attributes
     ----------
     left, unknown
-        The probability of tokens that are not left out, and of those that were not judged.
+        The probability of tokens judged possible, and of tokens not judged.
     heap
-        What has not been judged, the likeliest first: nodes of the trie, each with the one above it, and tokens that
-        are judged one by one, as -1 - token.
+        A priority queue of unjudged candidates by probability: nodes of the trie, each with its parent, and tokens that
+        are judged one by one, stored as -1 - token.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Search:
         self._gone = np.zeros(max(int(tokens.max()) + 1, mask.size), dtype=bool)
         self._share = np.zeros(len(self._gone))
         self._share[tokens] = shares
-        self._alone: dict[int, bool] = dict.fromkeys(mask.law.end_ids, False)  # is it left out
+        self._alone: dict[int, bool] = dict.fromkeys(mask.law.end_ids, False)  # whether each is masked
         self.left, self.unknown = 0.0, float(shares.sum())
         self.heap: list[tuple[float, int, int]] = []
         self._looked = 0
-        self._rest = 0.0  # the probability of tokens that will not be judged
+        self._rest = 0.0  # the probability of tokens beyond the limit, which are not judged
         ahead = mask.ahead(ids)
         if ahead is None:
             self._trie = None
@@ -76,14 +76,14 @@ class Search:
 
     @property
     def gone(self) -> npt.NDArray[np.bool_]:
-        """Whether a token is left out, by token id."""
+        """Whether each token is masked, by token id."""
         for token, out in self._alone.items():
             if token < len(self._gone):
                 self._gone[token] = out
         return self._gone
 
     def goes_on(self) -> bool:
-        """Whether tokens of notable probability have not been judged yet."""
+        """Whether unjudged tokens still have more than the allowed share of probability."""
         if not self.heap or self._looked == MOST_LOOKED_AT:
             return False
         if self.unknown < _ROUNDING:
@@ -91,7 +91,7 @@ class Search:
         return self.unknown > self._mask.unseen * self.left
 
     def step(self) -> None:
-        """Judge what is likeliest."""
+        """Judge the most probable candidate."""
         self._looked += 1
         negative, place, above = heapq.heappop(self.heap)
         if place < 0:
@@ -104,7 +104,7 @@ class Search:
             self.unknown = self._rest
 
     def _begin(self, trie: Trie) -> None:
-        """Put all that may come next on the heap."""
+        """Put all possible next tokens on the heap."""
         vocabulary = self._mask.vocabulary
         assert vocabulary is not None
         run, pending = self._before.run, self._before.pending
@@ -128,7 +128,7 @@ class Search:
         self._enter(0, 0)
 
     def _enter(self, node: int, above: int) -> None:
-        """Judge a node of the trie: leave out all of its tokens, or none that ends with it."""
+        """Judge a node of the trie: mask all tokens below it, or keep those that end at it."""
         trie: Any = self._trie
         if node not in self._known:
             self._known[node] = self._after(above, trie.labels[node])
@@ -149,7 +149,7 @@ class Search:
                 heapq.heappush(self.heap, (-mass, inner, node))
 
     def _after(self, above: int, label: bytes) -> Node:
-        """Return what judges, and which bytes are pending, after some more; None where nothing can follow them."""
+        """Return the node below another one, after the bytes of its label; None if it is dead."""
         before = self._known[above]
         assert before is not None
         return _read(before[0], before[1] + label)
@@ -165,7 +165,7 @@ class Search:
             self.left += mass
 
     def _fails(self, token: int) -> bool:
-        """Judge one token."""
+        """Whether a single token is dead."""
         mask = self._mask
         if self._trie is None or self._full or token in mask.law.end_ids:
             return mask.dead(self._ids, [token])[0]
@@ -173,7 +173,7 @@ class Search:
         return not self._may_follow(self._before.run + bytes([vocabulary.single[token]]))
 
     def _may_follow(self, run: bytes) -> bool:
-        """Return whether a run of single bytes may come next: as UTF-8, or each byte as U+FFFD."""
+        """Whether a run of single bytes may come next, as UTF-8 or with each byte as U+FFFD."""
         text, pending = split(run)
         if text.encode() + pending == run and _read(self._monitor, run) is not None:
             return True
@@ -181,7 +181,7 @@ class Search:
 
 
 def _read(monitor: Monitor, raw: bytes) -> Node:
-    """Return what judges what comes after some bytes, and those that are pending; None where nothing can follow."""
+    """Return the monitor after some bytes, and the incomplete character at their end; None if nothing can follow."""
     text, pending = split(raw)
     after = monitor.read(text) if text else monitor
     if after.verdict is Verdict.VIOLATED or (pending and not after.may_begin(pending)):

@@ -1,4 +1,4 @@
-"""Which next tokens could not lead to a text that satisfies the constraint."""
+"""Masks: which next tokens cannot lead to a text that satisfies the constraint."""
 
 from __future__ import annotations
 
@@ -26,51 +26,51 @@ from guardwrap.pipelines.vocabulary import Ahead, Trie, Vocabulary
 __all__ = ["ConstraintMask"]
 
 BURST_SECONDS, STEP_SECONDS = 0.5, 0.02
-"""A request's mask may take so long at once, and so long on average for a next token; then it is given up."""
+"""Seconds allowed per request: a reserve, plus so much per token. A mask that takes longer is given up."""
 
 KEPT = 10_000
-"""Judgements that are kept for monitors that judge alike, and prefixes whose ways on are known."""
+"""The most cached trie nodes, and the most prefixes with their possible next tokens."""
 
 MOST_WAYS = 64
-"""Ways on from a prefix that are counted."""
+"""The most possible next tokens that are remembered for a prefix."""
 
 _GIVEN_UP = (
-    "the mask was given up after {} tokens, as it took too long: later tokens were drawn without it; "
-    "a simpler constraint, or shorter texts, would keep it"
+    "the mask was given up after {} tokens because it took too long: later tokens were drawn without it; "
+    "use a simpler constraint or shorter texts to keep it"
 )
 _UNSEEN = (
-    "the mask did not look at all tokens: those that it left unseen had up to {:.1%} of what remained, "
+    "the mask did not look at all tokens: the others had up to {:.1%} of the probability that remained, "
     "and attempts that drew a wrong one of them were rejected"
 )
 
 
 @dataclass(eq=False)
 class ConstraintMask:
-    """Judges the candidates of a next token: those that end the text as whole texts, the others by their verdicts.
+    """Judges candidates for the next token: by the whole text if they end it, otherwise by the verdict on the prefix.
 
     Parameters
     ----------
     watch
-        Of the same prompt.
+        The watch of the prompt.
     law
-        Of the same prompt: it says which tokens end a text.
+        The law of the prompt, which defines the tokens that end a text.
     constraint
-        b.
+        The constraint, b.
     draw
-        From new tokens and whether they ended by themselves to the text as the user gets it.
+        Makes the draw that the user receives, from new tokens and whether the model ended them.
     unseen
-        Of what is left, the share that tokens which were not looked at may have.
+        The share of the remaining probability that unjudged tokens may have, from 0 to 1.
     vocabulary
-        What each token adds to a text; None where that is not known, so that tokens are judged one by one.
+        The text that each token adds; None if that is not known, and tokens have to be judged one by one.
 
     Attributes
     ----------
     impossible : bool
-        Whether it is known that no text can be drawn which satisfies the constraint.
+        Whether it has been shown that no text that can be drawn satisfies the constraint.
     given_up : int or None
-        After how many tokens it was given up, because it took too long.
+        The number of tokens after which the mask was given up because it took too long; None if it was not.
     unseen_most : float
-        The largest share of what was left that tokens had which were not looked at.
+        The largest share of the remaining probability that unjudged tokens had.
     """
 
     watch: PrefixWatch
@@ -86,7 +86,7 @@ class ConstraintMask:
     def __post_init__(self) -> None:
         self._parts = [part for part in self.constraint.parts if part.cost < EXPENSIVE]
         self._interruptible = all(part.interruptible for part in self.constraint.parts)
-        # The user's own code may wait for something, which costs no time of the processor.
+        # User code may wait, e.g. for a network, which CPU time would not count.
         self._time = time.monotonic if runs_code(self.constraint) else now
         self._looks = 0
         self._seconds = 0.0
@@ -95,24 +95,24 @@ class ConstraintMask:
 
     @property
     def notes(self) -> list[str]:
-        """What the report says of it."""
-        found = [] if self.given_up is None else [_GIVEN_UP.format(self.given_up)]
-        return [*found, _UNSEEN.format(self.unseen_most)] if self.unseen_most > self.unseen else found
+        """Notes about the mask for the report."""
+        notes = [] if self.given_up is None else [_GIVEN_UP.format(self.given_up)]
+        return [*notes, _UNSEEN.format(self.unseen_most)] if self.unseen_most > self.unseen else notes
 
     def dead(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
-        """Say for each candidate whether no text that begins with these tokens and it satisfies the constraint.
+        """Return for each candidate whether no text that continues with it can satisfy the constraint.
 
         Parameters
         ----------
         token_ids
             New tokens so far.
         candidates
-            Token ids.
+            Ids of possible next tokens.
 
         Raises
         ------
         CheckFailed
-            If the constraint cannot judge one of them.
+            If the constraint fails to judge one of them.
         """
         over = [self._over(token_ids, token) for token in candidates]
         growing = [token for token, ends in zip(candidates, over, strict=True) if not ends]
@@ -124,24 +124,24 @@ class ConstraintMask:
     def left_out(
         self, token_ids: Sequence[int], tokens: npt.NDArray[np.int64], shares: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.bool_]:
-        """Return which of all tokens that may come next are left out.
+        """Return which of the possible next tokens are masked.
 
-        They are looked at from the likeliest down, those that begin alike together, until the others have hardly any
-        share of what is left. When that is depends on the law alone, unless the time for it is over.
+        Tokens are judged from the most probable down, those with a common beginning together, until the others have
+        hardly any of the remaining probability. The stopping point depends only on the law, unless time runs out.
 
         Parameters
         ----------
         token_ids
             New tokens so far.
         tokens
-            What may come next, ``[tokens]``.
+            Ids of possible next tokens, ``[tokens]``.
         shares
             Their probabilities, ``[tokens]``.
 
         Raises
         ------
         CheckFailed
-            If the constraint cannot judge one of them.
+            If the constraint fails to judge one of them.
         """
         if self.given_up is not None:
             return np.zeros(len(tokens), dtype=bool)
@@ -165,13 +165,13 @@ class ConstraintMask:
                         break
                     search.step()
         except StepOver:
-            # Others wait. What is known to lead nowhere is left out, and the rest stays in.
+            # The time of this step is over. Mask the tokens known to be dead, and keep the rest.
             if search is None:
                 raise
         except CheckFailed:
             if self._time() < end:
                 raise
-            self.given_up = self._looks  # what failed had no time left
+            self.given_up = self._looks  # the check failed because time was up
         self._seconds += self._time() - began
         if search is None:
             return np.zeros(len(tokens), dtype=bool)
@@ -183,7 +183,7 @@ class ConstraintMask:
         return gone
 
     def close(self, token_ids: Sequence[int]) -> None:
-        """Note that no token may follow these; where they were the last way on from a prefix, none may follow that."""
+        """Mark a prefix as dead, and then each shorter prefix whose possible next tokens are all dead."""
         ids = tuple(token_ids)
         while ids:
             ids, last = ids[:-1], ids[-1]
@@ -201,17 +201,17 @@ class ConstraintMask:
             self._ways.popitem(last=False)
 
     def judged(self, key: Hashable | None) -> dict[int, Node]:
-        """Return the judgements on nodes of the trie that monitors with this key have in common."""
+        """Return the cached trie nodes of monitors with this key, which judge alike."""
         if key is None:
             return {}
-        found = self._judged.setdefault(key, {})
+        nodes = self._judged.setdefault(key, {})
         self._judged.move_to_end(key)
         while len(self._judged) > 1 and sum(map(len, self._judged.values())) > KEPT:
             self._judged.popitem(last=False)
-        return found
+        return nodes
 
     def ahead(self, token_ids: tuple[int, ...]) -> tuple[Monitor, Ahead, Trie] | None:
-        """Return what judges and what stands before the next token, and the trie; None where that is not known."""
+        """Return the monitor, the state of decoding before the next token, and the trie; None if not known."""
         vocabulary = self.vocabulary
         if vocabulary is None:
             return None
@@ -223,12 +223,12 @@ class ConstraintMask:
 
     @property
     def size(self) -> int:
-        """Number of tokens in the vocabulary, as far as that is known."""
+        """The number of tokens in the vocabulary; 0 if that is not known."""
         return 0 if self.vocabulary is None else self.vocabulary.size
 
     @property
     def full(self) -> int:
-        """The number of new tokens at which a text is cut."""
+        """The largest number of new tokens, at which a text is cut off."""
         return self.law.max_length - len(self.law.ids)
 
     def _over(self, token_ids: Sequence[int], token: int) -> bool:

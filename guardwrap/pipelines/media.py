@@ -1,6 +1,6 @@
 """Calls of pipelines for images and for speech.
 
-What a text is, and what the record around it, is whatever ``postprocess`` makes of one sequence alone.
+Texts and records come from running the pipeline's ``postprocess`` on one sequence at a time.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _SETTINGS = frozenset(vars(GenerationConfig())) | {"generation_config", "logits_
 
 @dataclass(frozen=True)
 class MediaCall(Call):
-    """What both have in common."""
+    """The common part of calls with images and calls with speech."""
 
     causal: ClassVar[bool] = False
     media: ClassVar[bool] = True
     sequence_name: ClassVar[str] = "generated_sequence"
-    """What ``forward`` calls the tokens that it returns."""
+    """The key of the tokens in the output of ``forward``."""
 
     ends_with_end: ClassVar[bool] = True
-    """Whether the end-of-sequence token is among them."""
+    """Whether those tokens include the end-of-sequence token."""
 
     @classmethod
     def _reading(cls, postprocess: Mapping[str, Any], templated: bool) -> dict[str, Any]:
         return {name: value for name, value in postprocess.items() if name != "return_type"}
 
     def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[PreparedPrompt]:
-        """Preprocess numbered prompts and resolve their laws; parameters as for text."""
+        """Preprocess numbered prompts and resolve their laws; see ``Call.prompts``."""
         for number, prompt in given:
             inputs = self._inputs(number, prompt)
             law = self.law_of(inputs)
@@ -52,7 +52,7 @@ class MediaCall(Call):
             yield PreparedPrompt(number, getattr(prompt, "messages", prompt), self._prompt_text(inputs), law)
 
     def _inputs(self, number: int, prompt: Any) -> dict[str, Any]:
-        # A copy, for the speech pipeline takes out what it has read.
+        # Copy the prompt: the speech pipeline removes the entries that it has read.
         prompt = dict(prompt) if isinstance(prompt, Mapping) else prompt
         try:
             pieces = self._pieces(self.encoded(prompt))
@@ -60,17 +60,17 @@ class MediaCall(Call):
             raise PromptError(f"prompt {number}: {what_is_wrong(prompt, error)}") from None
         if len(pieces) != 1:
             raise PromptError(
-                f"prompt {number}: the audio is cut into {len(pieces)} pieces whose texts are put together afterwards; "
-                "leave chunk_length_s out and give shorter audio"
+                f"prompt {number}: the audio is cut into {len(pieces)} pieces, each with a text of its own; "
+                "leave chunk_length_s out and pass shorter audio"
             )
         return dict(pieces[0])
 
     def _pieces(self, inputs: Any) -> list[Any]:
-        """Return what ``preprocess`` made of one prompt."""
+        """Return the outputs of ``preprocess`` for one prompt, as a list."""
         return [inputs]
 
     def _prompt_text(self, inputs: Mapping[str, Any]) -> str:
-        """Return a prompt as text."""
+        """Return the text of a prompt, from the output of ``preprocess``."""
         return ""
 
     def unparsed(self, law: GenerationLaw, ids: Sequence[int]) -> str:
@@ -78,19 +78,19 @@ class MediaCall(Call):
         return self._text(law.outputs, self._sequence(law, self._trimmed(law, ids)))
 
     def _sequence(self, law: GenerationLaw, ids: Sequence[int]) -> torch.Tensor:
-        """Return what the model's ``generate`` would give for new tokens, ``[1, length]``."""
+        """Return the sequence that ``generate`` would return for new tokens, ``[1, length]``."""
         return torch.cat([law.prompt_ids[None].cpu(), torch.tensor([ids], dtype=torch.long)], dim=1)
 
     def _require_untouched(self, law: GenerationLaw) -> None:
-        """Refuse a model whose ``generate`` makes other tokens of those that were drawn."""
+        """Reject a model whose ``generate`` changes the tokens that were drawn."""
         begin = self._sequence(law, ()).flatten().tolist()
-        found = law.outputs[self.sequence_name].flatten().tolist()
-        # What stood in for drawn tokens is the end alone.
-        if found[: len(begin)] != begin or len(found) != len(begin) + self.ends_with_end:
-            raise UsageError(f"{type(self.pipe.model).__name__} is not supported: its generate rewrites what was drawn")
+        returned = law.outputs[self.sequence_name].flatten().tolist()
+        # The law was resolved with a stand-in for drawn tokens: a single end-of-sequence token.
+        if returned[: len(begin)] != begin or len(returned) != len(begin) + self.ends_with_end:
+            raise UsageError(f"{type(self.pipe.model).__name__} is not supported: its generate changes drawn tokens")
 
     def _record(self, outputs: Mapping[str, Any], sequence: torch.Tensor, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the record of a sequence, with what ``forward`` returned for the prompt: ``law.outputs``."""
+        """Return the record of a sequence; ``outputs`` is the output of ``forward`` for the prompt."""
         raise NotImplementedError
 
     def _text(self, outputs: Mapping[str, Any], sequence: torch.Tensor) -> str:
@@ -102,11 +102,11 @@ class MediaCall(Call):
 class VisionCall(MediaCall):
     """A call of the image-text-to-text pipeline."""
 
-    unread: ClassVar[str] = "is no string, no chat and not {'images': ..., 'text': '...'}"
+    unread: ClassVar[str] = "is not a string, a chat or {'images': ..., 'text': '...'}"
 
     @classmethod
     def _options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        # It would give them to its processor. max_length is the processor's too, and stays its.
+        # The pipeline would pass these to its processor. max_length is also an argument of the processor, so it stays.
         names = (_SETTINGS & options.keys()) - {"max_length", "max_new_tokens"}
         rest = {name: value for name, value in options.items() if name not in names}
         moved = {name: options[name] for name in names}
@@ -122,7 +122,7 @@ class VisionCall(MediaCall):
 
     @classmethod
     def with_named_inputs(cls, prompts: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Put together what the pipeline takes as ``images`` and ``text``; also the other options."""
+        """Return prompts, with ``images`` and ``text`` put together as the pipeline does, and the other options."""
         names = ("images", "text")
         rest = {name: value for name, value in options.items() if name not in names}
         parts = {name: options[name] for name in names if options.get(name) is not None}
@@ -135,7 +135,7 @@ class VisionCall(MediaCall):
         if "images" not in parts:
             return parts["text"], rest
         if not isinstance(parts["text"], str):
-            raise PromptError("give several prompts as a list: [{'images': ..., 'text': '...'}, ...]")
+            raise PromptError("pass several prompts as a list: [{'images': ..., 'text': '...'}, ...]")
         return parts, rest
 
     @classmethod
@@ -152,7 +152,7 @@ class VisionCall(MediaCall):
         return str(text)
 
     def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
-        """Return the text of all tokens, where they are what the user gets."""
+        """Return the text of all tokens, if the user receives tokens."""
         if return_type(self.postprocess) != "TENSORS":
             return None
         sequence = self._sequence(prompt.law, ids)[0]
@@ -160,7 +160,7 @@ class VisionCall(MediaCall):
         return together
 
     def text_alone(self, ids: Sequence[int]) -> str:
-        """Return the text of new tokens after no prompt at all."""
+        """Return the text of new tokens, decoded without a prompt."""
         outputs = {"prompt_text": "", "input_ids": torch.zeros(1, 0, dtype=torch.long)}
         return self._text(outputs, torch.tensor([ids], dtype=torch.long))
 
@@ -170,7 +170,7 @@ class VisionCall(MediaCall):
         return self._record(prompt.law.outputs, sequence, self.postprocess)["generated_text"][-1]
 
     def records(self, prompt: PreparedPrompt, drawn: Sequence[Sequence[int]], others: Sequence[str | None]) -> Any:
-        """Render what a prompt got, as the pipeline would."""
+        """Render the texts of a prompt in the pipeline's format."""
         law = prompt.law
         sequences = [self._sequence(law, self._shown(prompt, ids)) for ids in drawn]
         records = [self._record(law.outputs, sequence, self.postprocess) for sequence in sequences]
@@ -179,8 +179,8 @@ class VisionCall(MediaCall):
         return records + [about | output_record(given, text, self.postprocess) for text in others]
 
     def _record(self, outputs: Mapping[str, Any], sequence: torch.Tensor, options: Mapping[str, Any]) -> dict[str, Any]:
-        found: list[dict[str, Any]] = self.pipe.postprocess({**outputs, "generated_sequence": sequence}, **options)
-        return found[0]
+        records: list[dict[str, Any]] = self.pipe.postprocess({**outputs, "generated_sequence": sequence}, **options)
+        return records[0]
 
     def _text(self, outputs: Mapping[str, Any], sequence: torch.Tensor) -> str:
         options = {**self.reading, "return_type": NEW_TEXT_BESIDE_IMAGES}
@@ -196,7 +196,7 @@ class SpeechCall(MediaCall):
 
     @classmethod
     def _templated(cls, pipe: Pipeline) -> bool:
-        return False  # whatever the tokenizer has, this pipeline does not look at it
+        return False  # this pipeline ignores the tokenizer's template
 
     @classmethod
     def one_prompt(cls, prompt: Any, number: int) -> Any:
@@ -207,24 +207,24 @@ class SpeechCall(MediaCall):
         return list(inputs)
 
     def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
-        """Return nothing: audio has no text to be read with."""
+        """Return None: audio has no text."""
         return None
 
     def text_alone(self, ids: Sequence[int]) -> str:
-        """Return the text of new tokens after no prompt at all."""
+        """Return the text of new tokens, decoded without a prompt."""
         return self._text({"is_last": True}, torch.tensor([ids], dtype=torch.long))
 
     def records(self, prompt: PreparedPrompt, drawn: Sequence[Sequence[int]], others: Sequence[str | None]) -> Any:
-        """Render what a prompt got: a single text without a list, as the pipeline does."""
+        """Render the texts of a prompt in the pipeline's format: a single text is not in a list."""
         law = prompt.law
         records = [self._record(law.outputs, self._sequence(law, ids), self.postprocess) for ids in drawn]
         records += [{"text": text} for text in others]
         return records[0] if len(records) == 1 else records
 
     def _record(self, outputs: Mapping[str, Any], sequence: torch.Tensor, options: Mapping[str, Any]) -> dict[str, Any]:
-        # In a dictionary of its own, for postprocess takes it apart.
-        found: dict[str, Any] = self.pipe.postprocess([{**outputs, "tokens": sequence}], **options)
-        return found
+        # Pass a new dictionary, as postprocess removes its entries.
+        record: dict[str, Any] = self.pipe.postprocess([{**outputs, "tokens": sequence}], **options)
+        return record
 
     def _text(self, outputs: Mapping[str, Any], sequence: torch.Tensor) -> str:
         return str(self._record(outputs, sequence, self.reading)["text"])
@@ -232,7 +232,7 @@ class SpeechCall(MediaCall):
 
 @dataclass(frozen=True)
 class WhisperCall(SpeechCall):
-    """A call of the pipeline around Whisper, whose ``generate`` is unlike the others'."""
+    """A call of the pipeline around Whisper, which has a ``generate`` of its own."""
 
     sampling: ClassVar[str] = "temperature=1.0"
     ends_with_end: ClassVar[bool] = False

@@ -1,7 +1,7 @@
-"""Messages that a pipeline parses from a chat's answer: what of them is judged, and which are no answer.
+"""Messages that a pipeline parses from a chat's answer: the text that is judged, and messages without an answer.
 
-Tokenizers with a ``response_template`` have the pipeline return a message with ``content``, ``reasoning_content``,
-``tool_calls`` and so on. All of what the message says is judged.
+With a ``response_template`` in the tokenizer, the pipeline returns a message with ``content``, ``reasoning_content``,
+``tool_calls`` and so on. All of these are judged.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ __all__ = [
 UNPARSED = "response_template: the answer cannot be parsed"
 NO_ANSWER = "response_template: the message has no answer"
 CUT_OFF = "response_template: cut off while thinking, or in a call"
-"""What reports say rejected an attempt, beside the parts of the constraint."""
+"""Reasons for rejection in reports, in addition to the parts of the constraint."""
 
 WHOLE_MESSAGE = (
-    "the tokenizer's response_template parses answers into messages: all that a message says was judged, its reasoning "
-    "and tool calls too, and an answer that cannot be parsed, is cut off while thinking or is missing was rejected"
+    "the tokenizer's response_template parses answers into messages: the whole message was judged, with its reasoning "
+    "and tool calls, and an answer that cannot be parsed, is cut off while thinking or is missing was rejected"
 )
 
 _THOUGHTS = frozenset({"reasoning_content", "reasoning", "thinking", "thoughts", "analysis"})
-"""What templates call a model's reasoning, which is no answer."""
+"""Names of fields with a model's reasoning, which does not count as an answer."""
 
 
 def has_template(tokenizer: Any) -> bool:
@@ -43,30 +43,30 @@ def has_template(tokenizer: Any) -> bool:
 
 
 def require_template(tokenizer: Any) -> None:
-    """Require a template that the pipeline can use.
+    """Require a valid response template.
 
     Raises
     ------
     UsageError
-        If it is not well formed: every answer would be rejected.
+        If it is invalid: every answer would be rejected.
     """
     try:
         tokenizer.get_response_parser(prefix="")
-    except Exception as error:  # of the library's own checks; no answer is involved yet
+    except Exception as error:  # raised by the library's checks; the message cannot quote an answer
         raise UsageError(f"the tokenizer's response_template cannot be used: {first_line(error)}") from None
 
 
 def message_text(tokenizer: Any, message: Mapping[str, Any]) -> str:
-    """Return the text of a message that is judged: each field that the model has filled, on lines of its own.
+    """Return the text of a message to judge: each field that the model has filled, on separate lines.
 
-    A string stands as it is. Anything else, such as tool calls, stands as JSON; below it, as it is, each of its strings
-    that JSON spells in another way, so that a ban on a quotation mark or a line break holds there too. What the
-    template adds by itself, such as the role, is not judged.
+    Strings are kept as they are. Anything else, such as tool calls, becomes JSON, followed by each string in it that
+    JSON escapes, so that a ban on a quotation mark or a line break also applies there. Values that the template adds,
+    such as the role, are not judged.
 
     Raises
     ------
     ValueError
-        If it holds half of a surrogate pair, which is no character and which no file or reply can hold.
+        If the text contains half of a surrogate pair, which cannot be written to a file or sent.
     """
     lines: list[str] = []
     for name in _fields(tokenizer):
@@ -85,20 +85,20 @@ def message_text(tokenizer: Any, message: Mapping[str, Any]) -> str:
 
 
 def message_fault(tokenizer: Any, message: Mapping[str, Any]) -> str | None:
-    """Say why a message is no answer, or None: it has neither content nor a tool call, only reasoning or nothing."""
+    """Return the reason why a message is not an answer: no content and no tool call. None if it is one."""
     answers = [message.get(name) for name in _fields(tokenizer) if name not in _THOUGHTS | {"role"}]
     return NO_ANSWER if all(map(_is_empty, answers)) else None
 
 
 def unfinished(tokenizer: Any, before: str, answer: str) -> str | None:
-    """Say why an answer that a limit cut off cannot be returned, or None where its content was cut, as any text's is.
+    """Return the reason why a truncated answer is rejected; None if it was cut off in its content, like any text.
 
     Parameters
     ----------
     tokenizer
         The tokenizer.
     before, answer
-        The prompt and the new text, with special tokens.
+        The prompt and the new text, both with special tokens.
     """
     parser = tokenizer.get_response_parser(prefix=before)
     region: str | None = None
@@ -114,7 +114,7 @@ def unfinished(tokenizer: Any, before: str, answer: str) -> str | None:
 
 
 def _fields(tokenizer: Any) -> Mapping[str, Any]:
-    """Return the fields of messages that are filled with what a model says, each with its specification."""
+    """Return the message fields that a model fills, each with its specification."""
     fields: Mapping[str, Any] = tokenizer.response_template["fields"]
     return fields
 

@@ -1,4 +1,4 @@
-"""How many tokens a text has at least, known without tokenizing it: that of a megabyte takes seconds."""
+"""A lower bound on the number of tokens of a text, without tokenizing it, which takes seconds for a megabyte."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["fewest_tokens"]
 
 @dataclass(frozen=True)
 class _Bound:
-    """Bytes of the longest token, and whether text on both sides of white space is in different tokens."""
+    """The length of the longest token in bytes, and whether tokens never span a space between words."""
 
     longest: int
     splits_words: bool
@@ -26,19 +26,19 @@ _known: WeakKeyDictionary[Any, _Bound | None] = WeakKeyDictionary()
 
 
 def fewest_tokens(tokenizer: Any, text: str, enough: int) -> int:
-    """Return a number of tokens that a text has at least; 0 where nothing is known.
+    """Return a lower bound on the number of tokens of a text; 0 if nothing is known.
 
-    Every byte of it is in some token, if a tokenizer neither changes nor leaves out text: then it has as many tokens as
-    the longest one fits in. Where words are told apart, each has one of its own.
+    A tokenizer that neither changes nor drops text needs at least the length of the text divided by that of the longest
+    token. If it splits words, each word also takes at least one token.
 
     Parameters
     ----------
     tokenizer
-        Of the model.
+        The model's tokenizer.
     text
-        What it is given.
+        The text.
     enough
-        Nobody asks for more than one more than this. While words are counted, no other thread runs Python.
+        Words are counted only up to one more than this, because counting blocks other Python threads.
     """
     if tokenizer not in _known:
         _known[tokenizer] = _bound_of(tokenizer)
@@ -68,7 +68,7 @@ def _bound_of(tokenizer: Any) -> _Bound | None:
     )
     if not whole:
         return None
-    # A token of the vocabulary has a character for each byte; an added one is written as it is.
+    # In the vocabulary each character of a token stands for a byte. Added tokens are plain text.
     added = [len(token["content"].encode()) for token in parts["added_tokens"]]
     spaces = any(" " in token["content"].strip() for token in parts["added_tokens"])
     longest = max([len(token) for token in parts["model"]["vocab"]] + added, default=0)
@@ -76,7 +76,7 @@ def _bound_of(tokenizer: Any) -> _Bound | None:
 
 
 def _steps(part: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
-    """Yield the steps that cut a text before it is tokenized, one after the other."""
+    """Yield the pre-tokenization steps in order."""
     if part is None:
         return
     if part["type"] == "Sequence":

@@ -1,4 +1,4 @@
-"""Records of texts, in the forms that transformers' pipelines give."""
+"""Records of texts, in the formats of transformers' pipelines."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["output_record", "return_type"]
 
 
 def return_type(postprocess: Mapping[str, Any]) -> str:
-    """Return which kind of record is wanted, by name: the pipelines have enumerations of their own."""
+    """Return the kind of record requested, by name, as each pipeline has its own enumeration."""
     kind = postprocess.get("return_type")
     if kind is not None and not hasattr(kind, "name"):
         raise UsageError(
-            f"return_type={kind!r} is no ReturnType of the pipeline's; pass return_full_text or return_tensors"
+            f"return_type={kind!r} is not a ReturnType of the pipeline; pass return_full_text or return_tensors"
         )
     return "FULL_TEXT" if kind is None else str(kind.name)
 
 
 def output_record(prompt: str | Chat, text: str | None, postprocess: Mapping[str, Any]) -> dict[str, Any]:
-    """Render a text that no tokens stand behind, or None for a text that is missing."""
+    """Render a text without tokens, such as a fallback; None stands for a missing text."""
     kind = return_type(postprocess)
     if kind == "TENSORS":
         return {"generated_token_ids": None}
@@ -36,7 +36,7 @@ def output_record(prompt: str | Chat, text: str | None, postprocess: Mapping[str
         content = messages[-1]["content"]
         if isinstance(content, str):
             content += text
-        else:  # in parts, as beside images
+        else:  # a list of parts, as in chats with images
             content = [*content[:-1], {**content[-1], "text": content[-1]["text"] + text}]
         return {"generated_text": [*messages[:-1], {**messages[-1], "content": content}]}
     return {"generated_text": [*messages, {"role": "assistant", "content": text}]}

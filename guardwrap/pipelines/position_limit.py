@@ -1,4 +1,4 @@
-"""Models with a table of positions: how long their texts can be."""
+"""The longest texts of models that look positions up in a table."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from guardwrap.errors import UsageError
 __all__ = ["require_positions"]
 
 _POSITIONS = re.compile(r"(wpe|pos(ition)?s?_?emb\w*|embed_pos\w*)$")
-"""What models call their tables of positions."""
+"""Names of position tables in models."""
 
 _SPARE = 8
-"""Rows of such a table beside those of positions, at most: OPT has two."""
+"""The most extra rows of a position table: OPT has two."""
 
 
 def require_positions(model: Any, length: int, max_length: int) -> None:
-    """Refuse texts that may outgrow a table of positions; models that compute positions may go beyond their context.
+    """Reject settings under which texts may outgrow a position table. Models that compute positions are not limited.
 
-    ``generate`` fails with an IndexError at the first text that does, and with it would everybody in the batch.
+    ``generate`` would fail with an IndexError at the first such text, and with it the whole batch.
 
     Parameters
     ----------
     model
         The model.
     length
-        Tokens that a text begins with.
+        The number of tokens that a text begins with.
     max_length
-        Tokens that it may have with them.
+        The largest total number of tokens, those included.
 
     Raises
     ------
     UsageError
-        If that is more than the table has room for.
+        If the table has fewer positions.
     """
     most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if not isinstance(most, int) or max_length - 1 <= most:  # the last token is drawn, and never fed
+    if not isinstance(most, int) or max_length - 1 <= most:  # the last token is drawn, but never an input
         return
     if not _has_table(model, most):
         return
@@ -50,12 +50,12 @@ def require_positions(model: Any, length: int, max_length: int) -> None:
 
 
 def _has_table(model: Any, positions: int) -> bool:
-    """Whether a model looks its positions up; others compute them."""
+    """Whether a model looks positions up in a table, instead of computing them."""
     sizes = [
         module.num_embeddings
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.Embedding) and _POSITIONS.search(name)
     ]
     sizes += [len(table) for name, table in model.named_buffers() if _POSITIONS.search(name) and table.dim() > 1]
-    # Some leave the first rows to padding. A table of another size is of something else, such as an image's patches.
+    # Some models reserve rows for padding. A table of another size has another purpose, such as image patches.
     return any(positions <= size <= positions + _SPARE for size in sizes)

@@ -1,8 +1,8 @@
-"""What transformers makes of a prompt and the user's settings, taken through its own door.
+"""The generation law of a prompt, as transformers resolves it from the user's settings.
 
 ``generate(custom_generate=callable)`` resolves configuration, keyword arguments, logits processors and stopping
-criteria exactly as for its own loop and then calls the callable. Ours keeps what it is given and draws nothing.
-``backends.generate`` goes through the same door again for each text, with a callable that does draw.
+criteria as for its own loop, and passes them to the callable. Ours keeps them and draws nothing.
+``backends.transformers_loop`` calls ``generate`` the same way for each text, with a callable that draws.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from guardwrap.pipelines.position_limit import require_positions
 
 __all__ = ["PreparedPrompt", "prepare", "require_context", "resolved"]
 
-# These read scores only, row by row, so one call serves the rows of every prompt. What is derived from them may not.
+# These read only scores, row by row, so one call can process rows of all prompts. Subclasses may do something else.
 _ROWWISE = (
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -65,46 +65,46 @@ _MODES: dict[GenerationMode, Literal["sample", "greedy", "beam"]] = {
 }
 _REFUSED = {
     "streamer": "a text may still be rejected while it streams; print it when it is returned",
-    "assistant_model": "assisted generation has no place for rejection; leave it out",
-    "custom_generate": "guardwrap brings its own decoding loop; leave it out",
-    "prefix_allowed_tokens_fn": "it numbers the rows of a batch that guardwrap rearranges; use a logits processor",
-    **dict.fromkeys(CACHE_NAMES, "guardwrap keeps its own cache; pass the whole prompt"),
-    "inputs_embeds": "a constraint is judged on a prompt of tokens; pass input_ids",
-    "negative_prompt_ids": "classifier-free guidance runs the model on rows that guardwrap rearranges",
-    "synced_gpus": "guardwrap runs in one process",
+    "assistant_model": "assisted generation cannot be combined with rejection; leave it out",
+    "custom_generate": "guardwrap uses its own decoding loop; leave it out",
+    "prefix_allowed_tokens_fn": "it depends on batch rows, which guardwrap rearranges; use a logits processor",
+    **dict.fromkeys(CACHE_NAMES, "guardwrap manages its own cache; pass the whole prompt"),
+    "inputs_embeds": "guardwrap needs the prompt as tokens; pass input_ids",
+    "negative_prompt_ids": "classifier-free guidance depends on batch rows, which guardwrap rearranges; leave it out",
+    "synced_gpus": "guardwrap runs in one process; leave it out",
 }
 _OBJECTS = {"generation_config": GenerationConfig, "logits_processor": Sequence, "stopping_criteria": Sequence}
 _REFUSED_SETTINGS = {
-    # Whisper's own: each makes a text in several rounds, which are not one draw.
+    # Whisper's options: with each, a text is made in several rounds, which is not a single draw.
     "return_timestamps": "with timestamps, or for more than 30 seconds of audio, a text is made in several rounds; "
-    "leave it out and give shorter audio",
-    "compression_ratio_threshold": "it has a text drawn again at another temperature; leave it out",
-    "logprob_threshold": "it has a text drawn again at another temperature; leave it out",
+    "leave it out and pass shorter audio",
+    "compression_ratio_threshold": "it redraws texts at another temperature; leave it out",
+    "logprob_threshold": "it redraws texts at another temperature; leave it out",
     "no_speech_threshold": "it drops texts after they were drawn; leave it out",
-    "token_healing": "it rewrites the prompt; heal it beforehand",
-    "output_scores": "scores of rejected attempts would be mixed in",
-    "output_logits": "logits of rejected attempts would be mixed in",
-    "output_attentions": "guardwrap returns texts and token ids only",
-    "output_hidden_states": "guardwrap returns texts and token ids only",
+    "token_healing": "it rewrites the prompt; leave it out, and heal the prompt beforehand",
+    "output_scores": "scores of rejected attempts would be mixed in; leave it out",
+    "output_logits": "logits of rejected attempts would be mixed in; leave it out",
+    "output_attentions": "guardwrap returns only texts and token ids; leave it out",
+    "output_hidden_states": "guardwrap returns only texts and token ids; leave it out",
 }
 
 
 @dataclass(frozen=True)
 class PreparedPrompt:
-    """A prompt as a pipeline has prepared it.
+    """A prompt, prepared by a pipeline.
 
     Parameters
     ----------
     number
-        Its place in the call, from 0; its randomness belongs to it.
+        Its position in the call, from 0. Its random numbers depend on it.
     given
-        As the user gave it.
+        The prompt as the user gave it.
     text
-        As text.
+        The prompt as text.
     law
-        What transformers made of it: attempts are drawn under this.
+        The law that attempts are drawn from.
     target
-        What defines a(y), where attempts are drawn from something else; None where they are drawn from a itself.
+        The law that defines a(y), if attempts are drawn from something else; None if they are drawn from a itself.
     """
 
     number: int
@@ -130,16 +130,16 @@ def prepare(
     model
         The model in use.
     call
-        Runs ``model.generate`` on the prompt with the keyword arguments that it is given.
+        Runs ``model.generate`` on the prompt with its keyword arguments.
     kwargs
         The user's generation arguments.
     tokenizer
-        For stop strings.
+        The tokenizer, for stop strings.
     known
-        Further names that a misspelt keyword may have meant.
+        Other valid option names, to suggest for a misspelled one.
     media
-        Whether the model is fed more than tokens: its ``generate`` may take arguments of its own, and what ``call``
-        returns is kept.
+        Whether the model takes images or audio. Its ``generate`` may then accept further arguments, and the output of
+        ``call`` is kept.
 
     Raises
     ------
@@ -155,12 +155,14 @@ def prepare(
     kept: dict[str, Any] = {}
     outputs = translated(known, generate, custom_generate=_keep_in(kept, count))
     if not kept:
-        raise UsageError(f"{type(model).__name__} is not supported: its generate has a decoding loop of its own")
+        raise UsageError(
+            f"{type(model).__name__} is not supported: its generate uses a decoding loop that guardwrap cannot replace"
+        )
     config, mode = kept["config"], kept["mode"]
     if not media:
         _refuse_model_inputs(kwargs)
     elif kwargs.get("do_sample") and mode != "sample":
-        raise UsageError(f"{type(model).__name__} does not heed do_sample=True; pass temperature=1.0")
+        raise UsageError(f"{type(model).__name__} ignores do_sample=True; pass temperature=1.0")
     processors, warpers = _split(kept["processors"])
     if not model.config.is_encoder_decoder:
         require_context(model, kept["ids"].shape[1])
@@ -186,14 +188,14 @@ def prepare(
 
 
 def _with_own_loop(model: Any, call: Callable[..., Any], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return what runs ``call`` with a decoding loop that is given, and with further settings."""
+    """Return a function that runs ``call`` with a custom decoding loop, and with further settings."""
 
     def generate(custom_generate: Callable[..., torch.Tensor], **more: Any) -> Any:
         with ExitStack() as hidden:
             hidden.enter_context(without_stop_strings(model.generation_config))
 
             def begin(*args: Any, **inputs: Any) -> torch.Tensor:
-                hidden.close()  # the criteria are made: other threads need not wait for the texts
+                hidden.close()  # the criteria are made, so other threads need not wait until the texts are drawn
                 return custom_generate(*args, **inputs)
 
             return call(custom_generate=begin, **_on_top(kwargs, more))
@@ -202,7 +204,7 @@ def _with_own_loop(model: Any, call: Callable[..., Any], kwargs: Mapping[str, An
 
 
 def _keep_in(kept: dict[str, Any], count: int) -> Callable[..., torch.Tensor]:
-    """Return a decoding loop that draws nothing, and keeps what generate() hands to one."""
+    """Return a decoding loop that draws nothing and stores its arguments in ``kept``."""
 
     def keep(
         model: Any,
@@ -220,7 +222,7 @@ def _keep_in(kept: dict[str, Any], count: int) -> Callable[..., torch.Tensor]:
 
 
 def _require_supported(kwargs: Mapping[str, Any]) -> None:
-    """Raise UsageError where an argument cannot be combined with rejection, or is no object of its class."""
+    """Raise UsageError if an argument cannot be combined with rejection, or has the wrong type."""
     for name, way_out in _REFUSED.items():
         if kwargs.get(name) is not None:
             raise UsageError(f"{name} is not supported: {way_out}")
@@ -228,14 +230,14 @@ def _require_supported(kwargs: Mapping[str, Any]) -> None:
         if kwargs.get(name) is not None and not isinstance(kwargs[name], wanted):
             raise UsageError(f"{name} is {type(kwargs[name]).__name__} instead of {wanted.__name__}")
     if any(isinstance(criterion, MaxTimeCriteria) for criterion in kwargs.get("stopping_criteria") or ()):
-        raise UsageError("MaxTimeCriteria is not supported: its clock runs for all attempts; pass max_time=...")
+        raise UsageError("MaxTimeCriteria is not supported: its clock is shared by all attempts; pass max_time=...")
 
 
 def _split_criteria(criteria: StoppingCriteriaList) -> tuple[StoppingCriteriaList, int, frozenset[int]]:
-    """Return the criteria that must be called, the most tokens of prompt and text, and the tokens that end a text."""
+    """Return the criteria that must be called, the maximum length with the prompt, and the end-of-sequence tokens."""
     called, max_length, end_tokens = StoppingCriteriaList(), 2**31, frozenset[int]()
-    for criterion in criteria:  # the user's own replace transformers'
-        # Of these classes only: what is derived from them may end texts in its own way, and is called.
+    for criterion in criteria:  # criteria of the user replace those of transformers
+        # Exact classes only: a subclass may end texts differently, so it has to be called.
         if type(criterion) is MaxLengthCriteria:
             max_length = min(max_length, criterion.max_length)
         elif type(criterion) is EosTokenCriteria:
@@ -246,14 +248,14 @@ def _split_criteria(criteria: StoppingCriteriaList) -> tuple[StoppingCriteriaLis
 
 
 def require_context(model: Any, length: int) -> None:
-    """Refuse a prompt that leaves the model no position for a new token, or, of an encoder, for itself."""
+    """Reject a prompt that fills the context, which must also hold a new token unless the model has an encoder."""
     context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if context is not None and length + (not model.config.is_encoder_decoder) > context:
         raise PromptError(f"the prompt has {length} tokens and the model's context {context}; shorten the prompt")
 
 
 def _beams(generate: Callable[..., Any], count: int, start: int, ends: frozenset[int]) -> list[tuple[list[int], bool]]:
-    """Run transformers' beam search; the new tokens of each text, up to its end, and whether it ended by itself."""
+    """Run transformers' beam search. Returns the new tokens of each text, and whether the model ended it."""
     rows: list[list[int]] = []
 
     def search(
@@ -277,15 +279,15 @@ def _beams(generate: Callable[..., Any], count: int, start: int, ends: frozenset
         return sequences
 
     generate(custom_generate=search, num_return_sequences=count)
-    found = []
+    results = []
     for new in rows:
         end = next((i + 1 for i, token in enumerate(new) if token in ends), None)
-        found.append((new[:end], end is not None))
-    return found
+        results.append((new[:end], end is not None))
+    return results
 
 
 def _on_top(kwargs: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Put settings on top of others; into the configuration, if there is one, as generate() warns of both together."""
+    """Override settings: in the configuration if there is one, because generate() warns if both are given."""
     config = kwargs.get("generation_config")
     if config is None:
         return {**kwargs, **more}
@@ -301,22 +303,22 @@ def _on_top(kwargs: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any
 
 
 def _refuse_model_inputs(kwargs: Mapping[str, Any]) -> None:
-    """Refuse what goes to the model itself: the loop would have to carry it along from token to token."""
+    """Reject further inputs of the model, because guardwrap's decoding loop passes only tokens."""
     known = {*vars(GenerationConfig()), "generation_config", "logits_processor", "stopping_criteria", "use_cache"}
-    known |= {"prefix_length"}  # the pipeline takes it out, and lengthens max_length by it
+    known |= {"prefix_length"}  # the pipeline removes it, and adds it to max_length
     for name in kwargs:
         if name not in known:
             raise UsageError(f"{name} is not supported: only tokens go to the model; leave it out")
 
 
 def resolved(name: str, kwargs: Mapping[str, Any], config: GenerationConfig) -> Any:
-    """Look a setting up as generate does: the argument, else the configuration of the call, else the model's."""
-    given = (kwargs.get(name), getattr(kwargs.get("generation_config"), name, None), getattr(config, name))
-    return next((value for value in given if value is not None), None)
+    """Look up a setting like generate: in the arguments, then in their configuration, then in the model's."""
+    values = (kwargs.get(name), getattr(kwargs.get("generation_config"), name, None), getattr(config, name))
+    return next((value for value in values if value is not None), None)
 
 
 def _one_sequence(model: Any, kwargs: Mapping[str, Any], tokenizer: Any) -> tuple[dict[str, Any], int]:
-    """Take out what guardwrap sees to itself: the number of sequences, and stop strings."""
+    """Remove the settings that guardwrap handles itself: the number of sequences, and stop strings."""
     kwargs = {name: value for name, value in kwargs.items() if name != "tokenizer"}
     config = kwargs.get("generation_config") or model.generation_config
 
@@ -327,10 +329,10 @@ def _one_sequence(model: Any, kwargs: Mapping[str, Any], tokenizer: Any) -> tupl
     stops = resolved("stop_strings", kwargs, model.generation_config)
     kwargs = {name: value for name, value in kwargs.items() if name not in ("num_return_sequences", "stop_strings")}
     if kwargs.get("cache_implementation", config.cache_implementation) in ("paged", "quantized"):
-        raise UsageError("cache_implementation is not supported: guardwrap keeps its own cache; leave it out")
+        raise UsageError("cache_implementation is not supported: guardwrap manages its own cache; leave it out")
     changes: dict[str, Any] = {"num_return_sequences": 1}
     if stops:
-        # generate() drops the tokenizer when a callable decodes, and then cannot build this itself.
+        # With a custom loop, generate() drops the tokenizer and could not build this criterion.
         strings = (stops,) if isinstance(stops, str) else tuple(stops)
         stopping = _stop_criterion(tokenizer, len(tokenizer), strings, str(model.device))
         criteria = [*(kwargs.pop("stopping_criteria", None) or []), stopping]
@@ -344,8 +346,8 @@ def _one_sequence(model: Any, kwargs: Mapping[str, Any], tokenizer: Any) -> tupl
 def _stop_criterion(tokenizer: Any, size: int, strings: tuple[str, ...], device: str) -> StopStringCriteria:
     """Make the criterion once for all prompts: with 49 k tokens it takes 0.3 s of CPU time.
 
-    transformers' own cache never hits, as its key has the vocabulary in the order in which the tokenizer happens to
-    give it. The size tells when tokens were added, and the criterion moves its tables to the device of the tokens.
+    The cache of transformers never hits, because its key contains the vocabulary in arbitrary order. ``size`` is part
+    of our key because tokens may be added, and ``device`` because the criterion moves its tables there.
     """
     return StopStringCriteria(tokenizer, list(strings))
 
@@ -366,10 +368,10 @@ def _mode(config: GenerationConfig, count: int) -> Literal["sample", "greedy", "
 
 
 def _split(processors: LogitsProcessorList) -> tuple[LogitsProcessorList, LogitsProcessorList]:
-    """Split off the longest tail of processors that read scores only."""
+    """Split off the longest tail of processors that read only scores."""
     for processor in processors:
         if isinstance(processor, UnbatchedClassifierFreeGuidanceLogitsProcessor | SynthIDTextWatermarkLogitsProcessor):
-            raise UsageError(f"{type(processor).__name__} is not supported: it keeps state for the rows of a batch")
+            raise UsageError(f"{type(processor).__name__} is not supported: it keeps state per batch row; leave it out")
     cut = len(processors)
     while cut and type(processors[cut - 1]) in _ROWWISE:
         cut -= 1

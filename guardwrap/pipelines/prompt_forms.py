@@ -1,4 +1,4 @@
-"""Prompts in all the forms that pipelines take: read, copied, and what is wrong with them."""
+"""Prompts in all the forms that pipelines accept: reading, copying, and error messages."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["PromptReader", "Prompts", "as_chat", "read_prompts", "taken", "unpad
 
 
 class Prompts(NamedTuple):
-    """What a user gave as prompts.
+    """The prompts of a call.
 
     Parameters
     ----------
     prompts
-        Each as ``preprocess`` takes it; a list, or an iterator where they come lazily.
+        The prompts, each in the form that ``preprocess`` accepts; a list, or an iterator if ``lazy``.
     single
-        Whether it was one prompt and no list.
+        Whether the user passed one prompt instead of several.
     lazy
-        Whether they come lazily, from a generator or dataset.
+        Whether they come from a generator or dataset, and are read as needed.
     """
 
     prompts: Any
@@ -37,24 +37,24 @@ class Prompts(NamedTuple):
 
 
 class PromptReader:
-    """Reads the prompts of calls as a pipeline does; what calls of a kind differ in is in the class."""
+    """Reads the prompts of calls as a pipeline does. Subclasses override what differs between kinds of calls."""
 
     media: ClassVar[bool] = False
-    """Whether prompts are more than text."""
+    """Whether prompts may contain images or audio."""
 
     named: ClassVar[str] = "text_inputs"
-    """The name of the prompts in the pipeline's call."""
+    """The name of the pipeline's parameter for prompts."""
 
     unread: ClassVar[str] = "is neither a string nor a chat (a list of messages)"
-    """What is said of a prompt that cannot be read."""
+    """The error message for a prompt that cannot be read."""
 
     @classmethod
     def with_named_inputs(cls, prompts: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Return the prompts, which may be given by name, and the other options."""
+        """Return the prompts, which may be passed by name, and the other options."""
         options = dict(options)
         prompts = options.pop(cls.named, None) if prompts is None else prompts
         if prompts is None:
-            raise PromptError("there is no prompt: give a string, a chat or a list of them")
+            raise PromptError("there is no prompt: pass a string, a chat or a list of them")
         return prompts, options
 
     @classmethod
@@ -80,9 +80,9 @@ def read_prompts(given: Any, one: Callable[[Any, int], Any], *, media: bool = Fa
     given
         A string, a chat, a list of these, a generator or a dataset.
     one
-        Reads one prompt with its number.
+        A function that reads one prompt, given its number.
     media
-        Whether a prompt may be something else, such as audio.
+        Whether prompts may contain images or audio.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def read_prompts(given: Any, one: Callable[[Any, int], Any], *, media: bool = Fa
         first = next(given, None)
         if first is None:
             return Prompts([], False, False)
-        if is_valid_message(first):  # the messages of one chat, as the pipeline reads them
+        if is_valid_message(first):  # the pipeline reads a generator of messages as one chat
             return Prompts([as_chat([taken(message) for message in itertools.chain([first], given)], 0)], True, False)
         given = itertools.chain([first], given)
     elif media and not isinstance(given, Dataset | Iterator):
@@ -109,7 +109,7 @@ def read_prompts(given: Any, one: Callable[[Any, int], Any], *, media: bool = Fa
     if isinstance(given, Dataset) and not isinstance(given, Iterable):
         given = map(given.__getitem__, range(len(given)))  # type: ignore[arg-type]  # map-style: it has a length
     if not isinstance(given, Iterable):
-        raise PromptError(f"cannot read prompts from {type(given).__name__}; give a string, a chat or a list of them")
+        raise PromptError(f"cannot read prompts from {type(given).__name__}; pass a string, a chat or a list of them")
     return Prompts((one(prompt, i) for i, prompt in enumerate(given)), False, True)
 
 
@@ -118,15 +118,15 @@ def as_chat(messages: Iterable[Any], number: int) -> Chat:
     try:
         copied = taken(list(messages))
     except RecursionError:
-        raise PromptError(f"prompt {number} is nested too deeply, or holds itself") from None
+        raise PromptError(f"prompt {number} is nested too deeply, or contains itself") from None
     for i, message in enumerate(copied):
         if not is_valid_message(message):
-            raise PromptError(f"prompt {number}: message {i} is no dict with a 'role' and a 'content'")
+            raise PromptError(f"prompt {number}: message {i} is not a dict with a 'role' and a 'content'")
     return Chat(copied)
 
 
 def taken(given: Any) -> Any:
-    """Copy what a prompt is made of, but for images and audio: whoever gave it may change it for the next one."""
+    """Copy a prompt, except its images and audio, because the caller may reuse the objects for the next prompt."""
     if isinstance(given, Chat):
         return Chat(taken(list(given.messages)))
     if isinstance(given, Mapping):
@@ -137,20 +137,20 @@ def taken(given: Any) -> Any:
 
 
 def what_is_wrong(prompt: Any, error: BaseException) -> str:
-    """Say in one line why a prompt cannot be read, which raised an error."""
+    """Return one line that explains why reading a prompt raised an error."""
     if all(is_text(text) for text in _strings(prompt)):
         return with_kind(error)
-    return "it has half of a surrogate pair, which is no character; leave it out"
+    return "it has half of a surrogate pair, which is not a character; leave it out"
 
 
 def with_kind(error: BaseException) -> str:
-    """Return the first line of an error, after its type where that alone says what is wrong: ``KeyError: 'x'``."""
-    told = isinstance(error, OSError | ValueError | TypeError | TemplateError)
-    return first_line(error) if told else f"{type(error).__name__}: {first_line(error)}"
+    """Return the first line of an error, with its type if the message needs it, as in ``KeyError: 'x'``."""
+    self_explanatory = isinstance(error, OSError | ValueError | TypeError | TemplateError)
+    return first_line(error) if self_explanatory else f"{type(error).__name__}: {first_line(error)}"
 
 
 def _strings(given: Any) -> Iterator[str]:
-    """Yield every string that a prompt is made of."""
+    """Yield every string in a prompt."""
     if isinstance(given, str):
         yield given
     given = given.messages if isinstance(given, Chat) else given
@@ -168,5 +168,5 @@ def unpadded(ids: torch.Tensor, mask: torch.Tensor) -> Iterator[torch.Tensor]:
             raise PromptError(f"prompt {number} is empty")
         start, end = int(places[0]), int(places[-1]) + 1
         if end - start != len(places):
-            raise UsageError(f"the attention_mask of prompt {number} has a hole; padding goes at the ends")
+            raise UsageError(f"the attention_mask of prompt {number} has a gap; put padding only at the ends")
         yield row[start:end]

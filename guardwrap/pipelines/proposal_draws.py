@@ -1,4 +1,4 @@
-"""Attempts drawn from a proposal a' that is not the model itself, and what they weigh."""
+"""Attempts drawn from a proposal a' instead of the model itself, and their weights."""
 
 from __future__ import annotations
 
@@ -53,22 +53,22 @@ _TRUNCATING = {
 
 @dataclass(frozen=True)
 class ProposedCall(Call):
-    """A call whose attempts are drawn from something else than the model under the user's prompts.
+    """A call whose attempts are not drawn from the model under the user's prompts.
 
     Parameters
     ----------
     source
-        The call of the proposal: the same one for another prompt, or the same arguments for another model. None where
-        a' is another model under this call's own prompts and settings, as with an adapter.
+        The call of the proposal: the same call for another prompt, or one with the same arguments for another model.
+        None if a' is another model under this call's prompts and settings, as with an adapter.
     rewrite
-        From a prompt, a string or a list of messages, to the one that the proposal is given; None is the same one.
+        Turns a prompt (a string or a list of messages) into that of the proposal; None keeps the prompt.
     """
 
     source: Call | None = None
     rewrite: Callable[[Any], Any] | None = None
 
     def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[PreparedPrompt]:
-        """Preprocess numbered prompts and resolve both laws: those of the proposal and those that define a(y)."""
+        """Preprocess numbered prompts and resolve both laws of each: the proposal's, and the one that defines a(y)."""
         if self.source is None:
             yield from map(with_own_target, super().prompts(given, capacity))
             return
@@ -84,35 +84,35 @@ class ProposedCall(Call):
     def _rewritten(self, prompt: Any) -> Any:
         if self.rewrite is None:
             return prompt
-        made = self.rewrite(getattr(prompt, "messages", prompt))
-        if isinstance(made, str):
-            return made
-        if not made or not all(map(is_valid_message, made)):
-            raise UsageError("the proposal's function returned no chat, which is a list of messages, and no string")
-        return Chat(made)
+        rewritten = self.rewrite(getattr(prompt, "messages", prompt))
+        if isinstance(rewritten, str):
+            return rewritten
+        if not rewritten or not all(map(is_valid_message, rewritten)):
+            raise UsageError("the proposal's function must return a string or a chat, which is a list of messages")
+        return Chat(rewritten)
 
 
 QUANTISED = "weights come from a quantized model, whose probabilities may depend on the batch"
-"""What reports say where they do."""
+"""The note in reports about such weights."""
 
 
 class Weigher:
     """Computes log a(y) - log a'(y) for finished attempts, in nats.
 
-    In float32 log a'(y) is what decoding saw. In half precision, and with quantised weights, both terms come from one
-    pass each; see ``score``.
+    In float32, log a'(y) is the value seen in decoding. In half precision, and with quantized weights, both terms are
+    computed in one pass each; see ``backends.sequence_scores``.
 
     Parameters
     ----------
     model
-        Of a.
+        The model that defines a.
     proposal
-        Of a'; the same one where the proposal is another prompt.
+        The model that defines a'; the same one if the proposal is another prompt.
     """
 
     def __init__(self, model: Any, proposal: Any) -> None:
         self._model, self._proposal = model, proposal
-        self._texts, self._squares = 0, 0.0  # weighed in float32, and by how much squared decoding was off
+        self._texts, self._squares = 0, 0.0  # texts weighed in float32, and the sum of squared errors of decoding
 
     def __call__(self, attempts: Sequence[tuple[PreparedPrompt, Draw, float]]) -> list[float]:
         """Return a log-weight for each attempt, in nats.
@@ -120,12 +120,12 @@ class Weigher:
         Parameters
         ----------
         attempts
-            Prompt, draw, and the sum of log Z_t in nats, Z_t being the share of a' that a mask has left.
+            Prompt, draw, and the sum of log Z_t in nats, where Z_t is the share of a' that a mask keeps at token t.
 
         Raises
         ------
         ModelError
-            If one is NaN or infinite.
+            If a weight is NaN or infinite.
         """
         base = log_probabilities(
             self._model, [(prompt.target or prompt.law, draw.token_ids) for prompt, draw, _ in attempts]
@@ -141,7 +141,7 @@ class Weigher:
 
     @property
     def note(self) -> str | None:
-        """What rounding does, in one sentence, where it does something."""
+        """A sentence about the effect of rounding on the weights; None if there is none."""
         quantised = is_quantised(self._proposal) or is_quantised(self._model)
         alone = f"{QUANTISED}; each weight is computed from its text alone"
         if not self._texts:
@@ -155,7 +155,7 @@ class Weigher:
 
 
 def require_same_tokens(pipe: Pipeline, other: Pipeline) -> None:
-    """Require that tokens mean the same to both.
+    """Require that two pipelines have the same tokens.
 
     Raises
     ------
@@ -165,18 +165,18 @@ def require_same_tokens(pipe: Pipeline, other: Pipeline) -> None:
     sizes = [each.model.config.get_text_config().vocab_size for each in (pipe, other)]
     if sizes[0] != sizes[1] or pipe.tokenizer.get_vocab() != other.tokenizer.get_vocab():
         raise UsageError(
-            "the proposal has another tokenizer than the model, so the model cannot say what its texts weigh; "
-            "give a model of the same family"
+            "the proposal has another tokenizer than the model, so its texts cannot be weighed; pass a model of the "
+            "same family"
         )
 
 
 def with_own_target(prompt: PreparedPrompt) -> PreparedPrompt:
-    """Say that attempts are drawn from another model under the prompt's own settings.
+    """Return the prompt with its law as the target too, for a proposal with the same settings.
 
     Raises
     ------
     UsageError
-        With beam search, which has found the model's own texts when the settings are known.
+        With beam search, because its results are those of the model, not of the adapter.
     """
     if prompt.law.beam_results is not None:
         raise UsageError(
@@ -187,12 +187,12 @@ def with_own_target(prompt: PreparedPrompt) -> PreparedPrompt:
 
 
 def require_weighable(prompt: PreparedPrompt) -> PreparedPrompt:
-    """Require that attempts can be weighed.
+    """Require that attempts of a prompt can be weighed.
 
     Raises
     ------
     UsageError
-        If they are not sampled, or a truncation keeps a' from texts that a gives.
+        If they are not sampled, or truncation removes texts from a' that a can give.
     """
     reason = why_unweighable(prompt)
     if reason is not None:
@@ -201,7 +201,7 @@ def require_weighable(prompt: PreparedPrompt) -> PreparedPrompt:
 
 
 def why_unweighable(prompt: PreparedPrompt) -> str | None:
-    """Say why attempts have no weights, and what to pass so that they do; None where they have."""
+    """Return why attempts cannot be weighed, and what to pass so that they can; None if they can."""
     if prompt.law.mode != "sample":
         return f"{prompt.law.mode} search draws nothing that could be weighed; pass do_sample=True, num_beams=1"
     law: GenerationLaw | None = None if prompt.target is None else prompt.law
@@ -212,7 +212,7 @@ def why_unweighable(prompt: PreparedPrompt) -> str | None:
             now = getattr(warper, name, None)
             which = name if now is None else f"{name}, here {now},"
             return (
-                f"{which} keeps the proposal from texts that the model gives, so they could never be returned; pass "
+                f"{which} keeps the proposal from texts that the model can give, so they would never be returned; pass "
                 f"{name}={off}"
             )
     return None

@@ -1,4 +1,4 @@
-"""How generation settings differ from others, such as those that an adapter was measured under."""
+"""Differences between generation settings, such as a call's and those of an adapter's card."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ABSENT: Mapping[str, Any] = {
     "top_k": 50,
     "top_p": 1.0,
 }
-"""What ``generate`` takes a setting for that is nowhere."""
+"""The values that ``generate`` uses for settings that are not set."""
 
 _OTHER_MATTERS = {
     "attention_mask",
@@ -34,28 +34,28 @@ _OTHER_MATTERS = {
     "transformers_version",
     "use_cache",
 }
-"""Arguments of ``generate`` that do not change what a token is drawn from."""
+"""Arguments of ``generate`` that do not change the distribution of tokens."""
 
 
 def differences(
     pipe: Pipeline, given: Mapping[str, Any], wanted: Mapping[str, Any], *, bare: bool = False
 ) -> dict[str, tuple[Any, Any]]:
-    """Return how a call's generation settings differ from others: for each name the call's value and the other one.
+    """Return the settings that differ: for each name, the call's value and the other one.
 
     Parameters
     ----------
     pipe
         The pipeline.
     given
-        What the call hands to ``generate``.
+        The settings that the call passes to ``generate``.
     wanted
-        The other settings, as a call of the pipeline takes them. Nothing in them is run.
+        The other settings, in the form of options of the pipeline. They are compared, and never used to run anything.
     bare
-        Whether the call goes to ``generate`` itself, without the pipeline's own defaults.
+        Whether the call is one of ``generate``, so that the pipeline's defaults do not apply.
     """
     try:
         others: Mapping[str, Any] = call_of(pipe, wanted).forward
-    except GuardwrapError:  # a card may say anything
+    except GuardwrapError:  # a card may contain anything
         others = wanted
     model = pipe.model.generation_config.to_diff_dict()
     defaults = default_settings(pipe)
@@ -66,19 +66,19 @@ def differences(
 
 
 def _spread(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the settings of a ``generation_config`` among the others, which win."""
+    """Merge a ``generation_config`` into the other settings, which take precedence."""
     config = settings.get("generation_config")
     inside = config.to_diff_dict() if isinstance(config, GenerationConfig) else {}
     return {**inside, **{name: value for name, value in settings.items() if name != "generation_config"}}
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what says nothing; an object, such as a logits processor, is like no other."""
-    found = {}
+    """Drop settings at their defaults. Objects, such as logits processors, are represented by their type."""
+    relevant = {}
     for name, value in settings.items():
         if name in _OTHER_MATTERS or name.startswith(("_", "output_")) or value is None or value == []:
             continue
         plain = isinstance(value, bool | int | float | str | list | tuple | dict)
         if not plain or value != _ABSENT.get(name):
-            found[name] = value if plain else type(value).__name__
-    return found
+            relevant[name] = value if plain else type(value).__name__
+    return relevant

@@ -1,4 +1,4 @@
-"""Which class reads and renders the calls of a pipeline: one a task."""
+"""The class that reads and renders the calls of a pipeline, by task."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def call_of(pipe: Pipeline, options: Mapping[str, Any]) -> Call:
     Raises
     ------
     UsageError
-        If the pipeline refuses one.
+        If the pipeline rejects one.
     """
     return call_kind(pipe).read(pipe, options)

@@ -1,4 +1,4 @@
-"""Prompts that come as tensors, for ``generate``."""
+"""Prompts as tensors, for ``generate``."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ __all__ = ["prepare_rows", "returned_rows"]
 def prepare_rows(
     pipe: Pipeline, ids: Any, options: Mapping[str, Any], *, two_parts: bool
 ) -> tuple[list[PreparedPrompt], list[torch.Tensor]]:
-    """Prepare prompts that are rows of token ids.
+    """Prepare prompts given as rows of token ids.
 
     Parameters
     ----------
     pipe
         The pipeline.
     ids
-        ``[prompts, length]`` or ``[length]``; None where the options have ``input_ids``.
+        Token ids, ``[prompts, length]`` or ``[length]``; None if the options contain ``input_ids``.
     options
-        Those of ``generate``.
+        The arguments of ``generate``.
     two_parts
-        Whether the model has an encoder, which takes the prompt.
+        Whether the model has an encoder, which receives the prompt.
 
     Returns
     -------
     list of PreparedPrompt
-        One a row.
+        One prompt per row.
     list of torch.Tensor
-        What each returned row begins with: the row as given, or of two parts what the decoder begins with.
+        The tokens that each returned row begins with: the input row, or with an encoder the decoder's first tokens.
 
     Raises
     ------
     UsageError
-        If the ids are no token ids of this model.
+        If ``ids`` is not a tensor of token ids of this model, or the attention mask does not fit.
     """
     model = pipe.model
     rest = dict(options)
@@ -79,16 +79,16 @@ def returned_rows(
     Parameters
     ----------
     new
-        Prompts, and the new tokens of a text for each; at least one.
+        Pairs of a prompt and the new tokens of one of its texts; at least one.
     begins
-        As ``prepare_rows`` returns them.
+        The tokens that the rows of each prompt begin with, from ``prepare_rows``.
     two_parts
         Whether the model has an encoder.
 
     Returns
     -------
     torch.Tensor or ModelOutput
-        ``[rows, length]``, padded on the right; in an output where the user asked for one.
+        ``[rows, length]``, padded on the right; a ModelOutput with ``return_dict_in_generate``.
     """
     rows = [torch.cat([begins[prompt.number], begins[prompt.number].new_tensor(ids)]) for prompt, ids in new]
     law = new[0][0].law
@@ -101,14 +101,14 @@ def returned_rows(
 
 def _require_ids(ids: torch.Tensor, size: int | None) -> None:
     if ids.dim() != 2 or not ids.numel() or ids.dtype.is_floating_point or ids.dtype in (torch.bool, torch.complex64):
-        raise UsageError(f"token ids of shape {list(ids.shape)} and {ids.dtype}: give whole numbers, [prompts, length]")
+        raise UsageError(f"token ids of shape {list(ids.shape)} and {ids.dtype}: pass whole numbers, [prompts, length]")
     least, most = int(ids.min()), int(ids.max())
     if least < 0 or (size is not None and most >= size):
         raise UsageError(f"token ids from {least} to {most}: the model has {'none below 0' if size is None else size}")
 
 
 def _padding_mask(ids: torch.Tensor, options: Mapping[str, Any], config: Any) -> torch.Tensor:
-    """Infer padding as ``generate`` does: only where the padding token is not also an end-of-sequence token."""
+    """Infer padding as ``generate`` does: only if the padding token is not also an end-of-sequence token."""
     pad, ends = (resolved(name, options, config) for name in ("pad_token_id", "eos_token_id"))
     if pad is None or pad in (ends if isinstance(ends, list) else [ends]):
         return torch.ones_like(ids)

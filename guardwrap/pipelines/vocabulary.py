@@ -1,4 +1,4 @@
-"""A tokenizer's vocabulary as bytes: what a token adds to a text, and a trie of all tokens."""
+"""A tokenizer's vocabulary as bytes: the text that each token adds, and a trie of all tokens."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["BYTE", "Ahead", "Decode", "Trie", "Vocabulary", "run_text"]
 Decode = Callable[[Sequence[int]], str]
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
-"""Name of a token that stands for one byte of a run."""
+"""The name of a token that stands for a single byte."""
 
-_TRIED = 40  # sequences of random tokens that are composed and decoded
+_TRIED = 40  # sequences of random tokens in the self-test
 
 
 def _byte_letters() -> dict[str, int]:
@@ -35,19 +35,19 @@ def _byte_letters() -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Ahead:
-    """What stands before the next token.
+    """The state of decoding before the next token.
 
     Parameters
     ----------
     text
-        What no token can change any more.
+        The text that later tokens cannot change.
     pending
-        Bytes after it that may become a character.
+        Bytes of an incomplete character after it.
     run
-        Bytes of single-byte tokens after it, which are decoded together: to their text if all of them are UTF-8, else
-        each to U+FFFD.
+        Bytes of single-byte tokens after it. They are decoded together: to text if they are valid UTF-8, otherwise to
+        one U+FFFD each.
     begins
-        Whether there is no token yet that shows.
+        Whether no token so far adds visible text.
     """
 
     text: str
@@ -57,7 +57,7 @@ class Ahead:
 
     @property
     def whole(self) -> str:
-        """The text if nothing followed."""
+        """The text if no token follows."""
         return self.text + (REPLACEMENT if self.pending else "") + run_text(self.run)
 
 
@@ -70,26 +70,26 @@ def run_text(run: bytes) -> str:
 
 
 class Trie:
-    """Tokens by their bytes, those that begin alike together; nodes are numbers, and 0 is the root.
+    """A prefix tree of tokens by their bytes. Nodes are numbers, and 0 is the root.
 
     Parameters
     ----------
     pieces
-        What each token adds, by token id.
+        The bytes that each token adds, by token id.
     tokens
-        Those that it is made of.
+        The tokens in the tree.
 
     Attributes
     ----------
     order : numpy.ndarray
-        The tokens, sorted by what they add; ``[tokens]``.
+        The tokens, sorted by their bytes; ``[tokens]``.
     labels : list of bytes
-        What a node adds to the one above it.
+        The bytes that each node adds to its parent.
     first, own, last : numpy.ndarray
-        ``order[first:last]`` are the tokens of a node and those below it; those before ``own`` end with it.
+        ``order[first:last]`` are the tokens at a node and below it; ``order[first:own]`` are those at the node itself.
         ``[nodes]`` each.
     below : list of numpy.ndarray
-        The nodes below each.
+        The children of each node.
     """
 
     def __init__(self, pieces: Sequence[bytes], tokens: Sequence[int]) -> None:
@@ -100,14 +100,14 @@ class Trie:
         empty = sum(not text for text in texts)
         first, own, last = [0], [empty], [len(order)]
         below: list[list[int]] = [[]]
-        todo = [(0, 0, empty, len(order))]  # node, depth, and where its children's tokens begin and end
+        todo = [(0, 0, empty, len(order))]  # node, depth, and the range of its children's tokens in the order
         while todo:
             node, depth, begin, end = todo.pop()
             while begin < end:
                 byte, stop = texts[begin][depth], begin + 1
                 while stop < end and texts[stop][depth] == byte:
                     stop += 1
-                deeper = depth + 1  # what the first and the last have in common, all have
+                deeper = depth + 1  # sorted, so all share what the first and the last share
                 while texts[begin][deeper : deeper + 1] == texts[stop - 1][deeper : deeper + 1] != b"":
                     deeper += 1
                 label = texts[begin][depth:deeper]
@@ -127,25 +127,25 @@ class Trie:
 
 
 class Vocabulary:
-    """What each token adds to a text.
+    """The text that each token adds.
 
     Parameters
     ----------
     tokenizer
         The tokenizer.
     decode
-        From token ids to text, as the user gets it.
+        Decodes token ids to text as the user receives it.
     skips
-        Whether that leaves out special tokens.
+        Whether ``decode`` leaves out special tokens.
 
     Attributes
     ----------
     works : bool
-        Whether texts can be composed of what tokens add: tried on the decoder's parts, and on random tokens.
+        Whether texts are the concatenation of what their tokens add. Tested on the decoder's parts and random tokens.
     size : int
-        Number of tokens.
+        The number of tokens.
     single : dict of int to int
-        The byte of each token that stands for one in a run.
+        The byte of each single-byte token.
     """
 
     def __init__(self, tokenizer: Any, decode: Decode, *, skips: bool) -> None:
@@ -157,7 +157,7 @@ class Vocabulary:
         self.works = self._reads(tokenizer, skips) and self._composes(decode)
 
     def ahead(self, token_ids: Sequence[int]) -> Ahead:
-        """Return what stands before the token after these."""
+        """Return the state of decoding after some tokens."""
         size, single = self.size, self.single
         ids = [token for token in token_ids if token < size and self._shown[token]]
         if not ids:
@@ -176,12 +176,12 @@ class Vocabulary:
         return Ahead(text, run=run)
 
     def trie(self, *, begins: bool) -> Trie:
-        """Return the trie of tokens that show, but for those of single bytes in runs."""
+        """Return the trie of tokens that add text, except single-byte tokens; ``begins`` for the start of a text."""
         return self._trie_of_first if begins and self._first != self._inner else self._trie
 
     @cached_property
     def hidden(self) -> npt.NDArray[np.int64]:
-        """Tokens that add nothing."""
+        """Ids of tokens that add no text."""
         return np.array([token for token in range(self.size) if not self._shown[token]], dtype=np.int64)
 
     @cached_property
@@ -196,15 +196,15 @@ class Vocabulary:
         return Trie(pieces, [token for token in range(self.size) if self._shown[token] and token not in self.single])
 
     def _reads(self, tokenizer: Any, skips: bool) -> bool:
-        """Find out what each token adds; say whether that could be done."""
+        """Determine what each token adds. Returns whether that is possible."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             return False
 
         def texts(before: Sequence[int]) -> list[str]:
             rows = [[*before, token] for token in range(self.size)]
-            found: list[str] = backend.decode_batch(rows, skip_special_tokens=skips)
-            return found
+            decoded: list[str] = backend.decode_batch(rows, skip_special_tokens=skips)
+            return decoded
 
         alone = texts([])
         whole = [token for token, text in enumerate(alone) if text.strip() and REPLACEMENT not in text]

@@ -1,4 +1,4 @@
-"""Ways to draw the texts of a call, as a pilot saw them: what each costs, and which is the cheapest."""
+"""Alternative ways to draw the texts of a call: the cost of each, estimated from a pilot, and the cheapest."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ __all__ = [
 ]
 
 ENOUGH = 200
-"""Attempts of a pilot for each prompt from which it says something that none of them gave a text."""
+"""Attempts per prompt after which a pilot without a text is evidence that texts are rare."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One way to draw the texts, as the pilot saw it.
+    """One way to draw the texts, and its cost as estimated from the pilot.
 
     Parameters
     ----------
     source
-        What attempts are drawn from, in words.
+        A description of what attempts are drawn from.
     sampler
-        Which sampler brings its texts near g, in words.
+        The name of the sampler that makes the texts follow g or come close to it.
     acceptance
-        Share of attempts that give a text with it, over all prompts.
+        Share of attempts that give a text with this sampler, over all prompts.
     tokens
-        That the model is run for, a text, with the attempts that QRS draws before its first text; infinite where a
-        prompt had no text. What was computed for one attempt is known to the next, so a longer run costs no more than
-        this, and often less.
+        Computed tokens per text, with those of the attempts that QRS draws before its first text; infinite if a prompt
+        had no text. Attempts reuse what was computed for earlier ones, so a longer run costs at most this.
     attempts
-        That the prompt takes which takes most, with those; infinite where one had no text.
+        Attempts for the most expensive prompt, with those that QRS draws before its first text; infinite if a prompt
+        had no text.
     computed
-        Tokens that the model is run for, for all texts of the prompt that takes most.
+        Computed tokens for all texts of the most expensive prompt.
     before
-        Of ``attempts`` those that QRS draws before its first text.
+        The part of ``attempts`` that QRS draws before its first text.
     without
-        Prompts that had no text.
+        Number of prompts that had no text.
     least
-        Where a prompt had no text: tokens a text at the least, by the upper end of the 95 % interval of its acceptance
-        rate.
+        A lower bound of ``tokens`` for use if a prompt had no text, from the upper end of the 95 % interval of its
+        acceptance rate.
     others
-        Tokens a text of the prompts that had one; infinite where none had.
+        Computed tokens per text of the prompts that had one; infinite if none had.
     pilot
-        Attempts of the pilot for each prompt, at the least.
+        The smallest number of attempts that the pilot drew for a prompt.
     """
 
     source: str
@@ -77,30 +77,30 @@ class Alternative:
     def __str__(self) -> str:
         begin, share = f"{self.source}, {self.sampler}", f"{digits(100 * self.acceptance)} % of attempts give one"
         if not self.without:
-            pilot = f"its pilot, {self.before:,.0f} attempts for a prompt, gives none; then " if self.before else ""
-            return f"{begin}: {digits(self.tokens)} computed tokens a text; {pilot}{share}"
+            pilot = f"its pilot, {self.before:,.0f} attempts per prompt, gives no text; then " if self.before else ""
+            return f"{begin}: {digits(self.tokens)} computed tokens per text; {pilot}{share}"
         some = math.isfinite(self.others)
         whose = f" for {counted(self.without, 'prompt')}, {digits(self.others)} for the others" if some else ""
-        none = f"none in {counted(self.pilot, 'attempt')}{whose}"
-        return f"{begin}: at least {digits(self.least)} computed tokens a text ({none})"
+        none = f"no text in {counted(self.pilot, 'attempt')}{whose}"
+        return f"{begin}: at least {digits(self.least)} computed tokens per text ({none})"
 
 
 def alternative_of(
     outcomes: Sequence[Outcome], attempts: Sequence[Sequence[Attempt]], *, kind: str, texts: int
 ) -> Alternative:
-    """Say what a pilot has seen of one way to draw texts.
+    """Estimate the cost of one way to draw texts from a pilot of it.
 
     Parameters
     ----------
     outcomes, attempts
-        Of the pilot, one for each prompt.
+        Outcome and attempts of the pilot, per prompt.
     kind
         The sampler: ``"rejection"``, or ``"qrs"`` for attempts with weights.
     texts
-        How many will be asked for, for each prompt.
+        Texts per prompt in the planned call.
     """
-    given = [texts_of(drawn, kind) for drawn in attempts]
-    each = [_prompt(*one, kind, texts) for one in zip(outcomes, attempts, given, strict=True)]
+    accepted = [texts_of(drawn, kind) for drawn in attempts]
+    each = [_prompt(*one, kind, texts) for one in zip(outcomes, attempts, accepted, strict=True)]
     needed, before, _, _ = max(each)
     some = [cost for *_, cost, _ in each if math.isfinite(cost)]
     without = len(each) - len(some)
@@ -109,7 +109,7 @@ def alternative_of(
     return Alternative(
         outcomes[0].report.proposal or "the model itself",
         kind,
-        sum(given) / max(1, sum(map(len, attempts))),
+        sum(accepted) / max(1, sum(map(len, attempts))),
         tokens,
         needed,
         max(cost for *_, cost, _ in each),
@@ -122,24 +122,24 @@ def alternative_of(
 
 
 def _prompt(
-    outcome: Outcome, drawn: Sequence[Attempt], given: float, kind: str, texts: int
+    outcome: Outcome, drawn: Sequence[Attempt], accepted: float, kind: str, texts: int
 ) -> tuple[float, float, float, float]:
-    """Return a prompt's attempts, those of them before the first text, the tokens computed, and these at the least."""
+    """Return a prompt's expected attempts, those before the first text, its computed tokens, and their lower bound."""
     count = len(drawn)
     length = outcome.report.usage.computed_tokens / max(count, 1)
-    if not given:
+    if not accepted:
         most = acceptance_rate(0, count, stopped_on_acceptance=False).high
         return math.inf, 0.0, math.inf, length * texts / most
     before = attempts_before(satisfied_in(drawn, kind), count)
-    needed = before + texts * count / given
+    needed = before + texts * count / accepted
     return needed, before, length * needed, length * needed
 
 
 def cheapest(ways: Sequence[Alternative], budgets: Sequence[Budget]) -> str | None:
-    """Recommend the cheapest way, if it is surely cheaper than the first, by a fifth at least.
+    """Recommend the cheapest way, if it saves at least a fifth of the first one's cost; None otherwise.
 
-    Where a prompt had no text the first may be far cheaper than a small pilot shows: it is compared by what it costs at
-    the least.
+    If a prompt had no text, the first way may be far cheaper than a small pilot suggests. Its lower bound is compared
+    then.
     """
     first, best = ways[0], min(ways, key=lambda way: way.tokens)
     least = first.least if first.without else first.tokens
@@ -148,7 +148,7 @@ def cheapest(ways: Sequence[Alternative], budgets: Sequence[Budget]) -> str | No
         return None
     much = f"takes {'at least ' if first.without else ''}{digits(least / best.tokens)} times fewer tokens"
     if not surely:
-        much = f"gives texts where this gave none in {counted(first.pilot, 'attempt')}"
+        much = f"gives texts, while this gave none in {counted(first.pilot, 'attempt')}"
     near = ", approximately g" if best.sampler == "qrs" else ""
     needed = {"max_attempts": 2 * best.attempts, "max_computed_tokens": 2 * best.computed}
     limits = [
@@ -156,12 +156,12 @@ def cheapest(ways: Sequence[Alternative], budgets: Sequence[Budget]) -> str | No
         for name, most in needed.items()
         if any((getattr(budget, name) or most) < most for budget in budgets)
     ]
-    allowed = f", with Budget({', '.join(limits)}), twice what it is expected to take" if limits else ""
+    allowed = f", with Budget({', '.join(limits)}), twice its expected cost" if limits else ""
     return f"draw from {best.source} with sampler={best.sampler!r}{near}, which {much}{allowed}"
 
 
 def sampler_for(attempts: Sequence[Sequence[Attempt]]) -> str:
-    """Choose rejection where what the proposal gives is surely near g, else QRS."""
+    """Choose rejection if the texts of the proposal are surely close to g, otherwise QRS."""
     for drawn in attempts:
         weights = _weights(drawn)
         if sum(weight > -math.inf for weight in weights) < 2 or tvd_gold_guarded(weights).high > NEAR:
@@ -170,7 +170,7 @@ def sampler_for(attempts: Sequence[Sequence[Attempt]]) -> str:
 
 
 def texts_of(drawn: Sequence[Attempt], kind: str) -> float:
-    """Return how many texts a pilot's attempts would have given, or are expected to give."""
+    """Return how many texts a pilot's attempts give with a sampler; the expected number for QRS."""
     accepted = sum(attempt.satisfied for attempt in drawn)
     if kind == "qrs" and accepted > 1:
         weights = _weights(drawn)
@@ -179,19 +179,19 @@ def texts_of(drawn: Sequence[Attempt], kind: str) -> float:
 
 
 def satisfied_in(drawn: Sequence[Attempt], kind: str) -> int | None:
-    """Return how many attempts satisfy the constraint, which the pilot of QRS counts; None for another sampler."""
+    """Return how many attempts satisfy the constraint, for QRS, whose own pilot counts them; None for others."""
     return sum(attempt.satisfied for attempt in drawn) if kind == "qrs" else None
 
 
 def worth_in(drawn: Sequence[Attempt], kind: str) -> float | None:
-    """Return how many draws of g a pilot's attempts are worth, for QRS; None for another sampler."""
+    """Return the effective sample size of a pilot's attempts as draws from g, for QRS; None for other samplers."""
     if kind != "qrs" or not any(attempt.satisfied for attempt in drawn):
         return None
     return effective_sample_size(_weights(drawn)).value
 
 
 def attempts_before(satisfied: int | None, attempts: int) -> float:
-    """Return how many attempts QRS draws before its first text: until its own pilot is complete."""
+    """Return how many attempts QRS draws before its first text, which are its own pilot."""
     return PILOT * attempts / satisfied if satisfied else 0.0
 
 

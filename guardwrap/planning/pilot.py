@@ -1,4 +1,4 @@
-"""The pilot of a call, and the plan that follows from it."""
+"""The pilot of a call, and the plan made from it."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from guardwrap.session.local_session import LocalSession
 __all__ = ["plan_of"]
 
 _PLANNED = ("rejection", "qrs")
-"""Samplers whose cost follows from a pilot."""
+"""Samplers whose cost can be estimated from a pilot."""
 
 
 def plan_of(session: LocalSession | EndpointSession, prompts: Any, pilot: int, options: Mapping[str, Any]) -> Plan:
-    """Say what a call will cost; see ``GuardedGenerator.plan``.
+    """Estimate the cost of a call; see ``GuardedGenerator.plan``.
 
     Parameters
     ----------
     session
-        What would serve the call.
+        The session that would run the call.
     prompts, options
-        Of the call.
+        Prompts and options of the planned call.
     pilot
-        Attempts for each prompt, from each source of texts.
+        The number of attempts per prompt, for each way to draw texts.
     """
     options = dict(options)
     on_attempt = options.pop("on_attempt", None)
-    prompts = list(prompts) if isinstance(prompts, Iterator) else prompts  # they are drawn for more than once
+    prompts = list(prompts) if isinstance(prompts, Iterator) else prompts  # used by several pilots
     texts = require_whole("num_return_sequences", options.pop("num_return_sequences", None) or 1, 1)
     elsewhere = session.draws_elsewhere(options)
     named = None if options.get("sampler") is None else sampler_named(options["sampler"])
     if named is None and session.sampler.name == "qrs":
         named = session.sampler
     if named is not None and named.name not in _PLANNED:
-        raise UsageError(f"a plan knows what {' and '.join(_PLANNED)} cost, and not {named.name}; leave sampler out")
+        raise UsageError(f"a plan can estimate only {' and '.join(_PLANNED)}, not {named.name}; leave sampler out")
     weighed = elsewhere and (session.weighs(prompts, options) if named is None else named.weighs)
     if isinstance(options.get("constraint_each"), Iterator):
         options["constraint_each"] = list(options["constraint_each"])
     outcomes, attempts = session.pilot(prompts, pilot, weigh=weighed, on_attempt=on_attempt, **options)
     budgets = session.budgets(len(outcomes), options)
     kind = "rejection" if not weighed else sampler_for(attempts) if named is None else named.name
-    made = planned(
+    plan = planned(
         outcomes,
         attempts,
         texts=texts,
@@ -57,11 +57,11 @@ def plan_of(session: LocalSession | EndpointSession, prompts: Any, pilot: int, o
         itself=not elsewhere,
         weighed=weighed,
     )
-    made = dataclasses.replace(made, chosen=named is None and kind != "rejection")
-    if not attempts or outcomes[0].report.acceptance is None:  # greedy search has but one text
-        return made
+    plan = dataclasses.replace(plan, chosen=named is None and kind != "rejection")
+    if not attempts or outcomes[0].report.acceptance is None:  # greedy search has only one text
+        return plan
     ways = [alternative_of(outcomes, attempts, kind=kind, texts=texts)]
-    drawn, seconds = made.spent
+    drawn, seconds = plan.spent
     for weigh, rest in session.other_ways(options):
         outcomes, attempts = session.pilot(prompts, pilot, weigh=weigh, on_attempt=on_attempt, **rest)
         ways.append(
@@ -70,4 +70,4 @@ def plan_of(session: LocalSession | EndpointSession, prompts: Any, pilot: int, o
         of_way = spent(outcomes)
         drawn, seconds = drawn + of_way[0], seconds + of_way[1]
     hint = cheapest(ways, budgets)
-    return dataclasses.replace(made, ways=tuple(ways), advice=hint or made.advice, spent=(drawn, seconds))
+    return dataclasses.replace(plan, ways=tuple(ways), advice=hint or plan.advice, spent=(drawn, seconds))

@@ -1,4 +1,4 @@
-"""What a run will cost, said before it is paid for: a small pilot, and what follows from it."""
+"""Plans: what a run will cost, estimated from a small pilot."""
 
 from __future__ import annotations
 
@@ -18,57 +18,57 @@ from guardwrap.samplers import Attempt
 __all__ = ["Forecast", "Plan", "planned", "spent"]
 
 _FEW = 10
-"""Texts of a pilot that are few to plan with: what follows may be wrong by a third and more."""
+"""With fewer texts in the pilot, a plan may be wrong by a third or more."""
 
 _MORE = 256
-"""Attempts of a pilot, at the least, where a smaller one had no text."""
+"""The least number of attempts to suggest for a pilot after a smaller one had no text."""
 
 _LIMITS = {
     "max_attempts": "attempts",
     "max_tokens": "tokens",
     "max_computed_tokens": "computed tokens",
     "max_seconds": "seconds",
-    "deadline": "seconds at the very most",
+    "deadline": "seconds (deadline)",
 }
-"""What a budget limits, in words."""
+"""The limits of a budget, and what each counts."""
 
 _SHOWN = 3
-"""Parts of the constraint that are shown with what they rejected, at most."""
+"""How many parts of the constraint are shown with their rejections, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What one prompt will cost.
+    """The expected cost of one prompt.
 
     Parameters
     ----------
     prompt
-        As it was given.
+        The prompt as the user gave it.
     texts
-        Asked for.
+        The number of texts requested.
     pilot
-        Attempts of the pilot.
+        The number of attempts of the pilot.
     acceptance
         Share of attempts that give a text, with its 95 % interval.
     attempts, tokens, seconds
-        Expected for ``texts``, with the attempts that QRS draws before its first text; the ends of the intervals follow
-        from those of ``acceptance``, and are infinite where the pilot saw no acceptance. They are of the mean: a single
-        run may take less or more. Tokens are those that are drawn; seconds, of several prompts, each one's part of the
-        batch.
+        Expected cost of ``texts``, with the attempts that QRS draws before its first text. The intervals follow from
+        that of ``acceptance``, and are infinite if the pilot saw no acceptance. They are intervals of the mean: a
+        single run may take less or more. ``tokens`` counts drawn tokens. With several prompts, ``seconds`` is each
+        prompt's share of the batch.
     suffices
-        Probability that the budget is enough, given the pilot: from the beta-binomial law of the acceptances to come
-        under Jeffreys' prior. For QRS its own pilot comes first, and the texts of what is left; nan where the
-        pilot is worth less than ten draws of g: with more attempts the acceptance rate of QRS often falls.
+        Probability that the budget is enough, given the pilot: from the beta-binomial distribution of further
+        acceptances under Jeffreys' prior. For QRS, its own pilot is counted first. NaN if the pilot is worth less than
+        ten draws from g, because the acceptance rate of QRS often falls with more attempts.
     rejections
-        For each part of the constraint the attempts that it was first to reject.
+        For each part of the constraint, the number of attempts that it was the first to reject.
     budget
-        Attempts with which the texts are reached with probability 0.99, or None where no useful number of them is.
+        Attempts that give all texts with probability 0.99; None if that takes too many.
     before
-        Of ``attempts`` those that QRS draws before its first text: its own pilot.
+        The part of ``attempts`` that QRS draws before its first text: its own pilot.
     allowed
-        The budget that was planned for.
+        The budget of the planned call.
     more
-        Attempts of a pilot that would tell what QRS takes, where this one has too few; 0 where it tells.
+        Attempts of a larger pilot that would be enough to estimate the cost of QRS; 0 if this one is.
     """
 
     prompt: Any
@@ -88,24 +88,24 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a call will cost, and what to do about it.
+    """The expected cost of a call, and a recommendation.
 
     Parameters
     ----------
     forecasts
-        One for each prompt of the pilot.
+        One forecast per prompt.
     sampler
-        The one it would choose, in words.
+        The name of the recommended sampler.
     budget
-        Attempts a prompt that it would allow; None where more are needed than it would ever allow.
+        The recommended budget, in attempts per prompt; None if even the largest that would be suggested is too small.
     advice
-        What it recommends, in one sentence.
+        The recommendation, in one sentence.
     ways
-        What the call would draw from, and what it might: the model itself, and masked, where that is possible.
+        Ways to draw the texts: that of the call, and its alternatives, the model itself with and without a mask.
     spent
-        What the plan itself took, over all prompts and ways: attempts, and seconds.
+        Attempts and seconds that the plan itself took, over all prompts and ways.
     chosen
-        Whether the sampler is another than the call would take by itself.
+        Whether ``sampler`` differs from the one that the call would use by default.
     """
 
     forecasts: tuple[Forecast, ...]
@@ -133,7 +133,8 @@ class Plan:
         lines = []
         if self.chosen:
             lines.append(
-                f"(planned for sampler={self.sampler!r}: name it in the run, which else gives other texts than g)"
+                f"(planned for sampler={self.sampler!r}: pass it to the run as well; otherwise texts are not "
+                "distributed as g)"
             )
         for each in self.forecasts:
             worst = [f"{label}: {of}" for label, of in blamed(each.rejections, each.pilot).items()]
@@ -153,9 +154,9 @@ class Plan:
             every = ", over all prompts" if len(self.forecasts) > 1 else ""
             lines += [f"ways to draw{every}", *(f"  {way}" for way in self.ways)]
         if any(each.allowed.max_tokens or each.allowed.max_computed_tokens for each in self.forecasts):
-            lines.append("(max_tokens counts what is drawn; what attempts begin with alike is computed once)")
+            lines.append("(max_tokens counts drawn tokens; a beginning that attempts share is computed once)")
         if self.forecasts:
-            alone = "" if len(self.forecasts) == 1 else "; seconds are each prompt's part of a batch that all share"
+            alone = "" if len(self.forecasts) == 1 else "; seconds are each prompt's share of the batch"
             lines.append(f"([...]: 95 % intervals of the mean; a single run may take less or more{alone})")
         attempts, seconds = self.spent
         if attempts:
@@ -165,8 +166,8 @@ class Plan:
 
 def _short(prompt: Any) -> str:
     last = prompt[-1] if isinstance(prompt, Sequence) and not isinstance(prompt, str) and prompt else None
-    said = last.get("content") if isinstance(last, Mapping) else prompt  # of a chat its last message
-    text = said if isinstance(said, str) else repr(prompt)
+    content = last.get("content") if isinstance(last, Mapping) else prompt  # a chat is shown by its last message
+    text = content if isinstance(content, str) else repr(prompt)
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
@@ -175,7 +176,7 @@ def _suffices(forecast: Forecast) -> str:
         return "unknown: no attempt of the pilot gave a text"
     limits = [f"{limit:,} {what}" for name, what in _LIMITS.items() if (limit := getattr(forecast.allowed, name))]
     if not limits:
-        return "for sure: the budget has no limit"
+        return "certain: the budget has no limit"
     if forecast.more:
         return f"unknown: {_too_few(forecast)}"
     sure = forecast.suffices
@@ -186,7 +187,7 @@ def _suffices(forecast: Forecast) -> str:
 def _too_few(forecast: Forecast) -> str:
     return (
         f"the pilot's {counted(forecast.pilot, 'attempt')} are worth less than {FEW:.0f} of your model's own texts, "
-        "and QRS accepts fewer where more are known"
+        "and QRS often accepts a smaller share of more attempts"
     )
 
 
@@ -201,27 +202,27 @@ def planned(
     itself: bool,
     weighed: bool,
 ) -> Plan:
-    """Make a plan of a pilot.
+    """Make a plan from a pilot.
 
     Parameters
     ----------
     outcomes, attempts
-        Of the pilot, one for each prompt.
+        Outcome and attempts of the pilot, per prompt.
     texts
-        How many will be asked for, for each prompt.
+        Texts per prompt in the planned call.
     budgets
-        For the run, one for each prompt.
+        The budgets of the planned call, one per prompt.
     rows
-        Attempts that are drawn side by side, at most.
+        The most attempts drawn in parallel.
     kind
         The sampler: ``"rejection"``, or ``"qrs"`` for attempts with weights.
     itself, weighed
         Whether attempts are drawn from the model itself, and whether they have weights.
     """
-    made, wall = spent(outcomes)
-    seconds = wall / made if made else 0.0
-    # However few they are, prompts wait together for attempts from beginning to end, round after round.
-    side_by_side = min(rows, made) / max(1, len(outcomes))
+    pilot_attempts, wall = spent(outcomes)
+    seconds = wall / pilot_attempts if pilot_attempts else 0.0
+    # Attempts run in rounds, and a round takes as long as a whole attempt, even if the batch is not full.
+    side_by_side = min(rows, pilot_attempts) / max(1, len(outcomes))
     forecasts = []
     for outcome, drawn, budget in zip(outcomes, attempts, budgets, strict=True):
         accepted, satisfied = texts_of(drawn, kind), satisfied_in(drawn, kind)
@@ -240,11 +241,11 @@ def planned(
     needed = [each.budget for each in forecasts]
     enough = None if None in needed or not needed else Budget(max_attempts=max(n for n in needed if n is not None))
     advice = _advice(forecasts, kind, enough, budgets, itself=itself, weighed=weighed)
-    return Plan(tuple(forecasts), kind, enough, advice, spent=(made, wall))
+    return Plan(tuple(forecasts), kind, enough, advice, spent=(pilot_attempts, wall))
 
 
 def spent(outcomes: Sequence[Outcome]) -> tuple[int, float]:
-    """Return the attempts and the seconds that outcomes took."""
+    """Return the attempts and the seconds that outcomes took, in total."""
     usages = [outcome.report.usage for outcome in outcomes]
     return sum(of.attempts + of.surplus_attempts for of in usages), sum(of.seconds for of in usages)
 
@@ -260,27 +261,26 @@ def _forecast(
     seconds: float,
     side_by_side: float,
 ) -> Forecast:
-    """Say what a prompt will cost.
+    """Estimate the cost of a prompt.
 
     Parameters
     ----------
     outcome
-        Of the pilot.
+        The outcome of the pilot.
     texts
-        How many will be asked for.
+        The number of texts in the planned call.
     accepted
-        Of the pilot's attempts, how many would have given a text; for a sampler that accepts at random their expected
-        number.
+        How many of the pilot's attempts give a text; the expected number for QRS, which accepts at random.
     satisfied
         For QRS, how many of the pilot's attempts satisfy the constraint.
     budget
-        For the run.
+        The budget of the planned call.
     worth
-        For QRS, how many draws of g the pilot's attempts are worth, where some satisfy the constraint.
+        For QRS, the effective sample size of the pilot's attempts; None if none satisfies the constraint.
     seconds
-        Of one attempt, of many side by side.
+        Seconds per attempt when many are drawn in parallel.
     side_by_side
-        Attempts that take as long as one, of each prompt.
+        Attempts per prompt that are drawn in the time of one.
     """
     usage = outcome.report.usage
     pilot, length = usage.attempts, usage.tokens / max(usage.attempts, 1)
@@ -315,7 +315,7 @@ def _forecast(
 
 
 def _rounds(attempts: float) -> float:
-    """Return how many rounds so many attempts a text take: one of them, then two, four, and so on while all fail."""
+    """Return how many rounds a text takes with so many attempts: rounds double (1, 2, 4, ...) while all fail."""
     return math.log2(1 + attempts)
 
 
@@ -328,9 +328,9 @@ def _advice(
     itself: bool,
     weighed: bool,
 ) -> str:
-    """One sentence about what to do."""
+    """Return the recommendation, in one sentence."""
     if not forecasts:
-        return "give a prompt, there is none"
+        return "there is no prompt; pass one"
     hint = "hint at it (proposal=Prompt(...)), " if itself else ""
     help_ = f"ask for it in the prompt, {hint}train an adapter, or weaken the constraint"
     hopeless = [number for number, each in enumerate(forecasts, start=1) if not each.acceptance.value]
@@ -341,17 +341,17 @@ def _advice(
         none = f"{which} had no text in {counted(least.pilot, 'attempt')}"
         if least.pilot < ENOUGH:
             share = f"at most {digits(100 * least.acceptance.high)} % of them give one (95 %)"
-            return f"pilot={max(_MORE, 4 * least.pilot)} first, to see more: {none}, so {share}"
+            return f"a larger pilot first, pilot={max(_MORE, 4 * least.pilot)}: {none}, so {share}"
         return f"{help_}: {none}"
     if any(each.more for each in forecasts):
         unsure = max(forecasts, key=lambda each: each.more)
-        return f"pilot={unsure.more} first, to see more: {_too_few(unsure)}"
-    near = "" if weighed or itself else " (the proposal's texts that satisfy it, not g)"
+        return f"a larger pilot first, pilot={unsure.more}: {_too_few(unsure)}"
+    near = "" if weighed or itself else " (texts of the proposal that satisfy it, not g)"
     worst = min(forecasts, key=lambda each: each.suffices)
     if worst.suffices >= SURE:
         return f"sampler={kind!r}{near} and the budget as it is, which suffices"
     if enough is None:
-        return f"{help_}: no budget of {MOST:,} attempts would do"
+        return f"{help_}: even {MOST:,} attempts may not be enough"
     others = [
         name
         for name in ("max_tokens", "max_computed_tokens", "max_seconds", "deadline")
@@ -359,7 +359,7 @@ def _advice(
     ]
     without = f" without {' and '.join(others)}" if others else ""
     few = worst.acceptance.value * worst.pilot < _FEW
-    more = f"; few attempts gave a text, pilot={4 * worst.pilot} would tell more" if few else ""
+    more = f"; few attempts gave a text, so pilot={4 * worst.pilot} would give a better estimate" if few else ""
     cheaper = "" if not itself or worst.acceptance.value > 0.01 else f"; cheaper: {help_}"
     whose = ""
     if len(forecasts) > 1:

@@ -1,4 +1,4 @@
-"""How probable it is that a budget suffices, as a pilot has seen it."""
+"""The probability that a budget suffices, given a pilot."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ SURE = 0.99
 """Probability with which a suggested budget suffices."""
 
 MOST = 10_000_000
-"""Attempts that a budget is suggested for, at most."""
+"""The largest budget that is suggested, in attempts."""
 
 
 def reached(texts: int, attempts: float, accepted: float, pilot: int, satisfied: int | None = None) -> float:
-    """Return the probability of so many texts among the attempts to come: beta-binomial, under Jeffreys' prior.
+    """Return the probability of at least ``texts`` texts in further attempts: beta-binomial, Jeffreys' prior.
 
     Parameters
     ----------
     texts, attempts
-        So many texts, among so many attempts.
+        The number of texts, and of further attempts.
     accepted
-        Attempts of a pilot that would have given a text, or their expected number.
+        Attempts of the pilot that give a text, or their expected number.
     pilot
-        Attempts of that pilot.
+        The number of attempts of the pilot.
     satisfied
-        For QRS, how many of them satisfy the constraint: its own pilot comes first, and takes until so many do as it
-        weighs.
+        For QRS, how many of the pilot's attempts satisfy the constraint. The run begins with QRS's own pilot, which
+        ends after ``PILOT`` such attempts.
     """
     if attempts == math.inf:
         return 1.0
@@ -41,15 +41,18 @@ def reached(texts: int, attempts: float, accepted: float, pilot: int, satisfied:
 
     if satisfied is None:
         return float(chance(texts, int(attempts), accepted))
-    ends = np.unique(np.linspace(PILOT, max(PILOT, int(attempts)), 65).astype(int))  # of the pilot of QRS
+    ends = np.unique(np.linspace(PILOT, max(PILOT, int(attempts)), 65).astype(int))  # lengths of QRS's pilot
     ended = np.diff(chance(PILOT, ends, satisfied), prepend=0.0)
     return float(np.sum(ended * chance(texts, np.maximum(0, int(attempts) - ends), accepted)))
 
 
 def enough_for(texts: int, accepted: float, pilot: int, satisfied: int | None = None) -> int | None:
-    """Return the fewest attempts, to two digits, that reach the texts with probability 0.99; None beyond ``MOST``.
+    """Return the fewest attempts, to two digits, that give ``texts`` with probability 0.99; None if above ``MOST``.
 
-    Parameters are as of ``reached``.
+    Parameters
+    ----------
+    texts, accepted, pilot, satisfied
+        The same as for ``reached``.
     """
     if not accepted:
         return None

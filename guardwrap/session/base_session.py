@@ -1,4 +1,4 @@
-"""What a wrapper asks for, whatever it draws from: constraint, sampler, budget, seed; its own and those of a call."""
+"""The part of a session that does not depend on the model: constraint, sampler, budget and seed of calls."""
 
 from __future__ import annotations
 
@@ -29,23 +29,24 @@ from guardwrap.session.job import Job, RequestOptions
 __all__ = ["BATCH_SIZE", "BaseSession", "SessionConfig"]
 
 BATCH_SIZE = 32
-"""Attempts side by side, at most, where nothing says how many."""
+"""The most attempts drawn in parallel, unless the user or the pipeline sets a limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionConfig:
-    """Defaults of a session's calls. ``GuardedGenerator`` documents its parameters of the same names.
+    """The defaults of a session's calls. ``GuardedGenerator`` has parameters of the same names and explains them.
 
     Parameters
     ----------
     tokenizer
-        Tokenizer of a model that is given as an object.
+        The tokenizer of a model given as an object.
     sampler, proposal, adapter, budget
-        What replaces the constraint file's sampler, proposal, adapter and budget; None for those.
+        Replacements for those of the constraint file; None keeps the file's.
     batch_size
-        Most attempts in flight; None for the pipeline's own, or 32.
+        The most attempts in flight. None uses the pipeline's batch size, or 32.
     seed
-        Seed of the first call; None for one from torch's global generator per call.
+        The seed of the first call; later calls derive theirs from it. None takes a new seed per call from torch's
+        global generator.
     allow_code
         Whether constraint files may name Python functions.
     """
@@ -61,30 +62,30 @@ class SessionConfig:
 
 
 class BaseSession(ABC):
-    """The defaults of calls, and how the options of a call replace them.
+    """The defaults of calls, and the rules by which the options of a call override them.
 
     Parameters
     ----------
     constraints
-        Constraint, constraints or constraint file, as ``GuardedGenerator`` takes them.
+        A constraint, several constraints, or a constraint file, in any form that ``GuardedGenerator`` accepts.
     config
-        Defaults of the calls.
+        The defaults of calls.
 
     Attributes
     ----------
     file : ConstraintFile
-        What was given as constraints.
+        ``constraints``, read.
     constraint, sampler, budget
         The defaults of a call.
     batches : Batches
-        Where calls that run side by side share a batch.
+        The batches that concurrent calls share.
     """
 
     batch_size: int
-    """Attempts side by side, at most."""
+    """The most attempts drawn in parallel."""
 
     call_class: type[PromptReader]
-    """Class of its calls: it reads prompts, and renders what is returned."""
+    """The class that reads the prompts of a call and renders its results."""
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class BaseSession(ABC):
         Raises
         ------
         UsageError
-            If one is unknown, or they do not go together.
+            If an option is unknown, or options cannot be combined.
         """
 
     def attempts(
@@ -137,47 +138,46 @@ class BaseSession(ABC):
         Returns
         -------
         list of Outcome
-            What they cost. They have no texts: nothing is accepted.
+            The cost of each prompt's attempts. Outcomes have no texts, as no attempt is accepted.
         list of list of Attempt
-            As ``attempts`` returns them.
+            Per prompt, the judged attempts in launch order.
         """
-        collector, found = collecting(weigh, on_attempt)
+        collector, attempts = collecting(weigh, on_attempt)
         budget = Budget(max_attempts=require_whole("count", count, 1))
         if isinstance(each := options.get("constraint_each"), list | tuple):
-            own = [
+            options["constraint_each"] = [
                 replace(one, sampler=None, budget=None) if isinstance(one, PerPromptOptions) else one for one in each
             ]
-            options["constraint_each"] = own
         prompts, options = self.call_class.with_named_inputs(prompts, options)
-        given = list(self.call_class.read_prompts(prompts).prompts)
+        inputs = list(self.call_class.read_prompts(prompts).prompts)
         job = self.job({**options, "sampler": collector, "budget": budget, "num_return_sequences": count})
-        return [outcome for _, _, outcome in job.served(job.requests(given))], found
+        return [outcome for _, _, outcome in job.served(job.requests(inputs))], attempts
 
     def budgets(self, count: int, options: Mapping[str, Any]) -> list[Budget]:
-        """Return the budgets of so many prompts of a call."""
+        """Return the budgets of a call's prompts, ``count`` of them."""
         own, _ = self._read(options)
         asked = self._asked({**own, "seed": 0})
         each = self._each(own, asked)
         return [asked.budget] * count if each is None else [one.budget for one in each]
 
     def _read(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Tell guardwrap's options of a call from those of the pipeline, and read the constraints among them."""
+        """Split the options of a call into guardwrap's and the pipeline's, and read ``constraints``."""
         own = {name: value for name, value in options.items() if name in CALL_OPTIONS}
         # Prompts are tokenized one by one, without the pipeline's data loader.
         rest = {name: value for name, value in options.items() if name not in (*CALL_OPTIONS, "num_workers")}
         if own.get("constraints") is not None:
             file = own["constraints"] = as_constraint_file(own["constraints"], allow_code=self._allow_code)
-            said = own.get("proposal"), own.get("adapter")
-            own["proposal"], own["adapter"] = merge_proposals(said, (file.proposal, file.adapter))
+            from_call = own.get("proposal"), own.get("adapter")
+            own["proposal"], own["adapter"] = merge_proposals(from_call, (file.proposal, file.adapter))
         return own, rest
 
     def _asked(self, own: Mapping[str, Any]) -> RequestOptions:
-        """Fill guardwrap's options of a call up with the defaults."""
+        """Complete guardwrap's options of a call with the defaults."""
         constraint, sampler, budget = self.constraint, self.sampler, self.budget
         if own.get("constraints") is not None:
-            given: ConstraintFile = own["constraints"]
-            constraint, budget = given.constraint, given.budget or budget
-            sampler = sampler if given.sampler is None else sampler_named(given.sampler, given.source)
+            file: ConstraintFile = own["constraints"]
+            constraint, budget = file.constraint, file.budget or budget
+            sampler = sampler if file.sampler is None else sampler_named(file.sampler, file.source)
         if own.get("sampler") is not None:
             sampler = sampler_named(own["sampler"])
         budget = budget_or_none(own.get("budget")) or budget
@@ -185,20 +185,23 @@ class BaseSession(ABC):
         return RequestOptions(constraint, sampler, budget, seed)
 
     def _each(self, own: Mapping[str, Any], asked: RequestOptions) -> Iterable[RequestOptions] | None:
-        """Read what each prompt asks for on its own; of a list at once, so that what is wrong is found before drawing.
+        """Read the options of each prompt. A list is read at once, so that errors are raised before drawing starts.
 
         Parameters
         ----------
         own
-            guardwrap's options of the call.
+            guardwrap's options for the whole call.
         asked
-            What the call asks for.
+            ``own``, completed with the defaults.
         """
-        given = own.get("constraint_each")
-        if given is None:
+        each = own.get("constraint_each")
+        if each is None:
             return None
-        if isinstance(given, str | Constraint | Mapping) or not isinstance(given, Iterable):
-            raise UsageError("constraint_each takes a list, one constraint for each prompt; constraints= holds for all")
+        if isinstance(each, str | Constraint | Mapping) or not isinstance(each, Iterable):
+            raise UsageError(
+                "constraint_each takes a list with one constraint per prompt; for one that holds for all prompts, use "
+                "constraints="
+            )
 
         def asked_by(number: int, item: Any) -> RequestOptions:
             try:
@@ -208,15 +211,15 @@ class BaseSession(ABC):
             except (ConstraintError, UsageError) as error:
                 raise UsageError(f"constraint_each[{number}]: {error}") from None
 
-        every = itertools.starmap(asked_by, enumerate(given))
-        return tuple(every) if isinstance(given, Sequence) else every
+        every = itertools.starmap(asked_by, enumerate(each))
+        return tuple(every) if isinstance(each, Sequence) else every
 
     def _asked_by(self, item: PerPromptOptions, own: Mapping[str, Any], asked: RequestOptions) -> RequestOptions:
-        """Put what a prompt asks for together with what its call does: of constraints, both must hold."""
+        """Merge a prompt's options into those of its call. Both constraints must hold."""
         if item.constraints is not None:
             file = as_constraint_file(item.constraints, allow_code=self._allow_code)
             if file.proposal is not None or file.adapter is not None:
-                raise UsageError("prompts of one call are drawn from one proposal; give it as proposal= or adapter=")
+                raise UsageError("all prompts of a call share one proposal; pass proposal= or adapter= to the call")
             asked = replace(asked, constraint=All((asked.constraint, file.constraint)))
             if own.get("sampler") is None and file.sampler is not None:
                 asked = replace(asked, sampler=sampler_named(file.sampler, file.source))
@@ -229,7 +232,7 @@ class BaseSession(ABC):
         return asked if item.number is None else replace(asked, place=item.number)
 
     def _size(self, own: Mapping[str, Any]) -> int:
-        """Read how many attempts of a call are drawn side by side."""
+        """Return the most attempts that a call draws in parallel."""
         return self.batch_size if own.get("batch_size") is None else require_whole("batch_size", own["batch_size"], 1)
 
     def _next_seed(self) -> int:

@@ -1,4 +1,4 @@
-"""What becomes of served prompts: their missing texts filled in or refused, outcomes collected and rendered."""
+"""The last step of a call: fill in missing texts or raise, collect outcomes, render records."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["Delivery"]
 
 @dataclass(frozen=True)
 class Delivery:
-    """How a wrapper ends what it serves.
+    """Completes, collects and renders the outcomes of a wrapper's jobs.
 
     Parameters
     ----------
     on_exhausted
-        What the user asked for where a budget ends first.
+        What to do about texts that are missing because the budget ended: ``"raise"``, ``"none"`` or a ``Fallback``.
     session
-        Whose jobs they are.
+        The session that made the jobs.
     """
 
     on_exhausted: OnExhausted
@@ -40,7 +40,7 @@ class Delivery:
         return completed(self.on_exhausted, outcome, prompt.text, constraint, self.session.tokenizer)
 
     def require_all(self, outcomes: Sequence[Outcome]) -> None:
-        """Raise where texts are missing, and nothing may stand in their place."""
+        """Raise if texts are missing and ``on_exhausted`` does not allow that."""
         raise_if_short(self.on_exhausted, outcomes, self.session.call_class.sampling)
 
     def outcomes(
@@ -56,12 +56,16 @@ class Delivery:
 
         Parameters
         ----------
-        prompts, first, alone
-            As of a ``Job``.
+        prompts
+            Prompts in the form in which ``read_prompts`` returns them.
         job
             The call.
+        first
+            The number of the first prompt.
+        alone
+            Whether the job gets a batch of its own, instead of sharing one with concurrent calls.
         on_outcome
-            Told each prompt's number and outcome when it has ended, while others before it may go on.
+            Called with a prompt's number and outcome as soon as it ends, even if earlier prompts are still running.
         """
         ended: dict[int, Outcome] = {}
 
@@ -74,19 +78,19 @@ class Delivery:
 
             job = replace(job, on_end=on_end)
         for prompt, constraint, outcome in job.served(job.requests(prompts, first=first), alone=alone):
-            early = ended.pop(prompt.number, None)  # a fallback is asked once
+            early = ended.pop(prompt.number, None)  # already completed in on_end; a fallback function is called once
             yield prompt, self.completed(prompt, constraint, outcome) if early is None else early
 
     def collected(
         self, prompts: Any, job: Job, *, progress: bool | None = None, render: bool = False
     ) -> tuple[list[Outcome], list[Any]]:
-        """Return all outcomes and, where wanted, records: rendered one by one, so that no image is kept for long."""
+        """Return all outcomes and, with ``render``, records. Rendered one by one, so that images can be freed early."""
         served = tracked(self.outcomes(prompts, job), prompts, progress)
         outcomes: list[Outcome] = []
         records: list[Any] = []
         try:
             for prompt, outcome in served:
-                outcomes.append(outcome)  # kept when an error ends the loop
+                outcomes.append(outcome)  # outcomes before an error are attached to it
                 if render:
                     records.append(job.records(prompt, outcome))
         except GuardwrapError as error:
@@ -95,7 +99,7 @@ class Delivery:
         return outcomes, records
 
     def records(self, prompts: Iterable[Any], job: Job) -> Iterator[Any]:
-        """Yield records as prompts are taken."""
+        """Yield records one by one. Prompts are consumed as needed."""
         for prompt, outcome in self.outcomes(prompts, job, alone=True):
             self.require_all([outcome])
             yield job.records(prompt, outcome)

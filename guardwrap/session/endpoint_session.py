@@ -1,4 +1,4 @@
-"""Where an endpoint, a constraint and the options of a call are put together: what ``session`` is for a pipeline."""
+"""Sessions around an endpoint: they make a ``Job`` from the options of a call, as ``local_session`` for a pipeline."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from guardwrap.session.job import Job, RequestOptions
 __all__ = ["EndpointJob", "EndpointProposal", "EndpointSession", "endpoint_proposal_of"]
 
 _SEEDS = (
-    "the same seed need not give the same texts again: the server does not promise it (Endpoint(repeats_seeds=True) "
-    "says that it does)"
+    "the same seed may give other texts: the server does not promise to repeat them (if it does, pass "
+    "Endpoint(repeats_seeds=True))"
 )
-_DEFAULTS = "top_k, min_p and repetition_penalty are the server's own, as the endpoint was made with extra=False"
+_DEFAULTS = "top_k, min_p and repetition_penalty are the server's defaults, because of Endpoint(extra=False)"
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class EndpointProposal:
     prompt
         Another prompt, or None.
     adapter
-        The name that the server has for an adapter, or None.
+        The name of an adapter on the server, or None.
     masked
-        Whether the server keeps its tokens to a part of the constraint.
+        Whether the server masks tokens, so that texts follow one part of the constraint.
     """
 
     prompt: Prompt | None = None
@@ -57,7 +57,7 @@ class EndpointProposal:
     masked: bool = False
 
     def in_words(self, constraint: Constraint, prompt: Any = None) -> str:
-        """Say what it is, which is the same for every prompt."""
+        """Describe the proposal. The description is the same for every prompt."""
         words = "the model itself" if self.prompt is None else str(self.prompt)
         words = words if self.adapter is None else f"the server's adapter {self.adapter!r}"
         return f"{words}, masked by the server for {masking(constraint)[0].title}" if self.masked else words
@@ -65,12 +65,12 @@ class EndpointProposal:
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointJob(Job):
-    """One call over an endpoint, ready to be served.
+    """One call over an endpoint, ready to run.
 
     Parameters
     ----------
     reader
-        Reads growing texts for the call's constraint. A part whose verdicts took too long is not asked again.
+        Judges growing texts under the call's constraint. A part that was too slow is not asked again.
     source
         What attempts are drawn from; None for the model itself.
     """
@@ -79,7 +79,7 @@ class EndpointJob(Job):
     source: EndpointProposal | None = None
 
     def request(self, prompt: Any, asked: RequestOptions | None = None) -> Request:
-        """Make a request of a prompt."""
+        """Make a request from a prepared prompt."""
         asked = asked or self.asked
         _require_possible(asked, self.source, self.model, self.call.settings)
         weighed = self.source is not None and asked.sampler.weighs
@@ -93,39 +93,39 @@ class EndpointJob(Job):
         )
 
     def records(self, prompt: Any, outcome: Outcome) -> Any:
-        """Render an outcome as the pipeline would, with None for texts that are missing."""
+        """Render an outcome in the pipeline's format, with None for missing texts."""
         missing = outcome.report.requested - len(outcome.texts)
         return self.call.records(prompt, [*outcome.texts, *[None] * missing])
 
     def backend(self) -> Backend:
-        """Make the backend that draws its attempts."""
+        """Make the backend that draws the attempts of this call."""
         return EndpointBackend(self.model, self.batch_size)
 
 
 class EndpointSession(BaseSession):
-    """An endpoint with a constraint and the defaults of calls.
+    """An endpoint, a constraint, and the defaults of calls.
 
     Parameters
     ----------
     generator
         The endpoint.
     constraints
-        Constraint, constraints or constraint file, as ``GuardedGenerator`` takes them.
+        A constraint, several constraints, or a constraint file, in any form that ``GuardedGenerator`` accepts.
     config
-        Defaults of the calls; None for the defaults of ``SessionConfig``. It must have no tokenizer.
+        The defaults of calls; None for those of ``SessionConfig``. ``tokenizer`` must be None.
 
     Attributes
     ----------
     model : Endpoint
         The endpoint.
     batch_size : int
-        Attempts side by side, at most.
-    proposal : Source or None
+        The most attempts drawn in parallel.
+    proposal : EndpointProposal or None
         What attempts are drawn from, if not the model under the user's prompts.
     adapter : str or None
-        The name that the server has for the adapter in use.
+        The name of the adapter in use, as the server knows it.
     tokenizer : None
-        There is none here: the server has it.
+        Always None: only the server has a tokenizer.
     """
 
     call_class = EndpointCall
@@ -141,56 +141,53 @@ class EndpointSession(BaseSession):
         config = config or SessionConfig()
         super().__init__(constraints, config)
         if config.tokenizer is not None:
-            raise UsageError("an endpoint's server has the tokenizer; leave tokenizer= out")
+            raise UsageError("an endpoint uses the server's tokenizer; leave tokenizer= out")
         self.model = generator
         size = BATCH_SIZE if config.batch_size is None else config.batch_size
         self.batch_size = require_whole("batch_size", size, 1)
-        near = (config.proposal, config.adapter)
-        proposal, adapter = merge_proposals(near, (self.file.proposal, self.file.adapter))
+        from_config = (config.proposal, config.adapter)
+        proposal, adapter = merge_proposals(from_config, (self.file.proposal, self.file.adapter))
         self.proposal = _proposal(proposal)
         self.adapter: Any = _adapter(adapter)
         if self.proposal is not None and self.proposal.masked:
             masking(self.constraint)
-        line_to(generator)  # the client library is looked for now, and not when prompts have been taken
+        line_to(generator)  # fail now if the client library is missing, before prompts are consumed
 
     @property
     def pipe(self) -> NoReturn:
-        """Refuse: there is no pipeline."""
-        raise UsageError("an endpoint has no pipeline, model or device here; its texts come from calls of the wrapper")
+        """Raise UsageError: an endpoint has no pipeline."""
+        raise UsageError("an endpoint has no local pipeline, model or device; to get texts, call the wrapper")
 
     def use_adapter(self, given: Any, *, allow_mismatch: bool = False) -> None:
         """Draw from another of the server's adapters from now on; see ``GuardedGenerator.load_adapter``."""
         if self.proposal is not None and self.proposal.prompt is not None:
-            raise UsageError("the wrapper draws from its proposal; make another one for the adapter")
+            raise UsageError("the wrapper has a proposal, so it cannot use an adapter; make another wrapper for it")
         self.adapter = _adapter(given)
 
     def weighs(self, prompts: Any, options: Mapping[str, Any]) -> bool:
-        """Whether attempts of a call's proposal are weighed.
-
-        That takes requests of their own and a server that answers them, so they are where the sampler asks for it.
-        """
+        """Whether a call's attempts are weighed: only if the sampler uses weights, as they cost further requests."""
         own, _ = self._read({**options, "seed": 0})
         return self._asked(own).sampler.weighs
 
     def tensor_job(self, ids: Any, options: Mapping[str, Any]) -> NoReturn:
-        """Refuse: there are no tokens."""
-        raise UsageError("generate takes and returns token ids, which an endpoint has not; call the wrapper or run()")
+        """Raise UsageError: an endpoint gives no token ids."""
+        raise UsageError("generate works on token ids, and an endpoint gives only text; call the wrapper or run()")
 
     def draws_elsewhere(self, options: Mapping[str, Any]) -> bool:
-        """Whether attempts of a call come from something else than the user's prompts."""
+        """Whether a call has a proposal or an adapter."""
         return self._proposal_in(self._read(options)[0]) is not None
 
     def other_ways(self, options: Mapping[str, Any]) -> Iterator[tuple[bool, dict[str, Any]]]:
-        """Yield options of the same call from the model itself, where they are others; no attempts have weights."""
+        """Yield alternatives to a call, as ``LocalSession.other_ways`` does: the model itself, without weights."""
         if self.draws_elsewhere(options):
             yield False, {**options, "proposal": False, "adapter": False}
 
     def job(self, options: Mapping[str, Any]) -> EndpointJob:
         """Read the options of a call; see ``BaseSession.job``."""
         own, rest = self._read(options)
-        full = rest.pop("return_full_text", None)
-        if not (full is None or isinstance(full, bool)):
-            raise UsageError(f"return_full_text={full!r}: give True or False")
+        full_text = rest.pop("return_full_text", None)
+        if not (full_text is None or isinstance(full_text, bool)):
+            raise UsageError(f"return_full_text={full_text!r}: give True or False")
         settings = read_endpoint_settings(self.model, rest)
         proposal = self._proposal_in(own)
         asked = self._asked(own)
@@ -202,7 +199,7 @@ class EndpointSession(BaseSession):
         drawn = (proposal and proposal.adapter) or self.model.model
         rewrite = None if proposal is None or proposal.prompt is None else proposal.prompt.apply
         return EndpointJob(
-            EndpointCall(settings, self.model.model, drawn, full is not False, rewrite),
+            EndpointCall(settings, self.model.model, drawn, full_text is not False, rewrite),
             asked,
             size,
             self.model,
@@ -217,19 +214,19 @@ class EndpointSession(BaseSession):
         )
 
     def _proposal_in(self, own: Mapping[str, Any]) -> EndpointProposal | None:
-        """Read what attempts of a call are to be drawn from."""
-        given, named = own.get("proposal"), own.get("adapter")
-        proposal = self.proposal if given is None else _proposal(given)
-        return _both(proposal, self.adapter if named is None else _adapter(named))
+        """Return the proposal of a call, with its adapter; None for the model itself."""
+        option, adapter_option = own.get("proposal"), own.get("adapter")
+        proposal = self.proposal if option is None else _proposal(option)
+        return _both(proposal, self.adapter if adapter_option is None else _adapter(adapter_option))
 
 
 def endpoint_proposal_of(proposal: Any, adapter: Any) -> EndpointProposal | None:
-    """Return what attempts are drawn from, by what ``GuardedGenerator`` takes.
+    """Return a proposal for an endpoint, from the values of ``proposal=`` and ``adapter=``.
 
     Raises
     ------
     UsageError
-        If a server cannot draw from it.
+        If a server cannot draw from them.
     """
     return _both(_proposal(proposal), _adapter(adapter))
 
@@ -245,48 +242,48 @@ def _both(proposal: EndpointProposal | None, adapter: str | None) -> EndpointPro
 
 
 def _adapter(given: Any) -> str | None:
-    """Return the name of one of the server's adapters, or raise UsageError."""
+    """Return ``adapter=`` if it names an adapter of the server; raise UsageError for a folder or another object."""
     if given is None or given is False:
         return None
     if isinstance(given, Adapter | Path) or not isinstance(given, str) or not given or given.startswith(PREFIX):
         raise UsageError(
-            "over an endpoint adapter= is the name under which the server has an adapter; have it load the folder "
-            "(vLLM: --enable-lora --lora-modules NAME=FOLDER), and pass adapter='NAME'"
+            "with an endpoint, adapter= is the name of an adapter on the server; load the folder there (vLLM: "
+            "--enable-lora --lora-modules NAME=FOLDER), and pass adapter='NAME'"
         )
     return given
 
 
 def _proposal(given: Any) -> EndpointProposal | None:
-    """Return what attempts are drawn from, or raise UsageError for what a server cannot draw from."""
+    """Return the proposal; raise UsageError if a server cannot draw from it."""
     if given is None or given is False:
         return None
     if isinstance(given, Prompt):
         return EndpointProposal(given)
     if isinstance(given, Masked):
         if given.unseen != Masked().unseen:
-            raise UsageError("a server masks all tokens or none, so unseen= says nothing to it; pass Masked()")
+            raise UsageError("unseen= has no effect on a server, which masks every token or none; pass Masked()")
         return replace(_proposal(given.proposal) or EndpointProposal(), masked=True)
     raise UsageError(
-        "over an endpoint a proposal is a Prompt('...') or Masked(); draw from another model with its own Endpoint"
+        "with an endpoint, proposal= is a Prompt('...') or Masked(); to draw from another model, wrap its own Endpoint"
     )
 
 
 def _require_possible(
     asked: RequestOptions, source: EndpointProposal | None, endpoint: Endpoint, settings: EndpointSettings
 ) -> None:
-    """Refuse what a server cannot do, before it is asked."""
+    """Raise UsageError for what a server cannot do, before any request is sent."""
     if source is not None and source.masked:
         masking(asked.constraint)
     if source is not None and asked.sampler.weighs:
         if source.masked:
             raise UsageError(
-                f"the sampler {asked.sampler.name!r} weighs texts, and a server does not say how much its mask has "
-                "left out; pass sampler='rejection', or leave Masked() out"
+                f"the sampler {asked.sampler.name!r} computes weights, and a server does not report how much "
+                "probability its mask removed; pass sampler='rejection', or leave Masked() out"
             )
         require_weighable_endpoint(endpoint, settings)
     for part in walk(asked.constraint):
         if isinstance(part, Length) and part.unit == "tokens":
             raise UsageError(
-                f"{part.title} counts tokens, and an endpoint gives text; use unit='characters' or 'words', or "
+                f"{part.title} counts tokens, and an endpoint gives only text; use unit='characters' or 'words', or "
                 "max_new_tokens="
             )

@@ -1,4 +1,4 @@
-"""What happens to texts that the budget did not suffice for."""
+"""Texts that are missing because the budget ended: fallbacks and exceptions."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _WORDS = ("raise", "none")
 @strict_arguments
 @dataclass(frozen=True)
 class Fallback:
-    """What to return for a text that the budget did not suffice for. It is checked like any other text.
+    """The text to return for each one that is missing because the budget ended. It is checked like any other text.
 
     Parameters
     ----------
     text
-        The text, or a function from the prompt to it.
+        The text, or a function that takes the prompt and returns it.
 
     Raises
     ------
     UsageError
-        If it is neither, or the text has half of a surrogate pair.
+        If it is neither, or the text contains half of a surrogate pair.
     """
 
     text: str | Callable[[Any], str]
@@ -45,13 +45,13 @@ class Fallback:
 OnExhausted: TypeAlias = Literal["raise", "none"] | Fallback
 
 
-def require_on_exhausted(given: Any) -> OnExhausted:
-    """Return what was given as ``on_exhausted``, or raise UsageError."""
-    if isinstance(given, Fallback) or given in _WORDS:
-        allowed: OnExhausted = given
+def require_on_exhausted(value: Any) -> OnExhausted:
+    """Return ``on_exhausted`` if it is valid; raise UsageError otherwise."""
+    if isinstance(value, Fallback) or value in _WORDS:
+        allowed: OnExhausted = value
         return allowed
     raise UsageError(
-        f"on_exhausted={given!r} is not 'raise', 'none' or Fallback('a text or a function'){nearest(given, _WORDS)}"
+        f"on_exhausted={value!r} is not 'raise', 'none' or Fallback('a text or a function'){nearest(value, _WORDS)}"
     )
 
 
@@ -63,22 +63,23 @@ def completed(
     Parameters
     ----------
     on_exhausted
-        What the user asked for.
+        The fallback; with ``"raise"`` and ``"none"`` the outcome is returned as it is.
     outcome
-        With or without all of its texts.
+        The outcome, with or without all of its texts.
     prompt
-        The text that the model was given.
+        The prompt as text.
     constraint
-        What the fallback must satisfy.
+        The constraint that the fallback must satisfy.
     tokenizer
-        Counts the fallback's tokens, for constraints that ask; None where none can, as texts come from a server.
+        Tokenizes the fallback for constraints that count tokens. None for texts of a server, where no such constraint
+        is allowed.
 
     Raises
     ------
     UsageError
-        If the fallback is a function that returns no text.
+        If the fallback is a function and does not return a string.
     CheckFailed
-        If the constraint cannot judge it.
+        If the constraint fails to judge the fallback.
     """
     if outcome.ok or not isinstance(on_exhausted, Fallback):
         return outcome
@@ -98,23 +99,23 @@ def completed(
 
 
 def raise_if_short(on_exhausted: OnExhausted, outcomes: Sequence[Outcome], sampling: str) -> None:
-    """Raise where texts are missing and nothing may stand in their place.
+    """Raise if texts are missing, unless ``on_exhausted`` is ``"none"``.
 
     Parameters
     ----------
     on_exhausted
-        What the user asked for.
+        ``"none"`` allows missing texts. With a ``Fallback``, texts are missing only if it violates the constraint.
     outcomes
-        Of one call.
+        The outcomes of one call.
     sampling
-        The options that make the model sample, for the message about one that does not.
+        The options that turn sampling on, for the message about greedy and beam search.
 
     Raises
     ------
     Deterministic
-        If the model does not sample, so that no attempt would be another one.
+        If the model does not sample, so that another attempt would give the same text.
     BudgetExhausted
-        If a budget ended first.
+        If the budget ended before all texts were accepted.
     """
     short = [outcome for outcome in outcomes if len(outcome.texts) < outcome.report.requested]
     if on_exhausted == "none" or not short:
@@ -128,9 +129,9 @@ def raise_if_short(on_exhausted: OnExhausted, outcomes: Sequence[Outcome], sampl
 
 
 def _require_text(fallback: object) -> str:
-    """Return a fallback that is a text, or raise UsageError."""
+    """Return the fallback if it is a valid text; raise UsageError otherwise."""
     if not isinstance(fallback, str):
-        raise UsageError(f"the fallback is {type(fallback).__name__} instead of a string")
+        raise UsageError(f"the fallback is {type(fallback).__name__}; give a string, or a function that returns one")
     if not is_text(fallback):
-        raise UsageError("the fallback has half of a surrogate pair, which is no character; leave it out")
+        raise UsageError("the fallback contains half of a surrogate pair, which is not a character; leave it out")
     return fallback

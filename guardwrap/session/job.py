@@ -1,4 +1,4 @@
-"""One call, ready to be served: it makes requests of prompts and has a scheduler serve them."""
+"""One call, ready to run: makes requests from prompts and has a scheduler serve them."""
 
 from __future__ import annotations
 
@@ -35,14 +35,20 @@ __all__ = ["Job", "RequestOptions", "backend_for"]
 
 @dataclass(frozen=True)
 class RequestOptions:
-    """What a prompt asks for, as a Request has it.
+    """The options of one prompt.
 
     Parameters
     ----------
-    constraint, sampler, budget, seed
-        As a Request has them.
+    constraint
+        The constraint that the prompt's texts satisfy.
+    sampler
+        Decides which attempts become texts.
+    budget
+        The most that may be spent on the prompt.
+    seed
+        The seed. Together with ``place`` it determines the prompt's random numbers.
     place
-        The prompt's number in its call, for randomness; None for the one that it has.
+        The number that the prompt's random numbers depend on; None for its number in the call.
     """
 
     constraint: Constraint
@@ -54,40 +60,45 @@ class RequestOptions:
 
 @dataclass(frozen=True)
 class Job:
-    """One call, ready to be served.
+    """One call, ready to run.
 
     Parameters
     ----------
     call
-        Reads its prompts and renders its texts: a ``Call``, or one of an endpoint.
+        Reads prompts and renders texts: a ``Call`` or an ``EndpointCall``.
     asked
-        What each prompt asks for, unless ``each`` says so.
+        The options of every prompt, unless ``each`` gives a prompt its own.
     batch_size
-        Attempts side by side, at most.
+        The most attempts drawn in parallel.
     model
-        What draws tokens: the model itself, or that of the proposal.
+        The model that tokens are drawn from: the wrapped model or the proposal's.
     watches
-        Makes the watch of a constraint and a prompt, which judges running attempts; None without early abort.
+        Makes the watch that judges the running attempts of a prompt, from a constraint and a law; None without early
+        abort.
     masked
-        The proposal, where it is a masked one.
+        The masked proposal; None without a mask.
     vocabulary
-        What each token adds to a text, where the proposal is masked and that is known.
-    notes, of_weights
-        For the reports; the latter for those of samplers that weigh.
+        The text that each token adds, for a masked proposal; None if that is not known.
+    notes
+        Notes for every report.
+    of_weights
+        Notes for reports of samplers that use weights.
     proposal
-        From a constraint and a prompt to words for what attempts are drawn from; None for the model itself.
+        Describes what attempts are drawn from, given a constraint and a prompt; None for the model itself.
     weigh
-        Computes log-weights, for samplers that ask for them.
+        Computes log-weights, for samplers that use them.
     causal
-        Whether the model continues its prompts, so that our own loop draws from it.
+        Whether the model is a causal language model, which guardwrap's own decoding loop draws from.
     each
-        What the prompts ask for, one for each.
+        The options of each prompt, in order; None if they are the same for all.
     batches
-        Where it joins the calls that are under way; None for a batch of its own.
-    on_text, on_end
-        As a Request has them.
+        The batches that concurrent calls share; None for a batch of its own.
+    on_text
+        Called with a prompt's number and the draw when a text is accepted.
+    on_end
+        Called with a request and its outcome when it ends without an error.
     on_busy
-        As ``Batches.aserve`` takes it.
+        Called with True when the call joins the batch, and with False once nothing more is computed for it.
     """
 
     call: Any
@@ -109,55 +120,55 @@ class Job:
     on_busy: OnBusy | None = None
 
     def requests(self, prompts: Iterable[Any], *, first: int = 0) -> Iterator[Request]:
-        """Prepare prompts, one by one as they are taken, and make requests of them.
+        """Prepare prompts and make requests from them, lazily.
 
         Parameters
         ----------
         prompts
-            As ``Call.read_prompts`` returns them.
+            Prompts in the form in which ``Call.read_prompts`` returns them.
         first
-            Number of the first one.
+            The number of the first prompt.
 
         Raises
         ------
         UsageError
-            If there are more or fewer prompts than entries of ``each``: at once, where both numbers are known.
+            If there are more or fewer prompts than entries of ``each``. Raised at once if both lengths are known.
         """
         numbered = enumerate(prompts, start=first)
         if self.each is None:
             return map(self.request, self.call.prompts(numbered, self.batch_size))
         if isinstance(prompts, Sized) and isinstance(self.each, Sized) and len(prompts) != len(self.each):
-            raise UsageError(f"{_ONE_EACH}; there are {len(self.each)} of them, and {len(prompts)} prompts")
+            raise UsageError(f"{_ONE_EACH}; its length is {len(self.each)}, the number of prompts {len(prompts)}")
         asked: deque[RequestOptions] = deque()
         prepared = self.call.prompts(_side_by_side(numbered, self.each, asked), self.batch_size)
         return (self.request(prompt, asked.popleft()) for prompt in prepared)
 
     def requests_of(self, prompts: Iterable[PreparedPrompt]) -> Iterator[Request]:
-        """Make requests of prompts that are prepared, as ``requests`` does."""
+        """Make requests from prompts that are already prepared."""
         if self.each is None:
             return map(self.request, prompts)
         asked: deque[RequestOptions] = deque()
         return (self.request(prompt, asked.popleft()) for prompt in _side_by_side(prompts, self.each, asked))
 
     def request(self, prompt: PreparedPrompt, asked: RequestOptions | None = None) -> Request:
-        """Make a request of a prompt.
+        """Make a request from a prepared prompt.
 
         Parameters
         ----------
         prompt
             The prompt.
         asked
-            What it asks for; None for what the call does.
+            The prompt's options; None for the call's.
 
         Raises
         ------
         UsageError
-            If its attempts cannot be weighed, and the sampler asks for that.
+            If the sampler uses weights, and attempts of this prompt cannot be weighed.
         """
         asked = asked or self.asked
         if asked.sampler.weighs:
             prompt = require_weighable(prompt)
-        parsed = self.call.parsed(prompt)  # nothing is known of a message before it is whole
+        parsed = self.call.parsed(prompt)  # a message can be judged only when it is complete
         watch = None if parsed or self.watches is None else self.watches(asked.constraint, prompt.law)
         mask = lookahead = None
         if watch is not None:
@@ -170,7 +181,7 @@ class Job:
         return self._request(prompt, asked, notes, watch=watch, mask=mask, lookahead=lookahead, weigh=weigh)
 
     def _request(self, prompt: Any, asked: RequestOptions, notes: tuple[str, ...] = (), **how: Any) -> Request:
-        """Make a request of a prompt that asks for this; ``how`` is what depends on where its attempts come from."""
+        """Make a request. ``how`` holds the fields that depend on where attempts come from."""
         return Request(
             prompt=prompt,
             constraint=asked.constraint,
@@ -187,27 +198,27 @@ class Job:
         )
 
     def records(self, prompt: PreparedPrompt, outcome: Outcome) -> Any:
-        """Render an outcome as the pipeline would, with None for texts that are missing."""
+        """Render an outcome in the pipeline's format, with None for missing texts."""
         others = outcome.texts[len(outcome.draws) :]
         missing = outcome.report.requested - len(outcome.texts)
         return self.call.records(prompt, [draw.token_ids for draw in outcome.draws], [*others, *[None] * missing])
 
     def backend(self) -> Backend:
-        """Make the backend that draws its attempts."""
+        """Make the backend that draws the attempts of this call."""
         return backend_for(self.model, self.batch_size) if self.causal else GenerateBackend(self.batch_size)
 
     def served(
         self, requests: Iterator[Request], *, alone: bool = False
     ) -> Iterator[tuple[PreparedPrompt, Constraint, Outcome]]:
-        """Serve requests, and yield each prompt with its constraint and its outcome, in their order.
+        """Serve requests. Yields each prompt with its constraint and outcome, in the order of the requests.
 
         Parameters
         ----------
         requests
-            As ``requests`` returns them.
+            The requests, usually from ``requests``.
         alone
-            Whether they are served in a batch of their own. In one with others they may be taken in another thread, and
-            where taking one waits for something, others would wait too.
+            Whether to use a batch of its own. In a shared batch another thread may consume ``requests``, and an
+            iterator that blocks would block other calls.
         """
         window = WINDOW * self.batch_size
         if alone or self.batches is None or not self.causal:
@@ -221,7 +232,7 @@ class Job:
     async def aserved(
         self, requests: Iterator[Request]
     ) -> AsyncGenerator[tuple[PreparedPrompt, Constraint, Outcome], None]:
-        """Serve requests as ``served`` does, without blocking the event loop."""
+        """Serve requests like ``served``, without blocking the event loop."""
         batches = self.batches or Batches()
         async with aclosing(
             batches.aserve(self._key, self.backend, requests, window=WINDOW * self.batch_size, on_busy=self.on_busy)
@@ -235,23 +246,23 @@ class Job:
         return id(self.model), self.batch_size, self.causal
 
 
-_ONE_EACH = "constraint_each takes one constraint for each prompt"
+_ONE_EACH = "constraint_each takes one constraint per prompt"
 _Item = TypeVar("_Item")
 
 
 def _side_by_side(
     prompts: Iterable[_Item], each: Iterable[RequestOptions], asked: deque[RequestOptions]
 ) -> Iterator[_Item]:
-    """Yield prompts, and put down what each asks for."""
-    others = iter(each)
+    """Yield prompts, and append the options of each to ``asked``."""
+    remaining = iter(each)
     for prompt in prompts:
-        own = next(others, None)
-        if own is None:
-            raise UsageError(f"{_ONE_EACH}; there are more prompts")
-        asked.append(own)
+        prompt_options = next(remaining, None)
+        if prompt_options is None:
+            raise UsageError(f"{_ONE_EACH}; there are more prompts than constraints")
+        asked.append(prompt_options)
         yield prompt
-    if next(others, None) is not None:
-        raise UsageError(f"{_ONE_EACH}; there are fewer prompts")
+    if next(remaining, None) is not None:
+        raise UsageError(f"{_ONE_EACH}; there are fewer prompts than constraints")
 
 
 def backend_for(model: Any, size: int) -> Backend:
@@ -262,6 +273,6 @@ def backend_for(model: Any, size: int) -> Backend:
     model
         The model.
     size
-        Attempts side by side, at most.
+        The most attempts drawn in parallel.
     """
     return RefillBackend(partial(select_rows(model), model), size)

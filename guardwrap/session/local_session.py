@@ -1,7 +1,7 @@
-"""Where a pipeline, a constraint and the options of a call meet; ``endpoint_session`` does the same for a server.
+"""Sessions around a local pipeline: they make a ``Job`` from the options of a call.
 
-The wrapper, training and evaluation begin here. A ``LocalSession`` holds what all calls share and makes a ``Job`` from
-the options of one call; the job turns prompts into requests, which a scheduler serves.
+The wrapper, training and evaluation start here. A ``LocalSession`` holds what all calls share. The job turns prompts
+into requests, which a scheduler serves. ``endpoint_session`` does the same for a server.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ __all__ = ["LocalSession"]
 
 
 class LocalSession(BaseSession):
-    """A pipeline with a constraint and the defaults of calls.
+    """A pipeline, a constraint, and the defaults of calls.
 
     Parameters
     ----------
     generator
-        Pipeline, model, Hub id or path, as ``GuardedGenerator`` takes them.
+        A pipeline, model, Hub id or path.
     constraints
-        Constraint, constraints or constraint file, as ``GuardedGenerator`` takes them.
+        A constraint, several constraints, or a constraint file, in any form that ``GuardedGenerator`` accepts.
     config
-        Defaults of the calls; None for the defaults of ``SessionConfig``.
+        The defaults of calls; None for those of ``SessionConfig``.
 
     Attributes
     ----------
     pipe : Pipeline
         The pipeline in use.
     call_class : type of Call
-        Class of its calls.
+        The class that reads and renders the pipeline's calls.
     batch_size : int
-        Attempts side by side, at most.
+        The most attempts drawn in parallel.
     proposal : Proposal or None
         What attempts are drawn from, if not the model itself.
     adapter : Loaded or Checkpoint or None
@@ -89,9 +89,9 @@ class LocalSession(BaseSession):
         self._try_model()
 
     def _try_model(self) -> None:
-        """Try the model that calls will draw from, so that a slower mode is known when a model is wrapped.
+        """Test the model when it is wrapped, so that the decoding mode is known before the first call.
 
-        What is wrong with a model is raised by the first call, which tries it again.
+        Errors are ignored here: the first call tests the model again and raises them.
         """
         elsewhere = self.proposal is not None and not self.proposal.only_masks(self.pipe)
         if self.call_class.causal and not elsewhere and not has_dropout(self.model):
@@ -100,7 +100,7 @@ class LocalSession(BaseSession):
 
     @property
     def model(self) -> Any:
-        """The model in use: a."""
+        """The wrapped model, which defines a(y)."""
         return self.pipe.model
 
     @property
@@ -110,18 +110,18 @@ class LocalSession(BaseSession):
 
     @property
     def of_weights(self) -> tuple[str, ...]:
-        """What there is to know about weights of the model's texts, one sentence each."""
+        """Notes for reports about weights computed with this model."""
         return (QUANTISED,) if is_quantised(self.model) else ()
 
     @property
     def rows(self) -> int:
-        """Attempts that hold a row of a batch now."""
+        """The number of attempts that hold a row of a batch now."""
         return self.batches.rows
 
     def use_adapter(self, given: Any, *, allow_mismatch: bool = False) -> None:
         """Draw from an adapter from now on; see ``GuardedGenerator.load_adapter``."""
         if self.proposal is not None and not self.proposal.only_masks(self.pipe):
-            raise UsageError("the wrapper draws from its proposal; make another one for the adapter")
+            raise UsageError("the wrapper has a proposal, so it cannot use an adapter; make another wrapper for it")
         loaded = adapter_of(self.pipe, given, allow_mismatch)
         loaded.require_constraint(self.constraint)
         self.adapter = loaded
@@ -132,23 +132,23 @@ class LocalSession(BaseSession):
         return getattr(self.tokenizer, "chat_template", None) is not None
 
     def weighs(self, prompts: Any, options: Mapping[str, Any]) -> bool:
-        """Whether attempts of a call's proposal can be weighed under the model: not under a truncation, for one."""
+        """Whether a call's attempts can be weighed under the model. Truncation such as top_k, for one, prevents it."""
         prompts, options = self.call_class.with_named_inputs(prompts, options)
         job = self.job({**options, "sampler": "rejection", "seed": 0})
-        first = islice(self.call_class.read_prompts(prompts).prompts, 1)  # the settings are the same for all
+        first = islice(self.call_class.read_prompts(prompts).prompts, 1)  # settings are the same for all prompts
         return all(why_unweighable(prompt) is None for prompt in job.call.prompts(enumerate(first), 1))
 
     def draws_elsewhere(self, options: Mapping[str, Any]) -> bool:
-        """Whether attempts of a call come from something else than the model under the user's prompts."""
+        """Whether a call has a proposal or an adapter."""
         own, _ = self._read(options)
-        given = own.get("proposal")
-        proposal = self.proposal is not None if given is None else given is not False
-        return proposal or self._adapter_in(own) not in (None, False)
+        option = own.get("proposal")
+        has_proposal = self.proposal is not None if option is None else option is not False
+        return has_proposal or self._adapter_in(own) not in (None, False)
 
     def other_ways(self, options: Mapping[str, Any]) -> Iterator[tuple[bool, dict[str, Any]]]:
-        """Yield options of the same call from the model itself, and masked, where they are others and possible.
+        """Yield alternatives to a call: drawing from the model itself, and masked, if possible and not the call's own.
 
-        Each with whether its attempts have weights.
+        Each is a pair: whether attempts have weights, and the options.
         """
         itself = {**options, "proposal": False, "adapter": False}
         if self.draws_elsewhere(options):
@@ -157,7 +157,7 @@ class LocalSession(BaseSession):
         try:
             asked = self._proposal_in(self._read(options)[0])
             self.job({**masked, "seed": 0})
-        except UsageError:  # a tokenizer that rewrites text; a model that is fed more than tokens
+        except UsageError:  # e.g. the tokenizer rewrites text, or the model takes images
             return
         if asked is None or not asked.only_masks(self.pipe):
             yield True, masked
@@ -184,19 +184,19 @@ class LocalSession(BaseSession):
         list of PreparedPrompt
             Its prompts.
         sequence of torch.Tensor
-            What each returned row begins with.
+            The tokens that each returned row begins with.
 
         Raises
         ------
         UsageError
-            If the model is fed more than tokens, or the options do not go together.
+            If the model takes images or audio, or options cannot be combined.
         """
         if self.call_class.media:
-            raise UsageError("generate takes tokens only; call the wrapper with what the pipeline takes instead")
+            raise UsageError("generate takes only token ids, and this model takes images or audio; call the wrapper")
         own, rest = self._read(options)
         proposal = self._proposal_in(own)
         if proposal is not None and proposal.adapter is None and not proposal.only_masks(self.pipe):
-            raise UsageError("generate takes no other prompt or model; with a proposal, call the wrapper or run()")
+            raise UsageError("generate cannot draw from another prompt or model; call the wrapper or run()")
         prompts, begins = prepare_rows(self.pipe, ids, rest, two_parts=not self.call_class.causal)
         call = TensorCall(
             self.pipe,
@@ -210,23 +210,23 @@ class LocalSession(BaseSession):
         return job, prompts, begins
 
     def stable_prefix(self, call: Call) -> StablePrefix:
-        """Return the decoder of unfinished attempts; made, and tested, once for each way of reading tokens."""
+        """Return the decoder of unfinished attempts. Made and tested once per set of decoding options."""
         key = repr(sorted(call.reading.items()))
         if key not in self._stable:
             self._stable[key] = call.stable_prefix()
         return self._stable[key]
 
     def _off_the_card(self, proposal: Proposal | None, given: Mapping[str, Any], *, bare: bool = False) -> str | None:
-        """Say how a call's generation settings differ from those that its adapter was measured under."""
+        """Describe how a call's generation settings differ from those of its adapter's card; None if they do not."""
         card = None if proposal is None or proposal.adapter is None else proposal.adapter.card
         differ = {} if card is None else differences(self.pipe, given, card.settings, bare=bare)
-        said = (f"{name}={short(there)} (here {short(here)})" for name, (here, there) in differ.items())
-        return f"the adapter's card is for other generation settings: {', '.join(said)}" if differ else None
+        changed = (f"{name}={short(there)} (here {short(here)})" for name, (here, there) in differ.items())
+        return f"the adapter's card is for other generation settings: {', '.join(changed)}" if differ else None
 
     def _job(self, own: Mapping[str, Any], call: Call, proposal: Proposal | None, off: str | None = None) -> Job:
-        """Check guardwrap's options of a call, and fill them up with the session's.
+        """Check guardwrap's options of a call, and complete them with the session's.
 
-        ``off`` is how the call's settings differ from those of its adapter's card.
+        ``off`` describes how the call's settings differ from those of its adapter's card.
         """
         asked = self._asked(own)
         constraint, sampler = asked.constraint, asked.sampler
@@ -236,21 +236,22 @@ class LocalSession(BaseSession):
         each = self._each(own, asked)
         if proposal is not None and proposal.adapter is not None:
             proposal.adapter.require_constraint(constraint)
-            model, said = proposal.adapter.model(merge=not sampler.weighs)  # where a(y) is hardly ever computed
-            notes += said
+            # Merge unless the sampler computes a(y), which needs the weights without the adapter.
+            model, adapter_notes = proposal.adapter.model(merge=not sampler.weighs)
+            notes += adapter_notes
         masked = None if proposal is None else proposal.masked
         if has_dropout(self.model) or (model is not self.model and has_dropout(model)):
-            raise UsageError("the model is in training mode, so dropout makes its texts random; call model.eval()")
+            raise UsageError("the model is in training mode, so dropout changes its distribution; call model.eval()")
         stable = self.stable_prefix(call)
         if not stable.works:
             notes += ("no early abort: this tokenizer rewrites text that it has already decoded",)
         if masked is not None and (call.parses or not stable.works):
             why = "answers are parsed into messages first" if call.parses else f"there is {notes[-1]}"
-            raise UsageError(f"Masked() needs to judge unfinished texts, and {why}; leave it out")
-        by_mask = proposal is not None and proposal.only_masks(self.pipe)  # whose weights decoding tells
+            raise UsageError(f"Masked() has to judge unfinished texts, and {why}; leave it out")
+        by_mask = proposal is not None and proposal.only_masks(self.pipe)  # decoding then gives the weights
         causal = self.call_class.causal
         if causal:
-            select_rows(model)  # the model is tried now, not when prompts have been taken
+            select_rows(model)  # test the model before prompts are consumed
             slower = slower_because(model)
             notes += () if slower is None else (slower,)
         return Job(
@@ -271,31 +272,31 @@ class LocalSession(BaseSession):
         )
 
     def _adapter_in(self, own: Mapping[str, Any]) -> Any:
-        """Return what a call has as its adapter, False or None for none. Another thread may load or unload it."""
-        given = own.get("adapter")
-        return self.adapter if given is None else given
+        """Return the adapter of a call; False or None for none. Read once, as another thread may load or unload it."""
+        option = own.get("adapter")
+        return self.adapter if option is None else option
 
     def _proposal_in(self, own: Mapping[str, Any]) -> Proposal | None:
-        """Read what attempts of a call are to be drawn from."""
-        given = self._adapter_in(own)
-        asked = own.get("proposal")
-        proposal = self.proposal if asked is None else proposal_of(self.pipe, None if asked is False else asked)
-        if given is None or given is False:
+        """Return the proposal of a call, with its adapter; None for the model itself."""
+        adapter_option = self._adapter_in(own)
+        option = own.get("proposal")
+        proposal = self.proposal if option is None else proposal_of(self.pipe, None if option is False else option)
+        if adapter_option is None or adapter_option is False:
             return proposal
         if proposal is not None and not proposal.only_masks(self.pipe):
             raise UsageError(
-                "attempts come from a proposal or from an adapter, not both; pass adapter=False, or no proposal="
+                "attempts come from a proposal or from an adapter, not both; pass adapter=False, or leave proposal= out"
             )
-        adapter = adapter_of(self.pipe, given)
+        adapter = adapter_of(self.pipe, adapter_option)
         return Proposal(self.pipe, None, "an adapter", adapter, None if proposal is None else proposal.masked)
 
 
 def _watches(own: Constraint, call: Call, stable: StablePrefix) -> Callable[[Constraint, GenerationLaw], PrefixWatch]:
-    """Return what makes a prompt's watch. A part whose verdicts took too long is not asked again in this call."""
+    """Return a function that makes watches. They share a reader, so a part that was too slow is not asked again."""
     reader = PrefixReader(own)
 
     def watch(constraint: Constraint, law: GenerationLaw) -> PrefixWatch:
-        its = reader if constraint is own else PrefixReader(constraint)
-        return PrefixWatch(its, partial(stable, decode=partial(call.unparsed, law)))
+        own_reader = reader if constraint is own else PrefixReader(constraint)
+        return PrefixWatch(own_reader, partial(stable, decode=partial(call.unparsed, law)))
 
     return watch

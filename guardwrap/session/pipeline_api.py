@@ -1,4 +1,4 @@
-"""The wrapper where a pipeline is expected: a pipeline's attributes, its streamers, and a Pipeline proper."""
+"""The wrapper in place of a pipeline: a pipeline's attributes, streamers, and conversion to a ``Pipeline``."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["PipelineLike", "as_pipeline", "streaming"]
 
 
 class PipelineLike:
-    """What a pipeline has besides its call."""
+    """The attributes of a pipeline, for the wrapper."""
 
     _session: LocalSession | EndpointSession
 
     @property
     def pipeline(self) -> Pipeline:
-        """The pipeline in use: the one that was given, or one made of the model. Its own texts are not checked."""
+        """The wrapped pipeline, or one made for the wrapped model. Texts from calling it directly are not checked."""
         return self._session.pipe
 
     @property
     def model(self) -> Any:
-        """The model in use. What its own ``generate`` returns is not checked."""
+        """The wrapped model. Texts from its own ``generate`` are not checked."""
         return self._session.model
 
     @property
@@ -47,36 +47,36 @@ class PipelineLike:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         device: torch.device = self.pipeline.device
         return device
 
     @property
     def framework(self) -> str:
-        """``"pt"``: libraries that knew several frameworks ask for it."""
+        """Always ``"pt"``. Libraries that once supported several frameworks read it."""
         return "pt"
 
     def as_pipeline(self) -> Pipeline:
-        """Return a Pipeline of the same class, for libraries that take nothing else.
+        """Return a ``Pipeline`` of the same class, for libraries that accept nothing else.
 
-        Whatever it is called with goes through the wrapper, and so does ``generate`` of its ``model``. Its stages
-        cannot be called one by one: ``forward`` has texts that nobody has judged.
+        Its calls go through the wrapper, and so does ``generate`` of its ``model``. Its stages cannot be called one by
+        one, because ``forward`` would return unchecked texts.
         """
         return as_pipeline(self)
 
-    if not TYPE_CHECKING:  # a type checker would take it for every attribute
+    if not TYPE_CHECKING:  # a type checker would accept every attribute
 
         def __getattr__(self, name: str) -> NoReturn:
-            # Only asked for what is not there. Nothing of the pipeline is handed on: it could give unchecked texts.
+            # The pipeline's attributes are not forwarded, because they could return unchecked texts.
             known = sorted(each for each in dir(type(self)) if not each.startswith("_"))
             raise AttributeError(
                 f"{type(self).__name__!r} has no attribute {name!r}{nearest(name, known)}; it has {', '.join(known)}; "
-                "as_pipeline() returns a Pipeline proper"
+                "as_pipeline() returns a real Pipeline"
             )
 
 
 class _Guarded:
-    """What makes a pipeline's class that of a guarded one."""
+    """Mixin that sends the calls of a pipeline through a wrapper."""
 
     guarded: Any
 
@@ -84,59 +84,60 @@ class _Guarded:
         return self.guarded(*prompts, **options)
 
     def forward(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse the stage that draws texts."""
-        raise UsageError("the stages of a guarded pipeline cannot be called one by one; call it as a whole: pipe(...)")
+        """Raise UsageError: this stage would return unchecked texts."""
+        raise UsageError(
+            "the stages of a guarded pipeline cannot be called one by one; call the pipeline as a whole: pipe(...)"
+        )
 
     _forward = forward
 
 
 @cache
 def _guarded_class(kind: Any) -> Any:
-    """Return the class of a guarded pipeline."""
+    """Return the guarded version of a pipeline class."""
     return type(f"Guarded{kind.__name__}", (_Guarded, kind), {})
 
 
 def as_pipeline(guarded: Any) -> Pipeline:
-    """Make a Pipeline whose every text comes from a wrapper; see ``GuardedGenerator.as_pipeline``."""
-    model = copy.copy(guarded.model)  # the same modules and numbers
+    """Make a Pipeline whose texts all come from a wrapper; see ``GuardedGenerator.as_pipeline``."""
+    model = copy.copy(guarded.model)  # shallow: shares modules and weights
     model.generate = guarded.generate
     inner: Any = type(guarded.pipeline)
-    pipe: Pipeline = object.__new__(
-        _guarded_class(inner)
-    )  # __init__ would read the model's settings, and move it, once more
+    # Skip __init__, which would read the model's settings and move the model once more.
+    pipe: Pipeline = object.__new__(_guarded_class(inner))
     vars(pipe).update(vars(guarded.pipeline), model=model, guarded=guarded)
     return pipe
 
 
 class StreamerAdapter:
-    """Hands the text of a call to its streamer when it has been accepted; without a streamer, to nobody.
+    """Passes the text of a call to its streamer once it has been accepted. Without a streamer it does nothing.
 
     Parameters
     ----------
     streamer
-        What the user gave.
+        The ``streamer`` option of the call, or None.
 
     Raises
     ------
     UsageError
-        If that is no TextStreamer.
+        If it is not a TextStreamer.
     """
 
     def __init__(self, streamer: Any) -> None:
         if not (streamer is None or isinstance(streamer, TextStreamer)):
             raise UsageError(
-                f"streamer={type(streamer).__name__}(...) is no TextStreamer, which takes texts: a text is handed over "
-                "when it has been accepted"
+                f"streamer={type(streamer).__name__}(...) is not a TextStreamer; pass one, and it receives the text "
+                "once that has been accepted"
             )
         self._streamer: TextStreamer | None = streamer
 
     def require_one(self, single: bool) -> None:
-        """Raise UsageError where there is a streamer and not one text."""
+        """Raise UsageError if there is a streamer and more than one text."""
         if self._streamer is not None and not single:
-            raise UsageError("a streamer takes one text: give one prompt, and num_return_sequences=1")
+            raise UsageError("a streamer takes one text; give one prompt, and num_return_sequences=1")
 
     def __call__(self, outcomes: Sequence[Outcome]) -> None:
-        """Hand over what a call got; a text that is missing (``on_exhausted="none"``) ends the stream."""
+        """Stream the text of a call. A missing text (``on_exhausted="none"``) ends the stream."""
         streamer = self._streamer
         if streamer is None:
             return
@@ -150,7 +151,7 @@ class StreamerAdapter:
             self.end()
 
     def end(self) -> None:
-        """End the stream without a text, so that who reads it in another thread does not wait for ever."""
+        """End the stream without a text, so that a reader in another thread does not wait forever."""
         streamer = self._streamer
         if isinstance(streamer, AsyncTextIteratorStreamer):
             streamer.loop.call_soon_threadsafe(streamer.text_queue.put_nowait, streamer.stop_signal)
@@ -160,10 +161,10 @@ class StreamerAdapter:
 
 @contextmanager
 def streaming(options: dict[str, Any]) -> Iterator[StreamerAdapter]:
-    """Take the streamer out of the options of a call, and end its stream if the call ends with an error."""
-    hand = StreamerAdapter(options.pop("streamer", None))
+    """Remove the streamer from the options of a call, and end its stream if the call raises."""
+    streamer = StreamerAdapter(options.pop("streamer", None))
     try:
-        yield hand
+        yield streamer
     except BaseException:
-        hand.end()
+        streamer.end()
         raise

@@ -1,4 +1,4 @@
-"""Where attempts come from, if not from the model itself: what users give, as what a call draws from."""
+"""Proposals and adapters: from the forms that users pass to what a call draws from."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Proposal:
     Parameters
     ----------
     pipe
-        The wrapped pipeline, for another prompt or an adapter, or another one.
+        The pipeline of the other model. For another prompt or an adapter, the wrapped pipeline.
     prompt
         Another prompt, or None.
     described
-        It in words.
+        A description, for reports.
     adapter
         The adapter, or None.
     masked
-        How it is masked, or None.
+        The settings of the mask, or None.
     """
 
     pipe: Pipeline
@@ -48,72 +48,73 @@ class Proposal:
     masked: Masked | None = None
 
     def in_words(self, constraint: Constraint, prompt: Any = None, *, other_settings: bool = False) -> str:
-        """Say what it is, and what is known about it for a constraint, a prompt, and settings other than its card's."""
+        """Describe the proposal; for an adapter, also whether its card covers the constraint, prompt and settings."""
         words = self.described
         if self.adapter is not None:
             words = self.adapter.described(constraint, prompt, other_settings=other_settings)
         return words if self.masked is None else f"{words}, masked"
 
     def only_masks(self, pipe: Pipeline) -> bool:
-        """Whether attempts are drawn from the pipeline's own law, but for a mask."""
+        """Whether attempts are drawn from the pipeline's own model and prompt, with a mask."""
         return self.masked is not None and self.prompt is None and self.adapter is None and self.pipe is pipe
 
 
 def proposal_of(pipe: Pipeline, given: Any) -> Proposal | None:
-    """Read what attempts are to be drawn from.
+    """Resolve the value of ``proposal=``.
 
     Parameters
     ----------
     pipe
         The wrapped pipeline.
     given
-        As ``GuardedGenerator`` takes it; None for the model itself.
+        A ``Prompt``, a ``Masked``, or a model in any form that ``GuardedGenerator`` accepts; None for the model itself.
 
     Raises
     ------
     UsageError
-        If texts of one of the two cannot be weighed under the other.
+        If one of the models is not a causal language model, or their vocabularies differ.
     """
     if given is None:
         return None
     if not call_kind(pipe).causal:
-        raise UsageError("a proposal needs a causal language model, whose texts can be weighed; leave proposal= out")
+        raise UsageError("proposal= is supported only for causal language models; leave it out")
     if isinstance(given, Masked):
         inner = proposal_of(pipe, given.proposal) or Proposal(pipe, None, "the model itself")
         return dataclasses.replace(inner, masked=given)
     if isinstance(given, Prompt):
         return Proposal(pipe, given, str(given))
     if isinstance(given, str) and "{" in given:
-        raise UsageError(f"proposal={given!r} is the name of no model; a prompt is Prompt({given!r})")
-    own = isinstance(given, str | Path | Pipeline)
-    other = pipeline_of(given, None if own else pipe.tokenizer)
+        raise UsageError(f"proposal={given!r} is not the name of a model; for a prompt, pass Prompt({given!r})")
+    has_tokenizer = isinstance(given, str | Path | Pipeline)
+    other = pipeline_of(given, None if has_tokenizer else pipe.tokenizer)
     if not call_kind(other).causal:
-        raise UsageError("the proposal must be a causal language model like the model itself")
+        raise UsageError("the proposal is not a causal language model; give one with the tokenizer of the model")
     require_same_tokens(pipe, other)
     return Proposal(other, None, f"the model {other.model.name_or_path!r}")
 
 
 def adapter_of(pipe: Pipeline, given: Any, allow_mismatch: bool = False) -> Loaded | Checkpoint:
-    """Load what was given as an adapter.
+    """Load an adapter from the value of ``adapter=``.
 
     Parameters
     ----------
     pipe
         The wrapped pipeline.
     given
-        As ``GuardedGenerator`` takes it; or one that is loaded already, for this model, which is returned.
+        A folder, a Hub id, an ``Adapter``, or a model in training. An adapter that is already loaded for this model is
+        returned as it is.
     allow_mismatch
-        As ``Adapter`` has it.
+        Whether to accept an adapter whose card names another model or another constraint.
 
     Raises
     ------
     AdapterError
         If its files cannot be used; ``AdapterMismatch`` if it is for another model.
     UsageError
-        If it is no adapter, or the model can take none.
+        If ``given`` is not an adapter, or the model does not support adapters.
     """
     if not call_kind(pipe).causal:
-        raise UsageError("an adapter needs a causal language model, whose texts can be weighed; leave adapter= out")
+        raise UsageError("adapter= is supported only for causal language models; leave it out")
     from guardwrap.adapters.loaded import (
         Checkpoint,
         Loaded,
@@ -128,7 +129,7 @@ def adapter_of(pipe: Pipeline, given: Any, allow_mismatch: bool = False) -> Load
     if isinstance(given, str | Path):
         given = Adapter(given)
     if not isinstance(given, Adapter):
-        raise UsageError(f"adapter={given!r} is no folder, no Hub id and no Adapter('...')")
+        raise UsageError(f"adapter={given!r} is not a folder, a Hub id or an Adapter('...')")
     if allow_mismatch:
         given = dataclasses.replace(given, allow_mismatch=True)
     return load_adapter(pipe.model, pipe.tokenizer, given)

@@ -58,9 +58,9 @@ proposals:
         (CONFIG + "sampler: {imh: {steps: few}}\n", "c.yaml:5: sampler.imh.steps: must be a whole number, not"),
         (CONFIG + "sampler: {imh: {}, qrs: {}}\n", "c.yaml:5: sampler: {'imh': {}, 'qrs': {}} is not a sampler; give"),
         (CONFIG + "steps: [0]\n", "c.yaml:5: steps: each number of steps must be at least 1"),
-        (CONFIG + "generation: {seed: 1}\n", "c.yaml:5: generation: seed is no setting of the model's law"),
+        (CONFIG + "generation: {seed: 1}\n", "c.yaml:5: generation: seed is not a generation setting"),
         (CONFIG.replace("{prompt}", ""), "c.yaml:3: proposals: Prompt('Use an a. ') needs {prompt}"),
-        (CONFIG + "generation: {adapter: x}\n", "c.yaml:5: generation: adapter is no setting of the model's law"),
+        (CONFIG + "generation: {adapter: x}\n", "c.yaml:5: generation: adapter is not a generation setting"),
         (
             CONFIG + "  lora: {adaptor: x}\n",
             "c.yaml:3: proposals: 'lora' is not a proposal: give a template, {adapter: PATH}",

@@ -371,7 +371,7 @@ HALF = "a\ud800"
 @pytest.mark.parametrize("prompt", [HALF, [{"role": "user", "content": HALF}]])
 def test_half_of_a_surrogate_pair_is_refused_by_the_number_of_its_prompt(world: World, prompt: Any) -> None:
     guarded = GuardedGenerator(world.pipeline(), ANYTHING)
-    said = "prompt 1: it has half of a surrogate pair, which is no character; leave it out"
+    said = "prompt 1: it has half of a surrogate pair, which is not a character; leave it out"
     for call in (guarded, guarded.run, lambda prompts: list(guarded.stream(prompts))):
         with pytest.raises(PromptError, match=said):
             call(["ab", prompt])
@@ -383,7 +383,7 @@ def test_half_of_a_surrogate_pair_is_refused_by_the_number_of_its_prompt(world: 
 
 @pytest.mark.parametrize("made", [HALF, 7, lambda prompt: HALF, lambda prompt: None])
 def test_a_fallback_is_a_text(world: World, made: Any) -> None:
-    with pytest.raises(UsageError, match=r"the fallback (has half|is \w+ instead of a string)"):
+    with pytest.raises(UsageError, match=r"the fallback (contains half|is \w+; give a string)"):
         GuardedGenerator(world.pipeline(), NEVER, budget=Budget(max_attempts=1), on_exhausted=Fallback(made))(
             "ab", max_new_tokens=1
         )
@@ -392,7 +392,7 @@ def test_a_fallback_is_a_text(world: World, made: Any) -> None:
 @pytest.mark.parametrize("made", [[], ["ab"], [{"role": "user"}]])
 def test_a_proposal_that_makes_no_chat(world: World, made: Any) -> None:
     guarded = GuardedGenerator(world.pipeline(), ANYTHING, proposal=Prompt(lambda prompt: made))
-    with pytest.raises(UsageError, match="returned no chat"):
+    with pytest.raises(UsageError, match="must return a string or a chat"):
         guarded("ab")
 
 
@@ -428,7 +428,7 @@ def test_a_prefix_lengthens_what_limits_all_tokens(where: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"prefix": 3}, "prefix=3 is no string"),
+        ({"prefix": 3}, "prefix=3 is not a string"),
         ({"prefix": HALF}, "half of a surrogate pair"),
         ({"handle_long_generation": "x"}, "x is not a valid value"),
         ({"return_full_text": True, "return_tensors": True}, "mutually exclusive"),
@@ -457,9 +457,9 @@ ITSELF["content"] = [ITSELF]
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ([MESSAGE, "ab"], "prompt 0: message 1 is no dict"),
-        (["ab", [MESSAGE, {"x": 1}]], "prompt 1: message 1 is no dict"),
-        ((message for message in [MESSAGE, 5]), "prompt 0: message 1 is no dict"),
+        ([MESSAGE, "ab"], "prompt 0: message 1 is not a dict"),
+        (["ab", [MESSAGE, {"x": 1}]], "prompt 1: message 1 is not a dict"),
+        ((message for message in [MESSAGE, 5]), "prompt 0: message 1 is not a dict"),
         ([[ITSELF]], "prompt 0 is nested too deeply"),
     ],
 )
@@ -484,7 +484,7 @@ def test_options_of_another_type(world: World, wrong: dict[str, Any], says: str)
 
 def test_objects_of_another_type(world: World) -> None:
     wrongs: list[tuple[Any, str]] = [
-        (lambda: GuardedGenerator(world.model, ANYTHING, tokenizer=5), "tokenizer=5 is no tokenizer"),
+        (lambda: GuardedGenerator(world.model, ANYTHING, tokenizer=5), "tokenizer=5 is not a tokenizer"),
         (lambda: GuardedGenerator(world.pipeline(), ANYTHING, sampler=""), "unknown sampler ''"),
         (lambda: Prompt(5), "the template of a prompt is int"),  # type: ignore[arg-type]
         (lambda: Adapter(5), "an adapter's source is int"),  # type: ignore[arg-type]

@@ -271,7 +271,7 @@ def test_a_tokenizer_that_rewrites_text_is_refused(monkeypatch: pytest.MonkeyPat
     from guardwrap.pipelines import early_abort as prefix
 
     monkeypatch.setattr(prefix.StablePrefix, "_grows_at_the_end", lambda *_: False)
-    with pytest.raises(UsageError, match=r"Masked\(\) needs to judge unfinished texts, and there is no early abort"):
+    with pytest.raises(UsageError, match=r"Masked\(\) has to judge unfinished texts, and there is no early abort"):
         drawn(world_of(), "rejection", 1)
 
 

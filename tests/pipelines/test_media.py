@@ -246,7 +246,7 @@ def text_generation() -> Pipeline:
     [
         (ctc, "Wav2Vec2ForCTC is not supported: it gives one transcription"),
         (text_to_audio, "no text to judge"),
-        (text_generation, "give the model itself"),
+        (text_generation, "pass the model itself"),
     ],
 )
 def test_pipelines_that_cannot_work(make: Any, says: str) -> None:
@@ -263,7 +263,7 @@ def test_calls_that_cannot_work(vision: Pipeline, speech: Pipeline) -> None:
     short: dict[str, Any] = {"max_new_tokens": 4}
     wrong: dict[str, tuple[type, Any]] = {
         "return_timestamps is not supported": (UsageError, lambda: hear(AUDIO, return_timestamps=True, **short)),
-        "give shorter audio": (UsageError, lambda: hear(np.tile(AUDIO, 3), **short)),
+        "pass shorter audio": (UsageError, lambda: hear(np.tile(AUDIO, 3), **short)),
         "cut into 3 pieces": (PromptError, lambda: hear(AUDIO, chunk_length_s=1.5, **short)),
         "pass temperature=1.0": (UsageError, lambda: hear(AUDIO, do_sample=True, num_beams=1, **short)),
         "logprob_threshold": (UsageError, lambda: hear(AUDIO, temperature=(0.0, 1.0), logprob_threshold=-1.0, **short)),
@@ -272,10 +272,10 @@ def test_calls_that_cannot_work(vision: Pipeline, speech: Pipeline) -> None:
         "beam_sample": (UsageError, lambda: see("ab", do_sample=True, num_beams=2, **short)),
         "streamer": (UsageError, lambda: see("ab", generate_kwargs={"streamer": object()}, **short)),
         "there is no prompt": (PromptError, lambda: see(**short)),
-        "no chat and not": (PromptError, lambda: see([{"image": picture()}], **short)),
+        "is not a string, a chat or {": (PromptError, lambda: see([{"image": picture()}], **short)),
         "prompt 0: ": (PromptError, lambda: hear("no such file", **short)),
         "[{'images': ..., 'text': '...'}, ...]": (PromptError, lambda: see([picture()], text=["a"], **short)),
-        "takes tokens only": (UsageError, lambda: see.generate(torch.tensor([[1, 2]]), **short)),
+        "takes only token ids": (UsageError, lambda: see.generate(torch.tensor([[1, 2]]), **short)),
         "does not read text": (
             UsageError,
             lambda: GuardedGenerator(speech.model, ANYTHING, tokenizer=speech.tokenizer),
@@ -297,5 +297,5 @@ def test_calls_that_cannot_work(vision: Pipeline, speech: Pipeline) -> None:
 def test_a_model_that_rewrites_what_was_drawn_is_refused(vision: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     generate = vision.model.generate
     monkeypatch.setattr(vision.model, "generate", lambda **options: generate(**options)[:, 1:])
-    with pytest.raises(UsageError, match="rewrites what was drawn"):
+    with pytest.raises(UsageError, match="changes drawn tokens"):
         GuardedGenerator(vision, ANYTHING)("ab", max_new_tokens=4)

@@ -97,7 +97,7 @@ def test_every_reason_is_counted_under_its_name() -> None:
         reason: expected[reason] for reason in (UNPARSED, NO_ANSWER, CUT_OFF)
     }
     assert report.accepted == expected[None]
-    assert any("all that a message says was judged" in note for note in report.notes)
+    assert any("the whole message was judged" in note for note in report.notes)
 
 
 def test_no_message_holds_what_is_banned() -> None:

@@ -85,7 +85,7 @@ def test_a_hint_without_weights_is_planned_for_as_it_is(small: World) -> None:
     for asked, planned_for in ((None, "rejection"), ("qrs", "qrs")):
         plan = same.plan(small.prompt, pilot=100, seed=0, sampler=asked, **small.settings)
         assert plan.sampler == plan.ways[0].sampler == planned_for
-    with pytest.raises(UsageError, match=r"a plan knows what rejection and qrs cost, and not imh; leave sampler out"):
+    with pytest.raises(UsageError, match=r"a plan can estimate only rejection and qrs, not imh; leave sampler out"):
         guarded.plan(small.prompt, pilot=10, sampler="imh", **small.settings)
     with pytest.raises(
         UsageError, match=r"top_k, here 5, keeps the proposal from texts.*pass top_k=0, or sampler='rejection'"
@@ -107,8 +107,10 @@ def test_prompts_may_come_from_an_iterator(small: World) -> None:
 
 def test_a_plan_says_when_its_pilot_saw_little(small: World) -> None:
     guarded = guarded_of(small, budget=Budget(max_attempts=1))
-    assert "pilot=48 would tell more" in guarded.plan(small.prompt, pilot=12, seed=0, **small.settings).advice
-    assert "tell more" not in guarded.plan(small.prompt, pilot=400, seed=0, **small.settings).advice
+    assert (
+        "pilot=48 would give a better estimate" in guarded.plan(small.prompt, pilot=12, seed=0, **small.settings).advice
+    )
+    assert "better estimate" not in guarded.plan(small.prompt, pilot=400, seed=0, **small.settings).advice
 
 
 def test_a_chat_is_told_by_its_last_message(small: World) -> None:
@@ -124,7 +126,7 @@ def test_the_cheaper_way_is_allowed_what_it_takes() -> None:
     masked = Alternative("the model itself, masked", "rejection", 0.5, 40.0, 10.0, 200.0)
     assert "Budget" not in (cheapest([itself, masked], [Budget(max_computed_tokens=400)]) or "")
     advice = cheapest([itself, masked], [Budget(max_attempts=None, max_computed_tokens=100)])
-    assert (advice or "").endswith("with Budget(max_computed_tokens=400), twice what it is expected to take")
+    assert (advice or "").endswith("with Budget(max_computed_tokens=400), twice its expected cost")
 
 
 def test_a_prompt_without_a_text_is_not_averaged_away(small: World) -> None:
@@ -138,8 +140,8 @@ def test_a_prompt_without_a_text_is_not_averaged_away(small: World) -> None:
     assert (itself.without, itself.tokens, itself.attempts) == (1, math.inf, math.inf)
     assert itself.acceptance > 0
     told = (
-        f"the model itself, rejection: at least {digits(itself.least)} computed tokens a text (none in 60 attempts for "
-        f"1 prompt, {digits(itself.others)} for the others)"
+        f"the model itself, rejection: at least {digits(itself.least)} computed tokens per text (no text in 60 "
+        f"attempts for 1 prompt, {digits(itself.others)} for the others)"
     )
     assert f"\n  {told}\n" in str(plan)
     assert 0 < itself.others < itself.least
@@ -153,8 +155,8 @@ def test_a_pilot_of_a_few_attempts_advises_a_larger_one_first(small: World) -> N
     guarded = GuardedGenerator(small.pipeline(), Regex("zz"), seed=1)
     few = guarded.plan(small.prompt, pilot=5, **small.settings).advice
     why = "the prompt had no text in 5 attempts, so at most 52.2 % of them give one (95 %)"
-    assert few == f"pilot=256 first, to see more: {why}"
-    assert guarded.plan(small.prompt, pilot=100, **small.settings).advice.startswith("pilot=400 first")
+    assert few == f"a larger pilot first, pilot=256: {why}"
+    assert guarded.plan(small.prompt, pilot=100, **small.settings).advice.startswith("a larger pilot first, pilot=400")
     assert "train an adapter" in guarded.plan(small.prompt, pilot=200, **small.settings).advice
 
 
@@ -168,7 +170,9 @@ def test_what_qrs_draws_first_is_told_apart(small: World) -> None:
     told = " ".join(str(plan).split())
     assert " for QRS, from 200 attempts of the pilot" in told
     assert f"the first {forecast.before:,.0f} for QRS's pilot tokens " in told
-    assert f"computed tokens a text; its pilot, {forecast.before:,.0f} attempts for a prompt, gives none; then " in told
+    assert (
+        f"computed tokens per text; its pilot, {forecast.before:,.0f} attempts per prompt, gives no text; then " in told
+    )
 
 
 def test_a_handful_of_weights_tells_no_budget_of_qrs(small: World) -> None:
@@ -183,11 +187,11 @@ def test_a_handful_of_weights_tells_no_budget_of_qrs(small: World) -> None:
     assert plan.budget is None
     assert few.more >= 4 * 6
     why = (
-        "the pilot's 6 attempts are worth less than 10 of your model's own texts, and QRS accepts fewer where more are "
-        "known"
+        "the pilot's 6 attempts are worth less than 10 of your model's own texts, and QRS often accepts a smaller "
+        "share of more attempts"
     )
     assert f"  suffices     unknown: {why}\n" in str(plan)
-    assert plan.advice.startswith("draw from ") or plan.advice == f"pilot={few.more} first, to see more: {why}"
+    assert plan.advice.startswith("draw from ") or plan.advice == f"a larger pilot first, pilot={few.more}: {why}"
     (enough,) = guarded.plan(small.prompt, pilot=200, **asked).forecasts
     assert enough.more == 0
     assert 0 <= enough.suffices <= 1
@@ -224,7 +228,7 @@ def test_a_plan_says_which_part_is_hard_of_what_is_left(small: World) -> None:
     assert f"  rejected by  {second}: {few} of the other {200 - most}\n" in told
     assert "suffices     a budget of 1,000 attempts is enough with probability above 0.99\n" in told
     free = guarded_of(small, budget=Budget(max_attempts=None))
-    assert "for sure: the budget has no limit" in str(free.plan(small.prompt, pilot=20, seed=0, **small.settings))
+    assert "certain: the budget has no limit" in str(free.plan(small.prompt, pilot=20, seed=0, **small.settings))
 
 
 def test_a_plan_says_what_it_took_itself(small: World) -> None:

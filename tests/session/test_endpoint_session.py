@@ -88,9 +88,9 @@ def test_reports_say_what_a_is(server, guarded):
         "endpoint",
     )
     assert report.notes[0].startswith(f"a is the model 'table' at {server.url} under temperature=1, top_p=1, top_k=2,")
-    assert not any("need not give the same texts" in note for note in report.notes)
+    assert not any("the same seed may give other texts" in note for note in report.notes)
     other = GuardedGenerator(endpoint(server, repeats_seeds=False), RULE)
-    assert any("need not give the same texts" in note for note in other.run("a", **LAW)[0].report.notes)
+    assert any("the same seed may give other texts" in note for note in other.run("a", **LAW)[0].report.notes)
 
 
 def test_a_budget_that_ends(guarded):
@@ -109,12 +109,12 @@ def test_greedy_that_violates_raises(guarded):
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        ({"adapter": "catalogue:dragon"}, "adapter= is the name under which the server has an adapter"),
-        ({"adapter": Adapter("folder")}, "have it load the folder"),
+        ({"adapter": "catalogue:dragon"}, "adapter= is the name of an adapter on the server"),
+        ({"adapter": Adapter("folder")}, "load the folder there"),
         ({"adapter": "small", "proposal": Prompt("x {prompt}")}, "not both"),
         ({"proposal": Masked()}, "requires a part of the constraint that vLLM's structured_outputs supports"),
-        ({"proposal": Masked(unseen=0.1)}, "a server masks all tokens or none"),
-        ({"proposal": "gpt2"}, "over an endpoint a proposal is a Prompt"),
+        ({"proposal": Masked(unseen=0.1)}, "has no effect on a server"),
+        ({"proposal": "gpt2"}, "with an endpoint, proposal= is a Prompt"),
         ({"tokenizer": object()}, "leave tokenizer= out"),
         ({"batch_size": 0}, "batch_size=0"),
     ],
@@ -127,11 +127,11 @@ def test_wrappers_that_cannot_be_made(made, says):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"adapter": Path("folder")}, "adapter= is the name under which the server has an adapter"),
+        ({"adapter": Path("folder")}, "adapter= is the name of an adapter on the server"),
         ({"adapter": "small", "proposal": Prompt("x {prompt}")}, "not both"),
         ({"proposal": Masked()}, "requires a part of the constraint that vLLM's structured_outputs supports"),
-        ({"proposal": MASKED, "constraints": WORD, "sampler": "qrs"}, "how much its mask has left out"),
-        ({"proposal": NOWHERE}, "over an endpoint a proposal is a Prompt"),
+        ({"proposal": MASKED, "constraints": WORD, "sampler": "qrs"}, "probability its mask removed"),
+        ({"proposal": NOWHERE}, "with an endpoint, proposal= is a Prompt"),
         ({**WEIGHED}, "temperature=0.7: a server reports only the model's own probabilities"),
         ({**WEIGHED, "sampler": "imh"}, "pass temperature=1, or sampler='rejection'"),
         ({**WEIGHED, "temperature": 1.0, "top_p": 0.5}, "top_p=0.5: a server reports"),
@@ -142,8 +142,8 @@ def test_wrappers_that_cannot_be_made(made, says):
         ({**WEIGHED, "temperature": 1.0, "stop_strings": "b"}, "cut by stop_strings cannot be weighed"),
         ({**WEIGHED, "do_sample": False}, "greedy search draws nothing that could be weighed"),
         ({**WEIGHED, "proposal": None, "adapter": "small"}, "temperature=0.7"),
-        ({"constraints": Length(max=5, unit="tokens")}, "counts tokens, and an endpoint gives text"),
-        ({"constraint_each": [Length(max=5, unit="tokens")]}, "counts tokens, and an endpoint gives text"),
+        ({"constraints": Length(max=5, unit="tokens")}, "counts tokens, and an endpoint gives only text"),
+        ({"constraint_each": [Length(max=5, unit="tokens")]}, "counts tokens, and an endpoint gives only text"),
         ({"return_full_text": 1}, "return_full_text=1"),
         ({"num_beams": 2}, "no option 'num_beams'"),
         ({"tempreature": 2}, "did you mean 'temperature'?"),
@@ -191,7 +191,7 @@ def test_adapters_come_and_go_by_name():
     assert not guarded.session.draws_elsewhere({"adapter": False})
     guarded.unload_adapter()
     assert guarded.adapter is None
-    with pytest.raises(UsageError, match="the wrapper draws from its proposal"):
+    with pytest.raises(UsageError, match="the wrapper has a proposal"):
         GuardedGenerator(NOWHERE, RULE, proposal=Prompt("x {prompt}")).load_adapter("small")
 
 

@@ -138,10 +138,13 @@ def test_a_plan_is_of_each_prompts_own_constraint(world: World) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (Regex("b"), "takes a list, one constraint for each prompt; constraints= holds for all"),
-        ("catalogue:no-urls", "takes a list, one constraint for each prompt"),
-        ([Regex("b")], "there are 1 of them, and 2 prompts"),
-        ([Regex("b")] * 3, "there are 3 of them, and 2 prompts"),
+        (
+            Regex("b"),
+            "takes a list with one constraint per prompt; for one that holds for all prompts, use constraints=",
+        ),
+        ("catalogue:no-urls", "takes a list with one constraint per prompt"),
+        ([Regex("b")], "its length is 1, the number of prompts 2"),
+        ([Regex("b")] * 3, "its length is 3, the number of prompts 2"),
         (iter([Regex("b")]), "there are more prompts"),
         (iter([Regex("b")] * 3), "there are fewer prompts"),
         ([Regex("b"), 7], r"constraint_each\[1\]: 7 .int. is not a constraint"),
@@ -149,7 +152,7 @@ def test_a_plan_is_of_each_prompts_own_constraint(world: World) -> None:
         ([Regex("b"), ~OURS], r"constraint_each\[1\]: no text can satisfy both"),
         (
             [ConstraintFile(OURS, proposal=Masked()), None],
-            r"constraint_each\[0\]: prompts of one call are drawn from one",
+            r"constraint_each\[0\]: all prompts of a call share one proposal",
         ),
         ([PerPromptOptions(seed=-1), None], r"constraint_each\[0\]: seed=-1"),
     ],

@@ -53,7 +53,7 @@ def test_settings_under_which_nothing_can_be_weighed(tmp_path, small, generation
         ({"hints": ["b{prompt}"], "warm_samples": 0}, "less than one per prompt and hint"),
         ({"prompts": []}, "at least 1 item"),
         ({"prompts": ["a", "b", "a"], "samples": 2}, "samples=2 is less than one per prompt"),
-        ({"generation": {"batch_size": 3}}, "batch_size is no setting of the model's law"),
+        ({"generation": {"batch_size": 3}}, "batch_size is not a generation setting"),
         ({"samples": 0}, "greater than or equal to 1"),
         ({"learning_rate": 0.0}, "greater than 0"),
         ({"epoch": 3}, "Extra inputs"),
