@@ -67,8 +67,8 @@ class Draw:
     prompt
         The prompt as text. For a chat it is the rendered conversation without special tokens, for audio it is empty.
     token_ids
-        The new tokens, the end-of-sequence token included where one was drawn; shape ``[length]``. Empty where a server
-        gave text and no tokens.
+        The new tokens, with the end-of-sequence token if one was drawn; shape ``[length]``. Empty if a server returned
+        text without tokens.
     text
         The new text, decoded as the user gets it. If the pipeline parses the answer into a message, all text of that
         message.
@@ -106,7 +106,7 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What was spent on one prompt.
+    """Cost of one prompt.
 
     Parameters
     ----------

@@ -275,7 +275,7 @@ def _notes(group: Sequence[Training]) -> list[Block]:
         if len(rounds) > _SHOWN:
             blocks.append(Note(f"{training.name}: {len(rounds) - _SHOWN} warnings of earlier rounds are not shown"))
         if training.result is None:
-            blocks.append(Note(f"{training.name}: unfinished: interrupted or still running; nothing was measured"))
+            blocks.append(Note(f"{training.name}: interrupted or still running; nothing was measured"))
         elif len(training.curve) > len(training.result.curve):
             blocks.append(Note(f"{training.name}: continued after the measurement, so the curve is ahead of the table"))
         blocks += [Text(f"{training.name}: {note}") for note in notes if not _is_warning(note)]
