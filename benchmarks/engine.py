@@ -2,7 +2,7 @@
 
     python benchmarks/engine.py --model models/stories15M --out benchmarks/results/engine
 
-writes engine.json and engine.md, anew after each case; --resume goes on with the cases that are missing. A case is run
+rewrites engine.json and engine.md after each case; --resume continues with the cases that are missing. A case is run
 in turn with its rivals, several times over, in one process: CPU seconds, wall seconds, and counts that do not wobble
 (row-steps = rows × model calls, prompt tokens computed). Peak memory is that of processes that do nothing else. The
 cases are in cases.py, the loops and how things are counted in loops.py.

@@ -86,7 +86,7 @@ def looped(url: str, name: str, seed: int) -> int:
         workers = [asyncio.create_task(worker(client)) for _ in range(AT_ONCE)]
         while done < texts:
             await asyncio.wait([task for task in workers if not task.done()], timeout=0.1)
-        for task in workers:  # what is still under way is not needed
+        for task in workers:  # attempts that still run are not needed
             task.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
         await client.close()

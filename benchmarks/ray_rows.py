@@ -5,10 +5,10 @@
     python benchmarks/ray_rows.py memory
 
 Each runs `guardwrap generate --ray auto` as a user would. `speed` compares two workers of one thread with one, and the
-bytes that they write. `kills` sends SIGKILL to workers and to the process that drives them, at random moments, and goes
-on with `--resume`. `memory` watches the resident memory of that process, on a tiny random model.
+bytes that they write. `kills` sends SIGKILL to workers and to the process that drives them, at random moments, and
+continues with `--resume`. `memory` watches the resident memory of that process, on a tiny random model.
 
-The file is not called ray.py: scripts beside it would import it in the place of Ray.
+The file is not called ray.py: scripts beside it would import it instead of Ray.
 """
 
 import argparse

@@ -8,7 +8,7 @@ annotates in the drafts themselves, so it is checked (``formats=True``) in the f
 case agrees, or is refused, by name, when its schema is loaded, or is wrong. Its text is also read character by
 character: a verdict on a prefix that its whole text does not have is wrong, too. Nothing is fetched, so schemas that
 need other documents are refused. Files about what a draft leaves to implementations are left out where guardwrap does
-not do it: ``dependencies`` in drafts that no longer have it, and decoding what strings contain.
+not do it: ``dependencies`` in drafts without this keyword, and decoding what strings contain.
 """
 
 import argparse

@@ -43,7 +43,7 @@ OPEN: dict[str, Any] = {"temperature": 1.0, "top_k": 0}
 
 
 def outcomes(found: Any) -> Any:
-    """Everything that a run says, but for the clock."""
+    """Everything that a run reports, except times."""
     rows = []
     for outcome in found:
         report = dataclasses.replace(outcome.report, usage=dataclasses.replace(outcome.report.usage, seconds=0.0))
@@ -53,7 +53,7 @@ def outcomes(found: Any) -> Any:
 
 
 def cases(story: str, steps: "Steps") -> dict[str, Callable[[], Any]]:
-    """Name to call. Models are loaded once; wrappers are made anew by each call."""
+    """Name to call. Models are loaded once; each call makes its own wrapper."""
     chat_model, chat_tokens = load_local()
     story_model = transformers.AutoModelForCausalLM.from_pretrained(story, dtype=torch.float32)
     other_model = transformers.AutoModelForCausalLM.from_pretrained(story, dtype=torch.float32)

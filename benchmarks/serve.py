@@ -5,7 +5,7 @@
 starts a server and drives it with the official openai client: the same requests by one client after the other, and by
 64 clients at once, each with another constraint. It says requests a second, CPU seconds of the server (both cores), the
 latencies' p50 and p99, and, over many short requests, the server's memory. Texts are compared one by one: the same
-seed must give the same text, whoever else is served, and each must satisfy its constraint.
+seed must give the same text, whatever other clients ask for, and each must satisfy its constraint.
 """
 
 import argparse

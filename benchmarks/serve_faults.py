@@ -4,7 +4,7 @@
 
 A real server of a small random model; eight clients ask it all the time, each with a rule, and every text of theirs is
 held against it. Meanwhile come clients that vanish, half requests, bodies of 10 MB, hostile schemas and patterns, rules
-that raise or hang; the model runs out of memory once; and at the end comes SIGTERM, with requests under way.
+that raise or hang; the model runs out of memory once; and at the end comes SIGTERM, while requests run.
 """
 
 import argparse

@@ -274,7 +274,7 @@ class GuardedGenerator(PipelineLike):
             other texts are complete. It runs in the batch's thread and must return quickly.
         on_busy
             Called with True when the call joins the batch, and with False once nothing more is computed for it (after
-            a cancellation: at the end of the step under way). It may run in any thread.
+            a cancellation: at the end of the running step). It may run in any thread.
 
         Raises
         ------

@@ -15,6 +15,7 @@ WHOLE = {
     "docs_prose",
     "examples",
     "exactness",
+    "house_words",
     "layout",
     "mistakes",
     "paper",

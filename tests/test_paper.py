@@ -275,18 +275,18 @@ def test_methods_are_checked_when_the_file_is_read(tmp_path: Path, methods: Any,
     ("ends", "expected"),
     [
         ([(0.1, 2.0), (0.2, 1.0)], "holds"),
-        ([(0.1, 2.0), (-0.2, 1.0)], "cannot be told"),
+        ([(0.1, 2.0), (-0.2, 1.0)], "undecided"),
         ([(0.1, 2.0), (-2.0, -0.1)], "does not hold"),
-        ([(-math.inf, math.inf)], "cannot be told"),
+        ([(-math.inf, math.inf)], "undecided"),
         ([(-2.0, 1.0), (-1.0, -0.5)], "does not hold"),
-        ([], "cannot be told"),
+        ([], "undecided"),
     ],
 )
 def test_verdicts(ends: list[tuple[float, float]], expected: str) -> None:
     differences = {str(i): Estimate((low + high) / 2, low, high) for i, (low, high) in enumerate(ends)}
     assert judge.claim("", differences)["verdict"] == expected
     missing = judge.claim("", {**differences, "more": None})["verdict"]
-    assert missing == ("does not hold" if expected == "does not hold" else "cannot be told")
+    assert missing == ("does not hold" if expected == "does not hold" else "undecided")
 
 
 def test_differences_are_paired() -> None:
@@ -299,7 +299,7 @@ def test_differences_are_paired() -> None:
     assert found.low < 0.5 < found.high
     assert judge.verdict({"": found}) == "holds"
     apart = [combine((1, mean_interval(-a)), (-1, mean_interval(-b))) for a, b in zip(first, second, strict=True)]
-    assert judge.verdict({str(i): each for i, each in enumerate(apart)}) == "cannot be told"  # not paired, it drowns
+    assert judge.verdict({str(i): each for i, each in enumerate(apart)}) == "undecided"  # not paired, it drowns
     costs = Estimate(1.0, 0.9, 1.1), Estimate(2.0, 1.9, 2.1)
     guarded = judge.guarded_difference(first, second, *costs)
     assert guarded is not None

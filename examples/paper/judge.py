@@ -14,7 +14,7 @@ from guardwrap.metrics import acceptance_rate, kl_gold_proposal_from_gold
 from guardwrap.metrics.intervals import Floats, combine, log_estimate, mean_interval, mean_of
 from guardwrap.outcomes import Estimate, estimate_of
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told"
+HOLDS, FAILS, OPEN = "holds", "does not hold", "undecided"
 
 Ids = tuple[int, ...]
 
@@ -23,7 +23,7 @@ def verdict(differences: Mapping[str, Estimate]) -> str:
     """Return the verdict on the claim that every difference is above 0.
 
     It holds if every interval lies above 0, and does not hold if one lies below. Otherwise, and without differences,
-    it cannot be told. Each interval covers 95 %, so the more differences there are, the more likely one is below 0 by
+    it is undecided. Each interval covers 95 %, so the more differences there are, the more likely one is below 0 by
     chance.
     """
     if any(each.high < 0 for each in differences.values()):

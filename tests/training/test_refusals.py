@@ -27,7 +27,7 @@ def small():
 @pytest.mark.parametrize(
     ("generation", "message"),
     [
-        ({}, "top_k, here 50, keeps the proposal from texts that the model gives"),  # the pipeline's default
+        ({}, "top_k, here 50, keeps the proposal from texts that the model can give"),  # the pipeline's default
         ({"top_k": 3}, "pass top_k=0 as generation settings"),
         ({"top_k": 0, "top_p": 0.9}, "pass top_p=None as generation settings"),
         ({"top_k": 0, "min_p": 0.1}, "pass min_p=None"),

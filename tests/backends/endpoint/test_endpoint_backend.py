@@ -114,7 +114,7 @@ def test_what_is_left_where_seeds_do_not_repeat_is_said(server):
     p, report = fit(server, 600)
     assert p < 1e-9  # as the docstring says: long texts get rarer
     (note,) = (note for note in report.notes if "broke" in note)
-    assert "makes long texts rarer" in note
+    assert "long texts get rarer" in note
     assert any("the same seed may give other texts" in note for note in report.notes)
 
 

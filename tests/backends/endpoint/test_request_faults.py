@@ -220,7 +220,7 @@ def test_a_server_that_does_not_take_what_is_not_of_the_protocol(server):
     assert "Unrecognized request argument supplied: top_k" in message(error)
     assert "pass Endpoint(extra=False)" in message(error)
     outcome = drawn(endpoint(server, extra=False))
-    assert any("are the server's own" in note for note in outcome.report.notes)
+    assert any("are the server's defaults" in note for note in outcome.report.notes)
 
 
 def test_what_a_server_says_is_without_the_key(server):
