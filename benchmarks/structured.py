@@ -4,7 +4,7 @@
     python benchmarks/structured.py --engines Outlines XGrammar llguidance
     python benchmarks/structured.py --attempts [--only NAME ...] [--seeds 3] [--top-k 0] [--out attempts.json]
 
-The embedded model, one thread, temperature 0.7, top_k 50, at most 64 tokens; eight texts per prompt, and one. Tokens are
+The embedded model, one thread, temperature 0.7, top_k 50, up to 64 tokens; eight texts per prompt, and one. Tokens are
 those that the model was run for, each row of a pass one, without the prompt's. CPU seconds are of a call with its
 prompt; models, tokenizers' tables and grammars are read before.
 
@@ -13,7 +13,7 @@ How far: KL(g‖g') in nats and TVD, g' being the law of the texts that are vali
 do not see texts that an engine masks though g has them: draws of g say what share that is. Above 0, the KL is infinite
 and what is printed is that of the rest.
 
-``--attempts`` prints how many attempts a text of ``Masked()`` takes, eight texts per prompt, for ten constraints and for
+``--attempts`` prints the attempts that a text of ``Masked()`` takes (eight texts per prompt) for ten constraints and for
 three cases in which nearly all tokens are masked. Two kinds of attempts are counted apart, as no mask helps them: those
 that were cut off at 64 tokens before they were whole, and dead ends, where none of the top k tokens can follow. There
 are no dead ends with ``--top-k 0``; engines mask before they take the top k.
