@@ -13,10 +13,10 @@ How far: KL(g‖g') in nats and TVD, g' being the law of the texts that are vali
 do not see texts that an engine masks though g has them: draws of g say what share that is. Above 0, the KL is infinite
 and what is printed is that of the rest.
 
-``--attempts`` prints the attempts that a text of ``Masked()`` takes (eight texts per prompt) for ten constraints and for
-three cases in which nearly all tokens are masked. Two kinds of attempts are counted apart, as no mask helps them: those
-that were cut off at 64 tokens before they were whole, and dead ends, where none of the top k tokens can follow. There
-are no dead ends with ``--top-k 0``; engines mask before they take the top k.
+``--attempts`` prints the attempts that a text of ``Masked()`` takes (eight texts per prompt) for ten constraints and
+for three cases in which nearly all tokens are masked. Two kinds of attempts are counted apart, as no mask helps them:
+those that were cut off at 64 tokens before they were whole, and dead ends, where none of the top k tokens can follow.
+There are no dead ends with ``--top-k 0``; engines mask before they take the top k.
 """
 
 import argparse
