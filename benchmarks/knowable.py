@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     guarded = GuardedGenerator(model, judge, tokenizer=tokenizer, batch_size=settings.draw_batch_size or 128)
     drawn = guarded.attempts(settings.prompts, options.attempts, weigh=False, seed=settings.seed, **settings.generation)
     draws = [attempt.draw for attempts in drawn for attempt in attempts]
-    views = [" ".join(view(draw, judge.on)) for draw in draws]
+    views = [" ".join(view(draw, judge.on) or ()) for draw in draws]
     scores = np.array(judge.probabilities(views))
     texts = {
         "tokens of the view": bags([tokenizer(text, add_special_tokens=False)["input_ids"] for text in views]),

@@ -16,6 +16,7 @@ from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.function import Python, constraint
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length, Regex, TextConstraint
+from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View
 
@@ -31,6 +32,7 @@ __all__ = [
     "Keyword",
     "Length",
     "Not",
+    "Part",
     "Python",
     "Regex",
     "TextConstraint",

@@ -9,7 +9,7 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -264,6 +264,8 @@ def plain_field(value: Any, spell: Callable[[Constraint], dict[str, Any]]) -> An
     """Return a field's value as plain JSON types; ``spell`` returns the form of a constraint."""
     if isinstance(value, Constraint):
         return spell(value)
+    if is_dataclass(value) and hasattr(value, "spec"):
+        return plain_field(value.spec(), spell)
     if isinstance(value, tuple | list):
         return [plain_field(item, spell) for item in value]
     if isinstance(value, dict):

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import regex
+from pydantic import Discriminator, Tag
 
+from guardwrap.constraints import text_parts
+from guardwrap.constraints.text_parts import Part
 from guardwrap.documents.time_limits import within
+from guardwrap.errors import ConstraintError, nearest
 from guardwrap.outcomes import Draw
 
-__all__ = ["View", "sentences", "settled_parts", "view"]
+__all__ = ["View", "paragraphs", "read_view", "sentences", "settled_parts", "view"]
 
-View = Literal["completion", "full", "first_sentence", "last_sentence", "sentences", "lines"]
-"""``completion`` (the new text), ``full`` (prompt and new text), one sentence, or every sentence or line."""
+Name = Literal[
+    "completion",
+    "full",
+    "first_sentence",
+    "last_sentence",
+    "sentences",
+    "first_line",
+    "last_line",
+    "lines",
+    "paragraphs",
+]
+"""``completion`` (the new text), ``full`` (prompt and new text), one sentence or line, or every sentence, line or
+paragraph."""
 
-VIEWS: tuple[str, ...] = get_args(View)
+VIEWS: tuple[str, ...] = get_args(Name)
+
+View = Annotated[
+    Annotated[Name, Tag("name")] | Annotated[Part, Tag("part")],
+    Discriminator(lambda value: "part" if isinstance(value, dict | Part) else "name"),
+]
+"""What a constraint judges: a view by its name, or a ``Part``."""
 
 # A sentence ends at . ! ? or … with closing quotes or brackets, before white space, or at a line break. It does not end
 # after an initial, one of these abbreviations, or a number of up to three digits at its beginning, as in a list.
@@ -24,6 +45,9 @@ _NUMBERED = "(?:^|[.!?…:\"'”’)\\]]\\s|\n)\\d{1,3}\\."
 _BOUNDARY = regex.compile(
     rf"(?<!\s)(?=\s)(?:(?<!(?<!\w)(?:{_ABBREVIATIONS})\.)(?<!{_NUMBERED})(?<=[.!?…][\"'”’)\]]*)\s+|\s*\n\s*)"
 )
+
+
+_EMPTY_LINES = regex.compile(r"(?<!\s)\s*\n\s*\n\s*")
 
 
 def sentences(text: str) -> list[str]:
@@ -36,8 +60,35 @@ def sentences(text: str) -> list[str]:
     return [sentence for sentence in within(_BOUNDARY.split, text) if sentence.strip()]
 
 
-def view(draw: Draw, on: str) -> list[str]:
-    """Return the parts of a draw that a constraint with this view judges. Every part must hold; there is at least one.
+def paragraphs(text: str) -> list[str]:
+    """Split a text into paragraphs, at empty lines. Text that is added at the end never moves a boundary."""
+    return [paragraph for paragraph in within(_EMPTY_LINES.split, text) if paragraph.strip()]
+
+
+def filled_lines(text: str) -> list[str]:
+    """Split a text into its lines that are not blank."""
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def read_view(on: Any) -> Any:
+    """Return a constraint's view as it is kept: a mapping becomes a ``Part``.
+
+    Raises
+    ------
+    ConstraintError
+        If the name of a view, or a field of a part, is unknown.
+    """
+    if isinstance(on, dict):
+        return text_parts.read_part(on, VIEWS)
+    if isinstance(on, Part) or on in VIEWS:
+        return on
+    raise ConstraintError(f"on={on!r} is not one of {', '.join(VIEWS)}{nearest(on, VIEWS)}")
+
+
+def view(draw: Draw, on: View) -> list[str] | None:
+    """Return the strings of a draw that a constraint with this view judges, each of which must hold.
+
+    None if the draw lacks the part and so is rejected; an empty list if it lacks the part and is accepted.
 
     Parameters
     ----------
@@ -51,21 +102,35 @@ def view(draw: Draw, on: str) -> list[str]:
         return [text]
     if on == "full":
         return [draw.prompt + text if draw.full is None else draw.full]
-    if on == "lines":
-        return [line for line in text.splitlines() if line.strip()] or [""]
-    parts = sentences(text) or [""]
-    return parts[:1] if on == "first_sentence" else parts[-1:] if on == "last_sentence" else parts
+    if isinstance(on, Part):
+        return text_parts.selected(text, on, _SPLIT)
+    end, _, unit = on.rpartition("_")
+    pieces = _SPLIT[unit.removesuffix("s")](text) or [""]
+    return pieces[:1] if end == "first" else pieces[-1:] if end == "last" else pieces
 
 
-def settled_parts(prefix: str, on: str) -> list[str]:
+def settled_parts(prefix: str, on: View) -> list[str]:
     """Return the parts of a view that no continuation of the prefix can change."""
-    if on == "lines":
-        # \r may still become \r\n, which changes no line's text.
-        whole = prefix.splitlines()
-        if whole and prefix.endswith(whole[-1]):  # no line break after it
-            whole.pop()
-        return [line for line in whole if line.strip()]
-    if on in ("first_sentence", "sentences"):
-        whole = sentences(prefix)[:-1]
-        return whole[:1] if on == "first_sentence" else whole
-    return []
+    if isinstance(on, Part):
+        return text_parts.settled(prefix, on, _SETTLED)
+    end, _, unit = on.rpartition("_")
+    if end == "last" or unit.removesuffix("s") not in _SETTLED:
+        return []
+    whole = _SETTLED[unit.removesuffix("s")](prefix)
+    return whole[:1] if end == "first" else whole
+
+
+def _settled_lines(prefix: str) -> list[str]:
+    # \r may still become \r\n, which changes no line's text.
+    whole = prefix.splitlines()
+    if whole and prefix.endswith(whole[-1]):  # no line break after it
+        whole.pop()
+    return [line for line in whole if line.strip()]
+
+
+_SPLIT: dict[str, text_parts.Split] = {"sentence": sentences, "line": filled_lines, "paragraph": paragraphs}
+_SETTLED: dict[str, text_parts.Split] = {
+    "sentence": lambda prefix: sentences(prefix)[:-1],
+    "line": _settled_lines,
+    "paragraph": lambda prefix: paragraphs(prefix)[:-1],
+}

@@ -33,7 +33,7 @@ from guardwrap.adapters import (
 )
 from guardwrap.adapters.card import CardPrompts
 from guardwrap.adapters.fingerprints import difference
-from guardwrap.constraints.kinds.regex_analysis import filtered_warnings
+from guardwrap.constraints.regex_analysis import filtered_warnings
 from guardwrap.errors import AdapterError, GuardwrapError
 from guardwrap.testing import llama_world, table_world
 from tests.fixtures_adapters import CONSTRAINT, card_of, guarded_of, trained, world_of

@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from re import _parser as parser  # the same as in guardwrap.constraints.kinds.regex_analysis
+from re import _parser as parser  # the same as in guardwrap.constraints.regex_analysis
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.backends.refill.prompt_tree import Prefix
 from guardwrap.backends.refill.row_states import Plain, Wave
 from guardwrap.backends.refill.slots import Slots, _SlotLayer
-from guardwrap.constraints.kinds import regex_analysis
+from guardwrap.constraints import regex_analysis
 from guardwrap.environment import transformers_internals
 from guardwrap.errors import CheckFailed, UsageError
 from guardwrap.pipelines import calls, prepare

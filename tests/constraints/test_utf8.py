@@ -3,9 +3,8 @@
 import pytest
 import regex
 
-from guardwrap.constraints import Constraint, JSONSchema, Regex
+from guardwrap.constraints import Constraint, JSONSchema, Regex, regex_analysis
 from guardwrap.constraints.json import json_monitor
-from guardwrap.constraints.kinds import regex_analysis
 from guardwrap.constraints.monitors import Rereading
 from guardwrap.constraints.utf8 import characters, split
 from guardwrap.testing import check_constraint

@@ -152,7 +152,7 @@ class LastSentence(Regex):
     """Judge the view of the prefix as if the text were complete."""
 
     def verdict(self, prefix):
-        return U if all(self.holds(text) for text in view(Draw("", (), prefix), self.on)) else V
+        return U if all(self.holds(text) for text in view(Draw("", (), prefix), self.on) or ()) else V
 
 
 @pytest.mark.parametrize(
@@ -294,6 +294,7 @@ def test_sentences_are_those_of_the_plain_rule(text):
 @given(texts, texts, st.sampled_from(["first_sentence", "last_sentence", "sentences", "lines", "completion", "full"]))
 def test_settled_parts_stay(prefix, rest, on):
     parts = view(Draw("", (), prefix + rest), on)
+    assert parts is not None
     fixed = settled_parts(prefix, on)
     assert parts[: len(fixed)] == fixed
 

@@ -16,7 +16,7 @@ from guardwrap.backends.float32 import HALF, in_float32
 from guardwrap.backends.refill.row_states import Ids, Plain, Rows, Wave, fresh_cache, in_one_pass, run_model, taken_by
 from guardwrap.backends.refill.slots import Slots
 from guardwrap.backends.shared_weights import is_quantised
-from guardwrap.constraints.kinds.regex_analysis import filtered_warnings
+from guardwrap.constraints.regex_analysis import filtered_warnings
 from guardwrap.environment.transformers_internals import CACHE_NAMES, without_stop_strings
 from guardwrap.errors import ModelError
 

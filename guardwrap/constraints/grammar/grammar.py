@@ -10,10 +10,10 @@ from llguidance import LLMatcher
 
 from guardwrap.constraints.base import about, require
 from guardwrap.constraints.grammar.llguidance_matcher import Exhausted, Matcher
-from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.kinds.text import TextConstraint
 from guardwrap.constraints.utf8 import REPLACEMENT
 from guardwrap.constraints.verdicts import Monitor, Verdict
-from guardwrap.constraints.views import VIEWS, View
+from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, time_limit
 from guardwrap.documents.yaml_nodes import path_beside, read_text
 from guardwrap.errors import CheckFailed, is_count
@@ -81,7 +81,7 @@ class Grammar(TextConstraint):
             object.__setattr__(self, "grammar", read_text(path_beside(file)))
         require(isinstance(self.grammar, str), f"grammar must be a string, not {type(self.grammar).__name__}")
         require(isinstance(self.start, str), f"start must be the name of a rule, not {type(self.start).__name__}")
-        require_choice(self.on, VIEWS, "on")
+        object.__setattr__(self, "on", read_view(self.on))
         # Report mistakes in the grammar now, not at the first text.
         with about("grammar" if file is None else "file"):
             self.recogniser  # noqa: B018

@@ -25,7 +25,7 @@ from guardwrap.constraints.json.ecma_character_sets import (
     no_escape,
     read_set,
 )
-from guardwrap.constraints.kinds.regex_analysis import compile_pattern
+from guardwrap.constraints.regex_analysis import compile_pattern
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError, quoted
 

@@ -22,12 +22,14 @@ from guardwrap.constraints.json.schema_validation import read_schema, schema_mis
 from guardwrap.constraints.json.subschemas import Schema
 from guardwrap.constraints.kinds.function import importable, qualified
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Monitor, Verdict
-from guardwrap.constraints.views import VIEWS, View
+from guardwrap.constraints.views import View, read_view, view
 from guardwrap.documents.time_limits import check_deadline, uncounted
 from guardwrap.documents.yaml_nodes import one_line
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError, first_line
 from guardwrap.formatting import counted
+from guardwrap.outcomes import Draw
 
 __all__ = ["JSONSchema"]
 
@@ -148,7 +150,7 @@ class JSONSchema(TextConstraint):
         with about("schema" if file is None else "file", inside=file is None):
             self.validator, self.adapter, self._type_name  # noqa: B018
         require_choice(self.where, ("text", "fenced"), "where")
-        require_choice(self.on, VIEWS, "on")
+        object.__setattr__(self, "on", read_view(self.on))
         require_choice(self.whitespace, ("any", "compact"), "whitespace")
 
     @cached_property
@@ -207,20 +209,29 @@ class JSONSchema(TextConstraint):
         """Whether it has a type, which a constraint file cannot name."""
         return self.type is not None
 
+    @property
+    def parses(self) -> bool:
+        """Whether a text has one value: on the whole text, or on one part of it."""
+        return self.on == "completion" or (isinstance(self.on, Part) and self.on.between is None)
+
     def parse(self, text: str) -> Any:
         """Return the value of a text that satisfies the constraint: plain JSON types, or a value of the type.
 
         Raises
         ------
         UsageError
-            If the text does not satisfy the constraint, or ``on`` is not ``"completion"``.
+            If the text does not satisfy the constraint, or ``on`` selects several strings.
         CheckFailed
             If the text cannot be judged.
         """
-        if self.on != "completion":
-            raise UsageError(f"{self.title} judges on={self.on!r}; only on='completion' can be parsed")
+        if not self.parses:
+            raise UsageError(f"{self.title} judges on={self.on!r}; only on='completion' or one part can be parsed")
         if not self.accepts(text):
             raise UsageError(f"{self.title} does not hold for this text, so it is not parsed")
+        parts = view(Draw("", (), text), self.on)
+        if not parts:
+            return None
+        (text,) = parts
         text = fenced(text)[0] if self.where == "fenced" else text
         return lexical.load_json(text) if self.adapter is None else self.adapter.validate_json(text)
 

@@ -17,7 +17,7 @@ def parser_of(constraint: Constraint) -> Callable[[str], Any] | None:
 
     A JSONSchema under ``|`` or ``~`` does not count, because the completion need not satisfy it.
     """
-    parts = (part for part in _conjuncts(constraint) if isinstance(part, JSONSchema) and part.on == "completion")
+    parts = (part for part in _conjuncts(constraint) if isinstance(part, JSONSchema) and part.parses)
     schemas = list(dict.fromkeys(parts))
     return schemas[0].parse if len(schemas) == 1 else None
 

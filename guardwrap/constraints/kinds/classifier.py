@@ -13,7 +13,7 @@ from pydantic import WithJsonSchema
 
 from guardwrap.constraints.base import Constraint, require
 from guardwrap.constraints.kinds.text import require_choice
-from guardwrap.constraints.views import VIEWS, View, view
+from guardwrap.constraints.views import View, read_view, view
 from guardwrap.environment.hub import cached_or_online
 from guardwrap.errors import CheckFailed, ConstraintError, ModelError, first_line, is_count, is_number, nearest
 from guardwrap.outcomes import Draw
@@ -85,7 +85,7 @@ class Classifier(Constraint):
             is_count(self.batch_size) and self.batch_size > 0,
             "batch_size must be a whole number of at least 1",
         )
-        require_choice(self.on, VIEWS, "on")
+        object.__setattr__(self, "on", read_view(self.on))
         if not isinstance(self.model, str):
             self.pipeline  # noqa: B018  # report an unknown label now, not at the first text
 
@@ -151,11 +151,12 @@ class Classifier(Constraint):
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
         """Score the strings of each draw's view; all of them must be on the right side of the threshold."""
         texts = [view(draw, self.on) for draw in draws]
-        unique = list(dict.fromkeys(text for group in texts for text in group))
+        unique = list(dict.fromkeys(text for group in texts for text in group or ()))
         scores = dict(zip(unique, self.probabilities(unique), strict=True))
         above = self.side == "above"
         return [
-            all(scores[text] > self.threshold if above else scores[text] < self.threshold for text in group)
+            group is not None
+            and all(scores[text] > self.threshold if above else scores[text] < self.threshold for text in group)
             for group in texts
         ]
 

@@ -13,9 +13,8 @@ import numpy as np
 from pydantic import AfterValidator, ValidationInfo, WithJsonSchema
 
 from guardwrap.constraints.base import Constraint, require
-from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.verdicts import Verdict
-from guardwrap.constraints.views import VIEWS, View, view
+from guardwrap.constraints.views import View, read_view, view
 from guardwrap.documents.time_limits import uncounted
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import CheckFailed, ConstraintError
@@ -75,7 +74,7 @@ class Python(Constraint):
     cost = 1
 
     def __post_init__(self) -> None:
-        require_choice(self.on, VIEWS, "on")
+        object.__setattr__(self, "on", read_view(self.on))
         require(self.prefix is None or self.on == "completion", "prefix requires on='completion'")
         for function in (self.function,) if self.prefix is None else (self.function, self.prefix):
             require(isinstance(function, str) or callable(function), f"{function!r} is not a function")
@@ -93,7 +92,7 @@ class Python(Constraint):
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
         """Call the function on the strings of each draw's view."""
         texts = [view(draw, self.on) for draw in draws]
-        flat = [text for group in texts for text in group]
+        flat = [text for group in texts for text in group or ()]
         results = list(self.call(flat)) if self.batched else [self.call(text) for text in flat]
         if len(results) != len(flat):
             raise CheckFailed(self.title, f"returned {len(results)} results for {len(flat)} texts")
@@ -102,7 +101,8 @@ class Python(Constraint):
             if not isinstance(result, bool | np.bool_):
                 raise CheckFailed(self.title, f"returned {type(result).__name__} instead of bool")
         remaining = iter(results)
-        return [min([bool(next(remaining)) for _ in group]) for group in texts]
+        passed = [[bool(next(remaining)) for _ in group or ()] for group in texts]
+        return [group is not None and all(each) for group, each in zip(texts, passed, strict=True)]
 
     def verdict(self, prefix: str, /) -> Verdict:
         """Call the prefix function, if there is one."""

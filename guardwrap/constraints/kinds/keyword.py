@@ -12,7 +12,7 @@ import regex
 from guardwrap.constraints.base import Constraint, require, shown
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.verdicts import Verdict
-from guardwrap.constraints.views import VIEWS, View
+from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.limits import ITEMS_OF_ANY, MAX_FIXED, MAX_WORD_PAIRS, count_items
 from guardwrap.documents.time_limits import matches
 from guardwrap.errors import Unsatisfiable, is_count
@@ -89,7 +89,7 @@ class Keyword(TextConstraint):
         require(not (self.match == "none" and counted), "min_count and max_count cannot be used with match='none'")
         if self.max_count is not None and self.least > self.max_count:
             raise Unsatisfiable(f"min_count={self.min_count} exceeds max_count={self.max_count}")
-        require_choice(self.on, VIEWS, "on")
+        object.__setattr__(self, "on", read_view(self.on))
         size = ITEMS_OF_ANY * len(words) if self.match == "all" else 0  # each word becomes an expression
         count_items(sum(map(len, words)) + size, "words have")
         self.compiled  # noqa: B018  # compile now, so that the first text does not wait for it

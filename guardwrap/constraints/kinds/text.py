@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import regex
 
+from guardwrap.constraints import regex_analysis
 from guardwrap.constraints.base import Constraint, about, require, shown
-from guardwrap.constraints.kinds import regex_analysis
-from guardwrap.constraints.verdicts import Verdict
-from guardwrap.constraints.views import VIEWS, View, sentences, settled_parts, view
+from guardwrap.constraints.text_parts import Part, PartMonitor
+from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.constraints.views import View, read_view, sentences, settled_parts, view
 from guardwrap.documents.time_limits import (
     CHECK_SECONDS,
     VERDICT_SECONDS,
@@ -65,11 +67,28 @@ class TextConstraint(Constraint):
         """
         return ""
 
+    def monitor(self) -> Monitor:
+        """Return a monitor; of a part between markers, one that reads only that part."""
+        if isinstance(self.on, Part) and (self.on.after is not None or self.on.between is not None):
+            return PartMonitor(self.on, self._on_completion.monitor(), self.holds)
+        return super().monitor()
+
+    @cached_property
+    def _on_completion(self) -> Self:
+        """The same constraint, for whole texts."""
+        whole = copy.copy(self)
+        object.__setattr__(whole, "on", "completion")
+        whole.__dict__.pop("digest", None)
+        return whole
+
     def fault_of(self, draw: Draw) -> str:
         """Return what is wrong with a rejected draw: the fault of the first string of its view that does not hold."""
         try:
             with charged(draw):
-                return next((self.fault(text) for text in view(draw, self.on) if not self.holds(text)), "")
+                texts = view(draw, self.on)
+                if texts is None:
+                    return f"has no part {self.on}"
+                return next((self.fault(text) for text in texts if not self.holds(text)), "")
         except TimeLimit:
             return ""
 
@@ -84,7 +103,8 @@ class TextConstraint(Constraint):
     def _holds(self, draw: Draw) -> bool:
         try:
             with charged(draw):
-                return all(self.holds(text) for text in view(draw, self.on))
+                texts = view(draw, self.on)
+                return texts is not None and all(self.holds(text) for text in texts)
         except StepOver:
             raise
         except TimeLimit as limit:
@@ -101,7 +121,12 @@ class TextConstraint(Constraint):
         """Judge the strings of the view that can no longer change; VIOLATED as soon as one of them fails."""
         try:
             with time_limit(VERDICT_SECONDS):
-                return self.prefix_verdict(prefix) if self.on == "completion" else self._settled_verdict(prefix)
+                if self.on == "completion":
+                    return self.prefix_verdict(prefix)
+                monitor = self.monitor()
+                if isinstance(monitor, PartMonitor):
+                    return monitor.read(prefix).verdict
+                return self._settled_verdict(prefix)
         except TimeLimit:
             return Verdict.UNDECIDED
 
@@ -112,7 +137,8 @@ class TextConstraint(Constraint):
                 return Verdict.VIOLATED
         except CheckFailed:  # the check of the whole text raises it again
             return Verdict.UNDECIDED
-        return Verdict.SATISFIED if parts and self.on == "first_sentence" else Verdict.UNDECIDED
+        one = isinstance(self.on, Part) or self.on.startswith("first_")
+        return Verdict.SATISFIED if parts and one else Verdict.UNDECIDED
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -181,7 +207,7 @@ class Regex(TextConstraint):
         most = f"{CHECK_SECONDS:g}, the limit for judging one text"
         require(in_range, f"timeout must be seconds above 0, and at most {most}; rewrite an expression that needs more")
         object.__setattr__(self, "timeout", float(self.timeout))
-        require_choice(self.on, VIEWS, "on")
+        object.__setattr__(self, "on", read_view(self.on))
         # Compile here, so that an invalid or expensive expression is noticed now and not at the first text.
         with about("pattern"):
             self.compiled, self.extent  # noqa: B018
@@ -287,7 +313,7 @@ class Length(TextConstraint):
         if self.min is not None and self.max is not None and self.min > self.max:
             raise Unsatisfiable(f"Length min={self.min} exceeds max={self.max}")
         require_choice(self.unit, get_args(Unit), "unit")
-        require_choice(self.on, VIEWS, "on")
+        object.__setattr__(self, "on", read_view(self.on))
         require(self.unit != "tokens" or self.on == "completion", "unit='tokens' requires on='completion'")
 
     def measure(self, text: str) -> int:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from guardwrap.constraints import JSONSchema, Verdict
 from guardwrap.constraints.json import applicators, frames, json_monitor, scalars, subschemas
 from guardwrap.constraints.json.scalars import NumberRange, Pattern
-from guardwrap.constraints.kinds.regex_analysis import extent
+from guardwrap.constraints.regex_analysis import extent
 from guardwrap.errors import ConstraintError
 from guardwrap.outcomes import Draw
 from guardwrap.testing import check_constraint

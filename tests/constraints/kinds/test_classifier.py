@@ -98,14 +98,17 @@ def test_sides_and_views(pipe, on, side):
     scores = {
         text: score
         for draw in drawn
-        for text in view(draw, on)
+        for text in view(draw, on) or ()
         for score in Classifier(pipe, "positive", 0.5).probabilities([text])
     }
     # Halfway between the two middle scores, so that rounding does not matter.
     middle = sorted(set(scores.values()))
     threshold = (middle[len(middle) // 2] + middle[len(middle) // 2 - 1]) / 2
     expected = [
-        all((scores[text] > threshold) if side == "above" else (scores[text] < threshold) for text in view(draw, on))
+        all(
+            (scores[text] > threshold) if side == "above" else (scores[text] < threshold)
+            for text in view(draw, on) or ()
+        )
         for draw in drawn
     ]
     found = run_check(Classifier(pipe, "positive", threshold, side=side, on=on), drawn)

@@ -1,6 +1,6 @@
 """Regex, Keyword and Length on whole texts, and invalid parameters.
 
-Covers ``constraints/kinds/keyword.py`` and ``constraints/kinds/regex_analysis.py`` too.
+Covers ``constraints/kinds/keyword.py`` and ``constraints/regex_analysis.py`` too.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import guardwrap.constraints
 from guardwrap.constraints import Keyword, Length, Regex, Verdict
-from guardwrap.constraints.kinds.regex_analysis import _items
 from guardwrap.constraints.kinds.text import luhn
+from guardwrap.constraints.regex_analysis import _items
 from guardwrap.errors import CheckFailed, ConstraintError, Unsatisfiable
 from guardwrap.outcomes import Draw
 from tests.constraints.fixtures_strategies import AWKWARD_PATTERNS, PIECES, patterns, profile

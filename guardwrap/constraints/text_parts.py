@@ -1,0 +1,274 @@
+"""Parts of a text: after a marker, between two markers, the n-th line, a group of a regular expression."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
+
+from guardwrap.constraints.base import about
+from guardwrap.constraints.regex_analysis import compile_pattern
+from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.documents.time_limits import check_deadline, within
+from guardwrap.errors import CheckFailed, ConstraintError, require_whole
+
+__all__ = ["Part", "PartMonitor", "read_part", "selected", "settled"]
+
+Split = Callable[[str], list[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    r"""A part of the new text, without the white space around it. Give exactly one of the parameters but ``missing``.
+
+    Parameters
+    ----------
+    after
+        Marker: the part is the text after its first occurrence.
+    between
+        Two markers: each text from the first to the next second one is a part. The last one may lack its end.
+    match
+        Regular expression: the part is the first group of its first match, or the whole match if it has no group.
+    line, sentence, paragraph
+        Number of a line, sentence or paragraph that is not empty: 1 is the first one, -1 the last. A paragraph ends at
+        an empty line.
+    missing
+        Decision about texts without the part: ``"fail"`` rejects them, ``"pass"`` accepts them.
+
+    Raises
+    ------
+    ConstraintError
+        If a parameter is invalid, or not exactly one selects the part.
+
+    Examples
+    --------
+    ::
+
+        JSONSchema(schema, on=Part(after="</think>"))
+        Regex("^[A-D]$", on={"match": "(?s)Answer: (.*)"})
+    """
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "strict": True}
+
+    after: str | None = None
+    between: tuple[str, str] | None = None
+    match: str | None = None
+    line: int | None = None
+    sentence: int | None = None
+    paragraph: int | None = None
+    missing: Literal["fail", "pass"] = "fail"
+
+    def __post_init__(self) -> None:
+        chosen = [field.name for field in fields(self) if field.name != "missing" and self._has(field.name)]
+        if len(chosen) != 1:
+            names = "after, between, match, line, sentence or paragraph"
+            raise ConstraintError(f"select a part by exactly one of {names}, not {' and '.join(chosen) or 'none'}")
+        if self.missing not in ("fail", "pass"):
+            raise ConstraintError(f"missing={self.missing!r} is neither 'fail' nor 'pass'")
+        if self.between is not None:
+            object.__setattr__(self, "between", tuple(self.between))
+            if len(self.between) != 2:
+                raise ConstraintError("between needs two markers")
+        for marker in (self.after, *(self.between or ())):
+            if marker is not None and not (isinstance(marker, str) and marker.strip()):
+                raise ConstraintError(f"a marker must be a string that is not blank, not {marker!r}")
+        for name in ("line", "sentence", "paragraph"):
+            number = getattr(self, name)
+            if number is not None:
+                require_whole(name, abs(number) if type(number) is int else number, 1)
+        if self.match is not None:
+            if not isinstance(self.match, str):
+                raise ConstraintError(f"match is not a regular expression: {self.match!r}")
+            with about("match"):
+                compile_pattern(self.match, ())
+
+    def _has(self, name: str) -> bool:
+        return getattr(self, name) is not None
+
+    def __repr__(self) -> str:
+        return repr(self.spec())
+
+    def spec(self) -> dict[str, Any]:
+        """Return the mapping of a constraint file, without default values."""
+        named = {field.name: getattr(self, field.name) for field in fields(self) if self._has(field.name)}
+        named = {name: list(value) if isinstance(value, tuple) else value for name, value in named.items()}
+        return {name: value for name, value in named.items() if (name, value) != ("missing", "fail")}
+
+
+def selected(text: str, part: Part, split: Mapping[str, Split]) -> list[str] | None:
+    """Return the parts of a whole text; None if it lacks one and so must be rejected.
+
+    Parameters
+    ----------
+    text
+        The text.
+    part
+        The selection.
+    split
+        Functions that split a text into its ``"line"``, ``"sentence"`` and ``"paragraph"`` parts.
+    """
+    found = _found(text, part, split)
+    if found:
+        return [each.strip() for each in found]
+    return [] if part.missing == "pass" else None
+
+
+def _found(text: str, part: Part, split: Mapping[str, Split]) -> list[str]:
+    if part.after is not None:
+        _, marker, rest = text.partition(part.after)
+        return [rest] if marker else []
+    if part.between is not None:
+        return _spans(text, *part.between)
+    if part.match is not None:
+        match = within(compile_pattern(part.match, ()).search, text)
+        return [] if match is None else [(match[1] if match.re.groups else match[0]) or ""]
+    name, number = _numbered(part)
+    pieces = split[name](text)
+    place = number - 1 if number > 0 else number
+    return [pieces[place]] if -len(pieces) <= place < len(pieces) else []
+
+
+def settled(prefix: str, part: Part, split: Mapping[str, Split]) -> list[str]:
+    """Return the numbered part of a prefix if no continuation can change it."""
+    if part.line is part.sentence is part.paragraph is None:
+        return []
+    name, number = _numbered(part)
+    whole = split[name](prefix)
+    return [whole[number - 1].strip()] if 0 < number <= len(whole) else []
+
+
+def _numbered(part: Part) -> tuple[str, int]:
+    return next((name, n) for name in ("line", "sentence", "paragraph") if (n := getattr(part, name)) is not None)
+
+
+def _spans(text: str, opening: str, closing: str) -> list[str]:
+    spans = []
+    _, begun, rest = text.partition(opening)
+    while begun:
+        check_deadline()
+        span, _, rest = rest.partition(closing)
+        spans.append(span)
+        _, begun, rest = rest.partition(opening)
+    return spans
+
+
+@dataclass(frozen=True)
+class PartMonitor(Monitor):
+    """Monitor of a constraint on the text after a marker, or on each text between two markers.
+
+    Outside of parts it only looks for the marker. Characters that may belong to the closing marker, and white space,
+    are held back until later text shows that they belong to the part.
+
+    Parameters
+    ----------
+    part
+        The selection, by ``after`` or ``between``.
+    start
+        The constraint's monitor before it has read anything.
+    holds
+        Judges a whole part.
+    inner
+        The monitor of the part that is being read; None outside.
+    held
+        Text that has not been read yet.
+    span
+        What the part has read so far, without the white space before it.
+    dead
+        Whether a whole part has failed.
+    """
+
+    part: Part
+    start: Monitor
+    holds: Callable[[str], bool]
+    inner: Monitor | None = None
+    held: str = ""
+    span: str = ""
+    dead: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        """VIOLATED as soon as one part is; after a marker without an end, what the part's monitor says."""
+        if self.dead:
+            return Verdict.VIOLATED
+        if self.inner is None:
+            return Verdict.UNDECIDED
+        verdict = self.inner.verdict
+        final = self.part.after is not None or verdict is Verdict.VIOLATED
+        return verdict if final else Verdict.UNDECIDED
+
+    def read(self, text: str, /) -> Monitor:
+        """Read on, across markers."""
+        check_deadline()
+        if self.dead or not text:
+            return self
+        opening, closing = (self.part.after, None) if self.part.between is None else self.part.between
+        if self.inner is None:
+            return self._outside(self.held + text, str(opening))
+        return self._inside(self.held + text, closing)
+
+    def _outside(self, text: str, opening: str) -> Monitor:
+        _, marker, rest = text.partition(opening)
+        if not marker:
+            return self._with(held=text[len(text) - _overlap(text, opening) :])
+        return self._with(inner=self.start, held="", span="").read(rest)
+
+    def _inside(self, text: str, closing: str | None) -> Monitor:
+        assert self.inner is not None
+        part, marker, rest = text.partition(closing) if closing else (text, "", "")
+        if marker:
+            failed = not self._holds((self.span + part).strip())
+            return self._with(inner=None, held="", span="", dead=failed).read(rest)
+        kept = _overlap(text, closing) if closing else 0
+        ready = text[: len(text) - kept].rstrip()
+        new = ready if self.span else ready.lstrip()
+        held = text[len(ready) :]
+        inner = self.inner.read(new) if new else self.inner
+        return self._with(inner=inner, held=held, span=self.span + new)
+
+    def _holds(self, span: str) -> bool:
+        try:
+            return self.holds(span)
+        except CheckFailed:  # raised again when the whole text is judged
+            return True
+
+    def _with(self, **changes: Any) -> PartMonitor:
+        values = {"inner": self.inner, "held": self.held, "span": self.span, "dead": self.dead} | changes
+        return PartMonitor(self.part, self.start, self.holds, **values)
+
+    @property
+    def key(self) -> Hashable | None:
+        """Outside of parts the text that is held back; after a marker also the part's key; None in between."""
+        if self.inner is None:
+            return ("outside", self.dead, self.held)
+        key = self.inner.key if self.part.after is not None else None
+        return None if key is None else ("inside", bool(self.span), self.held, key)
+
+    def may_begin(self, partial: bytes, /) -> bool:
+        """Ask the part's monitor, except where a marker may come."""
+        if self.inner is None or self.held:
+            return not self.dead
+        closing = self.part.between[1].encode() if self.part.between else b""
+        return self.inner.may_begin(partial) or closing.startswith(partial)
+
+
+def _overlap(text: str, marker: str) -> int:
+    """Return the length of the longest end of a text that a marker may begin with."""
+    longest = min(len(text), len(marker) - 1)
+    return next((size for size in range(longest, 0, -1) if marker.startswith(text[-size:])), 0)
+
+
+def read_part(value: Mapping[str, Any], names: Sequence[str]) -> Part:
+    """Make a part of a mapping.
+
+    Raises
+    ------
+    ConstraintError
+        If a field of the mapping is unknown or invalid.
+    """
+    known = {field.name for field in fields(Part)}
+    if unknown := [name for name in value if name not in known]:
+        raise ConstraintError(
+            f"unknown field {unknown[0]!r} of a part; give one of {', '.join(sorted(known))}, or a name: "
+            f"{', '.join(names)}"
+        )
+    return Part(**value)
