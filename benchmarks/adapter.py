@@ -1,12 +1,13 @@
-"""What drawing from an adapter costs, against drawing from the model itself.
+"""The cost of drawing from an adapter, compared with the model itself.
 
     python benchmarks/adapter.py --model models/stories15M --dtype bfloat16 --out benchmarks/results/adapter
 
-draws texts of 64 tokens that all satisfy the constraint, in turn from the model, from an adapter merged into weights of
-its own (as rejection draws) and from one that is not (as QRS and IMH do), several times over in one process, and
-compares CPU seconds per row-step, a row-step being one row of one call of the model. It also says what merging does in
-half precision, where weights are rounded again: how much log a' of texts differs, both computed in float32. The adapter
-is LoRA of rank 8 on all linear layers with random numbers, strong enough to move log a' by some nats, as training does.
+draws texts of 64 tokens, which all satisfy the constraint, in turn from the model, from an adapter merged into a copy
+of the weights (as rejection does) and from an adapter that is not merged (as QRS and IMH do), several times in one
+process. It compares CPU seconds per row-step (one row of one call of the model). It also measures the effect of
+merging in half precision, where weights are rounded again: the difference in log a' of texts, both computed in
+float32. The adapter is LoRA of rank 8 on all linear layers with random numbers, strong enough to move log a' by some
+nats, as training does.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What is measured, as data: the cases of engine.py, each with its target."""
+"""The cases of engine.py as data, each with its target."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

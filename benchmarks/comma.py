@@ -1,11 +1,11 @@
-"""The constraint that everyone tries first, "no comma", against the loop that everyone writes first.
+"""The constraint "no comma", which many try first, compared with the loop that many write first.
 
     OMP_NUM_THREADS=1 python benchmarks/comma.py
 
-prints one line of JSON: versions, the mode that the model is drawn in, and CPU seconds per text of guardwrap and of a
+prints one line of JSON: versions, the decoding mode, and CPU seconds per text of guardwrap and of a
 loop over ``generate`` that draws four texts at a time until enough of them have no comma. Both run in turn, in one
-process, on the embedded model. ``--modes`` measures every mode against the fastest one instead, as
-``guardwrap.backends.refill.mode_selection.SLOWER`` says.
+process, on the embedded model. ``--modes`` compares every mode with the fastest one instead, for the figures in
+``guardwrap.backends.refill.mode_selection.SLOWER``.
 """
 
 import argparse

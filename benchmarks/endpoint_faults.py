@@ -1,10 +1,10 @@
-"""What a broken network does to texts from an endpoint: faults put in on purpose, and what became of the texts.
+"""The effect of a broken network on texts from an endpoint, with injected faults.
 
     PYTHONPATH=. python benchmarks/endpoint_faults.py
 
-The server is that of the tests, whose law is enumerated, so that what comes out is held against g itself. An attempt is
-lost if it was launched and never ended, and doubled if it ended twice. The last two rows show what would be seen:
-a server whose seeds do not repeat, and attempts that count as rejected when they break.
+The server is the one of the tests, whose distribution is enumerated, so that texts are compared with g itself. An
+attempt is lost if it was launched and never ended, and doubled if it ended twice. The last two rows are negative
+controls: a server whose seeds do not repeat, and attempts that count as rejected when they break.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""What guarded generation costs, against the loops that anyone would write.
+"""The cost of guarded generation, compared with the loops that people write.
 
     python benchmarks/engine.py --model models/stories15M --out benchmarks/results/engine
 
-rewrites engine.json and engine.md after each case; --resume continues with the cases that are missing. A case is run
-in turn with its rivals, several times over, in one process: CPU seconds, wall seconds, and counts that do not wobble
-(row-steps = rows × model calls, prompt tokens computed). Peak memory is that of processes that do nothing else. The
-cases are in cases.py, the loops and how things are counted in loops.py.
+writes engine.json and engine.md, again after each case; --resume continues with the missing cases. Each case runs in
+turn with its rivals, several times in one process. Measured are CPU seconds, wall seconds, and deterministic counts
+(row-steps = rows × model calls, prompt tokens computed). Peak memory is measured in separate processes. The cases are
+in cases.py, the loops and the counters in loops.py.
 
 retry     model.generate with num_return_sequences = batch, again until enough texts satisfy the constraint
 cached    the same with the prompt's states computed once and copied

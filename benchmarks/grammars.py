@@ -1,4 +1,4 @@
-"""What parsers take for one text, for a candidate and for keeping their state, in microseconds of CPU time.
+"""The cost of parsers for a text, for a candidate token and for copying their state, in microseconds of CPU time.
 
 python benchmarks/grammars.py    # needs lark, for comparison
 """

@@ -1,7 +1,7 @@
-"""What the worst of constraint files and texts cost: load, judge, verdicts on prefixes, memory.
+"""The cost of the worst constraint files and texts: loading, judging, verdicts on prefixes, memory.
 
-Each case runs in a process of its own, with a limit of 30 s and 1 GiB above what Python and guardwrap take. Seconds
-are those of the processor, with those on the wall beside them.
+Each case runs in its own process, with a limit of 30 s and of 1 GiB more than Python and guardwrap need. It reports
+CPU seconds and wall seconds.
 
     python benchmarks/hostile.py [--only NAME ...] [--out hostile.json]
 """

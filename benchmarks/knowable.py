@@ -1,13 +1,13 @@
-"""How much of a classifier's verdict a model could know: what bounds any training for it.
+"""How much of a classifier's verdict a model can predict, which limits any training for it.
 
     python benchmarks/knowable.py examples/training/happy-ending.yaml --model models/stories15M \\
         --classifier models/sentiment-minilm --thresholds 0.6 0.95 --out benchmarks/results/knowable
 
-draws texts of the model, has the classifier judge them at each threshold, and fits a logistic regression to the
-verdicts on two descriptions of a text: its tokens in the view that is judged, each there or not, and the model's last
-hidden state when it has written the whole text. On texts that neither the fit nor its penalty has seen it says which
-share of the verdict's entropy (nats) the description tells. Where a description of whole texts tells little, so does
-each token, and a proposal made of tokens has little to learn from one text of g.
+draws texts from the model, has the classifier judge them at each threshold, and fits a logistic regression to the
+verdicts on two descriptions of a text: the set of tokens in the judged view, and the model's last hidden state after
+the whole text. On held-out texts, used neither for the fit nor for its penalty, it reports the share of the verdict's
+entropy (in nats) that the description explains. If a description of whole texts explains little, single tokens explain
+little too, and a proposal, which is made of tokens, has little to learn from one text of g.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The loops that are compared, and what is counted while they run."""
+"""The loops that engine.py compares, and the counters of their work."""
 
 import copy
 import random

@@ -1,11 +1,11 @@
-"""What verdicts on prefixes of JSON are worth on MaskBench: real schemas, with instances known to be valid or not.
+"""Verdicts on prefixes of JSON, measured on MaskBench: real schemas with valid and invalid instances.
 
     python benchmarks/maskbench.py --data maskbench [--only NAME ...] [--out maskbench.json]
 
-A file of the data holds a ``schema`` and ``tests``, each with ``data`` and ``valid``. Each instance is written as
-``json.dumps`` does and read token by token as the embedded model would write it; every seventh also character by
-character. Whole texts are judged for comparison: an invalid instance that the validator accepts breaks a ``format``, or
-a keyword of an earlier draft. Seconds are those of one thread of the processor.
+Each data file contains a ``schema`` and ``tests``, each with ``data`` and ``valid``. Each instance is written with
+``json.dumps`` and read token by token, as the embedded model would write it; every seventh also character by
+character. Whole texts are judged for comparison: an invalid instance that the validator accepts violates a ``format``,
+or a keyword of an earlier draft. Seconds are CPU seconds of one thread.
 """
 
 import argparse

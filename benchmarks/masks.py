@@ -1,4 +1,4 @@
-"""Engines that mask tokens in transformers' ``generate``; install those that you want to measure."""
+"""Engines that mask tokens in transformers' ``generate``. Install those that you want to measure."""
 
 import json
 import math
@@ -108,7 +108,7 @@ def log_probabilities(
             for process in processors:
                 scores = process(ids[:, : prompt.shape[1] + place], scores)
             total += float(scores.log_softmax(-1)[0, token])
-            if total == -math.inf:  # an engine does not continue after a token that it masks
+            if total == -math.inf:  # an engine cannot continue from a token that it masks
                 break
         return total
 

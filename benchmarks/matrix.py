@@ -1,12 +1,12 @@
-"""The tests, and the comma case, on the releases of transformers that pip may resolve.
+"""The tests and the comma benchmark on the releases of transformers that pip may resolve.
 
     python benchmarks/matrix.py [oldest] [locked] [newest]
 
-makes an environment for each in ``.matrix/``: torch of the lock, then guardwrap with its tests' packages and that
-release, resolved by pip without the lock. ``oldest`` is the lower bound in pyproject.toml, ``locked`` what
-requirements.lock has, ``newest`` what pip takes. It runs TESTS and ``comma.py`` in each and prints a table, which
-``.matrix/results.md`` keeps; exit code 1 if a test fails, or if the embedded model is not drawn in the fastest mode.
-A release is measured once, also where two of the names lead to it. It needs Python alone.
+makes an environment for each in ``.matrix/``: torch from the lock file, then guardwrap with its test dependencies and
+that release, resolved by pip without the lock file. ``oldest`` is the lower bound in pyproject.toml, ``locked`` the
+release in requirements.lock, ``newest`` the one that pip chooses. It runs TESTS and ``comma.py`` in each and prints a
+table, which it also writes to ``.matrix/results.md``. Exit code 1: a test failed, or the embedded model did not use the
+fastest mode. A release that two of the names resolve to is measured once. Only Python is required.
 """
 
 import argparse

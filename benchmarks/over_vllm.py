@@ -1,7 +1,8 @@
-"""Accepted texts a second over vLLM: guardwrap against a loop that draws whole texts, checks them and tries again.
+"""Accepted texts per second with vLLM: guardwrap compared with a loop that draws, checks and retries whole texts.
 
-Both draw from the same server under the same settings, as many requests at once, until they have so many texts that
-satisfy the same constraint. The loop is the official client's, without a stream: what most people write::
+Both draw from the same server under the same settings, with the same number of concurrent requests, until they have
+the same number of texts that satisfy the constraint. The loop uses the official client without streaming, as most
+people do::
 
     python benchmarks/over_vllm.py .venv-vllm/bin/vllm --out vllm.json
 """

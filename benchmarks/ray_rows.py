@@ -1,14 +1,14 @@
-"""What rows on Ray cost, and whether anything is lost, doubled or changed when processes are killed.
+"""The cost of rows on Ray, and whether any are lost, doubled or changed when processes are killed.
 
     python benchmarks/ray_rows.py speed --model models/stories15M
     python benchmarks/ray_rows.py kills --model models/stories15M
     python benchmarks/ray_rows.py memory
 
-Each runs `guardwrap generate --ray auto` as a user would. `speed` compares two workers of one thread with one, and the
-bytes that they write. `kills` sends SIGKILL to workers and to the process that drives them, at random moments, and
-continues with `--resume`. `memory` watches the resident memory of that process, on a tiny random model.
+Each runs `guardwrap generate --ray auto` as a user would. `speed` compares two single-threaded workers with one, and
+the bytes that they write. `kills` sends SIGKILL to workers and to the driver process at random times, and continues
+with `--resume`. `memory` measures the resident memory of the driver, with a tiny random model.
 
-The file is not called ray.py: scripts beside it would import it instead of Ray.
+The file is not called ray.py because scripts in this folder would import it instead of Ray.
 """
 
 import argparse

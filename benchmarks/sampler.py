@@ -1,9 +1,9 @@
-"""What weights cost: QRS against rejection at the same attempts, CPU seconds, in turn in one process.
+"""The cost of weights: CPU seconds of QRS and of rejection for the same attempts, in turn in one process.
 
     python benchmarks/sampler.py --model models/stories15M --out benchmarks/results/sampler
 
-The proposal is a constraint-aware prompt under which about a tenth of the attempts satisfies the constraint. QRS
-computes log a(y) for those; apart from that both draw the very same texts.
+The proposal is a prompt that asks for the constraint; about a tenth of its attempts satisfy it. QRS computes log a(y)
+for those. Apart from that, both draw exactly the same texts.
 """
 
 import argparse

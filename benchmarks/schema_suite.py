@@ -1,14 +1,14 @@
-"""Hold JSONSchema against the official test suite of JSON Schema, for each draft.
+"""Run JSONSchema against the official test suite of JSON Schema, for each draft.
 
     python benchmarks/schema_suite.py --suite JSON-Schema-Test-Suite
 
 The suite is https://github.com/json-schema-org/JSON-Schema-Test-Suite; the source distribution of ``jsonschema`` has a
-copy in its folder ``json``. Files of drafts 4 to 7 do not declare their draft, so ``$schema`` is added. ``format`` only
-annotates in the drafts themselves, so it is checked (``formats=True``) in the files of ``optional/format`` alone. Each
-case agrees, or is refused, by name, when its schema is loaded, or is wrong. Its text is also read character by
-character: a verdict on a prefix that its whole text does not have is wrong, too. Nothing is fetched, so schemas that
-need other documents are refused. Files about what a draft leaves to implementations are left out where guardwrap does
-not do it: ``dependencies`` in drafts without this keyword, and decoding what strings contain.
+copy in its folder ``json``. Files of drafts 4 to 7 do not declare their draft, so ``$schema`` is added. In the drafts,
+``format`` is only an annotation, so it is checked (``formats=True``) only in the files of ``optional/format``. A case
+agrees, or its schema is rejected with an error that names the keyword, or it is wrong. Its text is also read character
+by character: a verdict on a prefix that contradicts the whole text counts as wrong. Nothing is fetched, so schemas that
+refer to other documents are rejected. Skipped are files on optional behavior that guardwrap does not implement:
+``dependencies`` in drafts that no longer define it, and decoding the contents of strings.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Whether a change leaves texts, reports and work as they were: seeded calls through every way in, written down.
+"""Whether a change keeps texts, reports and work the same: a record of seeded calls through every entry point.
 
     python benchmarks/seeded.py --model models/stories15M --out before.json
     python benchmarks/seeded.py --model models/stories15M --out after.json --compare before.json
 
-Compared byte for byte: texts, token ids, log-probabilities, reports less their seconds, and row-steps (rows × passes of
-the model). It exits with 1 where something differs, and says what.
-Uses the public API alone, so that it outlives what it is to check.
+Texts, token ids, log-probabilities, reports without their seconds, and row-steps (rows × passes of the model) are
+compared byte for byte. If anything differs, it is printed, and the exit code is 1. Only the public API is used, so that
+the script keeps working when the code that it checks changes.
 """
 
 import argparse
@@ -43,7 +43,7 @@ OPEN: dict[str, Any] = {"temperature": 1.0, "top_k": 0}
 
 
 def outcomes(found: Any) -> Any:
-    """Everything that a run reports, except times."""
+    """Return everything in the outcomes of a run, except seconds."""
     rows = []
     for outcome in found:
         report = dataclasses.replace(outcome.report, usage=dataclasses.replace(outcome.report.usage, seconds=0.0))

@@ -1,11 +1,11 @@
-"""What `guardwrap serve` gains by serving many callers in one batch, and whether each gets what it would get alone.
+"""The gain of `guardwrap serve` from batching callers, and whether each gets the same texts as alone.
 
     python benchmarks/serve.py --model models/stories15M --out benchmarks/results/serve.json
 
 starts a server and drives it with the official openai client: the same requests by one client after the other, and by
-64 clients at once, each with another constraint. It says requests a second, CPU seconds of the server (both cores), the
-latencies' p50 and p99, and, over many short requests, the server's memory. Texts are compared one by one: the same
-seed must give the same text, whatever other clients ask for, and each must satisfy its constraint.
+64 clients at once, each with another constraint. It reports requests per second, CPU seconds of the server (both
+cores), the latencies' p50 and p99, and, over many short requests, the server's memory. Texts are compared one by one:
+the same seed must give the same text regardless of other requests, and each text must satisfy its constraint.
 """
 
 import argparse

@@ -1,10 +1,11 @@
-"""What a server does while clients, requests and its own rules misbehave: what was tried, and how it was answered.
+"""A server while clients, requests and its own rules misbehave: the faults, and its responses.
 
     python benchmarks/serve_faults.py --out benchmarks/results/serve_faults.md
 
-A real server of a small random model; eight clients ask it all the time, each with a rule, and every text of theirs is
-held against it. Meanwhile come clients that vanish, half requests, bodies of 10 MB, hostile schemas and patterns, rules
-that raise or hang; the model runs out of memory once; and at the end comes SIGTERM, while requests run.
+A real server with a small random model. Eight clients send requests all the time, each with a rule, and every text is
+checked against it. Meanwhile there are clients that disconnect, partial requests, bodies of 10 MB, hostile schemas and
+patterns, and rules that raise or hang. The model runs out of memory once. At the end the server receives SIGTERM during
+requests.
 """
 
 import argparse

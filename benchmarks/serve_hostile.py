@@ -1,19 +1,19 @@
-"""What others wait for beside a hostile request of a default server: bystanders' latencies, in turn alone and beside.
+"""The delay of other requests by a hostile request to a default server: latencies with and without it, in turn.
 
     python benchmarks/serve_hostile.py [--model local] [--requests 60] [--rounds 2] [--out serve_hostile.json]
 
 starts `guardwrap serve` with its default settings on 127.0.0.1 and sends it short requests from a few clients. In every
 round each hostile case runs once, between two phases without it:
 
-    masked       one request with a masked proposal and an expression that takes nearly 2 s a text
+    masked       one request with a masked proposal and an expression that takes nearly 2 s per text
     slow         one request with such an expression, judged on whole texts
     prompts      24 requests of 950 kB each
-    no words     24 requests of 640 kB without white space, which may just be within the context by their length
-    gone         the masked request four times; its client leaves after 0.2 s
+    no words     24 requests of 640 kB without white space, whose lower bound on tokens is just within the context
+    gone         the masked request four times; its client disconnects after 0.2 s
 
 A hostile request that has ended is sent again while its phase lasts, at most 20 times. The extra delay is the p99 of
-the bystanders beside it less the p99 of the phases alone. Seconds are those of the machine as it is: the phases alone
-show how busy it was.
+the other requests with it, minus the p99 in the phases without it. Seconds depend on the load of the machine, which the
+phases without it show.
 """
 
 import argparse

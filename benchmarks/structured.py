@@ -1,22 +1,22 @@
-"""What structured output costs, exactly and masked, beside engines that mask; and how far masks are from g.
+"""The cost of structured output, exact and masked, compared with engines that mask; and the distance of masks from g.
 
     python benchmarks/structured.py [--only NAME ...] [--seeds 3] [--out structured.json]
     python benchmarks/structured.py --engines Outlines XGrammar llguidance
     python benchmarks/structured.py --attempts [--only NAME ...] [--seeds 3] [--top-k 0] [--out attempts.json]
 
-The embedded model, one thread, temperature 0.7, top_k 50, up to 64 tokens; eight texts per prompt, and one. Tokens are
-those that the model was run for, each row of a pass one, without the prompt's. CPU seconds are of a call with its
-prompt; models, tokenizers' tables and grammars are read before.
+The embedded model, one thread, temperature 0.7, top_k 50, at most 64 tokens; eight texts per prompt, and one. Tokens
+are computed tokens, one per row of a pass, without those of the prompt. CPU seconds are those of a call with its
+prompt; models, tokenizers' tables and grammars are loaded before.
 
-How far: KL(g‖g') in nats and TVD, g' being the law of the texts that are valid, from weights a(y) / a'(y). Attempts of
-``Masked()`` have theirs; texts of an engine are scored with its mask and without (``masks.log_probabilities``). Weights
-do not see texts that an engine masks though g has them: draws of g say what share that is. Above 0, the KL is infinite
-and what is printed is that of the rest.
+Distances are KL(g‖g') in nats and TVD, from weights a(y) / a'(y), where g' is the distribution of valid texts. Attempts
+of ``Masked()`` have weights; texts of an engine are scored with its mask and without (``masks.log_probabilities``).
+Weights miss texts of g that an engine masks; draws from g show their share. If it is above 0, the KL is infinite, and
+the printed one is that of the other texts.
 
-``--attempts`` prints the attempts that a text of ``Masked()`` takes (eight texts per prompt) for ten constraints and
-for three cases in which nearly all tokens are masked. Two kinds of attempts are counted apart, as no mask helps them:
-those that were cut off at 64 tokens before they were whole, and dead ends, where none of the top k tokens can follow.
-There are no dead ends with ``--top-k 0``; engines mask before they take the top k.
+``--attempts`` prints the number of attempts per text of ``Masked()``, with eight texts per prompt, for ten constraints
+and for three cases in which nearly all tokens are masked. Two kinds of attempts are counted separately, as no mask
+helps them: those cut off at 64 tokens before they were complete, and dead ends, where none of the top k tokens can
+follow. There are no dead ends with ``--top-k 0``. Engines mask before they take the top k.
 """
 
 import argparse

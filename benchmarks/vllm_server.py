@@ -1,6 +1,6 @@
-"""A vLLM server on this machine's CPU with the embedded model, and one small adapter beside it.
+"""A vLLM server on this machine's CPU with the embedded model and a small adapter.
 
-Started by the tests of ``make test-vllm`` and by ``over_vllm.py``; alone it runs until it is interrupted::
+Started by the tests of ``make test-vllm`` and by ``over_vllm.py``. Run on its own, it serves until interrupted::
 
     python benchmarks/vllm_server.py .venv-vllm/bin/vllm
 """

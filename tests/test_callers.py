@@ -1,4 +1,4 @@
-"""Many callers of one wrapper: threads and tasks share its batch, and each gets what it gets alone."""
+"""Many callers of one wrapper: threads and tasks share a batch, and each gets the texts that it would get alone."""
 
 import asyncio
 import threading
@@ -54,7 +54,7 @@ def alone(world: World) -> list[list[Any]]:
 
 @pytest.fixture
 def backends(monkeypatch: pytest.MonkeyPatch) -> list[RefillBackend]:
-    """Those that are made while the test runs."""
+    """Collect the batches made while the test runs."""
     made: list[RefillBackend] = []
     original = RefillBackend.__init__
 
@@ -72,7 +72,7 @@ def endless(guarded: GuardedGenerator, world: World) -> asyncio.Task[Any]:
 
 
 def beside_an_endless_call(guarded: GuardedGenerator, world: World, made: list[Any], work: Callable[[], Any]) -> Any:
-    """Do blocking work in another thread while a task keeps the batch busy."""
+    """Run blocking work in another thread while a task keeps the batch busy."""
 
     async def run() -> Any:
         task = endless(guarded, world)
@@ -96,7 +96,7 @@ def test_threads_share_one_batch(world: World, alone: list[Any], backends: list[
 
     assert beside_an_endless_call(guarded, world, backends, work) == alone
     assert len(backends) == 1
-    while backends[0].running:  # the batch's thread ends after its last caller
+    while backends[0].running:  # the thread of the batch ends after its last caller
         threading.Event().wait(0.001)
 
 
@@ -108,11 +108,11 @@ def test_tasks_share_one_batch(world: World, alone: list[Any], backends: list[Re
         return [facts(outcomes) for outcomes in await asyncio.gather(*calls)]
 
     assert asyncio.run(run()) == alone
-    assert len(backends) <= 2  # the first caller may be done before the last one comes
+    assert len(backends) <= 2  # the first caller may be done before the last one arrives
 
 
 def test_negative_control_seeds_that_belong_to_the_wrapper(world: World, alone: list[Any]) -> None:
-    """Without a seed of its own a call's texts depend on how many came before it."""
+    """Without its own seed, a call's texts depend on the number of calls before it."""
     guarded = guarded_of(world, seed=1)
 
     async def run() -> list[Any]:
@@ -192,7 +192,7 @@ def test_errors_and_fallbacks_are_those_of_a_call(world: World) -> None:
 
 
 def test_prompts_of_a_generator_have_a_batch_of_their_own(world: World, backends: list[RefillBackend]) -> None:
-    """What they wait for keeps nobody else waiting."""
+    """Waiting for their next prompt does not block other callers."""
     guarded, came = guarded_of(world), threading.Event()
 
     def prompts() -> Any:

@@ -1,4 +1,4 @@
-"""What comes out is distributed as g. Finite worlds, enumerated; fixed seeds; negative controls for each rule."""
+"""Returned texts are distributed as g: finite worlds, enumerated, with fixed seeds and a negative control per rule."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,12 +20,12 @@ from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from tests.fixtures_clock import Clock, ticking
 
 DRAWS = 10_000
-FEW = 5_000  # enough for a negative control: the biases are gross
-GROSS = 2_000  # where they are grosser still: p < 1e-24 with half as many
+FEW = 5_000  # enough for a negative control, as the biases are large
+GROSS = 2_000  # for larger biases still: p < 1e-24 with half as many draws
 FITS = 1e-3
 FAILS = 1e-9
 
-# Z ≈ 0.35, texts of one to four tokens, and a verdict that aborts.
+# Z ≈ 0.35, texts of one to four tokens, and early abort.
 CONSTRAINT = Keyword("a", whole_words=False, min_count=1, max_count=2) & ~Regex("^b")
 
 
@@ -53,19 +53,19 @@ BUDGETS = {
 
 @pytest.mark.parametrize("kind", BUDGETS)
 def test_drawn_from_g_whatever_the_budget(kind: str, clock: Clock) -> None:
-    """Through a pipeline; every budget with every batch size, one attempt at a time too, in tests/scheduling.
+    """The same through a pipeline. tests/scheduling has every budget with every batch size, 1 included.
 
-    There with 10 000 draws each; here with as many as the negative controls of these limits.
+    There each case has 10 000 draws; here it has the number that the negative controls of these limits have.
     """
     budget, ended = BUDGETS[kind]
     world = table_world(letters="ab ", temperature=0.8)
-    # A budget binds, so more prompts than draws are needed: those that end in time.
+    # Some prompts exhaust their budget, so more prompts than draws are needed.
     results = outcomes(world, CONSTRAINT, budget=budget, batch_size=64, draws=FEW * 5 // 4)
     short = [outcome for outcome in results if not outcome.ok]
     assert {outcome.report.ended for outcome in short} == {ended}, "the budget did not bind"
     assert len(results) - len(short) >= FEW
     assert fit(world, CONSTRAINT, results) > FITS
-    if kind != "seconds":  # of which fewer attempts side by side take more
+    if kind != "seconds":  # with fewer parallel attempts, more prompts exhaust it
         first = outcomes(world, CONSTRAINT, budget=budget, batch_size=7, draws=1_000)
         assert [(each.texts, each.report.ended) for each in first] == [
             (each.texts, each.report.ended) for each in results[: len(first)]
@@ -105,7 +105,7 @@ def test_the_acceptance_rate_is_that_of_the_world() -> None:
 @pytest.mark.parametrize("make", [table_world, llama_world])
 @pytest.mark.parametrize(("temperature", "top_k"), [(1.0, 0), (0.6, 0), (1.0, 2), (0.6, 3)])
 def test_log_proposal_is_log_a(make: Callable[..., World], temperature: float, top_k: int) -> None:
-    """Rule 5: of what was really sampled, warpers included, the end counted once though it also pads."""
+    """Rule 5: log a' is that of the sampled tokens, with warpers; the end counts once, although it is also padding."""
     world = make(letters="ab ", temperature=temperature, top_k=top_k)
     law = world.law()
     assert sum(law.values()) == pytest.approx(1, abs=1e-12)
@@ -120,7 +120,7 @@ LIKELY = ~Regex(" a")  # Z ≈ 0.7
 
 
 def mixed_fit(world: World, batch_size: int, draws: int, seed: int) -> float:
-    """Fit of texts of three prompts of different lengths, side by side and several times over."""
+    """Test the fit of texts of three prompts of different lengths that share a batch, several times."""
     prompts = ["a", "ab", " ba"]
     law = {
         (prompt, ids): p / len(prompts)
@@ -134,7 +134,7 @@ def mixed_fit(world: World, batch_size: int, draws: int, seed: int) -> float:
     return goodness_of_fit([(outcome.prompt, draw.token_ids) for outcome in results for draw in outcome.draws], law)
 
 
-MODES = {Slots: 1, Wave: 2, Plain: 3}  # with seeds, since the same seed gives the same texts in all
+MODES = {Slots: 1, Wave: 2, Plain: 3}  # with different seeds, because the same seed gives the same texts in all modes
 
 
 @pytest.mark.parametrize("make", [table_world, llama_world])
@@ -144,12 +144,12 @@ def test_drawn_from_g_however_rows_are_kept(
 ) -> None:
     monkeypatch.setattr(job, "select_rows", lambda model: kind)
     world = make(letters="ab ", temperature=0.8, max_new_tokens=3)
-    slow = kind is Plain and make is llama_world  # each token from the whole text
+    slow = kind is Plain and make is llama_world  # computes each token from the whole text
     assert mixed_fit(world, 64, FEW if slow else DRAWS, MODES[kind]) > FITS
     assert mixed_fit(world, 7, FEW // 2, MODES[kind]) > FITS
 
 
-# Negative controls: break a rule and see the same test fail.
+# Negative controls: with a broken rule, the same test has to fail.
 
 
 @pytest.mark.parametrize("kind", MODES)
@@ -160,7 +160,7 @@ def test_rows_that_are_mixed_up_are_biased(kind: type[Rows], monkeypatch: pytest
         return keep(self, rows)[::-1]
 
     monkeypatch.setattr(kind, "keep", mixed_up)
-    # Rows that take the place of longer ones would not fit into the tree of prefixes.
+    # Rows that replace longer ones would not fit into the prefix tree.
     monkeypatch.setattr(prefix_cache.PrefixTree, "root", lambda self, launch: None)
     monkeypatch.setattr(job, "select_rows", lambda model: kind)
     assert mixed_fit(llama_world(letters="ab ", temperature=0.8), 64, GROSS // 2, MODES[kind]) < FAILS
@@ -172,7 +172,7 @@ def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
     def whichever_finished_first(waiting: dict[int, Any], attempt: int) -> object:
         return waiting.pop(min(waiting), None) if waiting else None
 
-    # As if nothing were on its way: many attempts of a prompt side by side.
+    # As if nothing were in flight: many attempts of a prompt in parallel.
     monkeypatch.setattr(decode.RefillBackend, "lengths", lambda self: {})
     world = table_world(letters="ab ", temperature=0.8)
     results = outcomes(world, CONSTRAINT, budget=Budget(), batch_size=64, draws=FEW)
@@ -185,7 +185,7 @@ def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_deadline_is_biased_and_says_so(clock: Clock) -> None:
-    """Rule 2: the same limit, but ending what is in flight."""
+    """Rule 2: the same limit, but ending the attempts in flight."""
     world = table_world(letters="ab ", temperature=0.8)
     results = outcomes(world, CONSTRAINT, budget=Budget(deadline=2), batch_size=64, draws=FEW)
     assert {outcome.report.ended for outcome in results} == {"complete", "deadline"}
@@ -194,7 +194,7 @@ def test_a_deadline_is_biased_and_says_so(clock: Clock) -> None:
 
 
 def test_a_token_limit_that_drops_long_texts_is_biased(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    """Rule 2: looking at the limit after an attempt instead of before it."""
+    """Rule 2: checking the limit after an attempt instead of before it."""
     book = request_state.RequestState._book
 
     def late(self: request_state.RequestState, judged: request_state.JudgedAttempt) -> None:
@@ -213,7 +213,7 @@ def test_an_unsound_verdict_is_biased() -> None:
     """Rules 3 and 4."""
 
     def eager(prefix: str) -> Verdict:
-        # "Two a's are nearly too many": wrong, a third may never come.
+        # An unsound verdict: two a's are reported as too many, but a third may never follow.
         return Verdict.VIOLATED if prefix.count("a") >= 2 else Verdict.UNDECIDED
 
     @constraint(prefix=eager)
@@ -226,7 +226,7 @@ def test_an_unsound_verdict_is_biased() -> None:
 
 
 def test_masking_instead_of_aborting_is_biased() -> None:
-    """Rule 3: zeroing the tokens that would violate and renormalising (the paper's App. B.2)."""
+    """Rule 3: masking the tokens that would violate and renormalizing (the paper's App. B.2)."""
     world = table_world(letters="ab ", temperature=0.8)
     judged = ~Regex("b")
     settings = {**world.settings, "suppress_tokens": [world.tokenizer.convert_tokens_to_ids("b")]}

@@ -1,4 +1,4 @@
-"""What people get wrong in the first hour: one line each, with the cause and the way out.
+"""Mistakes of the first hour: each raises a one-line message with the cause and the way out.
 
 Covers ``environment/hub.py`` too.
 """
@@ -51,7 +51,7 @@ anything: Any = lambda text: "yes"  # noqa: E731
 options: Any = {"batchsize": 3}
 given: Callable[..., Any] = dict
 
-# The mistake, what the message says is wrong, and what it says to do.
+# The mistake, the cause in the message, and the way out in the message.
 MISTAKES: list[tuple[str, Callable[[], Any], str, str]] = [
     ("option of the wrapper", lambda: made(RULE, batchsize=3), "no option 'batchsize'", "did you mean 'batch_size'"),
     ("option of Regex", lambda: Regex(**given(patern="x")), "no option 'patern'", "did you mean 'pattern'"),
@@ -106,7 +106,12 @@ MISTAKES: list[tuple[str, Callable[[], Any], str, str]] = [
     ("a text joined", lambda: RULE & "tea", "'tea' .str. is not one", r"write Keyword\('tea'\)"),
     ("and instead of &", lambda: RULE and Regex("b"), "no truth value", "combine with &"),
     ("no model", lambda: GuardedGenerator(None, RULE), "cannot wrap NoneType", "give a pipeline"),
-    ("a prompt as a proposal", lambda: asked(proposal="No {prompt}"), "name of no model", r"Prompt\('No {prompt}'\)"),
+    (
+        "a prompt as a proposal",
+        lambda: asked(proposal="No {prompt}"),
+        "not the name of a model",
+        r"Prompt\('No {prompt}'\)",
+    ),
     ("a template without a place", lambda: Prompt("hm"), r"Prompt\('hm'\)", "needs {prompt}"),
     ("a name of the catalogue", lambda: made("catalogue:no-profanty"), "'no-profanty'", "did you mean 'no-profanity'"),
     ("a limit as a text", lambda: Length(min="3"), r"'3' \(str\)", "give a whole number"),  # type: ignore[arg-type]
@@ -129,8 +134,8 @@ MISTAKES: list[tuple[str, Callable[[], Any], str, str]] = [
     ("a text in a budget", lambda: Budget(max_attempts="x"), "max_attempts='x'", "a whole number"),  # type: ignore[arg-type]
     ("a seed", lambda: made(RULE, seed="x"), "seed='x'", "a whole number"),
     ("what to do without a text", lambda: made(RULE, on_exhausted="rise"), "'rise'", "did you mean 'raise'"),
-    ("a number as a prompt", lambda: asked(3), "prompts from int", "give a string"),
-    ("no prompt", lambda: asked(None), "no prompt", "give a string"),
+    ("a number as a prompt", lambda: asked(3), "prompts from int", "pass a string"),
+    ("no prompt", lambda: asked(None), "no prompt", "pass a string"),
     ("an adapter's folder", lambda: made(RULE, adapter="no-folder"), "no folder 'no-folder'", "Hub id"),
     ("a checker's answer", lambda: asked(rule=constraint(anything)), "returned str", "instead of bool"),
     ("no texts", lambda: asked(num_return_sequences=0), "num_return_sequences=0", "at least 1"),
@@ -160,7 +165,7 @@ def test_there_are_enough_and_none_twice() -> None:
 
 
 def test_without_a_network_the_answer_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The libraries would try for more than a minute."""
+    """Otherwise the libraries would retry for more than a minute."""
     tried: list[Any] = []
 
     def refused(address: Any, *_: Any) -> Any:

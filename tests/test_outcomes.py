@@ -52,7 +52,7 @@ def test_reports_print_and_serialise(world: World) -> None:
 
 
 def test_infinite_evidence_is_strict_json(world: World) -> None:
-    """An interval may have no upper end, and strict JSON has no word for infinity."""
+    """An interval may have no upper end, and strict JSON cannot express infinity."""
     (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
     figures: dict[str, Estimate | float] = {"kl": Estimate(0.5, 0.1, math.inf), "beta": math.inf, "steps": 3.0}
     report = dataclasses.replace(outcome.report, evidence=figures, acceptance=Estimate(0.5, 0.0, math.inf))
@@ -85,7 +85,7 @@ def qrs_report(weights: list[float], **options: Any) -> tuple[str, Any]:
 def test_the_first_line_says_how_sure_it_is(
     world: World, weights: list[float], options: dict[str, Any], begins: str, said: str
 ) -> None:
-    """By the figures alone, not by the words about them."""
+    """Determined from the figures, not from the description."""
     drawn_from, evidence = qrs_report(weights, **options)
     assert said in drawn_from
     (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
@@ -93,11 +93,11 @@ def test_the_first_line_says_how_sure_it_is(
     assert report.headline().startswith(f"1 text, {begins} your model writes it")
     assert evidence["near_enough"] == options.get("target_tvd", 0.05)
     without = dataclasses.replace(report, evidence={})
-    assert without.headline().startswith("1 text, nearly as"), "of a sampler without such figures"
+    assert without.headline().startswith("1 text, nearly as"), "for a sampler without such figures"
 
 
 def test_a_handful_of_weights_tells_no_distance(world: World) -> None:
-    """One attempt outweighs all others: whatever the figures are, they are those of one text."""
+    """One attempt outweighs all others, so the figures depend on a single text."""
     drawn_from, evidence = qrs_report([-1.0] * 300 + [7.0], target_tvd=0.2, pilot=50)
     assert evidence["effective_sample_size"].value < 3
     assert drawn_from.endswith(", distance (TVD) unknown")
@@ -145,7 +145,7 @@ def test_what_the_token_limit_cut_off_is_counted_and_said(world: World) -> None:
     )
     cut = sum(not draw.finished for draw in drawn[0].draws)
     assert 0 < cut < 60
-    assert outcome.report.cut_off == cut, "the same attempts, as the seed is"
+    assert outcome.report.cut_off == cut, "the same attempts, as the seed is the same"
     assert f"; {cut} were cut off by max_new_tokens, so try a larger one; " in outcome.report.advice()
     assert drawn[0].report.cut_off == 0
     few = dataclasses.replace(outcome.report, cut_off=5)
@@ -163,7 +163,7 @@ def test_attempts_are_exact(world: World) -> None:
 
 
 def test_unchecked_text_is_in_no_error_and_no_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """Rule 8, with a checker that leaks what it saw in its own message."""
+    """Rule 8, with a checker whose error message contains the text."""
     import traceback
 
     from guardwrap import CheckFailed, constraint
@@ -225,7 +225,7 @@ def test_values_are_what_the_texts_say() -> None:
 
 
 def test_a_text_that_the_type_refuses_is_not_returned() -> None:
-    """Its schema is that of any whole number."""
+    """Its schema is that of any integer."""
     pipe = llama_world(letters="0123").pipeline()
     seen = {
         judged: GuardedGenerator(pipe, JSONSchema(judged), seed=3).run("12", **{**NUMBERS, "num_return_sequences": 40})
@@ -233,7 +233,7 @@ def test_a_text_that_the_type_refuses_is_not_returned() -> None:
     }
     odd = {kind: [value for value in outcome[0].values if value.root % 2] for kind, outcome in seen.items()}
     assert not odd[Even]
-    assert odd[Digits], "without the type's own rule there are odd numbers"
+    assert odd[Digits], "without the type's validator there are odd numbers"
 
 
 def test_values_of_fallbacks_and_of_missing_texts() -> None:

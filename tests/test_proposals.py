@@ -1,4 +1,4 @@
-"""Attempts drawn from something else than the model: weights, and what QRS and IMH make of them, through the engine.
+"""Attempts drawn from a proposal: their weights, and the texts of QRS and IMH, end to end.
 
 Covers ``pipelines/proposal_draws.py`` too.
 """
@@ -24,13 +24,13 @@ from guardwrap.samplers import Sampler
 from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from tests.fixtures_laws import Law, by_text, imh_law, normal, qrs_law
 
-DRAWS = 2_000  # 20 000 of them, and more laws, in tests/samplers/test_weighing.py, without an engine
+DRAWS = 2_000  # tests/samplers/test_weighing.py has 20 000 draws and more distributions, without a model
 FITS, FAILS = 1e-3, 1e-9
 CONSTRAINT = Keyword("a", whole_words=False) & ~Regex("^b")
 
 
 def other_model() -> tuple[World, World]:
-    """A model and another one with the same tokenizer, a few steps of training away."""
+    """Return a model, and one with the same tokenizer that was trained for a few steps."""
     world, other = (table_world(letters="ab", max_new_tokens=4, temperature=0.8) for _ in range(2))
     with torch.no_grad():
         other.model.table.add_(0.6 * torch.randn(other.model.table.shape, generator=torch.Generator().manual_seed(5)))
@@ -38,7 +38,7 @@ def other_model() -> tuple[World, World]:
 
 
 def other_prompt() -> tuple[World, World]:
-    """A model and the same one told something else first."""
+    """Return a model, and the same model with another prompt."""
     world = llama_world(letters="ab", max_new_tokens=4, temperature=0.8)
     return world, dataclasses.replace(world, prompt="ab" + world.prompt)
 
@@ -97,7 +97,7 @@ def test_what_the_samplers_return(kind: str) -> None:
     assert goodness_of_fit(texts(chain), by_text(imh_law, *weights(world, other), steps=3)) > FITS
     assert chain.report.evidence["steps"] == 3
     for outcome in (plain, quasi, chain):
-        assert str(outcome.report).count(outcome.report.proposal) == 1, "said once, whichever sampler"
+        assert str(outcome.report).count(outcome.report.proposal) == 1, "once, for every sampler"
     assert re.search(rf"\n  attempts from +{re.escape(chain.report.proposal)}\n", str(chain.report))
     assert "attempts of" not in str(drawn(world, "rejection", None, 2).report)
 
@@ -134,7 +134,7 @@ def test_log_weights_are_those_of_the_enumerated_laws(kind: str, options: dict[s
     assert {attempt.satisfied for attempt in attempts} == {True, False}
     assert all((attempt.log_weight == -math.inf) != attempt.satisfied for attempt in attempts)
     log_a: dict[Any, Any]
-    if "repetition_penalty" in options:  # which no enumeration here knows: against the engine's own log a'
+    if "repetition_penalty" in options:  # not enumerated here, so compared with the log a' seen in decoding
         back = GuardedGenerator(world.pipeline(), Length(min=0))
         (own,) = back.attempts(world.prompt, 400, seed=3, **{**world.settings, **options})
         log_a = {attempt.draw.token_ids: attempt.draw.log_proposal for attempt in own}
@@ -151,7 +151,7 @@ def test_log_weights_are_those_of_the_enumerated_laws(kind: str, options: dict[s
 def test_top_k_is_part_of_a() -> None:
     world, other = other_model()
     cut = dataclasses.replace(world, top_k=2)
-    # The proposal's own top 2 are others: it would not cover g.
+    # The proposal has another top 2, so it would not cover g.
     guarded = GuardedGenerator(world.pipeline(), CONSTRAINT, proposal=other.pipeline())
     for draw in (
         lambda: guarded.run(world.prompt, sampler="qrs", **cut.settings),
@@ -195,7 +195,7 @@ def test_negative_control_half_precision_weights_without_float32(monkeypatch: py
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_a_mask_has_left_counts_in_half_precision_too(dtype: torch.dtype) -> None:
-    """The same prompt as a proposal, masked: a text weighs what the mask has left, and nothing else."""
+    """The same prompt as a masked proposal: the weight of a text is what the mask keeps."""
     world = llama_world(letters="abc", max_new_tokens=8)
     world.model.to(dtype)
     masked = Masked(Prompt("{prompt}"), unseen=0.0)
@@ -287,7 +287,7 @@ def test_plan() -> None:
     assert plan.budget.max_attempts is not None
     assert "recommended: " in str(plan)
     assert plan.to_dict()["forecasts"][1]["prompt"] == "b"
-    # The budget that it suggests suffices 99 times in 100, and not much less does.
+    # The suggested budget suffices 99 times in 100, and a much smaller one does not.
     enough = plan.budget.max_attempts
     hardest = min(plan.forecasts, key=lambda forecast: forecast.acceptance.value).prompt
     outcomes = guarded.run([hardest] * 300, seed=1, num_return_sequences=5, budget=plan.budget, **world.settings)
@@ -326,7 +326,7 @@ def test_plan_of_a_proposal_chooses_a_sampler() -> None:
 
 @pytest.mark.parametrize("sampler", ["qrs", "imh", None])
 def test_a_weight_that_is_no_number_ends_the_call(sampler: str | None) -> None:
-    """Figures compare weights, and NaN is neither above nor below another one."""
+    """Estimates compare weights, and NaN compares false with every number."""
     world, other = other_model()
     with torch.no_grad():
         world.model.table[1:].fill_(math.nan)
@@ -366,7 +366,7 @@ def test_a_plan_names_the_cheaper_way() -> None:
         "the model itself", "rejection", 0.0, math.inf, math.inf, math.inf, without=1, least=45.0, pilot=64
     )
     assert cheapest([never, never], [Budget()]) is None
-    assert cheapest([never, masked], [Budget()]) is None, "it may be as cheap: a larger pilot tells"
+    assert cheapest([never, masked], [Budget()]) is None, "it may be as cheap, which a larger pilot would show"
     larger = dataclasses.replace(never, pilot=256)
     told = cheapest([larger, masked], [Budget()]) or ""
     assert told.endswith("approximately g, which gives texts, while this gave none in 256 attempts")
@@ -392,7 +392,7 @@ def test_a_plan_counts_what_qrs_draws_before_its_first_text() -> None:
     assert not any(outcome.ok for outcome in missed)
     report = missed[0].report
     assert "QRS first needs 100 attempts that satisfy" in report.advice()
-    assert "the sampler" not in report.advice(), "it had no text to give yet"
+    assert "the sampler" not in report.advice(), "the sampler had no text yet"
     assert report.evidence["pilot_attempts"] == report.usage.attempts
     whole = served[0].report
     assert float(whole.evidence["pilot_attempts"]) < whole.usage.attempts  # type: ignore[arg-type]
@@ -435,7 +435,7 @@ def test_a_file_says_what_is_drawn_from() -> None:
     assert in_python[0] == "the prompt 'ab{prompt}'"
     assert drawn_from(CONSTRAINT, {"constraints": told}) == in_python
     assert drawn_from(masked)[0] == "the model itself, masked"
-    # Nearer is stronger: what the wrapper is given, then what the call is.
+    # Precedence: the call, then the wrapper, then the constraint file.
     assert drawn_from(told, proposal=Masked())[0] == "the model itself, masked"
     assert drawn_from(told, proposal=False) == drawn_from(CONSTRAINT)
     assert drawn_from(told, {"proposal": False}) == drawn_from(CONSTRAINT)

@@ -23,7 +23,7 @@ def test_same_seed_same_texts_whatever_the_batch_size(world: World) -> None:
     assert texts(world, 7) == one
     assert texts(world, 64) == one
     assert texts(world, 64, seed=12) != one
-    assert one[0] != one[3], "two equal prompts of a call must get texts of their own"
+    assert one[0] != one[3], "two equal prompts of a call must get different texts"
 
 
 def test_same_usage_whatever_the_batch_size(world: World) -> None:
@@ -60,11 +60,11 @@ def test_seeds_of_calls(world: World) -> None:
 
     first, again = calls(7), calls(7)
     assert [o.texts for o in first] == [o.texts for o in again]
-    assert len({o.texts for o in first}) == 3, "the calls of one wrapper must differ"
+    assert len({o.texts for o in first}) == 3, "calls of one wrapper must differ"
     replayed = GuardedGenerator(world.pipeline(), JUDGED).run("ab", seed=first[2].report.seed, **SETTINGS)
     assert replayed[0].texts == first[2].texts
 
-    # Without a seed torch's own decides, as for generate.
+    # Without a seed, torch's global generator decides, as for generate.
     torch.manual_seed(5)
     one = calls(None)
     torch.manual_seed(5)
@@ -94,7 +94,7 @@ def test_negative_control_a_stream_shared_by_the_batch_depends_on_it(
 
 
 def overhead(world: World, monkeypatch: pytest.MonkeyPatch, *, shared: bool = False) -> tuple[float, list[Any]]:
-    """Row-steps over one for each token but the first of the attempts that were needed; and the texts."""
+    """Return the texts, and row-steps divided by the tokens of the needed attempts, first tokens excluded."""
     from guardwrap.backends import prefix_cache
     from guardwrap.backends.refill import decode
 
@@ -160,7 +160,7 @@ def test_who_waits_for_an_attempt_that_is_stopped_goes_on(world: World) -> None:
         for _ in range(4):
             decoder.advance()
         if cancelled:
-            assert (len(decoder._running), len(decoder._waiting)) == (1, 1), "they do not share a row"
+            assert (len(decoder._running), len(decoder._waiting)) == (1, 1), "the prompts do not share a row"
             first = decoder._running[0].launch.prompt
             decoder.cancel(lambda launch: launch.prompt == first)
             assert (len(decoder._running), len(decoder._waiting)) == (0, 1)

@@ -1,4 +1,4 @@
-"""What comes out has the pipeline's own format: with nothing to reject, it is what the pipeline returns.
+"""Results have the pipeline's format: if nothing is rejected, they equal what the pipeline returns.
 
 Covers ``pipelines/loading.py``, ``pipelines/output_records.py``, ``pipelines/prepare.py``,
 ``pipelines/prompt_forms.py``, ``pipelines/task_calls.py`` and ``environment/transformers_errors.py`` too.
@@ -141,7 +141,7 @@ def test_a_wrapped_model_keeps_its_own_defaults_and_state(world: World) -> None:
 
 
 def test_what_the_user_gets_is_what_was_judged(world: World) -> None:
-    """Text, ids and every view agree, whatever the rendering."""
+    """Texts, ids and all views agree, whatever the rendering options."""
     judged = Regex("b") & ~Regex("c")
     guarded = GuardedGenerator(world.pipeline(), judged, seed=5)
     for prompt in ("ab", CHAT, PREFILL):
@@ -199,7 +199,7 @@ def test_fallback(world: World) -> None:
     assert seen("ab", max_new_tokens=1) == [{"generated_text": "abaaa"}]
     assert seen(CHAT, max_new_tokens=1)[0]["generated_text"][-1]["content"] == "aaa"
 
-    # A fallback that violates the constraint never gets out.
+    # A fallback that violates the constraint is never returned.
     bad = GuardedGenerator(pipe, NEVER, budget=budget, on_exhausted=Fallback("short"))
     with pytest.raises(BudgetExhausted) as caught:
         bad("ab", max_new_tokens=3)
@@ -295,7 +295,7 @@ def test_options_are_checked_before_a_lazy_run_begins(world: World) -> None:
 
 
 def changing(parts: bool = False) -> Iterator[list[dict[str, Any]]]:
-    """Chats by way of one list and one message, which are changed for each."""
+    """Yield chats as the same list and message objects, changed for each chat."""
     message: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": ""}] if parts else ""}
     chat = [message]
     for text in ("ab", "cde", "f"):
@@ -307,7 +307,7 @@ def changing(parts: bool = False) -> Iterator[list[dict[str, Any]]]:
 
 
 class Changing(Dataset):  # type: ignore[type-arg]
-    """The same as a dataset."""
+    """The same chats as a dataset."""
 
     def __init__(self) -> None:
         self.chat = [{"role": "user", "content": ""}]
@@ -329,7 +329,7 @@ def test_a_message_may_be_used_again_for_the_next_chat(world: World, given: Any)
     assert list(guarded(given(), **settings)) == expected
     assert [outcome.prompt for outcome in guarded.run(given(), **settings)] == chats
     assert [outcome.prompt for outcome in list(guarded.stream(given(), **settings))] == chats
-    # Also one that waits to be read.
+    # A call that has not been consumed yet behaves the same.
     (later,) = [chats[0]]
     waiting = guarded.stream([later], **settings)
     chats[0][0]["content"] = "changed"
@@ -419,10 +419,10 @@ def test_a_prefix_lengthens_what_limits_all_tokens(where: str) -> None:
             ours = guarded("ab", **settings)
             assert ours == pipe("ab", **settings)
             assert ours[0]["generated_text"].startswith("ab")
-            # Without it there is another text, or one that is not as long.
+            # Without the prefix, the text differs or is shorter.
             assert ours != pipe("ab", **{**settings, "prefix": ""}) or where != "call"
             (outcome,) = guarded.run("ab", constraints=Regex("^ab", on="full"), **settings)
-            assert outcome.ok, "a prefix is part of no text that is judged"
+            assert outcome.ok, "a prefix is not part of the judged text"
 
 
 @pytest.mark.parametrize(

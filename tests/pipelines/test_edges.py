@@ -1,4 +1,4 @@
-"""Corners of transformers where a wrapper goes wrong quietly. Each of these once did.
+"""Corner cases of transformers that once made the wrapper fail silently.
 
 Covers ``pipelines/tensor_prompts.py`` too.
 """
@@ -50,7 +50,7 @@ ANYTHING = Length(min=0)
 
 @pytest.fixture
 def own() -> World:
-    """A world of the test's own, whose model and tokenizer it may change."""
+    """A new world per test, whose model and tokenizer the test may change."""
     return llama_world(letters="abcdefghij", max_new_tokens=8)
 
 
@@ -169,7 +169,7 @@ def test_stopping_criteria_of_the_user_take_the_place_of_ours(own: World, criter
 
 
 def stops_at_b(ids: torch.Tensor, scores: Any, **_: Any) -> bool:
-    """As the criteria that LangChain and LlamaIndex bring: one answer for all rows, read off the first."""
+    """A criterion like those of LangChain and LlamaIndex: it looks at the first row and answers for all."""
     return any(ids[0][-1] == stop for stop in (2,))
 
 
@@ -197,7 +197,7 @@ def test_a_stopping_criterion_that_reads_the_first_row_ends_no_other(own: World,
     monkeypatch.setattr(
         "guardwrap.backends.token_sampling.ended_rows", lambda ends, ids, _: ends(ids, None) | ids.new_zeros(len(ids))
     )
-    assert texts(16) != alone  # the negative control: asked once for all rows
+    assert texts(16) != alone  # the negative control: called once for all rows
 
 
 def test_the_model_configuration_fills_up_that_of_the_call(own: World) -> None:
@@ -211,7 +211,7 @@ def test_the_model_configuration_fills_up_that_of_the_call(own: World) -> None:
 
 
 def test_stop_strings_are_made_into_a_criterion_once(own: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers goes through the whole vocabulary each time."""
+    """transformers builds it from the whole vocabulary each time."""
     made = []
 
     class Counted(StopStringCriteria):
@@ -398,7 +398,7 @@ def test_finished_and_exhausted_say_what_they_are(own: World) -> None:
 
 
 def test_what_waits_for_its_judgement_is_not_launched_again(own: World) -> None:
-    """Costly constraints judge attempts in batches; until then those that ended count as on their way."""
+    """Expensive constraints judge attempts in batches; until then, attempts that ended count as in flight."""
     judged: list[int] = []
 
     class Costly(Constraint):

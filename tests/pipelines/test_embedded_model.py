@@ -1,4 +1,4 @@
-"""The real embedded model."""
+"""Tests with the real embedded model."""
 
 import copy
 from typing import Any
@@ -53,7 +53,7 @@ def test_texts_satisfy_the_constraint_and_log_proposal_is_that_of_a_forward_pass
 
 
 def test_verdicts_abort_early_and_change_no_text(local: tuple[Any, Any]) -> None:
-    """The same constraint without a prefix verdict gives the same texts and costs more tokens."""
+    """Without prefix verdicts, the same constraint gives the same texts and costs more tokens."""
     ban = ~Regex(",")
 
     @constraint
@@ -99,6 +99,6 @@ def test_json(local: tuple[Any, Any]) -> None:
 
 
 def test_half_precision_is_no_reason_to_be_slow(local: tuple[Any, Any]) -> None:
-    """Its rounding on a real model is far above that of tiny random ones, and still no misplaced state."""
+    """Rounding on a real model is far larger than on tiny random ones, and still not as large as a misplaced state."""
     model = copy.deepcopy(local[0]).to(torch.bfloat16)
     assert select_rows(model) is Slots

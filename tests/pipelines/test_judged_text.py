@@ -1,4 +1,4 @@
-"""What is judged is what the caller reads: every way in, every view, every kind of decoder."""
+"""The judged text is the text that the caller reads: for every entry point, view and kind of decoder."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ SETTINGS: dict[str, Any] = {"do_sample": True, "max_new_tokens": 5, "num_return_
 
 
 def tokenizer(pieces: list[str], decoder: Any, before: Any, normalizer: Any = None, **options: Any) -> Any:
-    # The second token is what a Llama begins with.
+    # The second token is the one that a Llama tokenizer puts first.
     vocabulary = {piece: i for i, piece in enumerate(dict.fromkeys(["<end>", "<s>", *pieces]))}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="<s>"))
     made.pre_tokenizer = before
@@ -74,7 +74,7 @@ RULES = {
     "a space at the beginning": r"^ ",
     "no space at the beginning": r"^[^ ]",
 }
-EASY = list(RULES)[:2]  # enough where prompt and text are not read together
+EASY = list(RULES)[:2]  # enough if prompt and text are not decoded together
 
 
 def model_of(tokens: Any) -> Any:
@@ -86,11 +86,11 @@ def model_of(tokens: Any) -> Any:
     return _with_end(model, tokens).eval()
 
 
-Reading = tuple[str, str, str]  # the prompt, the new text, and both: as the caller reads them
+Reading = tuple[str, str, str]  # the prompt, the new text, and both together, as the caller reads them
 
 
 def calls(guarded: GuardedGenerator) -> dict[str, Callable[[], Iterator[Reading]]]:
-    """Every way in, with what its caller reads."""
+    """Every entry point, with the texts that its caller reads."""
     tokens = guarded.tokenizer
     ids = tokens(PROMPT, return_tensors="pt")
     padded = tokens([PROMPT, "a"], return_tensors="pt", padding=True)
@@ -102,7 +102,7 @@ def calls(guarded: GuardedGenerator) -> dict[str, Callable[[], Iterator[Reading]
 
     def texts(records: Any) -> Iterator[str]:
         found = (record["generated_text"] for record in records)
-        return (text for text in found if text is not None)  # a rule that nothing satisfies here
+        return (text for text in found if text is not None)  # no text satisfies this rule
 
     def whole(records: Any) -> Iterator[Reading]:
         for text in texts(records):
@@ -153,7 +153,7 @@ def calls(guarded: GuardedGenerator) -> dict[str, Callable[[], Iterator[Reading]
 
 
 def violations(kind: str, only: str | None = None) -> tuple[int, list[str]]:
-    """How many cases there were, and which way in returned what its caller reads as a violation."""
+    """Return the number of cases, and the entry points that returned a violation as their caller reads it."""
     tokens = DECODERS[kind]()
     model = model_of(tokens)
     found, cases = [], 0

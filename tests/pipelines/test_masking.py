@@ -1,4 +1,4 @@
-"""Masked proposals: a law whose weights are known, and what samplers make of it.
+"""Masked proposals: their distribution, their weights, and the samplers on top.
 
 Covers ``constraints/monitors.py``, ``pipelines/early_abort.py`` and ``pipelines/mask_search.py`` too.
 """
@@ -45,7 +45,9 @@ from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
 from tests.fixtures_laws import by_text, imh_law, normal, qrs_law
 from tests.fixtures_models import byte_tokenizer, byte_world, fallback_tokenizer
 
-RULE = ~Regex("b") & Keyword("a", whole_words=False)  # the first is seen at once, the second at the end of a text
+RULE = ~Regex("b") & Keyword(
+    "a", whole_words=False
+)  # a violation of the first shows at once, one of the second only at the end of a text
 FITS, FAILS = 1e-3, 1e-9
 DRAWS = 4_000
 Texts = dict[tuple[int, ...], float]
@@ -65,7 +67,7 @@ def masked_law(world: World, unseen: float = 0.0, at_once: int = 1000) -> tuple[
         return run_verdict(RULE, world.draw(ids).text) is Verdict.VIOLATED
 
     def left_out(steps: Texts) -> set[tuple[int, ...]]:
-        """The likeliest first, some at once, until hardly anything is unseen."""
+        """The most probable tokens are judged first, in groups, until almost no probability is unjudged."""
         order = sorted(steps, key=lambda ids: -steps[ids])
         seen: list[tuple[int, ...]] = []
         while len(seen) < len(order):
@@ -113,7 +115,7 @@ def test_masks_leave_out_what_is_dead_and_nothing_else() -> None:
     inside = by_text(normal, {ids: p for ids, p in law.items() if ids in world.gold(RULE)})
     outcome = drawn(world, "rejection", DRAWS)
     assert goodness_of_fit([draw.token_ids for draw in outcome.draws], inside) > FITS
-    assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world.gold(RULE)) < FAILS, "which is not g"
+    assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world.gold(RULE)) < FAILS, "texts must not fit g"
     assert outcome.report.drawn_from == "not your model's own distribution: tokens were masked (g')"
     plain = GuardedGenerator(world.pipeline(), RULE, seed=3).run(
         world.prompt, num_return_sequences=200, budget=Budget(max_attempts=None), **world.settings
@@ -132,7 +134,7 @@ def weighed(world: World, count: int = 3_000, **options: Any) -> list[Attempt]:
 @pytest.mark.parametrize("unseen", [0.0, 0.4])
 @pytest.mark.parametrize("make", [table_world, llama_world])
 def test_weights_are_those_of_the_law(make: Callable[..., World], unseen: float) -> None:
-    """log P/a' where the text satisfies the constraint: the sum of log Z, and log a' is that of what was sampled."""
+    """For satisfying texts, log P/a' is the sum of log Z, and log a' that of the sampled tokens."""
     world = make(letters="abc", max_new_tokens=4, temperature=0.8)
     a, (law, left) = world.law(), masked_law(world, unseen, at_once=1)
     assert (law.keys() == masked_law(world)[0].keys()) == (unseen == 0)
@@ -148,7 +150,7 @@ def test_weights_are_those_of_the_law(make: Callable[..., World], unseen: float)
 
 
 def test_the_mean_weight_is_z() -> None:
-    """E_{a'}[P/a'] = Z: nothing of g is lost."""
+    """E_{a'}[P/a'] = Z: no text of g is lost."""
     world = world_of()
     z = sum(p for ids, p in world.law().items() if ids in world.gold(RULE))
     weights = [0.0 if each.log_weight is None else math.exp(each.log_weight) for each in weighed(world, 6_000)]
@@ -233,7 +235,7 @@ def test_generate_takes_it_too() -> None:
 
 
 def test_what_cannot_be_judged_ahead_ends_its_attempt() -> None:
-    """A classifier, or a function that knows nothing of prefixes: as without a mask."""
+    """With a classifier, or a function without prefix verdicts, everything is as without a mask."""
 
     @constraint
     def odd(text: str) -> bool:
@@ -296,7 +298,7 @@ FIRST: dict[str, tuple[Constraint, set[str | bytes]]] = {
     "an enum": (JSONSchema({"enum": ["é1", 1, 11]}), {"1", " ", "\n"}),
     "either": (Regex("é+", match="fullmatch") | Regex("(a|😀)+", match="fullmatch"), {"a", "é", b"\xc3", b"\xf0\x9f"}),
     "both": (Regex("[é😀]+", match="fullmatch") & Regex("[a-é]+", match="fullmatch"), {"é", b"\xc3"}),
-    "a space": (Regex("( a|é)+", match="fullmatch"), {"é", b"\xc3"}),  # the first space is not shown
+    "a space": (Regex("( a|é)+", match="fullmatch"), {"é", b"\xc3"}),  # the first space is dropped in decoding
     "broken": (Regex("\ufffd1", match="fullmatch"), {*BYTES[2:5], BYTES[6], "\n"}),
 }
 
@@ -311,7 +313,7 @@ def mask_of(world: World, constraint: Constraint) -> ConstraintMask:
 
 @cache
 def reach_of(name: str) -> tuple[World, Texts]:
-    """A world, and the probability of each prefix of its texts."""
+    """Return a world, and the probability of each prefix of its texts."""
     world = byte_world(WORLDS[name](), max_new_tokens=4)
     reach: Texts = {}
     for ids, p in world.law().items():
@@ -323,7 +325,7 @@ def reach_of(name: str) -> tuple[World, Texts]:
 @pytest.mark.parametrize("name", WORLDS)
 @pytest.mark.parametrize("rule", FIRST)
 def test_characters_of_several_tokens(name: str, rule: str) -> None:
-    """Tokens of which nothing can come are left out from the start, and no text of g ever is."""
+    """Dead tokens are masked from the start, and tokens of a text of g never are."""
     (world, reach), (constraint, first) = reach_of(name), FIRST[rule]
     mask, size = mask_of(world, constraint), len(world.tokenizer)
     pieces = {"byte-level": BYTES, "byte fallback": SINGLES, "spaces": SPACES}[name]
@@ -343,10 +345,10 @@ def test_characters_of_several_tokens(name: str, rule: str) -> None:
 
 
 def test_bytes_that_nothing_follows_are_a_dead_end() -> None:
-    """Such as were not looked at: tokens that are not shown leave it at that."""
+    """If the prefix is dead, every token is masked, also those that add no text."""
     for name in ("byte-level", "byte fallback"):
         world, _ = reach_of(name)
-        tokens = np.arange(len(world.tokenizer) + 1)  # the last one is not in the vocabulary, and shows nothing
+        tokens = np.arange(len(world.tokenizer) + 1)  # the last token is not in the vocabulary, and adds no text
         begins = world.tokenizer.convert_tokens_to_ids({"byte-level": "Ã", "byte fallback": "<0xC3>"}[name])
         for rule, ends in (("a digit", True), ("accents", False)):
             gone = mask_of(world, FIRST[rule][0]).left_out((begins,), tokens, np.full(len(tokens), 1 / len(tokens)))
@@ -364,7 +366,7 @@ def test_negative_controls_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mask_of(world, emoji).left_out((), tokens, shares)[begins], "a part of g is lost"
     monkeypatch.setattr(Rereading, "may_begin", lambda *_: True)
     gone = mask_of(world, FIRST["a digit"][0]).left_out((), tokens, shares)
-    assert not gone[begins], "bytes are drawn of which no digit comes"
+    assert not gone[begins], "bytes that cannot become a digit are drawn"
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -382,7 +384,7 @@ def test_samplers_reach_g_over_bytes(name: str) -> None:
 
 
 def test_the_whole_vocabulary_is_looked_at() -> None:
-    """Also where the only tokens that lead anywhere are the least likely ones."""
+    """Even if the only possible tokens are the least probable ones."""
     others = [f"{one}{other}" for one in "abcdefghij" for other in map(chr, range(0x4E00, 0x4E00 + 500))]
     world = World(world_of().model, byte_tokenizer(["a", *others, "yes", "n", "o"]), "a", max_new_tokens=2)
     mask = mask_of(world, Regex("yes|no", match="fullmatch"))
@@ -397,7 +399,9 @@ def test_the_whole_vocabulary_is_looked_at() -> None:
 def test_what_was_not_looked_at_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mask_search, "MOST_LOOKED_AT", 1)
     outcome = drawn(world_of(), qrs(1.0), 500)
-    assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world_of().gold(RULE)) > FITS, "weights know"
+    assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world_of().gold(RULE)) > FITS, (
+        "the weights take it into account"
+    )
     assert any("the mask did not look at all tokens" in note for note in outcome.report.notes)
     monkeypatch.undo()
     assert not any("the mask" in note for note in drawn(world_of(), "rejection", 5).report.notes)
@@ -408,7 +412,7 @@ def test_what_was_not_looked_at_is_said(monkeypatch: pytest.MonkeyPatch) -> None
 def test_nothing_that_can_be_drawn_is_impossible(
     pattern: str, attempts: int, unreadable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where every way ends, and not only where none begins."""
+    """Also if all prefixes die later, not only if the first token is already impossible."""
     if unreadable:
         monkeypatch.setattr(Vocabulary, "_composes", lambda *_: False)
     world = world_of()
@@ -422,7 +426,7 @@ def test_nothing_that_can_be_drawn_is_impossible(
 
 
 def test_dead_ends_are_rejected_and_others_drawn() -> None:
-    """After ``ab`` nothing can follow; that is no reason to give up."""
+    """Nothing can follow ``ab``, which does not make the whole request impossible."""
     world = world_of()
     rule = Regex("abd|ac|b", match="fullmatch")
     outcome = GuardedGenerator(world.pipeline(), rule, proposal=Masked(unseen=0.0), sampler=qrs(1.0), seed=1).run(
@@ -443,7 +447,7 @@ def test_tokenizers_whose_tokens_cannot_be_read_are_judged_one_by_one(monkeypatc
 
 
 def test_a_mask_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From then on its request is drawn without it, and is right all the same; the report says so."""
+    """The request continues without the mask, still correctly, and the report says so."""
     monkeypatch.setattr(masking, "STEP_SECONDS", 0.0)
     monkeypatch.setattr(masking, "BURST_SECONDS", 0.0)
     world = world_of()
@@ -453,7 +457,7 @@ def test_a_mask_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_slow_check_does_not_outlast_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A whole text that takes nearly all of a check's two seconds is left to the check."""
+    """Judging a whole text that takes almost the two seconds of a check is left to the final check."""
     monkeypatch.setattr(masking, "BURST_SECONDS", 0.01)
     world = world_of()
     slow = Regex("(a|aa)+$", flags=()) & Regex("(?:(?:a|b|c)*)*d|.*", match="fullmatch", timeout=2.0)
@@ -471,7 +475,7 @@ def test_a_slow_check_does_not_outlast_the_mask(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_mask_that_raises_leaves_others_as_they_are() -> None:
-    """The others in the batch are drawn again without it: the share that their masks left counts once."""
+    """The other rows of the batch are drawn again without it, and their log Z is counted once."""
 
     def masks(left_out: Callable[..., Any]) -> Any:
         return SimpleNamespace(left_out=left_out)

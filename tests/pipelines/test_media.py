@@ -1,4 +1,4 @@
-"""Encoder-decoder models, images and speech: the pipelines' own records, and what cannot work."""
+"""Encoder-decoder models, images and speech: the pipelines' record formats, and errors."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -64,7 +64,7 @@ IMAGE_SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("given", IMAGES)
 @pytest.mark.parametrize("setting", IMAGE_SETTINGS)
 def test_images_same_as_the_pipeline(vision: Pipeline, given: str, setting: str) -> None:
-    def settings() -> dict[str, Any]:  # afresh, for the pipeline writes into its arguments
+    def settings() -> dict[str, Any]:  # new objects, as the pipeline modifies its arguments
         return {name: dict(v) if isinstance(v, dict) else v for name, v in IMAGE_SETTINGS[setting].items()}
 
     ours = GuardedGenerator(vision, ANYTHING)(IMAGES[given](), max_new_tokens=6, **settings())
@@ -73,7 +73,7 @@ def test_images_same_as_the_pipeline(vision: Pipeline, given: str, setting: str)
 
 
 def test_several_images(vision: Pipeline) -> None:
-    """The pipeline itself takes a list of these for a chat; a generator of them it takes."""
+    """The pipeline mistakes a list of these for a chat, but accepts a generator of them."""
     prompts = [{"images": picture(i), "text": "<image>ab"} for i in range(3)]
     guarded = GuardedGenerator(vision, ANYTHING)
     each = [vision(prompt, max_new_tokens=6) for prompt in prompts]
@@ -133,7 +133,7 @@ def test_speech_same_as_the_pipeline(speech: Pipeline, setting: str) -> None:
     raw = {"raw": AUDIO, "sampling_rate": 16_000, "speaker": "Ada"}
     assert guarded(AUDIO, **settings) == speech(AUDIO, **settings)
     assert guarded(raw, **settings) == speech(dict(raw), **settings)
-    assert raw.keys() == {"raw", "sampling_rate", "speaker"}, "the user's dictionary was taken apart"
+    assert raw.keys() == {"raw", "sampling_rate", "speaker"}, "the user's dictionary was modified"
     assert guarded([AUDIO, AUDIO[:11_000]], **settings) == speech([AUDIO, AUDIO[:11_000]], **settings)
     lazy = guarded(audios(), **settings)
     assert not isinstance(lazy, list)
@@ -185,7 +185,7 @@ def test_encoder_decoder_models(make: Any) -> None:
     assert [outcome.report.mode for outcome in outcomes] == ["generate"] * 2
     ids = guarded("ab", return_tensors=True, **options)
     assert [r["generated_token_ids"] for r in ids] == [[0, *draw.token_ids] for draw in outcomes[0].draws]
-    # Whole words of the prompt belong to the full view only.
+    # Only the full view contains the whole words of the prompt.
     assert guarded("ab", **options, constraints=Regex("^ab", on="full"))[0]["generated_text"][:2] != "ab"
     with pytest.raises(Deterministic, match="do_sample=True"):
         guarded("ab", constraints=NEVER, max_new_tokens=3)

@@ -1,4 +1,4 @@
-"""Answers that a pipeline parses into messages: all that a message says is judged, and no half message is returned."""
+"""Answers parsed into messages: the whole message is judged, and partial messages are never returned."""
 
 import json
 from collections import Counter
@@ -32,7 +32,7 @@ def thinking() -> World:
 
 
 def region_of(text: str) -> str:
-    """In which region an answer ends, found without the parser: "(" in reasoning, "[" in a call, "" in content."""
+    """Return the region in which an answer ends, without the parser: "(" reasoning, "[" a call, "" content."""
     region = ""
     for letter in text:
         if not region and letter in "([":
@@ -43,7 +43,7 @@ def region_of(text: str) -> str:
 
 
 def held(value: Any) -> Iterator[str]:
-    """Yield everything that a message says, as text."""
+    """Yield all text in a message."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from (str(key), *held(item))
@@ -55,7 +55,7 @@ def held(value: Any) -> Iterator[str]:
 
 
 def why_not(world: World, ids: tuple[int, ...], *, content_alone: bool = False) -> str | None:
-    """Say why an answer is not to be returned under the ban; ``content_alone`` is the rule that asks too little."""
+    """Return why an answer violates the ban; ``content_alone`` is the negative control that checks too little."""
     raw = world.tokenizer.decode(ids)
     try:
         message = world.tokenizer.parse_response(raw, prefix="a")
@@ -113,7 +113,7 @@ def test_no_message_holds_what_is_banned() -> None:
 
 
 def drawn(world: World, answer: str, finished: bool = True, given: Any = CHAT, **options: Any) -> Draw:
-    """What becomes of an answer, written down letter by letter."""
+    """Expected results for answers, spelled out letter by letter."""
     call = call_of(world.pipeline(), options)
     prompt = next(call.prompts(enumerate(call.read_prompts(given).prompts), 1))
     ids = world.tokenizer(answer)["input_ids"]

@@ -1,4 +1,4 @@
-"""What is known of a prompt's length without tokenizing it never exceeds the truth; long prompts are refused by it."""
+"""The lower bound on a prompt's token count is never too high, and prompts that are too long are rejected by it."""
 
 import random
 from typing import Any
@@ -90,6 +90,6 @@ def test_a_prompt_of_a_megabyte_is_refused_before_it_is_tokenized(monkeypatch: p
     for prompt in ("word " * 200_000, chat):
         with pytest.raises(PromptError, match=r"has at least \d{5,} tokens and the model's context"):
             guarded.run(prompt)
-    spaces = [{"role": "user", "content": " " * 1_000_000 + "a"}]  # which the template leaves out
+    spaces = [{"role": "user", "content": " " * 1_000_000 + "a"}]  # the template leaves this out
     with pytest.raises(PromptError, match="it was tokenized"):
         guarded.run(spaces)

@@ -1,4 +1,4 @@
-"""Texts that would outgrow a model's table of positions are refused by name; models that compute positions go on."""
+"""Texts that would outgrow a position table raise UsageError; models that compute positions are not limited."""
 
 import asyncio
 from typing import Any
@@ -65,12 +65,12 @@ def test_a_table_of_positions_is_a_limit(name: str) -> None:
     ):
         guarded("abc", max_new_tokens=15, **OPTIONS)
     longest = guarded.run("abc", max_new_tokens=14, num_return_sequences=40, constraints=Length(min=14), **OPTIONS)[0]
-    assert {len(text) for text in longest.texts} == {14}  # all that the message says is possible is possible
+    assert {len(text) for text in longest.texts} == {14}  # the limit that the message suggests works
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_it_is_where_generate_fails(name: str) -> None:
-    """The limit is transformers' own: one token more, and its loop raises."""
+    """The limit is that of transformers, whose own loop fails with one token more."""
     model, tokenizer = made(name)
     ids = tokenizer("abc", return_tensors="pt")["input_ids"]
     plain = {"do_sample": False, "suppress_tokens": [0]}

@@ -1,4 +1,4 @@
-"""Weights from models of 8 and 4 bits: functions of the text, and reports that say where they come from.
+"""Weights from 8-bit and 4-bit models: they depend only on the text, and reports say where they come from.
 
 Covers ``backends/sequence_scores.py`` and ``backends/shared_weights.py`` too.
 """
@@ -52,7 +52,7 @@ def texts_of(world: World) -> list[Any]:
 
 
 def apart(world: World) -> float:
-    """How far log-probabilities of all texts at once are from those of each alone, in nats."""
+    """Return the difference in nats between log-probabilities computed together and one by one."""
     texts = texts_of(world)
     alone = [log_probabilities(world.model, [text])[0] for text in texts]
     return max(abs(a - b) for a, b in zip(log_probabilities(world.model, texts), alone, strict=True))
@@ -91,11 +91,11 @@ def test_reports_say_where_weights_come_from_a_quantised_model(
     save_adapter(tmp_path / "small", trained(world.model, target_modules=["q_proj"]))
     assert len(notes_of(guarded_of(world, adapter=tmp_path / "small"), world)) == 1
     assert notes_of(guarded_of(world, proposal=Masked()), world) == [QUANTISED]
-    for base, other in ((plain, world), (world, plain)):  # one of the two is enough
+    for base, other in ((plain, world), (world, plain)):  # one of the two models is enough
         assert len(notes_of(guarded_of(base, proposal=other.pipeline()), base)) == 1
-    assert LocalSession(world.pipeline(), HAS_A).of_weights == (QUANTISED,)  # which evaluations say
+    assert LocalSession(world.pipeline(), HAS_A).of_weights == (QUANTISED,)  # evaluations say so
     assert LocalSession(plain.pipeline(), HAS_A).of_weights == ()
-    # No weights, no note; and none where nothing is quantised.
+    # No note without weights, and none without quantized models.
     assert notes_of(guarded_of(world, proposal=Prompt("b{prompt}")), world, sampler="rejection") == []
     assert notes_of(guarded_of(world), world) == []
     for proposal in (Prompt("b{prompt}"), Masked()):

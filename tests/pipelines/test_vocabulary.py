@@ -1,4 +1,4 @@
-"""Vocabularies as bytes: what tokens add to a text is what decoding shows, and tries hold each token once."""
+"""Vocabularies as bytes: tokens add what decoding shows, and a trie contains each token once."""
 
 import itertools
 from typing import Any
@@ -17,7 +17,7 @@ SINGLE: list[str | bytes] = ["a", " ", " a", ".", "é", b"\x0a", b"\xc3", b"\xa9
 
 
 def suffixed() -> PreTrainedTokenizerFast:
-    """A tokenizer that shows a space before a token where the one before it ends a word: no token adds one text."""
+    """A tokenizer that adds spaces depending on the previous token, so that no token always adds the same text."""
     tokenizer = Tokenizer(models.BPE({"<end>": 0, "a</w>": 1, "b</w>": 2, "a": 3, ".</w>": 4}, []))
     tokenizer.decoder = decoders.BPEDecoder()
     return fast(tokenizer)
@@ -44,7 +44,7 @@ def test_what_tokens_add_is_what_decoding_shows(name: str) -> None:
     for ids in itertools.chain.from_iterable(itertools.product(some, repeat=size) for size in (1, 2, 3)):
         ahead, text = vocabulary.ahead(ids), tokenizer.decode(ids, skip_special_tokens=True)
         assert ahead.whole == text
-        for token in some:  # whatever comes next leaves this as it is
+        for token in some:  # later tokens do not change this
             assert tokenizer.decode([*ids, token], skip_special_tokens=True).startswith(ahead.text)
 
 

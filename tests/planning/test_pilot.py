@@ -1,4 +1,4 @@
-"""Plans: which limits of a budget they count, how long a prompt waits, and hints whose attempts have no weights.
+"""Plans: the limits of a budget, the time of a single prompt, and proposals whose attempts have no weights.
 
 Covers ``planning/alternatives.py`` and ``planning/probability.py`` too.
 """
@@ -31,7 +31,7 @@ def guarded_of(world: World, **options: object) -> GuardedGenerator:
 
 @pytest.mark.parametrize("limit", ["max_tokens", "max_computed_tokens"])
 def test_each_limit_of_a_budget_counts(small: World, limit: str) -> None:
-    """With half of the tokens that one text takes in the mean most calls end without it, and a plan says so."""
+    """With half the mean number of tokens per text, most calls end without a text, and the plan predicts that."""
     guarded = guarded_of(small, batch_size=1)
     pilot = guarded.plan(small.prompt, pilot=200, seed=0, **small.settings)
     (forecast,) = pilot.forecasts
@@ -60,11 +60,11 @@ def test_a_prompt_that_is_alone_waits_for_whole_attempts(small: World) -> None:
         told = forecast.seconds.high / forecast.seconds.value
         assert told == pytest.approx(rounds(forecast.attempts.high) / rounds(forecast.attempts.value))
     each = guarded.plan([small.prompt] * 64, pilot=10, seed=0, **small.settings).forecasts
-    assert all(one.seconds.low < one.seconds.high for one in each if one.acceptance.value), "others use the time"
+    assert all(one.seconds.low < one.seconds.high for one in each if one.acceptance.value), "other prompts use the time"
 
 
 def test_a_hint_without_weights_is_planned_for_as_it_is(small: World) -> None:
-    """A truncation keeps QRS from it; rejection takes it, and draws from g'."""
+    """Truncation makes QRS impossible; rejection works, and draws from g'."""
     guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
     settings = {**small.settings, "top_k": 5}
     plan = guarded.plan(small.prompt, pilot=100, seed=0, **settings)
@@ -130,7 +130,7 @@ def test_the_cheaper_way_is_allowed_what_it_takes() -> None:
 
 
 def test_a_prompt_without_a_text_is_not_averaged_away(small: World) -> None:
-    """What a text costs on average is unknown then, however many the other prompts had."""
+    """The mean cost of a text is then unknown, however many texts other prompts had."""
     never = Regex("zz")
     guarded = guarded_of(small)
     plan = guarded.plan(
@@ -176,7 +176,7 @@ def test_what_qrs_draws_first_is_told_apart(small: World) -> None:
 
 
 def test_a_handful_of_weights_tells_no_budget_of_qrs(small: World) -> None:
-    """With more attempts larger weights are found, and QRS accepts fewer: what few say of a budget is far too good."""
+    """With more attempts, larger weights appear and QRS accepts a smaller share, so a small pilot is too optimistic."""
     guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
     asked = {"seed": 0, "sampler": "qrs", **small.settings}
     plan = guarded.plan(small.prompt, pilot=6, **asked)
@@ -196,11 +196,11 @@ def test_a_handful_of_weights_tells_no_budget_of_qrs(small: World) -> None:
     assert enough.more == 0
     assert 0 <= enough.suffices <= 1
     (plain,) = guarded_of(small).plan(small.prompt, pilot=6, **small.settings).forecasts
-    assert plain.more == 0, "rejection weighs nothing"
+    assert plain.more == 0, "rejection does not use weights"
 
 
 def test_a_budget_of_qrs_has_to_do_for_its_pilot_and_its_texts(small: World) -> None:
-    """Both lengths are left to chance: drawn here from their laws, given the pilot."""
+    """Both numbers of attempts are random; the test draws them from their distributions given the pilot."""
     guarded = guarded_of(small, proposal=Prompt("a{prompt}"))
     asked = {"pilot": 200, "seed": 0, "sampler": "qrs", "num_return_sequences": 60, **small.settings}
     (forecast,) = guarded.plan(small.prompt, **asked).forecasts
@@ -243,7 +243,7 @@ def test_a_plan_says_what_it_took_itself(small: World) -> None:
 
 
 def test_each_prompt_has_its_own_rule_and_budget(small: World) -> None:
-    """One that rejects most needs most, and is named; a sampler of its own does not keep a pilot from its attempts."""
+    """The prompt with the strictest constraint is named; a prompt with its own sampler still gets a pilot."""
     rare, few = Regex("^[ac]{3}"), Budget(max_attempts=1)
     each = [
         None,

@@ -1,4 +1,4 @@
-"""What becomes of prompts that have ended: each outcome is told at once, and handed out in its turn.
+"""Delivery of outcomes: ``on_outcome`` is called as soon as a prompt ends, and outcomes are yielded in order.
 
 Covers ``session/fallback.py`` too.
 """
@@ -21,7 +21,7 @@ PROMPTS = ["a", "b", "c", "a"]
 
 
 def told(**options: Any) -> tuple[list[int], dict[int, Outcome], list[Outcome]]:
-    """Return in which order prompts were told of, what was told of each, and what came out."""
+    """Return the order of the ``on_outcome`` calls, their outcomes by prompt, and the outcomes yielded."""
     order: list[int] = []
     outcomes: dict[int, Outcome] = {}
 
@@ -36,8 +36,8 @@ def told(**options: Any) -> tuple[list[int], dict[int, Outcome], list[Outcome]]:
 
 def test_outcomes_are_told_when_they_end_and_come_in_order() -> None:
     order, outcomes, made = told(on_exhausted="none")
-    assert sorted(order) == [0, 1, 2, 3], "each once"
-    assert order[-1] == 0, "the slow one is the last that ends"
+    assert sorted(order) == [0, 1, 2, 3], "each prompt once"
+    assert order[-1] == 0, "the slow prompt ends last"
     assert [outcome.prompt for outcome in made] == PROMPTS
     assert all(outcomes[number] is outcome for number, outcome in enumerate(made))
     guarded = GuardedGenerator(WORLD.pipeline(), Regex("[ab]"), on_exhausted="none")

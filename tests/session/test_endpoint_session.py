@@ -1,4 +1,4 @@
-"""A wrapper around an endpoint is called as one around a pipeline; what a server cannot do is refused by name."""
+"""A wrapper around an endpoint works like one around a pipeline; what a server cannot do raises UsageError."""
 
 import asyncio
 import re

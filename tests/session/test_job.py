@@ -1,4 +1,4 @@
-"""Prompts of one call that each ask for something of their own.
+"""Prompts of one call with different constraints, samplers, budgets and seeds.
 
 Covers ``session/base_session.py``, ``session/local_session.py`` and ``session/resolve.py`` too.
 """
@@ -25,7 +25,7 @@ def guarded_of(world: World, given: Any = OURS, **options: Any) -> GuardedGenera
 
 
 def alone(world: World, number: int, given: Any, **options: Any) -> tuple[str, ...]:
-    """The texts of a prompt in a call whose prompts all ask for the same."""
+    """Return the texts of a prompt in a call whose prompts all have the same options."""
     outcomes = guarded_of(world).run(
         PROMPTS, constraints=given, seed=3, num_return_sequences=3, **world.settings, **options
     )
@@ -45,7 +45,7 @@ def test_each_prompt_gets_what_it_would_get_in_a_call_of_its_own_constraint(worl
     assert [outcome.texts for outcome in streamed] == [outcome.texts for outcome in outcomes]
     records = guarded_of(world)(PROMPTS, constraint_each=EACH, return_full_text=False, **settings)
     assert [tuple(r["generated_text"] for r in each) for each in records] == [outcome.texts for outcome in outcomes]
-    # Negative control: constraints in another order are those of other prompts.
+    # Negative control: constraints in another order belong to other prompts.
     turned = guarded_of(world).run(PROMPTS, constraint_each=EACH[::-1], **settings)
     assert [outcome.texts for outcome in turned] != [outcome.texts for outcome in outcomes]
 

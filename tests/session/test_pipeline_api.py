@@ -1,4 +1,4 @@
-"""The wrapper where a pipeline is expected: whatever way a text is asked for, it has been judged.
+"""The wrapper in place of a pipeline: every way to get a text returns only texts that were judged.
 
 Covers ``generator.py`` too.
 """
@@ -25,13 +25,13 @@ def guard(world: World, constraint: Any = NO_VOWEL, **options: Any) -> GuardedGe
 
 
 def configured(world: World) -> TextGenerationPipeline:
-    """A pipeline that needs no options: some of its methods take none."""
+    """Return a pipeline with all options set, as some of its methods do not accept any."""
     settings = {**world.settings, "return_full_text": False, "num_return_sequences": 40}
     return TextGenerationPipeline(model=world.model, tokenizer=world.tokenizer, task="text-generation", **settings)
 
 
 def new_texts(pipe: Pipeline, world: World) -> list[str]:
-    """What a configured pipeline says after a prompt, in all the ways there are to ask."""
+    """Return the new texts of a configured pipeline for a prompt, from each way to call it."""
     ids = pipe.tokenizer("b", return_tensors="pt")["input_ids"]
     rows = pipe.model.generate(ids, **world.settings, num_return_sequences=40)
     texts: list[str] = pipe.tokenizer.batch_decode(rows[:, ids.shape[1] :], skip_special_tokens=True)
@@ -61,7 +61,7 @@ def test_what_it_has_not_is_said_in_one_line(world: World) -> None:
     assert "did you mean 'tokenizer'" in message
     assert "as_pipeline()" in message
     assert "\n" not in message
-    for name in ("forward", "postprocess", "_forward", "__len__"):  # nothing is handed on from the pipeline
+    for name in ("forward", "postprocess", "_forward", "__len__"):  # attributes of the pipeline are not forwarded
         assert not hasattr(guarded, name)
 
 
@@ -98,7 +98,9 @@ def test_the_wrapped_pipeline_and_its_model_stay_as_they_are(world: World) -> No
     GuardedGenerator(inner, NO_VOWEL).as_pipeline()
     assert type(inner) is TextGenerationPipeline
     assert "generate" not in vars(world.model)
-    assert not all(map(NO_VOWEL.accepts, new_texts(inner, world)))  # and the world does say what violates
+    assert not all(
+        map(NO_VOWEL.accepts, new_texts(inner, world))
+    )  # and the model does write texts that violate the constraint
 
 
 def test_negative_control_a_model_with_its_own_generate_gets_through(world: World) -> None:
