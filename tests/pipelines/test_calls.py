@@ -486,7 +486,7 @@ def test_objects_of_another_type(world: World) -> None:
     wrongs: list[tuple[Any, str]] = [
         (lambda: GuardedGenerator(world.model, ANYTHING, tokenizer=5), "tokenizer=5 is not a tokenizer"),
         (lambda: GuardedGenerator(world.pipeline(), ANYTHING, sampler=""), "unknown sampler ''"),
-        (lambda: Prompt(5), "the template of a prompt is int"),  # type: ignore[arg-type]
+        (lambda: Prompt(5), "the template of a Prompt is int"),  # type: ignore[arg-type]
         (lambda: Adapter(5), "an adapter's source is int"),  # type: ignore[arg-type]
     ]
     for wrong, says in wrongs:

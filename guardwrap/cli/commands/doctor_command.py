@@ -155,7 +155,7 @@ def _speed(findings: Findings, guarded: Any) -> None:
         findings.say(
             "mode",
             reason,
-            f"the mode {mode!r} takes at least {SLOWER[mode]:g} times as long as 'refill'; if guardwrap and "
+            f"the mode {mode!r} takes about {SLOWER[mode]:g} times as long as 'refill'; if guardwrap and "
             "transformers are up to date, report the model's class and the reason above",
         )
     findings.say(

@@ -50,7 +50,7 @@ def test_a_model_that_is_drawn_in_a_slower_mode(model, tmp_path):
     result = run("doctor", tmp_path / "slow")
     assert result.exit_code == 1
     assert re.search(r"^mode +drawn in the slower mode 'plain': with dynamic rotary embeddings", result.stdout, re.M)
-    assert re.search(r"^to do: the mode 'plain' takes at least 10 times as long as 'refill'", result.stdout, re.M)
+    assert re.search(r"^to do: the mode 'plain' takes about 9.5 times as long as 'refill'", result.stdout, re.M)
 
 
 def test_a_model_that_cannot_be_loaded(tmp_path):
