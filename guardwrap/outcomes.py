@@ -82,6 +82,9 @@ class Draw:
     fault
         Why the attempt is rejected whatever the constraint says: the pipeline parses answers into messages, and cannot
         parse this one. None for all other attempts.
+    parts
+        Strings of the message by the part that they belong to, ``"answer"``, ``"reasoning"`` or ``"tool_calls"`` (one
+        for each call, as JSON); empty parts are left out. None if the pipeline does not parse the answer.
     """
 
     prompt: str
@@ -91,6 +94,7 @@ class Draw:
     log_proposal: float | None = None
     full: str | None = None
     fault: str | None = None
+    parts: tuple[tuple[str, tuple[str, ...]], ...] | None = None
 
 
 class Estimate(NamedTuple):

@@ -9,16 +9,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from guardwrap.constraints.base import COMBINATORS, Constraint
+from guardwrap.constraints.base import COMBINATORS, Constraint, walk
 from guardwrap.constraints.checking import judge_parts, run_check, run_verdict
 from guardwrap.constraints.monitors import Combined, Negated
+from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.constraints.views import View, message_part, view
 from guardwrap.documents.limits import MAX_COMPARED
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError, Unsatisfiable
 from guardwrap.outcomes import Draw
 
-__all__ = ["All", "AnyOf", "Not"]
+__all__ = ["All", "AnyOf", "Not", "lacks_part"]
 
 
 def flattened(parts: Sequence[Constraint], kind: type[All] | type[AnyOf]) -> tuple[Constraint, ...]:
@@ -148,6 +150,9 @@ class AnyOf(Constraint):
 class Not(Constraint):
     """The part must not hold: ``~a``. The verdict is negated.
 
+    A text that lacks the part that ``on`` selects is rejected under a negation too, or accepted with
+    ``missing="pass"``: a ban on the answer does not accept a text without an answer.
+
     Parameters
     ----------
     of
@@ -171,7 +176,7 @@ class Not(Constraint):
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
         """Negate the part's judgements."""
-        return [not ok for ok in run_check(self.of, draws)]
+        return _negated(self.of, draws)
 
     @cached_property
     def title(self) -> str:
@@ -188,6 +193,35 @@ class Not(Constraint):
     def verdict(self, prefix: str, /) -> Verdict:
         """Return the part's verdict, negated."""
         return Verdict(-run_verdict(self.of, prefix))
+
+
+def _negated(constraint: Constraint, draws: Sequence[Draw]) -> list[bool]:
+    """Judge draws by the negation of a constraint, with De Morgan's laws where they may lack a part."""
+    if isinstance(constraint, Not):
+        return run_check(constraint.of, draws)
+    if not any(map(_can_lack, walk(constraint))):
+        return [not ok for ok in run_check(constraint, draws)]
+    if isinstance(constraint, All | AnyOf):
+        columns = [_negated(part, draws) for part in constraint.of]
+        choose = any if isinstance(constraint, All) else all
+        return [choose(each) for each in zip(*columns, strict=True)]
+    on: View = constraint.on  # type: ignore[attr-defined]  # one that can lack its part
+    holds = run_check(constraint, draws)
+    return [ok if _lacks(draw, on) else not ok for draw, ok in zip(draws, holds, strict=True)]
+
+
+def _can_lack(constraint: Constraint) -> bool:
+    on = getattr(constraint, "on", None)
+    return isinstance(on, Part) or (on is not None and message_part(on) is not None)
+
+
+def _lacks(draw: Draw, on: View) -> bool:
+    return not view(draw, on)
+
+
+def lacks_part(constraint: Constraint, draw: Draw) -> bool:
+    """Return whether a draw lacks a part that the constraint, or one within it, selects."""
+    return any(_can_lack(part) and _lacks(draw, part.on) for part in walk(constraint))  # type: ignore[attr-defined]
 
 
 def conflicts(parts: Sequence[Constraint]) -> Iterator[tuple[Constraint, Constraint, str]]:

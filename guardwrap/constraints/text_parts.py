@@ -12,7 +12,10 @@ from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import check_deadline, within
 from guardwrap.errors import CheckFailed, ConstraintError, require_whole
 
-__all__ = ["Part", "PartMonitor", "read_part", "selected", "settled"]
+__all__ = ["MESSAGE", "Part", "PartMonitor", "read_part", "selected", "settled"]
+
+MESSAGE = ("answer", "reasoning", "tool_calls")
+"""Parts of messages."""
 
 Split = Callable[[str], list[str]]
 
@@ -29,6 +32,9 @@ class Part:
         Two markers: each text from the first to the next second one is a part. The last one may lack its end.
     match
         Regular expression: the part is the first group of its first match, or the whole match if it has no group.
+    message
+        Part of a message that the pipeline parses from the answer to a chat: ``"answer"``, ``"reasoning"``, or each of
+        its ``"tool_calls"``, as JSON. Needs a tokenizer with a ``response_template``.
     line, sentence, paragraph
         Number of a line, sentence or paragraph that is not empty: 1 is the first one, -1 the last. A paragraph ends at
         an empty line.
@@ -53,6 +59,7 @@ class Part:
     after: str | None = None
     between: tuple[str, str] | None = None
     match: str | None = None
+    message: Literal["answer", "reasoning", "tool_calls"] | None = None
     line: int | None = None
     sentence: int | None = None
     paragraph: int | None = None
@@ -61,8 +68,10 @@ class Part:
     def __post_init__(self) -> None:
         chosen = [field.name for field in fields(self) if field.name != "missing" and self._has(field.name)]
         if len(chosen) != 1:
-            names = "after, between, match, line, sentence or paragraph"
+            names = "after, between, match, message, line, sentence or paragraph"
             raise ConstraintError(f"select a part by exactly one of {names}, not {' and '.join(chosen) or 'none'}")
+        if self.message not in (None, *MESSAGE):
+            raise ConstraintError(f"message={self.message!r} is not one of {', '.join(MESSAGE)}")
         if self.missing not in ("fail", "pass"):
             raise ConstraintError(f"missing={self.missing!r} is neither 'fail' nor 'pass'")
         if self.between is not None:
@@ -130,7 +139,7 @@ def _found(text: str, part: Part, split: Mapping[str, Split]) -> list[str]:
 
 def settled(prefix: str, part: Part, split: Mapping[str, Split]) -> list[str]:
     """Return the numbered part of a prefix if no continuation can change it."""
-    if part.line is part.sentence is part.paragraph is None:
+    if part.line is part.sentence is part.paragraph is None:  # the others have no piece that is settled early
         return []
     name, number = _numbered(part)
     whole = split[name](prefix)

@@ -10,10 +10,10 @@ from pydantic import Discriminator, Tag
 from guardwrap.constraints import text_parts
 from guardwrap.constraints.text_parts import Part
 from guardwrap.documents.time_limits import within
-from guardwrap.errors import ConstraintError, nearest
+from guardwrap.errors import ConstraintError, UsageError, nearest
 from guardwrap.outcomes import Draw
 
-__all__ = ["View", "paragraphs", "read_view", "sentences", "settled_parts", "view"]
+__all__ = ["NO_MESSAGE", "View", "message_part", "paragraphs", "read_view", "sentences", "settled_parts", "view"]
 
 Name = Literal[
     "completion",
@@ -25,11 +25,20 @@ Name = Literal[
     "last_line",
     "lines",
     "paragraphs",
+    "answer",
+    "reasoning",
+    "tool_calls",
 ]
-"""``completion`` (the new text), ``full`` (prompt and new text), one sentence or line, or every sentence, line or
-paragraph."""
+"""``completion`` (the new text), ``full`` (prompt and new text), one sentence or line, every sentence, line or
+paragraph, or a part of a message."""
+
+NO_MESSAGE = (
+    "on={!r} judges messages, which pipelines parse from answers to chats if the tokenizer has a response_template; "
+    "here the answer is plain text: select a part of it, as in on=Part(after='</think>')"
+)
 
 VIEWS: tuple[str, ...] = get_args(Name)
+TEXT_VIEWS = tuple(name for name in VIEWS if name not in text_parts.MESSAGE)
 
 View = Annotated[
     Annotated[Name, Tag("name")] | Annotated[Part, Tag("part")],
@@ -102,11 +111,29 @@ def view(draw: Draw, on: View) -> list[str] | None:
         return [text]
     if on == "full":
         return [draw.prompt + text if draw.full is None else draw.full]
+    part = message_part(on)
+    if part is not None:
+        return _of_message(draw, part, missing=on.missing if isinstance(on, Part) else "fail")
     if isinstance(on, Part):
         return text_parts.selected(text, on, _SPLIT)
     end, _, unit = on.rpartition("_")
     pieces = _SPLIT[unit.removesuffix("s")](text) or [""]
     return pieces[:1] if end == "first" else pieces[-1:] if end == "last" else pieces
+
+
+def message_part(on: View) -> str | None:
+    """Return the part of a message that a view selects, or None if it selects something else."""
+    name = on.message if isinstance(on, Part) else on
+    return name if name in text_parts.MESSAGE else None
+
+
+def _of_message(draw: Draw, part: str, *, missing: str) -> list[str] | None:
+    if draw.parts is None:
+        raise UsageError(NO_MESSAGE.format(part))
+    strings = dict(draw.parts).get(part)
+    if strings is None:
+        return [] if missing == "pass" else None
+    return [string.strip() for string in strings]
 
 
 def settled_parts(prefix: str, on: View) -> list[str]:

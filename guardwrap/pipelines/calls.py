@@ -23,6 +23,7 @@ from guardwrap.pipelines.messages import (
     UNPARSED,
     has_template,
     message_fault,
+    message_parts,
     message_text,
     require_template,
     unfinished,
@@ -260,13 +261,16 @@ class Call(PromptReader):
         self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool = True, log_probability: float | None = None
     ) -> Draw:
         """Return an attempt as the user receives it, which is also what is judged. ``Draw`` explains the parameters."""
-        text, fault = self._said(prompt, ids, finished)
-        return Draw(prompt.text, tuple(ids), text, finished, log_probability, self.full(prompt, ids), fault)
+        text, fault, parts = self._said(prompt, ids, finished)
+        full = self.full(prompt, ids)
+        return Draw(prompt.text, tuple(ids), text, finished, log_probability, full, fault, parts)
 
-    def _said(self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool) -> tuple[str, str | None]:
-        """Return the text to judge, and the reason why it is not an answer, if it is not."""
+    def _said(
+        self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool
+    ) -> tuple[str, str | None, tuple[tuple[str, tuple[str, ...]], ...] | None]:
+        """Return the text to judge, the reason why it is not an answer, if it is not, and the parts of a message."""
         if not self.parsed(prompt):
-            return self.unparsed(prompt.law, ids), None
+            return self.unparsed(prompt.law, ids), None, None
         law, tokenizer = prompt.target or prompt.law, self.pipe.tokenizer
         answer = self.text_alone(ids)
         try:
@@ -275,9 +279,9 @@ class Call(PromptReader):
             if fault is None and not finished:
                 before = tokenizer.decode(law.prompt_ids, skip_special_tokens=False)
                 fault = unfinished(tokenizer, before, answer)
-            return message_text(tokenizer, message), fault
+            return message_text(tokenizer, message), fault, message_parts(tokenizer, message)
         except Exception:  # the parser may raise anything; its message quotes the answer, so drop it
-            return answer, UNPARSED
+            return answer, UNPARSED, ()
 
     def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
         """Return the text of prompt and new tokens, if it is not the prompt's text followed by the new text."""

@@ -18,6 +18,7 @@ __all__ = [
     "WHOLE_MESSAGE",
     "has_template",
     "message_fault",
+    "message_parts",
     "message_text",
     "require_template",
     "unfinished",
@@ -82,6 +83,22 @@ def message_text(tokenizer: Any, message: Mapping[str, Any]) -> str:
     if not is_text(text):
         raise ValueError("half of a surrogate pair")
     return text
+
+
+def message_parts(tokenizer: Any, message: Mapping[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the parts of a message that views select, without those that are empty.
+
+    ``"answer"`` is its content, ``"reasoning"`` each field with the model's reasoning, and ``"tool_calls"`` each call.
+    What is not a string becomes JSON.
+    """
+    strings: dict[str, list[str]] = {"answer": [], "reasoning": [], "tool_calls": []}
+    for name in _fields(tokenizer):
+        value = message.get(name)
+        part = {"content": "answer", "tool_calls": "tool_calls"}.get(name, "reasoning" if name in _THOUGHTS else None)
+        if part is not None and not _is_empty(value):
+            values = value if isinstance(value, list) and part == "tool_calls" else [value]
+            strings[part] += [each if isinstance(each, str) else _as_json(each) for each in values]
+    return tuple((part, tuple(texts)) for part, texts in strings.items() if texts)
 
 
 def message_fault(tokenizer: Any, message: Mapping[str, Any]) -> str | None:

@@ -98,7 +98,7 @@ def _read_of(draw: Draw) -> Hashable:
     These are equal for all draws in a cache. The text need not be: it depends on how the call decodes tokens, and on
     the prompt before them.
     """
-    return draw.prompt, draw.text, draw.full, draw.finished, draw.fault
+    return draw.prompt, draw.text, draw.full, draw.finished, draw.fault, draw.parts
 
 
 def _request(attempt: AttemptState) -> Request:

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from guardwrap.budget import Budget, budget_or_none
-from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.combinators import All
 from guardwrap.constraints.files.coerce import PerPromptOptions, as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile
+from guardwrap.constraints.views import NO_MESSAGE, message_part
 from guardwrap.environment.transformers_internals import library_lock
 from guardwrap.errors import ConstraintError, UsageError, require_whole
 from guardwrap.outcomes import Outcome
@@ -101,6 +102,21 @@ class BaseSession(ABC):
         self._seed = None if config.seed is None else require_whole("seed", config.seed, 0)
         self._calls = itertools.count()
         self.batches = Batches()
+
+    @staticmethod
+    def require_messages(constraint: Constraint, *, parses: bool) -> None:
+        """Raise UsageError if a rule judges a part of a message in a call whose answers are not parsed into messages.
+
+        Parameters
+        ----------
+        constraint
+            What the call's texts must satisfy.
+        parses
+            Whether the call parses answers.
+        """
+        parts = (message_part(part.on) for part in walk(constraint) if hasattr(part, "on"))
+        if not parses and (part := next((part for part in parts if part is not None), None)):
+            raise UsageError(NO_MESSAGE.format(part))
 
     @abstractmethod
     def job(self, options: Mapping[str, Any]) -> Job:

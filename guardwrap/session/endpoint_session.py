@@ -191,6 +191,7 @@ class EndpointSession(BaseSession):
         settings = read_endpoint_settings(self.model, rest)
         proposal = self._proposal_in(own)
         asked = self._asked(own)
+        self.require_messages(asked.constraint, parses=False)
         _require_possible(asked, proposal, self.model, settings)
         size = self._size(own)
         notes = [f"a is {self.model.described} under {settings.words}"]

@@ -230,6 +230,7 @@ class LocalSession(BaseSession):
         """
         asked = self._asked(own)
         constraint, sampler = asked.constraint, asked.sampler
+        self.require_messages(constraint, parses=call.parses)
         size = self._size(own)
         model = self.model if proposal is None else proposal.pipe.model
         notes: tuple[str, ...] = () if off is None else (off,)

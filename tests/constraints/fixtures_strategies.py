@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from guardwrap.constraints import All, AnyOf, Constraint, Finished, JSONSchema, Keyword, Length, Not, Python, Regex
 from guardwrap.constraints.checking import run_check, run_verdict
 from guardwrap.constraints.verdicts import Verdict
-from guardwrap.constraints.views import VIEWS
+from guardwrap.constraints.views import TEXT_VIEWS
 from guardwrap.errors import CheckFailed, ConstraintError, Unsatisfiable
 from guardwrap.outcomes import Draw
 
@@ -360,7 +360,7 @@ THEMES = {
 }
 
 FLAGS = THEMES["everything"].flags
-views: st.SearchStrategy[Any] = st.sampled_from([*("completion",) * 4, *VIEWS])
+views: st.SearchStrategy[Any] = st.sampled_from([*("completion",) * 4, *TEXT_VIEWS])
 
 
 def attempt(kind: type[Constraint], *args: object, **fields: object) -> Constraint:

@@ -74,7 +74,15 @@ def test_what_is_selected(on: Any, text: str, parts: list[str] | None) -> None:
 def test_a_missing_part_is_a_decision() -> None:
     whatever = Length(min=0, on=THOUGHT)
     assert not whatever.accepts("thinking")
-    assert (~whatever).accepts("thinking")
+    assert not (~whatever).accepts("thinking")  # a ban on an answer does not accept that there is none
+    assert (~~whatever).accepts("x </t>")
+    assert not (~~whatever).accepts("thinking")
+    both = ~(Regex("1", on=THOUGHT) & Regex("2"))  # ~a | ~b
+    assert [both.accepts(text) for text in ("1", "2", "</t>12", "</t>1")] == [True, False, False, True]
+    either = ~(Regex("1", on=THOUGHT) | Regex("2"))  # ~a & ~b
+    assert [either.accepts(text) for text in ("1", "</t>", "</t>1", "</t>2")] == [False, True, False, False]
+    lenient = ~Regex("1", on=dataclasses.replace(THOUGHT, missing="pass"))
+    assert [lenient.accepts(text) for text in ("1", "</t>1", "</t>")] == [True, False, True]
     assert Length(min=0, on=dataclasses.replace(THOUGHT, missing="pass")).accepts("thinking")
     assert not Regex("x", on=dataclasses.replace(THOUGHT, missing="pass")).accepts("</t>")
     called = constraint(on=Part(line=2, missing="pass"))(lambda text: text == "b")
@@ -172,7 +180,7 @@ def test_values_of_a_part() -> None:
 
 
 WRONG: list[tuple[Any, str]] = [
-    ({}, "exactly one of after, between, match, line, sentence or paragraph, not none"),
+    ({}, "exactly one of after, between, match, message, line, sentence or paragraph, not none"),
     ({"after": "a", "line": 1}, "not after and line"),
     ({"before": "a"}, "unknown field 'before' of a part"),
     ({"after": " "}, "a marker must be a string that is not blank"),

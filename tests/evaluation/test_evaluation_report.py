@@ -296,7 +296,7 @@ def test_an_interruption_says_what_is_kept(config, tmp_path, monkeypatch):
     path, _ = config
     result = command("evaluate", path, "--out", tmp_path / "out")
     assert result.exit_code == 130
-    kept = f"attempts are in {tmp_path / 'out'}, but for the last ones, at most 1,000 a prompt"
+    kept = f"attempts are in {tmp_path / 'out'}, except the last ones, at most 1,000 per prompt"
     assert result.stderr == f"guardwrap: interrupted: {kept}; continue with the same command\n"
 
 

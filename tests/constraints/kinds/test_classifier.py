@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E4
 
 from guardwrap.constraints import All, Classifier, Keyword, Verdict, dump, parse  # noqa: E402
 from guardwrap.constraints.checking import run_check  # noqa: E402
-from guardwrap.constraints.views import VIEWS, view  # noqa: E402
+from guardwrap.constraints.views import TEXT_VIEWS, view  # noqa: E402
 from guardwrap.errors import CheckFailed, ConstraintError, ModelError  # noqa: E402
 from guardwrap.outcomes import Draw  # noqa: E402
 
@@ -91,7 +91,7 @@ def test_probabilities_are_those_of_the_label(pipe):
     assert positive[0] == pytest.approx(logits.softmax(-1)[1].item(), abs=1e-5)
 
 
-@pytest.mark.parametrize("on", VIEWS)
+@pytest.mark.parametrize("on", TEXT_VIEWS)
 @pytest.mark.parametrize("side", ["above", "below"])
 def test_sides_and_views(pipe, on, side):
     drawn = draws(TEXTS, prompt="bad ! ")
