@@ -105,7 +105,7 @@ def test_the_acceptance_rate_is_that_of_the_world() -> None:
 @pytest.mark.parametrize("make", [table_world, llama_world])
 @pytest.mark.parametrize(("temperature", "top_k"), [(1.0, 0), (0.6, 0), (1.0, 2), (0.6, 3)])
 def test_log_proposal_is_log_a(make: Callable[..., World], temperature: float, top_k: int) -> None:
-    """Rule 5: log a' is that of the sampled tokens, with warpers; the end counts once, although it is also padding."""
+    """Log a' is that of the sampled tokens, with warpers; the end counts once, although it is also padding."""
     world = make(letters="ab ", temperature=temperature, top_k=top_k)
     law = world.law()
     assert sum(law.values()) == pytest.approx(1, abs=1e-12)
@@ -167,7 +167,7 @@ def test_rows_that_are_mixed_up_are_biased(kind: type[Rows], monkeypatch: pytest
 
 
 def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule 1."""
+    """Attempts count in launch order, never in finishing order."""
 
     def whichever_finished_first(waiting: dict[int, Any], attempt: int) -> object:
         return waiting.pop(min(waiting), None) if waiting else None
@@ -185,7 +185,7 @@ def test_finishing_order_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_deadline_is_biased_and_says_so(clock: Clock) -> None:
-    """Rule 2: the same limit, but ending the attempts in flight."""
+    """The same limit, but ending the attempts in flight."""
     world = table_world(letters="ab ", temperature=0.8)
     results = outcomes(world, CONSTRAINT, budget=Budget(deadline=2), batch_size=64, draws=FEW)
     assert {outcome.report.ended for outcome in results} == {"complete", "deadline"}
@@ -194,7 +194,7 @@ def test_a_deadline_is_biased_and_says_so(clock: Clock) -> None:
 
 
 def test_a_token_limit_that_drops_long_texts_is_biased(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    """Rule 2: checking the limit after an attempt instead of before it."""
+    """Checking the limit after an attempt instead of before it."""
     book = request_state.RequestState._book
 
     def late(self: request_state.RequestState, judged: request_state.JudgedAttempt) -> None:
@@ -226,7 +226,7 @@ def test_an_unsound_verdict_is_biased() -> None:
 
 
 def test_masking_instead_of_aborting_is_biased() -> None:
-    """Rule 3: masking the tokens that would violate and renormalizing (the paper's App. B.2)."""
+    """Masking the tokens that would violate and renormalizing (the paper's App. B.2)."""
     world = table_world(letters="ab ", temperature=0.8)
     judged = ~Regex("b")
     settings = {**world.settings, "suppress_tokens": [world.tokenizer.convert_tokens_to_ids("b")]}

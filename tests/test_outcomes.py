@@ -163,7 +163,7 @@ def test_attempts_are_exact(world: World) -> None:
 
 
 def test_unchecked_text_is_in_no_error_and_no_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """Rule 8, with a checker whose error message contains the text."""
+    """Unchecked text is never returned, not in an error message of a checker either."""
     import traceback
 
     from guardwrap import CheckFailed, constraint

@@ -1,4 +1,4 @@
-"""Rule 7: seeds belong to attempts, not to batches."""
+"""Seeds belong to attempts, not to batches."""
 
 from typing import Any
 

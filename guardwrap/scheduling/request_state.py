@@ -282,6 +282,7 @@ class RequestState:
             self.ended = "deterministic"
         elif self.request.mask is not None and self.request.mask.impossible:
             self.ended = "impossible"
+        # The limit is checked for the attempt after this one, so whether an attempt counts never depends on itself.
         elif budget.max_attempts is not None and self.attempts >= budget.max_attempts:
             self.ended = "max_attempts"
         elif budget.max_tokens is not None and self.tokens >= budget.max_tokens:

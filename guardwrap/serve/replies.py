@@ -53,7 +53,7 @@ class Reply:
 
     Parameters
     ----------
-    wish
+    request
         The parsed request.
     chat
         Whether the request came to ``/v1/chat/completions``.
@@ -61,7 +61,7 @@ class Reply:
         Id of the reply, and its time as a Unix timestamp in seconds.
     """
 
-    wish: ParsedRequest
+    request: ParsedRequest
     chat: bool
     ident: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -92,7 +92,7 @@ class Reply:
         prompt, number
             Index of the prompt in the request, and of the text among those of its prompt.
         """
-        index = prompt * self.wish.n + number
+        index = prompt * self.request.n + number
         if self.chat:
             yield self._chunk(index, {"delta": {"role": "assistant", "content": ""}}, None)
         text = self._text(draw)
@@ -109,7 +109,7 @@ class Reply:
             Index of the prompt in the request.
         """
         report = report_json(outcome.report)
-        for index, draw in enumerate(outcome.draws, start=prompt * self.wish.n):
+        for index, draw in enumerate(outcome.draws, start=prompt * self.request.n):
             nothing: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}
             yield self._chunk(index, nothing, self._reason(draw)) | {"guardwrap": report}
 
@@ -123,13 +123,13 @@ class Reply:
 
     def _head(self, kind: str) -> dict[str, Any]:
         ident = f"{'chatcmpl' if self.chat else 'cmpl'}-{self.ident}"
-        head = {"id": ident, "object": kind, "created": self.created, "model": self.wish.model}
+        head = {"id": ident, "object": kind, "created": self.created, "model": self.request.model}
         return head | {"system_fingerprint": None}
 
     def _chunk(self, index: int, content: dict[str, Any], reason: str | None) -> dict[str, Any]:
         choice = {"index": index, **content, "logprobs": None, "finish_reason": reason}
         chunk = self._head(self._of_chunks) | {"choices": [choice]}
-        return chunk | {"usage": None} if self.wish.usage else chunk
+        return chunk | {"usage": None} if self.request.usage else chunk
 
     def _choice(self, draw: Draw, index: int) -> dict[str, Any]:
         text = self._text(draw)
@@ -140,10 +140,10 @@ class Reply:
 
     def _numbered(self, outcomes: Sequence[Outcome]) -> Iterator[tuple[int, Draw]]:
         for number, outcome in enumerate(outcomes):
-            yield from enumerate(outcome.draws, start=number * self.wish.n)
+            yield from enumerate(outcome.draws, start=number * self.request.n)
 
     def _text(self, draw: Draw) -> str:
-        return cut(draw.text, self.wish.stops)
+        return cut(draw.text, self.request.stops)
 
     def _reason(self, draw: Draw) -> str:
         return "stop" if draw.finished or self._text(draw) != draw.text else "length"

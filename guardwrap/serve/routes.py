@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -45,7 +45,7 @@ from guardwrap.session.local_session import LocalSession
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
-__all__ = ["Service", "create_app", "menu_of"]
+__all__ = ["Service", "create_app", "policy_of"]
 
 log = logging.getLogger("guardwrap.serve")
 
@@ -68,7 +68,7 @@ _SAFE = {
 }
 
 
-def menu_of(settings: ServerSettings) -> RequestPolicy:
+def policy_of(settings: ServerSettings) -> RequestPolicy:
     """Read the files that the settings name, and return the policy for requests.
 
     Raises
@@ -103,13 +103,13 @@ class Service:
         Generates the texts.
     settings
         Settings of the server.
-    menu
+    policy
         Names and limits that apply to requests.
     """
 
     guarded: GuardedGenerator
     settings: ServerSettings
-    menu: RequestPolicy
+    policy: RequestPolicy
 
     def __post_init__(self) -> None:
         if not isinstance(self.guarded.session, LocalSession):
@@ -138,8 +138,8 @@ class Service:
         """Load the adapters that requests may name: requests share a batch only if they share the loaded adapter."""
         from guardwrap.session.resolve import adapter_of
 
-        files = [*self.menu.named.values(), *self.menu.always]
-        asked = [*self.menu.adapters.values(), *(file.adapter for file in files if file.adapter is not None)]
+        files = [*self.policy.named.values(), *self.policy.always]
+        asked = [*self.policy.adapters.values(), *(file.adapter for file in files if file.adapter is not None)]
         return {adapter: adapter_of(self.guarded.session.pipe, adapter) for adapter in dict.fromkeys(asked)}
 
     def options(self, parsed_request: ParsedRequest) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class Service:
         pipe, readers = (self.session.pipe, self._readers) if short else (self._own, self._patient)
 
         def read() -> tuple[ParsedRequest, int]:
-            request = parse_request(parsed(raw), self.menu, chat=chat)
+            request = parse_request(parsed(raw), self.policy, chat=chat)
             try:
                 lengths = self._lengths(request.prompts, pipe)
                 return self._fitting(request, lengths, pipe), sum(lengths)
@@ -209,25 +209,25 @@ class Service:
         return dataclasses.replace(request, options={**request.options, "max_new_tokens": max(1, context - longest)})
 
     def _about(self) -> dict[str, Any]:
-        described = {name: file.description for name, file in self.menu.named.items()}
+        described = {name: file.description for name, file in self.policy.named.items()}
         ready_made = {PREFIX + name: catalogue(name).description for name in catalogue_names()}
         return {
             "guardwrap": version("guardwrap"),
-            "model": self.menu.models[0],
-            "aliases": list(self.menu.models[1:]),
+            "model": self.policy.models[0],
+            "aliases": list(self.policy.models[1:]),
             "always": list(self.settings.always),
             "constraints": [{"name": name, "description": text} for name, text in described.items()],
             "catalogue": [{"name": name, "description": text} for name, text in ready_made.items()],
             "samplers": sampler_names(),
-            "proposals": ["masked", *self.menu.proposals],
-            "adapters": list(self.menu.adapters),
-            "classifiers": list(self.menu.classifiers),
+            "proposals": ["masked", *self.policy.proposals],
+            "adapters": list(self.policy.adapters),
+            "classifiers": list(self.policy.classifiers),
             "batch_size": self.guarded.batch_size,
             "limits": self.settings.limits.model_dump(),
         }
 
 
-def create_app(guarded: GuardedGenerator, settings: ServerSettings, menu: RequestPolicy | None = None) -> FastAPI:
+def create_app(guarded: GuardedGenerator, settings: ServerSettings, policy: RequestPolicy | None = None) -> FastAPI:
     """Create the application. ``app.state.service`` holds the state that its routes share.
 
     Parameters
@@ -236,7 +236,7 @@ def create_app(guarded: GuardedGenerator, settings: ServerSettings, menu: Reques
         Generates the texts. Its constraint is ignored: those of the request and of ``always`` apply.
     settings
         Settings of the server.
-    menu
+    policy
         Names and limits that apply to requests; None reads them from the settings.
 
     Raises
@@ -244,7 +244,7 @@ def create_app(guarded: GuardedGenerator, settings: ServerSettings, menu: Reques
     GuardwrapError
         If a file that the settings name cannot be read.
     """
-    service = Service(guarded, settings, menu_of(settings) if menu is None else menu)
+    service = Service(guarded, settings, policy_of(settings) if policy is None else policy)
     app = FastAPI(openapi_url=None, title="guardwrap")
     app.state.service = service
     answer = partial(_answered, service)
@@ -344,7 +344,7 @@ async def _metrics(service: Service, request: Request) -> tuple[Response, int]:
 def _models(service: Service) -> list[dict[str, Any]]:
     return [
         {"id": name, "object": "model", "created": service.begun, "owned_by": "guardwrap"}
-        for name in service.menu.models
+        for name in service.policy.models
     ]
 
 
@@ -370,7 +370,8 @@ async def _completion(service: Service, request: Request, *, chat: bool) -> tupl
             events = _events(service, reply, items, tokens)
             first = await anext(events)  # an error before the first event still gets its own HTTP status
             return Stream(first, events, place.pop_all()), 0
-        outcomes = [_drawn(service, item) async for item in items if isinstance(item, Outcome)]
+        async with aclosing(items):  # if an outcome raises, its drawing ends now, not when it is collected as garbage
+            outcomes = [_drawn(service, item) async for item in items if isinstance(item, Outcome)]
         complete = [require_complete(outcome) for outcome in outcomes]
         attempts = sum(outcome.report.usage.attempts for outcome in complete)
         return as_json(reply.whole(complete, tokens)), attempts
@@ -386,15 +387,16 @@ async def _events(
 ) -> AsyncGenerator[tuple[bytes, int], None]:
     """Yield server-sent events, each text as soon as it is accepted, with the number of attempts to add to the log."""
     complete: list[Outcome] = []
-    async for item in items:
-        if item is None:
-            yield WAITING, 0
-        elif isinstance(item, Accepted):
-            yield b"".join(map(event, reply.text(item.draw, item.prompt, item.number))), 0
-        else:
-            ends = reply.ends(require_complete(_drawn(service, item)), len(complete))
-            complete.append(item)
-            yield b"".join(map(event, ends)), item.report.usage.attempts
-    if reply.wish.usage:
+    async with aclosing(items):
+        async for item in items:
+            if item is None:
+                yield WAITING, 0
+            elif isinstance(item, Accepted):
+                yield b"".join(map(event, reply.text(item.draw, item.prompt, item.number))), 0
+            else:
+                ends = reply.ends(require_complete(_drawn(service, item)), len(complete))
+                complete.append(item)
+                yield b"".join(map(event, ends)), item.report.usage.attempts
+    if reply.request.usage:
         yield event(reply.last(complete, prompt_tokens)), 0
     yield DONE, 0

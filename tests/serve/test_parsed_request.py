@@ -36,23 +36,23 @@ CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "tiny", "prompt": "hi"}
 
 
-def wish(chat: bool = True, **fields: Any) -> Any:
+def request_of(chat: bool = True, **fields: Any) -> Any:
     return parse_request({**(CHAT if chat else TEXT), **fields}, MENU, chat=chat)
 
 
 def constraint_of(**fields: Any) -> Any:
-    return wish(**fields).options["constraints"].constraint
+    return request_of(**fields).options["constraints"].constraint
 
 
 def refused(chat: bool = True, **fields: Any) -> ErrorResponse:
     with pytest.raises(ErrorResponse) as caught:
-        wish(chat, **fields)
+        request_of(chat, **fields)
     assert "\n" not in caught.value.message
     return caught.value
 
 
 def test_what_is_left_out_is_the_models_own():
-    options = wish().options
+    options = request_of().options
     assert options.pop("constraints").constraint == ANYTHING
     nothing = dict.fromkeys(("sampler", "proposal", "adapter"))
     assert options == {
@@ -95,14 +95,14 @@ def test_what_is_left_out_is_the_models_own():
     ids=str,
 )
 def test_fields_that_are_heeded(fields, options):
-    found = wish(**fields).options
+    found = request_of(**fields).options
     assert {name: found.get(name) for name in options} == options
 
 
 def test_samplers():
-    assert wish(guardwrap={"sampler": "qrs"}).options["sampler"].name == "qrs"
-    assert wish(guardwrap={"sampler": {"imh": {"steps": 3}}}).options["sampler"].name == "imh"
-    assert wish(guardwrap={"constraint": "polite"}).options["constraints"].sampler == "imh"
+    assert request_of(guardwrap={"sampler": "qrs"}).options["sampler"].name == "qrs"
+    assert request_of(guardwrap={"sampler": {"imh": {"steps": 3}}}).options["sampler"].name == "imh"
+    assert request_of(guardwrap={"constraint": "polite"}).options["constraints"].sampler == "imh"
 
 
 SCHEMA = {"type": "object", "properties": {"file": {"type": "string"}, "kind": {"const": "python"}}}
@@ -180,7 +180,7 @@ def test_what_cannot_be_heeded_is_refused_by_name(name):
         found = refused(chat, **{name: UNSUPPORTED[name]})
         assert (found.status, found.param, found.code) == (400, name, "unsupported_field")
         assert found.message.startswith(f"{name}: is not supported: ")
-        assert wish(chat, **{name: None})
+        assert request_of(chat, **{name: None})
 
 
 def test_every_known_field_is_heeded_or_refused_or_a_label():
@@ -199,7 +199,7 @@ def test_every_known_field_is_heeded_or_refused_or_a_label():
     ],
 )  # fmt: skip
 def test_neutral_values_and_labels_change_nothing(fields):
-    assert wish(**fields) == wish()
+    assert request_of(**fields) == request_of()
 
 
 @pytest.mark.parametrize(
@@ -318,19 +318,19 @@ def test_what_is_wrong_is_said_with_its_place(fields, param, part):
 def test_an_unknown_model():
     found = refused(model="gpt-5")
     assert (found.status, found.code, found.param) == (404, "model_not_found", "model")
-    assert wish(model="gpt-tiny").model == "gpt-tiny"
+    assert request_of(model="gpt-tiny").model == "gpt-tiny"
 
 
 def test_prompts():
-    assert wish(chat=False).prompts == ["hi"]
-    assert wish(chat=False, prompt=["a", "b"], n=2).prompts == ["a", "b"]
+    assert request_of(chat=False).prompts == ["hi"]
+    assert request_of(chat=False, prompt=["a", "b"], n=2).prompts == ["a", "b"]
     assert refused(chat=False, prompt=["a", "b"], n=3).code == "above_the_limit"
     for wrong in ("", [], [1, 2], [[1]], ["a", ""], 5):
         assert refused(chat=False, prompt=wrong).param == "prompt"
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     several = [{"role": "developer", "content": "x"}, {"role": "user", "content": parts}]
     expected = [{"role": "system", "content": "x"}, {"role": "user", "content": "a\nb"}]
-    assert wish(messages=several).prompts == [expected]
+    assert request_of(messages=several).prompts == [expected]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ Covers ``serve/error_responses.py`` too.
 import asyncio
 import json
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from transformers.pipelines import TextGenerationPipeline
@@ -13,6 +15,7 @@ from transformers.pipelines import TextGenerationPipeline
 from guardwrap import GuardedGenerator
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.errors import PromptError
+from guardwrap.serve import routes
 from guardwrap.serve.admission import Gate
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ANYTHING
@@ -121,8 +124,8 @@ def test_long_requests_are_read_where_no_other_one_waits(app, monkeypatch):
     async def run():
         waiting = [asyncio.create_task(service.read(long, chat=False)) for _ in range(24)]
         await asyncio.sleep(0)  # the long ones start first
-        wish, _ = await service.read(short, chat=False)
-        assert wish.prompts == ["ab"]
+        parsed, _ = await service.read(short, chat=False)
+        assert parsed.prompts == ["ab"]
         assert not any(task.done() for task in waiting)
         held.set()
         return await asyncio.gather(*waiting, return_exceptions=True)
@@ -169,3 +172,27 @@ def test_a_gate_has_so_many_places_and_so_many_slots():
         assert entered == [1, 2]
 
     asyncio.run(run())
+
+
+def test_what_raises_in_a_stream_ends_its_drawing_at_once():
+    """The place of a request is free when its error is sent, and not when Python collects the garbage."""
+    ended = []
+
+    async def items():
+        try:
+            yield SimpleNamespace(report=None, texts=())
+            yield None
+        finally:
+            ended.append("drawing")
+
+    async def answered():
+        reply: Any = SimpleNamespace(ends=lambda *_: [])
+        source = items()  # kept, so that it is not collected
+        service: Any = SimpleNamespace(figures=SimpleNamespace(drawn=lambda report: 1 / 0))
+        with pytest.raises(ZeroDivisionError):
+            async for _ in routes._events(service, reply, source, 0):
+                pass
+        assert ended == ["drawing"]
+        assert source.ag_frame is None
+
+    asyncio.run(answered())

@@ -4,7 +4,7 @@ import pytest
 
 from guardwrap import Keyword, Masked, Prompt
 from guardwrap.errors import ConstraintError, SpecError, UsageError
-from guardwrap.serve.routes import menu_of
+from guardwrap.serve.routes import policy_of
 from guardwrap.serve.server_settings import ServerLimits, ServerSettings, read_keys, read_named, read_server_settings
 
 RULE = "guardwrap: 1\nconstraint: {kind: keyword, words: tea}\n"
@@ -83,11 +83,10 @@ def test_constraint_files(write, tmp_path):
     found = read_named(ServerSettings(constraints=str(folder)))
     assert list(found) == ["tea"]
     assert list(read_named(ServerSettings(constraints=str(folder / "tea.yaml")))) == ["tea"]
-    assert (
-        menu_of(ServerSettings(constraints=str(folder), always=("tea", "catalogue:no-urls"))).always[0] == found["tea"]
-    )
+    policy = policy_of(ServerSettings(constraints=str(folder), always=("tea", "catalogue:no-urls")))
+    assert policy.always[0] == found["tea"]
     with pytest.raises(SpecError, match="did you mean 'tea'"):
-        menu_of(ServerSettings(constraints=str(folder), always=("te",)))
+        policy_of(ServerSettings(constraints=str(folder), always=("te",)))
     with pytest.raises(UsageError, match="no folder"):
         read_named(ServerSettings(constraints=str(tmp_path / "missing")))
     write(RULE, "rules/tea.yml")

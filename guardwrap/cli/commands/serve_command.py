@@ -66,7 +66,7 @@ def serve(
     with ends_at_once():
         from guardwrap.serve.lifecycle import listen, log_to_stderr, run_server, url_of
         from guardwrap.serve.parsed_request import ANYTHING
-        from guardwrap.serve.routes import create_app, menu_of
+        from guardwrap.serve.routes import create_app, policy_of
         from guardwrap.serve.server_settings import read_server_settings
     changes = known(
         {
@@ -85,7 +85,7 @@ def serve(
     settings = read_server_settings(config, changes=changes)
     if settings.allow_code and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    policy = menu_of(settings)  # reports errors before a model is loaded
+    policy = policy_of(settings)  # reports errors before a model is loaded
     listening = listen(settings.host, settings.port)
     guarded = load_generator(
         settings.model,
