@@ -26,6 +26,13 @@ FIRST = ("test_examples", "test_paper", "training", "backends", "report", "test_
 """Files and folders that take longest."""
 
 
+@pytest.fixture(autouse=True)
+def usual_sigterm() -> Iterator[None]:
+    """Restore the handler of SIGTERM: torch's elastic launcher, which a test runs, leaves its own to later tests."""
+    yield
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a file in one process, as they share what is costly to make; what takes longest goes first."""
