@@ -83,3 +83,17 @@ def test_negative_control_a_window_that_is_not_compared(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(early_abort.StablePrefix, "_extended", careless)
     assert read_along(stable, ids) != whole
+
+
+def test_a_decoder_that_looks_back_far_is_asked_for_the_whole_text() -> None:
+    """What a window adds is used only if its text is the end of the text that is known."""
+    tokenizer, _ = stable_of("words")
+
+    def decode(ids: Sequence[int]) -> str:
+        text = str(tokenizer.decode(ids, skip_special_tokens=True))
+        return "".join(f"{letter}{number}" for number, letter in enumerate(text))
+
+    stable = StablePrefix(tokenizer, decode)
+    ids = tokenizer("once there was a cat " * 30, add_special_tokens=False)["input_ids"]
+    assert len(ids) > LONG + WINDOW
+    assert read_along(stable, ids) == [stable(ids[:end]) for end in range(len(ids) + 1)]
