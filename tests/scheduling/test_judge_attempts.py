@@ -1,5 +1,6 @@
 """Judgements are cached, and everything that they depend on is part of the key."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from guardwrap import Budget, GuardedGenerator, Length, Masked, Regex, qrs
 from guardwrap.adapters import attach
 from guardwrap.backends import prefix_cache
 from guardwrap.constraints import ConstraintFile
-from guardwrap.outcomes import Outcome
+from guardwrap.outcomes import Draw, Outcome
 from guardwrap.scheduling import judge_attempts
 from guardwrap.scheduling.backend import JudgementCache
 from guardwrap.testing import World, goodness_of_fit, table_world
@@ -106,3 +107,14 @@ def test_a_text_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     (outcome,) = guarded.run(world.prompt, num_return_sequences=1_000, **world.settings)
     assert len(outcome.texts) == 1_000
     assert sum(judged) < 100
+
+
+def test_a_cached_judgement_is_of_all_that_a_rule_may_read() -> None:
+    """Each field of a draw is part of the key, except the tokens, which the cache is of, and their log-probability."""
+    draw = Draw("p", (1,), "t")
+    others: dict[str, Any] = {
+        "prompt": "q", "text": "u", "finished": False, "full": "pt", "fault": "none", "parts": (("answer", ("t",)),),
+    }  # fmt: skip
+    assert {field.name for field in dataclasses.fields(Draw)} == {*others, "token_ids", "log_proposal"}
+    keys = {judge_attempts._read_of(dataclasses.replace(draw, **{name: value})) for name, value in others.items()}
+    assert len({*keys, judge_attempts._read_of(draw)}) == len(others) + 1
