@@ -135,15 +135,15 @@ class GenerateRequest:
 
     def report_of(self, item: Item) -> dict[str, Any]:
         """Return the fields that the report of a prompt has if this request generates for it."""
-        own = item.own
-        report = {**self.made_with(), "requested": self.count, "seed": own.seed}
-        if own.constraints is not None:
-            both = All((self.constraints.constraint, own.constraints))
+        prompt_options = item.own
+        report = {**self.made_with(), "requested": self.count, "seed": prompt_options.seed}
+        if prompt_options.constraints is not None:
+            both = All((self.constraints.constraint, prompt_options.constraints))
             report |= {"constraint": both.digest, "proposal": self._describe_proposal(both)}
-        if own.sampler is not None:
-            report["sampler"] = own.sampler.name
-        if own.budget is not None:
-            report["budget"] = plain(own.budget)
+        if prompt_options.sampler is not None:
+            report["sampler"] = prompt_options.sampler.name
+        if prompt_options.budget is not None:
+            report["budget"] = plain(prompt_options.budget)
         return report
 
 

@@ -22,7 +22,7 @@ from guardwrap.outcomes import Draw
 if TYPE_CHECKING:
     from guardwrap.constraints.combinators import All, AnyOf
 
-__all__ = ["COMBINATORS", "EXPENSIVE", "PYDANTIC_SCHEMA", "Constraint", "walk"]
+__all__ = ["COMBINATORS", "EXPENSIVE", "PYDANTIC_SCHEMA", "Constraint", "Wrapper", "walk"]
 
 COMBINATORS: dict[str, Any] = {}
 """The classes that ``&``, ``|`` and ``~`` create, by name.
@@ -187,6 +187,27 @@ class Constraint(ABC):
     def __repr__(self) -> str:
         spec = {key: value for key, value in self.spec().items() if key != "kind"}
         return f"{type(self).__name__}({', '.join(f'{key}={_literal(value)}' for key, value in spec.items())})"
+
+
+class Wrapper(Constraint):
+    """A constraint that runs another one, ``of``, in another way. Reports show the other one, which users know."""
+
+    of: Constraint
+
+    @cached_property
+    def cost(self) -> int:  # type: ignore[override]
+        """The cost of the inner constraint."""
+        return self.of.cost
+
+    @cached_property
+    def title(self) -> str:
+        """The title of the inner constraint."""
+        return self.of.title
+
+    @property
+    def in_memory(self) -> bool:
+        """True: a constraint file cannot contain it."""
+        return True
 
 
 def _literal(value: object) -> str:

@@ -14,7 +14,7 @@ from guardwrap.constraints.checking import judge_parts, run_check, run_verdict
 from guardwrap.constraints.monitors import Combined, Negated
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Monitor, Verdict
-from guardwrap.constraints.views import View, message_part, view
+from guardwrap.constraints.views import message_part, view
 from guardwrap.documents.limits import MAX_COMPARED
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import ConstraintError, Unsatisfiable
@@ -176,7 +176,11 @@ class Not(Constraint):
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
         """Negate the part's judgements."""
-        return _negated(self.of, draws)
+        return _negated(self.of, draws) if self._may_lack else [not ok for ok in run_check(self.of, draws)]
+
+    @cached_property
+    def _may_lack(self) -> bool:
+        return any(map(_can_lack, walk(self.of)))
 
     @cached_property
     def title(self) -> str:
@@ -196,18 +200,15 @@ class Not(Constraint):
 
 
 def _negated(constraint: Constraint, draws: Sequence[Draw]) -> list[bool]:
-    """Judge draws by the negation of a constraint, with De Morgan's laws where they may lack a part."""
+    """Judge draws by the negation of a constraint, with De Morgan's laws, as draws may lack a part of one operand."""
     if isinstance(constraint, Not):
         return run_check(constraint.of, draws)
-    if not any(map(_can_lack, walk(constraint))):
-        return [not ok for ok in run_check(constraint, draws)]
     if isinstance(constraint, All | AnyOf):
         columns = [_negated(part, draws) for part in constraint.of]
         choose = any if isinstance(constraint, All) else all
         return [choose(each) for each in zip(*columns, strict=True)]
-    on: View = constraint.on  # type: ignore[attr-defined]  # one that can lack its part
     holds = run_check(constraint, draws)
-    return [ok if _lacks(draw, on) else not ok for draw, ok in zip(draws, holds, strict=True)]
+    return [ok if lacks_part(constraint, draw) else not ok for draw, ok in zip(draws, holds, strict=True)]
 
 
 def _can_lack(constraint: Constraint) -> bool:
@@ -215,13 +216,9 @@ def _can_lack(constraint: Constraint) -> bool:
     return isinstance(on, Part) or (on is not None and message_part(on) is not None)
 
 
-def _lacks(draw: Draw, on: View) -> bool:
-    return not view(draw, on)
-
-
 def lacks_part(constraint: Constraint, draw: Draw) -> bool:
     """Return whether a draw lacks a part that the constraint, or one within it, selects."""
-    return any(_can_lack(part) and _lacks(draw, part.on) for part in walk(constraint))  # type: ignore[attr-defined]
+    return any(_can_lack(part) and not view(draw, part.on) for part in walk(constraint))  # type: ignore[attr-defined]
 
 
 def conflicts(parts: Sequence[Constraint]) -> Iterator[tuple[Constraint, Constraint, str]]:

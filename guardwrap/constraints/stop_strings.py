@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal
 
-from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.base import Constraint, Wrapper
 from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.combinators import All
+from guardwrap.constraints.text_parts import begun_length
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.outcomes import Draw
@@ -60,14 +60,12 @@ class _Reading(Monitor):
         end = _end(text, self.stops)
         if end is not None:
             return _Reading(self.inner.read(text[:end]), self.stops, over=True)
-        longest = min(len(text), max(map(len, self.stops)) - 1)
-        begun = (k for k in range(longest, 0, -1) if any(stop.startswith(text[-k:]) for stop in self.stops))
-        keep = len(text) - next(begun, 0)
+        keep = len(text) - begun_length(text, self.stops)
         return _Reading(self.inner.read(text[:keep]), self.stops, text[keep:])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class StopAt(Constraint):
+class StopAt(Wrapper):
     """A constraint that applies another one to the text before the first stop string.
 
     Parameters
@@ -82,21 +80,6 @@ class StopAt(Constraint):
     stops: tuple[str, ...]
     kind: Literal["until"] = field(default="until", kw_only=True)
 
-    @cached_property
-    def cost(self) -> int:  # type: ignore[override]
-        """The cost of the inner constraint."""
-        return self.of.cost
-
-    @cached_property
-    def title(self) -> str:
-        """The title of the inner constraint, which is the one that the user knows."""
-        return self.of.title
-
-    @property
-    def in_memory(self) -> bool:
-        """True: a constraint file cannot contain it."""
-        return True
-
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
         """Check the texts without their stop strings."""
         return run_check(self.of, [self._left(draw) for draw in draws])
@@ -104,7 +87,10 @@ class StopAt(Constraint):
     def _left(self, draw: Draw) -> Draw:
         text = cut(draw.text, self.stops)
         full = None if draw.full is None else draw.full[: len(draw.full) - len(draw.text) + len(text)]
-        return dataclasses.replace(draw, text=text, full=full)
+        parts = draw.parts
+        if parts is not None:  # drawing ends at a stop string, so only the last field has one
+            parts = tuple((name, tuple(cut(each, self.stops) for each in texts)) for name, texts in parts)
+        return dataclasses.replace(draw, text=text, full=full, parts=parts)
 
     def verdict(self, prefix: str, /) -> Verdict:
         """Return the verdict on the part of a prefix that is certain to remain."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-from guardwrap.constraints.base import about
+from guardwrap.constraints.base import about, require
 from guardwrap.constraints.regex_analysis import compile_pattern
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import check_deadline, within
-from guardwrap.errors import CheckFailed, ConstraintError, require_whole
+from guardwrap.errors import CheckFailed, ConstraintError
 
-__all__ = ["MESSAGE", "Part", "PartMonitor", "read_part", "selected", "settled"]
+__all__ = ["MESSAGE", "Part", "PartMonitor", "begun_length", "read_part", "selected", "settled"]
 
 MESSAGE = ("answer", "reasoning", "tool_calls")
 """Parts of messages."""
@@ -83,13 +84,23 @@ class Part:
                 raise ConstraintError(f"a marker must be a string that is not blank, not {marker!r}")
         for name in ("line", "sentence", "paragraph"):
             number = getattr(self, name)
-            if number is not None:
-                require_whole(name, abs(number) if type(number) is int else number, 1)
+            least = "give a whole number of at least 1, or of at most -1"
+            require(number is None or (type(number) is int and number != 0), f"{name}={number!r}: {least}")
         if self.match is not None:
             if not isinstance(self.match, str):
                 raise ConstraintError(f"match is not a regular expression: {self.match!r}")
             with about("match"):
-                compile_pattern(self.match, ())
+                self.compiled  # noqa: B018  # so that an invalid expression is noticed now
+
+    @cached_property
+    def compiled(self) -> Any:
+        """The compiled expression of ``match``."""
+        return compile_pattern(str(self.match))
+
+    @property
+    def has_markers(self) -> bool:
+        """Whether markers select the part, so that a monitor can read it alone."""
+        return self.after is not None or self.between is not None
 
     def _has(self, name: str) -> bool:
         return getattr(self, name) is not None
@@ -116,20 +127,20 @@ def selected(text: str, part: Part, split: Mapping[str, Split]) -> list[str] | N
     split
         Functions that split a text into its ``"line"``, ``"sentence"`` and ``"paragraph"`` parts.
     """
-    found = _found(text, part, split)
-    if found:
-        return [each.strip() for each in found]
+    pieces = _pieces(text, part, split)
+    if pieces:
+        return [piece.strip() for piece in pieces]
     return [] if part.missing == "pass" else None
 
 
-def _found(text: str, part: Part, split: Mapping[str, Split]) -> list[str]:
+def _pieces(text: str, part: Part, split: Mapping[str, Split]) -> list[str]:
     if part.after is not None:
-        _, marker, rest = text.partition(part.after)
-        return [rest] if marker else []
+        rest = _behind(text, part.after)
+        return [] if rest is None else [rest]
     if part.between is not None:
         return _spans(text, *part.between)
     if part.match is not None:
-        match = within(compile_pattern(part.match, ()).search, text)
+        match = within(part.compiled.search, text)
         return [] if match is None else [(match[1] if match.re.groups else match[0]) or ""]
     name, number = _numbered(part)
     pieces = split[name](text)
@@ -207,42 +218,39 @@ class PartMonitor(Monitor):
 
     def read(self, text: str, /) -> Monitor:
         """Read on, across markers."""
-        check_deadline()
-        if self.dead or not text:
-            return self
-        opening, closing = (self.part.after, None) if self.part.between is None else self.part.between
-        if self.inner is None:
-            return self._outside(self.held + text, str(opening))
-        return self._inside(self.held + text, closing)
+        opening, closing = (str(self.part.after), "") if self.part.between is None else self.part.between
+        text, inner, span, dead = self.held + text, self.inner, self.span, self.dead
+        while not dead:
+            check_deadline()
+            if inner is None:
+                rest = _behind(text, opening)
+                if rest is None:
+                    return self._after(None, text[len(text) - begun_length(text, [opening]) :])
+                inner, span, text = self.start, "", rest
+            whole, marker, rest = text.partition(closing) if closing else (text, "", "")
+            if not marker:
+                return self._within_part(inner, span, text, closing)
+            dead = not self._holds((span + whole).strip())
+            inner, text = None, rest
+        return self._after(None, "", dead=True)
 
-    def _outside(self, text: str, opening: str) -> Monitor:
-        _, marker, rest = text.partition(opening)
-        if not marker:
-            return self._with(held=text[len(text) - _overlap(text, opening) :])
-        return self._with(inner=self.start, held="", span="").read(rest)
-
-    def _inside(self, text: str, closing: str | None) -> Monitor:
-        assert self.inner is not None
-        part, marker, rest = text.partition(closing) if closing else (text, "", "")
-        if marker:
-            failed = not self._holds((self.span + part).strip())
-            return self._with(inner=None, held="", span="", dead=failed).read(rest)
-        kept = _overlap(text, closing) if closing else 0
+    def _within_part(self, inner: Monitor, span: str, text: str, closing: str) -> PartMonitor:
+        """Read what is certain to belong to a part that has not ended."""
+        kept = begun_length(text, [closing]) if closing else 0
         ready = text[: len(text) - kept].rstrip()
-        new = ready if self.span else ready.lstrip()
-        held = text[len(ready) :]
-        inner = self.inner.read(new) if new else self.inner
-        return self._with(inner=inner, held=held, span=self.span + new)
+        new = ready if span else ready.lstrip()
+        # Only a part that ends is judged whole; of another it matters only that it has begun.
+        span = span + new if closing else span or new
+        return self._after(inner.read(new) if new else inner, text[len(ready) :], span)
+
+    def _after(self, inner: Monitor | None, held: str, span: str = "", *, dead: bool = False) -> PartMonitor:
+        return PartMonitor(self.part, self.start, self.holds, inner, held, span, dead)
 
     def _holds(self, span: str) -> bool:
         try:
             return self.holds(span)
         except CheckFailed:  # raised again when the whole text is judged
             return True
-
-    def _with(self, **changes: Any) -> PartMonitor:
-        values = {"inner": self.inner, "held": self.held, "span": self.span, "dead": self.dead} | changes
-        return PartMonitor(self.part, self.start, self.holds, **values)
 
     @property
     def key(self) -> Hashable | None:
@@ -260,10 +268,17 @@ class PartMonitor(Monitor):
         return self.inner.may_begin(partial) or closing.startswith(partial)
 
 
-def _overlap(text: str, marker: str) -> int:
-    """Return the length of the longest end of a text that a marker may begin with."""
-    longest = min(len(text), len(marker) - 1)
-    return next((size for size in range(longest, 0, -1) if marker.startswith(text[-size:])), 0)
+def _behind(text: str, marker: str) -> str | None:
+    """Return the text behind the first occurrence of a marker, or None without one."""
+    _, found, rest = text.partition(marker)
+    return rest if found else None
+
+
+def begun_length(text: str, markers: Sequence[str]) -> int:
+    """Return the length of the longest end of a text that is the beginning of a marker, and not a whole one."""
+    longest = min(len(text), max(map(len, markers)) - 1)
+    sizes = range(longest, 0, -1)
+    return next((size for size in sizes if any(marker.startswith(text[-size:]) for marker in markers)), 0)
 
 
 def read_part(value: Mapping[str, Any], names: Sequence[str]) -> Part:

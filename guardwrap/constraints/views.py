@@ -54,8 +54,6 @@ _NUMBERED = "(?:^|[.!?…:\"'”’)\\]]\\s|\n)\\d{1,3}\\."
 _BOUNDARY = regex.compile(
     rf"(?<!\s)(?=\s)(?:(?<!(?<!\w)(?:{_ABBREVIATIONS})\.)(?<!{_NUMBERED})(?<=[.!?…][\"'”’)\]]*)\s+|\s*\n\s*)"
 )
-
-
 _EMPTY_LINES = regex.compile(r"(?<!\s)\s*\n\s*\n\s*")
 
 

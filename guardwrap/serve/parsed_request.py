@@ -13,7 +13,7 @@ from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.constraints.kinds.text import Length
-from guardwrap.constraints.stop_strings import StopAt
+from guardwrap.constraints.stop_strings import stopped
 from guardwrap.documents.yaml_nodes import reading
 from guardwrap.errors import GuardwrapError, nearest
 from guardwrap.proposals import merge_proposals, only_masks
@@ -156,15 +156,11 @@ def _ours(fields: Mapping[str, Any], policy: RequestPolicy, stops: tuple[str, ..
 
 def _guarded(constraint: Constraint, stops: tuple[str, ...], policy: RequestPolicy) -> Constraint:
     """Return the constraint, applied to texts without stop strings, with a time limit for functions of the server."""
-
-    def wrapped(part: Constraint) -> Constraint:
-        part = TimeLimited(part, policy.limits.checker_seconds) if runs_code(part) else part
-        return StopAt(part, stops) if stops else part
-
-    if not stops and not runs_code(constraint):
-        return constraint
-    parts = [wrapped(part) for part in constraint.parts]
-    return parts[0] if len(parts) == 1 else All(parts)
+    if runs_code(constraint):
+        seconds = policy.limits.checker_seconds
+        parts = [TimeLimited(part, seconds) if runs_code(part) else part for part in constraint.parts]
+        constraint = parts[0] if len(parts) == 1 else All(parts)
+    return stopped(constraint, stops)
 
 
 def _streaming(fields: Mapping[str, Any]) -> tuple[bool, bool]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeVar
 
-from guardwrap.constraints.base import Constraint, walk
+from guardwrap.constraints.base import Constraint, Wrapper, walk
 from guardwrap.constraints.kinds.function import Python
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.environment.threads import in_thread
@@ -27,7 +27,7 @@ _left_behind: dict[int, list[threading.Thread]] = {}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TimeLimited(Constraint):
+class TimeLimited(Wrapper):
     """A constraint that runs another one with a time limit for each call.
 
     Parameters
@@ -43,24 +43,9 @@ class TimeLimited(Constraint):
     kind: Literal["timed"] = field(default="timed", kw_only=True)
 
     @cached_property
-    def cost(self) -> int:  # type: ignore[override]
-        """The cost of the inner constraint."""
-        return self.of.cost
-
-    @cached_property
-    def title(self) -> str:
-        """The title of the inner constraint."""
-        return self.of.title
-
-    @cached_property
     def digest(self) -> str:
         """The digest of the inner constraint, because the limit changes no result."""
         return self.of.digest
-
-    @property
-    def in_memory(self) -> bool:
-        """True: a constraint file cannot contain it."""
-        return True
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
         """Check texts within the time limit."""

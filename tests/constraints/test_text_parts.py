@@ -28,6 +28,8 @@ from guardwrap import (
     qrs,
 )
 from guardwrap.constraints import Part, View, dump, parse, text_parts
+from guardwrap.constraints.kinds import text as text_module
+from guardwrap.constraints.stop_strings import StopAt
 from guardwrap.constraints.views import settled_parts, view
 from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.outcomes import Draw
@@ -155,6 +157,27 @@ def test_a_part_ends_a_text_as_soon_as_it_is_dead(rule: str, decided: list[tuple
         assert RULES[rule].verdict(prefix) is verdict, prefix
 
 
+def test_very_many_parts_are_read_in_one_piece() -> None:
+    """Python's limit on nested calls is not in the way, and is not taken for a part that fails."""
+    text = "<c>1</c>" * 5000
+    rule = RULES["JSON in calls"]
+    assert rule.accepts(text)
+    assert rule.verdict(text) is U
+    assert rule.verdict(text + "<c>x") is V
+
+
+def test_a_negation_of_what_holds_a_rule_on_a_part() -> None:
+    inner = Regex("1", on=THOUGHT)
+    ban = ~StopAt(inner, ("STOP",))
+    assert [ban.accepts(text) for text in ("1", "</t>1", "</t>2", "</t>2STOP1")] == [False, False, True, True]
+
+
+def test_stop_strings_end_the_parts_of_a_message_too() -> None:
+    draw = Draw("", (), "r\naSTOPc", parts=(("reasoning", ("r",)), ("answer", ("aSTOPc",))))
+    rules = [Regex("c", on="answer"), Regex("a", on="answer"), Regex("r", on="reasoning")]
+    assert [StopAt(rule, ("STOP",)).check([draw])[0] for rule in rules] == [False, True, True]
+
+
 def test_nothing_is_read_before_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     monitor = RULES["JSON after"].monitor()
@@ -233,17 +256,17 @@ def test_drawn_from_g(rule: Constraint, options: dict[str, Any]) -> None:
 def test_negative_control_a_verdict_before_the_part_is_biased(monkeypatch: pytest.MonkeyPatch) -> None:
     """A monitor that reads from the beginning rejects texts whose thoughts break the rule."""
 
-    def outside(self: Any, text: str, opening: str) -> Any:
-        return self._with(inner=self.start.read(text), held="")
+    def inside(part: Part, start: Any, holds: Any) -> Any:
+        return text_parts.PartMonitor(part, start, holds, inner=start)
 
-    monkeypatch.setattr(text_parts.PartMonitor, "_outside", outside)
+    monkeypatch.setattr(text_module, "PartMonitor", inside)
     guarded = GuardedGenerator(WORLD.pipeline(), AFTER_B, seed=5, budget=Budget(max_attempts=40_000))
     (outcome,) = guarded.run(WORLD.prompt, num_return_sequences=3000, **WORLD.settings)
     assert goodness_of_fit((draw.token_ids for draw in outcome.draws), WORLD.gold(AFTER_B)) < 1e-9
 
 
 def test_negative_control_a_closing_marker_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_parts, "_overlap", lambda text, marker: 0)
+    monkeypatch.setattr(text_parts, "begun_length", lambda text, markers: 0)
     with pytest.raises(AssertionError):
         check_constraint(RULES["whole in calls"], ["<c>1</c>"])
 

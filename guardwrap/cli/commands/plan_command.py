@@ -155,9 +155,9 @@ def _plan(guarded: GuardedGenerator, items: Sequence[Item], *, chat: bool, **opt
         return f"guardwrap: {counted(len(drawn), 'attempt')} of the pilot drawn in {monotonic() - start:.0f} s"
 
     prompts = [item.given(chat) for item in items]
-    own = [item.own for item in items]
+    options_of_each = [item.own for item in items]
     with now_and_then(line), told_in_flags():
-        return guarded.plan(prompts, constraint_each=own, on_attempt=partial(drawn.append, None), **options)
+        return guarded.plan(prompts, constraint_each=options_of_each, on_attempt=partial(drawn.append, None), **options)
 
 
 def _kind(item: Item) -> str:

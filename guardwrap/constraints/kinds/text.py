@@ -69,7 +69,7 @@ class TextConstraint(Constraint):
 
     def monitor(self) -> Monitor:
         """Return a monitor; of a part between markers, one that reads only that part."""
-        if isinstance(self.on, Part) and (self.on.after is not None or self.on.between is not None):
+        if isinstance(self.on, Part) and self.on.has_markers:
             return PartMonitor(self.on, self._on_completion.monitor(), self.holds)
         return super().monitor()
 
@@ -123,9 +123,8 @@ class TextConstraint(Constraint):
             with time_limit(VERDICT_SECONDS):
                 if self.on == "completion":
                     return self.prefix_verdict(prefix)
-                monitor = self.monitor()
-                if isinstance(monitor, PartMonitor):
-                    return monitor.read(prefix).verdict
+                if isinstance(self.on, Part) and self.on.has_markers:
+                    return self.monitor().read(prefix).verdict
                 return self._settled_verdict(prefix)
         except TimeLimit:
             return Verdict.UNDECIDED
