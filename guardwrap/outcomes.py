@@ -84,7 +84,9 @@ class Draw:
         parse this one. None for all other attempts.
     parts
         Strings of the message by the part that they belong to, ``"answer"``, ``"reasoning"`` or ``"tool_calls"`` (one
-        for each call, as JSON); empty parts are left out. None if the pipeline does not parse the answer.
+        for each call, as JSON); empty parts are left out. None if the answer is not parsed.
+    begun
+        Text of the assistant message that the new text continues: the prefill of a chat that ends with such a message.
     """
 
     prompt: str
@@ -95,6 +97,7 @@ class Draw:
     full: str | None = None
     fault: str | None = None
     parts: tuple[tuple[str, tuple[str, ...]], ...] | None = None
+    begun: str = ""
 
 
 class Estimate(NamedTuple):

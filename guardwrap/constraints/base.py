@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from guardwrap.constraints.checking import run_check
+from guardwrap.constraints.message_monitor import Context, Undecided
 from guardwrap.constraints.monitors import Rereading
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.errors import ConstraintError, quoted, require_arguments
@@ -102,6 +103,16 @@ class Constraint(ABC):
         cheap.
         """
         return Rereading(self)
+
+    def monitor_in(self, context: Context, /) -> Monitor:
+        """Return a monitor for texts that follow a prompt. By default the prompt makes no difference.
+
+        Parameters
+        ----------
+        context
+            What comes before the new text, and whether it is parsed into a message.
+        """
+        return self.monitor() if context.whole else Undecided()
 
     def accepts(self, text: str, /) -> bool:
         """Judge one plain text, as a finished completion of an empty prompt.

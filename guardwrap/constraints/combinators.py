@@ -11,6 +11,7 @@ from pydantic import Field
 
 from guardwrap.constraints.base import COMBINATORS, Constraint, walk
 from guardwrap.constraints.checking import judge_parts, run_check, run_verdict
+from guardwrap.constraints.message_monitor import Context
 from guardwrap.constraints.monitors import Combined, Negated
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Monitor, Verdict
@@ -84,6 +85,10 @@ class All(Constraint):
         """Return a monitor that combines those of the parts."""
         return Combined(min, tuple(part.monitor() for part in self.of))
 
+    def monitor_in(self, context: Context, /) -> Monitor:
+        """Return a monitor that combines those of the parts."""
+        return Combined(min, tuple(part.monitor_in(context) for part in self.of))
+
     def verdict(self, prefix: str, /) -> Verdict:
         """Return the Kleene conjunction of the parts' verdicts."""
         lowest = Verdict.SATISFIED
@@ -134,6 +139,10 @@ class AnyOf(Constraint):
     def monitor(self) -> Monitor:
         """Return a monitor that combines those of the parts."""
         return Combined(max, tuple(part.monitor() for part in self.of))
+
+    def monitor_in(self, context: Context, /) -> Monitor:
+        """Return a monitor that combines those of the parts."""
+        return Combined(max, tuple(part.monitor_in(context) for part in self.of))
 
     def verdict(self, prefix: str, /) -> Verdict:
         """Return the Kleene disjunction of the parts' verdicts."""
@@ -193,6 +202,10 @@ class Not(Constraint):
     def monitor(self) -> Monitor:
         """Return a monitor that negates the part's."""
         return Negated(self.of.monitor())
+
+    def monitor_in(self, context: Context, /) -> Monitor:
+        """Return a monitor that negates the part's."""
+        return Negated(self.of.monitor_in(context))
 
     def verdict(self, prefix: str, /) -> Verdict:
         """Return the part's verdict, negated."""

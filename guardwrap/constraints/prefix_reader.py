@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.checking import guarded_call
+from guardwrap.constraints.message_monitor import Context
 from guardwrap.constraints.monitors import Combined
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, call_apart, now, step_is_over, time_limit
@@ -67,6 +69,12 @@ class PrefixReader:
         self._masks_late: Counter[int] = Counter()
         self._parts = constraint.parts
         self.start = ReadPrefix("", tuple((part.monitor(), 0) for part in constraint.parts))
+
+    def after(self, context: Context) -> PrefixReader:
+        """Return a reader of texts that follow a prompt. Both readers drop the parts that are too slow for either."""
+        reader = copy.copy(self)
+        reader.start = ReadPrefix("", tuple((part.monitor_in(context), 0) for part in self._parts))
+        return reader
 
     def read(self, before: ReadPrefix, text: str) -> ReadPrefix:
         """Read the rest of a text, part of which has been read.

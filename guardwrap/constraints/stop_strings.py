@@ -10,6 +10,7 @@ from typing import Literal
 from guardwrap.constraints.base import Constraint, Wrapper
 from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.combinators import All
+from guardwrap.constraints.message_monitor import Context
 from guardwrap.constraints.text_parts import begun_length
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import check_deadline
@@ -99,6 +100,10 @@ class StopAt(Wrapper):
     def monitor(self) -> Monitor:
         """Return a monitor that holds back what may begin a stop string."""
         return _Reading(self.of.monitor(), self.stops)
+
+    def monitor_in(self, context: Context, /) -> Monitor:
+        """Return a monitor that holds back what may begin a stop string."""
+        return _Reading(self.of.monitor_in(context), self.stops)
 
 
 def stopped(constraint: Constraint, stops: tuple[str, ...]) -> Constraint:

@@ -25,16 +25,17 @@ Name = Literal[
     "last_line",
     "lines",
     "paragraphs",
+    "message",
     "answer",
     "reasoning",
     "tool_calls",
 ]
-"""``completion`` (the new text), ``full`` (prompt and new text), one sentence or line, every sentence, line or
-paragraph, or a part of a message."""
+"""``completion`` (the new text), ``full`` (prompt and new text), ``message`` (the new text after the assistant message
+that it continues), one sentence or line, every sentence, line or paragraph, or a part of a message."""
 
 NO_MESSAGE = (
-    "on={!r} judges messages, which pipelines parse from answers to chats if the tokenizer has a response_template; "
-    "here the answer is plain text: select a part of it, as in on=Part(after='</think>')"
+    "on={!r} judges the messages that are parsed from answers to chats; {}. "
+    "To select a part of plain text, write on=Part(after='</think>')"
 )
 
 VIEWS: tuple[str, ...] = get_args(Name)
@@ -109,6 +110,8 @@ def view(draw: Draw, on: View) -> list[str] | None:
         return [text]
     if on == "full":
         return [draw.prompt + text if draw.full is None else draw.full]
+    if on == "message":
+        return [draw.begun + text]
     part = message_part(on)
     if part is not None:
         return _of_message(draw, part, missing=on.missing if isinstance(on, Part) else "fail")
@@ -127,7 +130,7 @@ def message_part(on: View) -> str | None:
 
 def _of_message(draw: Draw, part: str, *, missing: str) -> list[str] | None:
     if draw.parts is None:
-        raise UsageError(NO_MESSAGE.format(part))
+        raise UsageError(NO_MESSAGE.format(part, "here the answer is plain text"))
     strings = dict(draw.parts).get(part)
     if strings is None:
         return [] if missing == "pass" else None

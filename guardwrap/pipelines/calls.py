@@ -8,26 +8,30 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 from transformers.pipelines import Pipeline
 
 from guardwrap.backends.generation_law import GenerationLaw
+from guardwrap.constraints.message_monitor import Context, Event
+from guardwrap.constraints.views import NO_MESSAGE
 from guardwrap.environment.transformers_internals import NEW_TEXT, Chat, read_arguments, tokenizer_lock
 from guardwrap.errors import PromptError, UsageError
-from guardwrap.outcomes import Draw
-from guardwrap.pipelines.early_abort import StablePrefix
-from guardwrap.pipelines.messages import (
+from guardwrap.messages.parsed_message import (
+    CUT_OFF,
     UNPARSED,
+    WHOLE_MESSAGE,
     has_template,
     message_fault,
-    message_parts,
     message_text,
     require_template,
-    unfinished,
 )
+from guardwrap.messages.regions import MessageRegions
+from guardwrap.messages.templates import UNKNOWN_FAMILY, family_of, with_template
+from guardwrap.outcomes import Draw
+from guardwrap.pipelines.early_abort import StablePrefix
 from guardwrap.pipelines.minimum_tokens import fewest_tokens
 from guardwrap.pipelines.output_records import output_record, return_type
 from guardwrap.pipelines.prepare import PreparedPrompt, prepare, require_context
@@ -57,10 +61,17 @@ class Call(PromptReader):
     trims
         Whether to cut texts before the end-of-sequence token. With a ``response_template`` the pipeline would keep the
         token, and no answer would be valid JSON. ``skip_special_tokens=False`` keeps it.
+    reads_parts
+        Whether a rule judges a part of a message, so that answers are parsed even if the pipeline returns them whole.
+    family
+        The model family whose template parses the answers, if the tokenizer has none of its own.
     """
 
     causal: ClassVar[bool] = True
     """Whether guardwrap's own loop draws the attempts, which can then be weighed."""
+
+    writes_messages: ClassVar[bool] = True
+    """Whether an answer to a chat can be parsed into a message."""
 
     sampling: ClassVar[str] = "do_sample=True, num_beams=1"
     """The arguments that turn sampling on."""
@@ -72,6 +83,8 @@ class Call(PromptReader):
     reading: Mapping[str, Any] = field(default_factory=dict)
     parses: bool = False
     trims: bool = False
+    reads_parts: bool = False
+    family: str | None = None
 
     @classmethod
     def read(cls, pipe: Pipeline, options: Mapping[str, Any]) -> Call:
@@ -96,10 +109,45 @@ class Call(PromptReader):
         templated = cls._templated(pipe)
         if templated:
             require_template(pipe.tokenizer)
+        return cls(pipe, preprocess, forward, postprocess, **cls._ways(postprocess, templated))
+
+    @classmethod
+    def _ways(cls, postprocess: Mapping[str, Any], templated: bool) -> dict[str, Any]:
+        """Return the fields that depend on whether the tokenizer has a template for parsing answers."""
         parses = templated and return_type(postprocess) == "FULL_TEXT" and not postprocess.get("continue_final_message")
         trims = templated and postprocess.get("skip_special_tokens") is not False
-        reading = cls._reading(postprocess, templated)
-        return cls(pipe, preprocess, forward, postprocess, reading, parses, trims)
+        return {"reading": cls._reading(postprocess, templated), "parses": parses, "trims": trims}
+
+    def with_parts(self, part: str) -> Call:
+        """Return the same call, which parses chats' answers for rules on a part of the message.
+
+        If the tokenizer has no response template, that of its family is used, as if it were the tokenizer's own.
+
+        Parameters
+        ----------
+        part
+            The part that a rule judges, for error messages.
+
+        Raises
+        ------
+        UsageError
+            If the tokenizer has no response template, and its family is not known.
+        """
+        if not self.writes_messages:
+            raise UsageError(NO_MESSAGE.format(part, "this call gives plain text"))
+        if self._templated(self.pipe):
+            return replace(self, reads_parts=True)
+        family = family_of(self.pipe.tokenizer)
+        if family is None:
+            raise UsageError(NO_MESSAGE.format(part, UNKNOWN_FAMILY))
+        pipe = with_template(self.pipe, family.template)
+        return replace(self, pipe=pipe, reads_parts=True, family=family.name, **self._ways(self.postprocess, True))
+
+    def notes(self, prompt: PreparedPrompt) -> tuple[str, ...]:
+        """Return notes for the report about what becomes of the answer to a prompt."""
+        if not self.parsed(prompt):
+            return ()
+        return (WHOLE_MESSAGE.format(f"the template of {self.family}" if self.family else "its response_template"),)
 
     @classmethod
     def _options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,25 +311,53 @@ class Call(PromptReader):
         """Return an attempt as the user receives it, which is also what is judged. ``Draw`` explains the parameters."""
         text, fault, parts = self._said(prompt, ids, finished)
         full = self.full(prompt, ids)
-        return Draw(prompt.text, tuple(ids), text, finished, log_probability, full, fault, parts)
+        return Draw(prompt.text, tuple(ids), text, finished, log_probability, full, fault, parts, self._begun(prompt))
 
     def _said(
         self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool
     ) -> tuple[str, str | None, tuple[tuple[str, tuple[str, ...]], ...] | None]:
         """Return the text to judge, the reason why it is not an answer, if it is not, and the parts of a message."""
-        if not self.parsed(prompt):
-            return self.unparsed(prompt.law, ids), None, None
-        law, tokenizer = prompt.target or prompt.law, self.pipe.tokenizer
-        answer = self.text_alone(ids)
+        parsed = self.parsed(prompt)
+        text = self.text_alone(ids) if parsed else self.unparsed(prompt.law, ids)
+        start = self._regions(prompt)
+        if start is None:
+            return text, None, None
+        regions, before = start
         try:
-            message = self.message(prompt, ids)
-            fault = message_fault(tokenizer, message)
-            if fault is None and not finished:
-                before = tokenizer.decode(law.prompt_ids, skip_special_tokens=False)
-                fault = unfinished(tokenizer, before, answer)
-            return message_text(tokenizer, message), fault, message_parts(tokenizer, message)
+            if parsed:
+                message = self.message(prompt, ids)
+                if (fault := message_fault(self.pipe.tokenizer, message)) is not None:
+                    return message_text(self.pipe.tokenizer, message), fault, ()
+                text = message_text(self.pipe.tokenizer, message)
+            answer = self.text_alone(ids)
+            parts = regions.parts(before, answer)
+            if parts is None:
+                return text, UNPARSED, ()
+            cut_off = not finished and regions.read(answer)[0].is_cut_off
+            return text, CUT_OFF if cut_off else None, parts
         except Exception:  # the parser may raise anything; its message quotes the answer, so drop it
-            return answer, UNPARSED, ()
+            return text, UNPARSED, ()
+
+    def _regions(self, prompt: PreparedPrompt) -> tuple[MessageRegions, Sequence[Event]] | None:
+        """Return the parser of a chat's answer after the prompt; None if nobody asks for the parts of a message."""
+        if not _is_chat(prompt.given) or not (self.parsed(prompt) or self.reads_parts):
+            return None
+        law, tokenizer = prompt.target or prompt.law, self.pipe.tokenizer
+        before = tokenizer.decode(law.prompt_ids, skip_special_tokens=False)
+        return MessageRegions.begin(tokenizer, before, self.postprocess.get("tools"))
+
+    def _begun(self, prompt: PreparedPrompt) -> str:
+        """Return the text of the assistant message that the answer continues."""
+        if not _is_chat(prompt.given) or self.postprocess.get("continue_final_message") is False:
+            return ""
+        last = prompt.given[-1]
+        content = last["content"] if last["role"] == "assistant" else ""
+        return content if isinstance(content, str) else ""
+
+    def context(self, prompt: PreparedPrompt) -> Context:
+        """Return what comes before the new text, for monitors."""
+        together = None if return_type(self.postprocess) == "TENSORS" else prompt.text
+        return Context(together, self._begun(prompt), self._regions(prompt), whole=not self.parsed(prompt))
 
     def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
         """Return the text of prompt and new tokens, if it is not the prompt's text followed by the new text."""
@@ -335,6 +411,10 @@ class Call(PromptReader):
         return ids
 
 
+def _is_chat(given: Any) -> bool:
+    return isinstance(given, list | tuple) and bool(given) and isinstance(given[-1], Mapping)
+
+
 def _contents(chat: Chat) -> str:
     """Return the contents of a chat's messages as one string."""
     return " ".join(each["content"] for each in chat.messages if isinstance(each["content"], str))
@@ -345,6 +425,7 @@ class TextToTextCall(Call):
     """A call of an encoder-decoder model, whose texts do not continue the prompt."""
 
     causal: ClassVar[bool] = False
+    writes_messages: ClassVar[bool] = False
 
     @classmethod
     def _records_wanted(cls, postprocess: dict[str, Any]) -> dict[str, Any]:
@@ -371,6 +452,8 @@ class TensorCall(Call):
         Whether those are the prompt's tokens. False for encoder-decoder models.
     """
 
+    writes_messages: ClassVar[bool] = False
+
     begins: Sequence[Sequence[int]] = ()
     with_prompt: bool = True
 
@@ -380,3 +463,7 @@ class TensorCall(Call):
             return None
         together: str = self.pipe.tokenizer.decode([*self.begins[prompt.number], *ids], **self.reading)
         return together
+
+    def context(self, prompt: PreparedPrompt) -> Context:
+        """Return that nothing is known: the texts of prompt and new tokens are decoded together."""
+        return Context()

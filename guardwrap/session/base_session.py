@@ -16,7 +16,7 @@ from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.combinators import All
 from guardwrap.constraints.files.coerce import PerPromptOptions, as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile
-from guardwrap.constraints.views import NO_MESSAGE, message_part
+from guardwrap.constraints.views import message_part
 from guardwrap.environment.transformers_internals import library_lock
 from guardwrap.errors import ConstraintError, UsageError, require_whole
 from guardwrap.outcomes import Outcome
@@ -27,7 +27,7 @@ from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
 from guardwrap.scheduling.batch import Batches
 from guardwrap.session.job import Job, RequestOptions
 
-__all__ = ["BATCH_SIZE", "BaseSession", "SessionConfig"]
+__all__ = ["BATCH_SIZE", "BaseSession", "SessionConfig", "part_asked"]
 
 BATCH_SIZE = 32
 """The most attempts drawn in parallel, unless the user or the pipeline sets a limit."""
@@ -102,21 +102,6 @@ class BaseSession(ABC):
         self._seed = None if config.seed is None else require_whole("seed", config.seed, 0)
         self._calls = itertools.count()
         self.batches = Batches()
-
-    @staticmethod
-    def require_messages(constraint: Constraint, *, parses: bool) -> None:
-        """Raise UsageError if a rule judges a part of a message in a call whose answers are not parsed into messages.
-
-        Parameters
-        ----------
-        constraint
-            What the call's texts must satisfy.
-        parses
-            Whether the call parses answers.
-        """
-        parts = (message_part(part.on) for part in walk(constraint) if hasattr(part, "on"))
-        if not parses and (part := next((part for part in parts if part is not None), None)):
-            raise UsageError(NO_MESSAGE.format(part))
 
     @abstractmethod
     def job(self, options: Mapping[str, Any]) -> Job:
@@ -259,3 +244,9 @@ class BaseSession(ABC):
         if call == 0:
             return self._seed
         return int.from_bytes(hashlib.blake2b(f"{self._seed}/{call}".encode(), digest_size=7).digest(), "big")
+
+
+def part_asked(constraint: Constraint) -> str | None:
+    """Return the first part of messages that a rule in the constraint judges; None if no rule judges one."""
+    parts = (message_part(part.on) for part in walk(constraint) if hasattr(part, "on"))
+    return next((part for part in parts if part is not None), None)

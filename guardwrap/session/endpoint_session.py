@@ -19,6 +19,7 @@ from guardwrap.backends.endpoint.structured_outputs import masking
 from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.kinds.text import Length
 from guardwrap.constraints.prefix_reader import PrefixReader
+from guardwrap.constraints.views import NO_MESSAGE
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import UsageError, require_whole
 from guardwrap.outcomes import Outcome
@@ -26,7 +27,7 @@ from guardwrap.pipelines.endpoint_calls import EndpointCall, TextWatch
 from guardwrap.proposals import Adapter, Masked, Prompt, merge_proposals
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.request import Request
-from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig
+from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, part_asked
 from guardwrap.session.job import Job, RequestOptions
 
 __all__ = ["EndpointJob", "EndpointProposal", "EndpointSession", "endpoint_proposal_of"]
@@ -191,7 +192,8 @@ class EndpointSession(BaseSession):
         settings = read_endpoint_settings(self.model, rest)
         proposal = self._proposal_in(own)
         asked = self._asked(own)
-        self.require_messages(asked.constraint, parses=False)
+        if (part := part_asked(asked.constraint)) is not None:
+            raise UsageError(NO_MESSAGE.format(part, "this server's answers are plain text"))
         _require_possible(asked, proposal, self.model, settings)
         size = self._size(own)
         notes = [f"a is {self.model.described} under {settings.words}"]

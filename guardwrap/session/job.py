@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from guardwrap.backends.generation_law import GenerationLaw
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.backends.refill.mode_selection import select_rows
 from guardwrap.backends.transformers_loop import GenerateBackend
@@ -19,7 +18,6 @@ from guardwrap.errors import UsageError
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.early_abort import PrefixWatch
 from guardwrap.pipelines.masking import ConstraintMask
-from guardwrap.pipelines.messages import WHOLE_MESSAGE
 from guardwrap.pipelines.prepare import PreparedPrompt
 from guardwrap.pipelines.proposal_draws import require_weighable
 from guardwrap.pipelines.vocabulary import Vocabulary
@@ -73,8 +71,7 @@ class Job:
     model
         The model that tokens are drawn from: the wrapped model or the proposal's.
     watches
-        Makes the watch that judges the running attempts of a prompt, from a constraint and a law; None without early
-        abort.
+        Makes the watch that judges the running attempts of a prompt, given a constraint; None without early abort.
     masked
         The masked proposal; None without a mask.
     vocabulary
@@ -105,7 +102,7 @@ class Job:
     asked: RequestOptions
     batch_size: int
     model: Any
-    watches: Callable[[Constraint, GenerationLaw], PrefixWatch] | None = None
+    watches: Callable[[Constraint, PreparedPrompt], PrefixWatch] | None = None
     masked: Masked | None = None
     vocabulary: Vocabulary | None = None
     notes: tuple[str, ...] = ()
@@ -168,8 +165,7 @@ class Job:
         asked = asked or self.asked
         if asked.sampler.weighs:
             prompt = require_weighable(prompt)
-        parsed = self.call.parsed(prompt)  # a message can be judged only when it is complete
-        watch = None if parsed or self.watches is None else self.watches(asked.constraint, prompt.law)
+        watch = None if self.watches is None else self.watches(asked.constraint, prompt)
         mask = lookahead = None
         if watch is not None:
             unseen = 0.0 if self.masked is None else self.masked.unseen
@@ -177,7 +173,7 @@ class Job:
             lookahead = ConstraintMask(watch, prompt.law, asked.constraint, draw, unseen, self.vocabulary)
             mask = None if self.masked is None else lookahead
         weigh = self.weigh if asked.sampler.weighs else None
-        notes = (*prompt.law.notes, *((WHOLE_MESSAGE,) if parsed else ()))
+        notes = (*prompt.law.notes, *self.call.notes(prompt))
         return self._request(prompt, asked, notes, watch=watch, mask=mask, lookahead=lookahead, weigh=weigh)
 
     def _request(self, prompt: Any, asked: RequestOptions, notes: tuple[str, ...] = (), **how: Any) -> Request:

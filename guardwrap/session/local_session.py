@@ -12,7 +12,6 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from guardwrap.backends.generation_law import GenerationLaw
 from guardwrap.backends.refill.mode_selection import select_rows, slower_because
 from guardwrap.backends.shared_weights import is_quantised
 from guardwrap.constraints.base import Constraint
@@ -29,7 +28,7 @@ from guardwrap.pipelines.settings_difference import differences
 from guardwrap.pipelines.task_calls import call_kind, call_of
 from guardwrap.pipelines.tensor_prompts import prepare_rows
 from guardwrap.proposals import Masked, merge_proposals
-from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig
+from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, part_asked
 from guardwrap.session.job import Job
 from guardwrap.session.resolve import Proposal, adapter_of, proposal_of
 
@@ -230,11 +229,13 @@ class LocalSession(BaseSession):
         """
         asked = self._asked(own)
         constraint, sampler = asked.constraint, asked.sampler
-        self.require_messages(constraint, parses=call.parses)
         size = self._size(own)
         model = self.model if proposal is None else proposal.pipe.model
         notes: tuple[str, ...] = () if off is None else (off,)
         each = self._each(own, asked)
+        every = [constraint, *(one.constraint for one in each)] if isinstance(each, tuple) else [constraint]
+        if (part := next(filter(None, map(part_asked, every)), None)) is not None:
+            call = call.with_parts(part)
         if proposal is not None and proposal.adapter is not None:
             proposal.adapter.require_constraint(constraint)
             # Merge unless the sampler computes a(y), which needs the weights without the adapter.
@@ -246,9 +247,8 @@ class LocalSession(BaseSession):
         stable = self.stable_prefix(call)
         if not stable.works:
             notes += ("no early abort: this tokenizer rewrites text that it has already decoded",)
-        if masked is not None and (call.parses or not stable.works):
-            why = "answers are parsed into messages first" if call.parses else f"there is {notes[-1]}"
-            raise UsageError(f"Masked() has to judge unfinished texts, and {why}; leave it out")
+        if masked is not None and not stable.works:
+            raise UsageError(f"Masked() has to judge unfinished texts, and there is {notes[-1]}; leave it out")
         by_mask = proposal is not None and proposal.only_masks(self.pipe)  # decoding then gives the weights
         causal = self.call_class.causal
         if causal:
@@ -292,12 +292,13 @@ class LocalSession(BaseSession):
         return Proposal(self.pipe, None, "an adapter", adapter, None if proposal is None else proposal.masked)
 
 
-def _watches(own: Constraint, call: Call, stable: StablePrefix) -> Callable[[Constraint, GenerationLaw], PrefixWatch]:
+def _watches(own: Constraint, call: Call, stable: StablePrefix) -> Callable[[Constraint, PreparedPrompt], PrefixWatch]:
     """Return a function that makes watches. They share a reader, so a part that was too slow is not asked again."""
     reader = PrefixReader(own)
 
-    def watch(constraint: Constraint, law: GenerationLaw) -> PrefixWatch:
+    def watch(constraint: Constraint, prompt: PreparedPrompt) -> PrefixWatch:
         own_reader = reader if constraint is own else PrefixReader(constraint)
-        return PrefixWatch(own_reader, partial(stable, decode=partial(call.unparsed, law)))
+        text = call.text_alone if call.parsed(prompt) else partial(call.unparsed, prompt.law)
+        return PrefixWatch(own_reader.after(call.context(prompt)), partial(stable, decode=text))
 
     return watch

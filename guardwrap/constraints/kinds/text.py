@@ -13,9 +13,10 @@ import regex
 
 from guardwrap.constraints import regex_analysis
 from guardwrap.constraints.base import Constraint, about, require, shown
+from guardwrap.constraints.message_monitor import Context, MessageMonitor, Undecided
 from guardwrap.constraints.text_parts import Part, PartMonitor
 from guardwrap.constraints.verdicts import Monitor, Verdict
-from guardwrap.constraints.views import View, read_view, sentences, settled_parts, view
+from guardwrap.constraints.views import View, message_part, read_view, sentences, settled_parts, view
 from guardwrap.documents.time_limits import (
     CHECK_SECONDS,
     VERDICT_SECONDS,
@@ -72,6 +73,21 @@ class TextConstraint(Constraint):
         if isinstance(self.on, Part) and self.on.has_markers:
             return PartMonitor(self.on, self._on_completion.monitor(), self.holds)
         return super().monitor()
+
+    def monitor_in(self, context: Context, /) -> Monitor:
+        """Return a monitor that reads on from the prompt, or only the part of the message that is judged."""
+        part = message_part(self.on)
+        if part is not None:
+            if context.message is None:
+                return Undecided()
+            regions, before = context.message
+            return MessageMonitor(part, self.holds, regions, self._on_completion.monitor()).after(before)
+        if not context.whole:
+            return Undecided()
+        earlier = {"full": context.prompt, "message": context.begun}.get(str(self.on))
+        if earlier is None:
+            return self.monitor()
+        return self._on_completion.monitor().read(earlier)
 
     @cached_property
     def _on_completion(self) -> Self:

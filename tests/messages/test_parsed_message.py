@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from guardwrap import Budget, BudgetExhausted, GuardedGenerator, JSONSchema, Masked, Regex
+from guardwrap import Budget, BudgetExhausted, GuardedGenerator, JSONSchema, Regex
 from guardwrap.errors import UsageError
+from guardwrap.messages.parsed_message import CUT_OFF, NO_ANSWER, UNPARSED, message_text
 from guardwrap.outcomes import Draw
-from guardwrap.pipelines.messages import CUT_OFF, NO_ANSWER, UNPARSED, message_text
 from guardwrap.pipelines.task_calls import call_of
 from guardwrap.testing import World, goodness_of_fit, table_world
 from tests import fixtures_models
@@ -218,14 +218,6 @@ def test_a_template_that_cannot_be_used_is_refused() -> None:
     guarded = GuardedGenerator(world.pipeline(), BAN)
     with pytest.raises(UsageError, match="response_template cannot be used: Field 'content'"):
         guarded(CHAT, **world.settings)
-
-
-def test_masks_are_refused_where_answers_are_parsed() -> None:
-    world = thinking()
-    guarded = GuardedGenerator(world.pipeline(), BAN, proposal=Masked())
-    with pytest.raises(UsageError, match="answers are parsed into messages first"):
-        guarded(CHAT, **world.settings)
-    assert guarded(CHAT, **world.settings, return_full_text=False, seed=0)
 
 
 def test_messages_beside_images_are_judged_whole() -> None:

@@ -1,0 +1,215 @@
+"""Monitors of rules on a part of a message: they read the message's regions while the model writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, Protocol
+
+from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.errors import CheckFailed
+
+__all__ = ["Context", "Event", "MessageMonitor", "Regions", "Undecided", "joined_parts"]
+
+SEPARATOR = "\n"
+"""Separates the pieces of an answer or of reasoning that a message has in several regions."""
+
+
+class Event(NamedTuple):
+    """Something that happened to a region of a message.
+
+    Parameters
+    ----------
+    kind
+        ``"open"``, ``"text"`` (more of the region's text) or ``"close"``.
+    part
+        The part of the message that the region belongs to: ``"answer"``, ``"reasoning"`` or ``"tool_calls"``.
+    texts
+        The new text; for ``"close"`` the region's strings: its text, or each of its calls as JSON.
+    """
+
+    kind: Literal["open", "text", "close"]
+    part: str
+    texts: tuple[str, ...] = ()
+
+
+class Regions(Protocol):
+    """The state of a message's parser. Immutable."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether no message can be parsed from a text that begins like this."""
+
+    @property
+    def key(self) -> Hashable | None:
+        """A value that two states share only if they parse every continuation alike; None if that is not known."""
+
+    def read(self, text: str, /) -> tuple[Regions, Sequence[Event]]:
+        """Return the state after more text, and what happened in it."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What comes before the new text.
+
+    Parameters
+    ----------
+    prompt
+        The prompt's text; None if prompt and new text are not decoded one after the other.
+    begun
+        The text of the assistant message that the new text continues.
+    message
+        The state of the message's parser after the prompt, and what happened in the prompt; None if the answer is not
+        parsed into a message.
+    whole
+        Whether the pipeline returns the new text. If it returns the parsed message, only rules on its parts can judge
+        the text while it grows.
+    """
+
+    prompt: str | None = None
+    begun: str = ""
+    message: tuple[Regions, Sequence[Event]] | None = None
+    whole: bool = True
+
+
+class Undecided(Monitor):
+    """Monitor of a constraint that can judge whole texts only."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """UNDECIDED."""
+        return Verdict.UNDECIDED
+
+    def read(self, text: str, /) -> Monitor:
+        """Return this monitor."""
+        return self
+
+    @property
+    def key(self) -> Hashable | None:
+        """The same for all."""
+        return ()
+
+    def may_begin(self, partial: bytes, /) -> bool:
+        """Return True."""
+        return True
+
+
+@dataclass(frozen=True)
+class MessageMonitor(Monitor):
+    """Monitor of a constraint on one part of a message.
+
+    Text of other parts costs it nothing. White space at the end of a piece is held back until more text shows that it
+    belongs to the part.
+
+    Parameters
+    ----------
+    part
+        ``"answer"``, ``"reasoning"`` or ``"tool_calls"``.
+    holds
+        Judges a whole call.
+    regions
+        The state of the message's parser.
+    inner
+        The constraint's monitor, which reads the answer or the reasoning.
+    begun
+        Whether the inner monitor has read something.
+    held
+        White space, or the separator before a further piece, that has not been read yet.
+    inside
+        Whether something of the current piece has been read.
+    dead
+        Whether a call has failed, or the message cannot be parsed.
+    """
+
+    part: str
+    holds: Callable[[str], bool]
+    regions: Regions
+    inner: Monitor
+    begun: bool = False
+    held: str = ""
+    inside: bool = False
+    dead: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        """VIOLATED once a call has failed; else, from its beginning, the verdict on the part."""
+        if self.dead:
+            return Verdict.VIOLATED
+        return self.inner.verdict if self.begun else Verdict.UNDECIDED
+
+    def read(self, text: str, /) -> Monitor:
+        """Read on."""
+        if self.dead:
+            return self
+        regions, events = self.regions.read(text)
+        return replace(self, regions=regions, dead=regions.failed).after(events)
+
+    def after(self, events: Iterable[Event]) -> MessageMonitor:
+        """Return the monitor after what happened to the message's regions."""
+        monitor = self
+        for event in events:
+            if event.part != self.part or monitor.dead:
+                continue
+            if self.part == "tool_calls":
+                if event.kind == "close":
+                    monitor = replace(monitor, dead=not all(map(self._holds, event.texts)))
+            elif event.kind == "text":
+                monitor = monitor._reading(event.texts[0])
+            else:
+                monitor = replace(monitor, held=SEPARATOR if monitor.begun else "", inside=False)
+        return monitor
+
+    def _reading(self, text: str) -> MessageMonitor:
+        text = text if self.inside else text.lstrip()
+        if not text:
+            return self
+        text = self.held + text
+        ready = text.rstrip()
+        if not ready:
+            return replace(self, held=text)
+        held = text[len(ready) :]
+        return replace(self, inner=self.inner.read(ready), begun=True, held=held, inside=True)
+
+    def _holds(self, text: str) -> bool:
+        try:
+            return self.holds(text.strip())
+        except CheckFailed:  # raised again when the whole message is judged
+            return True
+
+    @property
+    def key(self) -> Hashable | None:
+        """The keys of the parser and of the inner monitor, and what is held back."""
+        keys = (self.regions.key, self.inner.key)
+        return None if None in keys else (*keys, self.begun, self.held, self.inside, self.dead)
+
+    def may_begin(self, partial: bytes, /) -> bool:
+        """Return True unless the part has failed: a marker may come."""
+        return self.verdict is not Verdict.VIOLATED
+
+
+def joined_parts(events: Iterable[Event], join: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the strings of each part of a message.
+
+    Parameters
+    ----------
+    events
+        What happened to its regions.
+    join
+        For parts whose pieces the message's template joins itself, the string in between.
+
+    Returns
+    -------
+    dict of str to list of str
+        The answer and the reasoning as one string each, and every call. Parts without text are left out.
+    """
+    strings: dict[str, list[str]] = {"answer": [], "reasoning": [], "tool_calls": []}
+    for event in events:
+        if event.kind == "close" and event.part in strings:
+            strings[event.part] += event.texts
+    for part in ("answer", "reasoning"):
+        pieces = strings[part]
+        if part not in join:
+            pieces = [piece for each in pieces if (piece := each.strip())]
+        whole = join.get(part, SEPARATOR).join(pieces)
+        strings[part] = [whole] if whole.strip() else []
+    return {part: texts for part, texts in strings.items() if texts}

@@ -1,0 +1,1 @@
+"""Messages that models write: reasoning, an answer and tool calls, and the templates that tell them apart."""

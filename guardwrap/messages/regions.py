@@ -1,0 +1,249 @@
+"""The regions of a message, read while the model writes them: transformers' parser as an immutable state."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import regex
+
+from guardwrap.constraints.message_monitor import Event, joined_parts
+
+__all__ = ["THOUGHTS", "MessageFields", "MessageRegions", "json_text"]
+
+THOUGHTS = frozenset({"reasoning_content", "reasoning", "thinking", "thoughts", "analysis"})
+"""Names of fields with a model's reasoning, which does not count as an answer."""
+
+_LOOKS_AROUND = regex.compile(r"\(\?<[=!]|\\[bBAGmMZzK]|[\^$]")
+"""Finds assertions in expressions: whether such a marker begins in a text may depend on the text before it."""
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON, with characters as they are."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+@dataclass(frozen=True)
+class MessageFields:
+    """The fields of a response template.
+
+    Parameters
+    ----------
+    fields
+        The specification of each field.
+    """
+
+    fields: Mapping[str, Mapping[str, Any]]
+
+    @staticmethod
+    def part_of(name: str) -> str | None:
+        """Return the part of a message that a field belongs to; None if no rule can select it."""
+        part = {"content": "answer", "tool_calls": "tool_calls"}.get(name)
+        return "reasoning" if name in THOUGHTS else part
+
+    def is_text(self, name: str) -> bool:
+        """Whether a field's value is the text of its region, without white space around it."""
+        field = self.fields[name]
+        plain = field.get("content", "text") == "text" and not field.get("content_args")
+        return plain and field.get("transform") is None and field.get("join") is None
+
+    @cached_property
+    def join(self) -> dict[str, str]:
+        """For parts whose pieces the template joins, the string in between."""
+        parts = {self.part_of(name): field["join"] for name, field in self.fields.items() if "join" in field}
+        return {part: join for part, join in parts.items() if part is not None}
+
+    @cached_property
+    def implicit(self) -> str | None:
+        """The field of text outside of markers, if there is one."""
+        return next((name for name, f in self.fields.items() if not {"open", "open_pattern"} & {*f}), None)
+
+    @cached_property
+    def markers(self) -> tuple[Any, ...] | None:
+        """The compiled markers; None if one of them looks at the text around it."""
+        found: list[Any] = []
+        for field in self.fields.values():
+            for side in ("open", "close"):
+                literals = field.get(side, [])
+                literals = [literals] if isinstance(literals, str) else literals
+                found += [regex.compile(regex.escape(literal), regex.DOTALL) for literal in literals]
+                pattern = field.get(f"{side}_pattern")
+                if pattern is not None and _LOOKS_AROUND.search(pattern):
+                    return None
+                found += [] if pattern is None else [regex.compile(pattern, regex.DOTALL)]
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class MessageRegions:
+    """A state of transformers' ``ResponseParser``, which is copied before it reads.
+
+    Text in which no marker begins is not given to the parser at once, as this is most of the text.
+
+    Parameters
+    ----------
+    fields
+        The fields of the template.
+    parser
+        The parser, after all text but ``unread``. It must not be changed.
+    unread
+        Text that contains no marker, and whose events have been reported.
+    tail
+        The end of the text that the parser has received, if a marker may begin there; else ``""``.
+    open
+        The field of the region that is being read; None outside.
+    failed
+        Whether the parser has rejected the text.
+    """
+
+    fields: MessageFields
+    parser: Any
+    unread: str = ""
+    tail: str = ""
+    open: str | None = None
+    failed: bool = False
+
+    @classmethod
+    def begin(cls, tokenizer: Any, prompt: str, tools: Any = None) -> tuple[MessageRegions, tuple[Event, ...]]:
+        """Return the state after a prompt, and what happened in the assistant message that the prompt has begun.
+
+        Parameters
+        ----------
+        tokenizer
+            A tokenizer with a response template.
+        prompt
+            The prompt, with special tokens.
+        tools
+            The tools of the call, by whose schemas the parser casts arguments.
+        """
+        parser = tokenizer.get_response_parser(prefix=prompt, tools=tools)
+        fields = MessageFields(tokenizer.response_template["fields"])
+        start = cls(fields, parser, tail=prompt[-200:])
+        return start._noted(parser.initial_events)
+
+    def read(self, text: str, /) -> tuple[MessageRegions, Sequence[Event]]:
+        """Return the state after more text, and what happened in it."""
+        if self.failed or not text:
+            return self, ()
+        if not self.tail and self._has_no_marker(text):
+            return self._read_plain(text)
+        state, events = self._given(text)
+        return replace(state, tail=state._tail_of(self.tail + text)), events
+
+    def _has_no_marker(self, text: str) -> bool:
+        markers = self.fields.markers
+        if markers is None:
+            return False
+        matches = (marker.search(text, partial=True) for marker in markers)
+        return all(match is None or match.start() == len(text) for match in matches)
+
+    def _read_plain(self, text: str) -> tuple[MessageRegions, Sequence[Event]]:
+        name = self.open or self.fields.implicit
+        if name is None:
+            return replace(self, unread=self.unread + text), ()
+        raw: list[dict[str, Any]] = [] if self.open else [{"type": "region_open", "field": name}]
+        raw.append({"type": "region_chunk", "field": name, "text": text})
+        state, events = self._noted(raw)
+        return replace(state, unread=self.unread + text), events
+
+    def _given(self, text: str, *, ends: bool = False) -> tuple[MessageRegions, tuple[Event, ...]]:
+        """Give the parser all text, and end the message if there is no more."""
+        parser = _copied(self.parser)
+        raw: list[dict[str, Any]] = []
+        try:
+            if self.unread:
+                parser.feed(self.unread)  # its events have been reported
+            raw += parser.feed(text)
+            if ends:
+                raw += parser.finalize()[1]
+        except Exception:  # the library may raise anything; its message quotes the answer, so drop it
+            return replace(self, failed=True), ()
+        return replace(self, parser=parser, unread="")._noted(raw)
+
+    def _tail_of(self, text: str) -> str:
+        """Return the end of a text if a marker may begin or grow there."""
+        if self.fields.markers is None:
+            return text[-1:]
+        start = len(text)
+        for marker in self.fields.markers:
+            place = 0
+            while (match := marker.search(text, place, partial=True)) is not None and match.start() < len(text):
+                if match.partial or match.end() == len(text):
+                    start = min(start, match.start())
+                    break
+                place = max(match.end(), match.start() + 1)
+        return text[start:]
+
+    def _noted(self, raw: Iterable[Mapping[str, Any]]) -> tuple[MessageRegions, tuple[Event, ...]]:
+        """Return the state with the region that is open after the parser's events, and these events as ours."""
+        current, events = self.open, []
+        for event in raw:
+            name = event["field"]
+            part = self.fields.part_of(name)
+            current = None if event["type"] == "region_close" else name
+            if part is None:
+                continue
+            if event["type"] == "region_open":
+                events.append(Event("open", part))
+            elif event["type"] == "region_close":
+                events.append(Event("close", part, _strings(event["value"], part)))
+            elif self.fields.is_text(name):
+                events.append(Event("text", part, (event["text"],)))
+        return replace(self, open=current), tuple(events)
+
+    def finish(self) -> tuple[Event, ...] | None:
+        """Return what happens when the message ends here; None if it cannot be parsed."""
+        if self.failed:
+            return None
+        state, events = self._given("", ends=True)
+        return None if state.failed else events
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether a message that ends here, at the token limit, is cut off in its reasoning or in a call."""
+        if self.open is None:
+            return False
+        plain = self.fields.fields[self.open].get("content", "text") == "text"
+        return not plain or self.open in THOUGHTS
+
+    @property
+    def key(self) -> Hashable | None:
+        """The open field, if it is text; None in a call, whose value depends on all of its text."""
+        if self.fields.markers is None or not (self.open is None or self.fields.is_text(self.open)):
+            return None
+        return (self.open, self.tail, self.failed)
+
+    def parts(self, before: Iterable[Event], answer: str) -> tuple[tuple[str, tuple[str, ...]], ...] | None:
+        """Return the parts of a whole message, without those that are empty; None if it cannot be parsed.
+
+        Parameters
+        ----------
+        before
+            What happened in the prompt.
+        answer
+            The whole new text.
+        """
+        state, events = self.read(answer)
+        ending = state.finish()
+        if ending is None:
+            return None
+        strings = joined_parts([*before, *events, *ending], self.fields.join)
+        return tuple((part, tuple(texts)) for part, texts in strings.items())
+
+
+def _copied(parser: Any) -> Any:
+    """Return a parser that reads on without changing this one, whatever its attributes are called."""
+    twin = copy.copy(parser)
+    for name, value in vars(parser).items():
+        if isinstance(value, dict | list):
+            setattr(twin, name, copy.copy(value))
+    return twin
+
+
+def _strings(value: Any, part: str) -> tuple[str, ...]:
+    values = value if isinstance(value, list) and part == "tool_calls" else [value]
+    return tuple(each if isinstance(each, str) else json_text(each) for each in values)
