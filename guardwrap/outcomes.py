@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -87,6 +88,8 @@ class Draw:
         for each call, as JSON); empty parts are left out. None if the answer is not parsed.
     begun
         Text of the assistant message that the new text continues: the prefill of a chat that ends with such a message.
+    message
+        The message that the pipeline returns, as JSON; None if it returns plain text, or ``fault`` is set.
     """
 
     prompt: str
@@ -98,6 +101,7 @@ class Draw:
     fault: str | None = None
     parts: tuple[tuple[str, tuple[str, ...]], ...] | None = None
     begun: str = ""
+    message: str | None = None
 
 
 class Estimate(NamedTuple):
@@ -305,6 +309,27 @@ class Outcome:
         if self.parse is None:
             raise UsageError("values need exactly one JSONSchema of the completion; parse the texts yourself")
         return tuple(self.parse(text) for text in self.texts)
+
+    @property
+    def messages(self) -> tuple[dict[str, Any] | None, ...]:
+        """The message of each text: ``content``, ``reasoning_content``, ``tool_calls`` …; None for plain text."""
+        drawn = [None if draw.message is None else json.loads(draw.message) for draw in self.draws]
+        return (*drawn, *[None] * (len(self.texts) - len(drawn)))
+
+    @property
+    def tool_calls(self) -> tuple[tuple[dict[str, Any], ...], ...]:
+        """The calls in the message of each text, as its template gives them: usually as OpenAI's API does.
+
+        Raises
+        ------
+        UsageError
+            If the answers were not parsed into messages.
+        """
+        if any(draw.parts is None for draw in self.draws):
+            raise UsageError("the answers were not parsed into messages; constrain the calls with ToolCalls(...)")
+        calls = [dict(draw.parts or ()).get("tool_calls", ()) for draw in self.draws]
+        nothing: list[tuple[str, ...]] = [()] * (len(self.texts) - len(calls))  # fallbacks
+        return tuple(tuple(map(json.loads, each)) for each in (*calls, *nothing))
 
     @property
     def ok(self) -> bool:

@@ -12,6 +12,7 @@ from guardwrap.constraints.files.constraint_file import ConstraintFile, dump, js
 from guardwrap.constraints.files.named import any_constraint as _any_constraint  # noqa: F401  # pydantic reads constraints by it
 from guardwrap.constraints.grammar.grammar import Grammar, csv
 from guardwrap.constraints.json.json_schema import JSONSchema
+from guardwrap.constraints.json.tool_calls import ToolCalls
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.function import Python, constraint
 from guardwrap.constraints.kinds.keyword import Keyword
@@ -36,6 +37,7 @@ __all__ = [
     "Python",
     "Regex",
     "TextConstraint",
+    "ToolCalls",
     "Verdict",
     "View",
     "catalogue",

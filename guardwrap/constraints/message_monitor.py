@@ -9,7 +9,10 @@ from typing import Literal, NamedTuple, Protocol
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.errors import CheckFailed
 
-__all__ = ["Context", "Event", "MessageMonitor", "Regions", "Undecided", "joined_parts"]
+__all__ = ["THOUGHTS", "Context", "Event", "MessageMonitor", "Regions", "Undecided", "joined_parts"]
+
+THOUGHTS = frozenset({"reasoning_content", "reasoning", "thinking", "thoughts", "analysis"})
+"""Names of message fields with a model's reasoning, which does not count as an answer."""
 
 SEPARATOR = "\n"
 """Separates the pieces of an answer or of reasoning that a message has in several regions."""
@@ -25,7 +28,8 @@ class Event(NamedTuple):
     part
         The part of the message that the region belongs to: ``"answer"``, ``"reasoning"`` or ``"tool_calls"``.
     texts
-        The new text; for ``"close"`` the region's strings: its text, or each of its calls as JSON.
+        The new text; for ``"close"`` the region's strings: its text, or each of its calls as JSON. For ``"open"`` of a
+        call that is JSON: ``"call"``, or ``"arguments"`` and the name of the tool if its text is that of the arguments.
     """
 
     kind: Literal["open", "text", "close"]

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from guardwrap.constraints.message_monitor import THOUGHTS
 from guardwrap.documents.inputs import is_text
 from guardwrap.errors import UsageError, first_line
-from guardwrap.messages.regions import THOUGHTS, json_text
+from guardwrap.messages.regions import json_text
 
 __all__ = [
     "CUT_OFF",

@@ -7,16 +7,14 @@ import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import regex
 
-from guardwrap.constraints.message_monitor import Event, joined_parts
+from guardwrap.constraints.json.lexical import load_json
+from guardwrap.constraints.message_monitor import THOUGHTS, Event, joined_parts
 
-__all__ = ["THOUGHTS", "MessageFields", "MessageRegions", "json_text"]
-
-THOUGHTS = frozenset({"reasoning_content", "reasoning", "thinking", "thoughts", "analysis"})
-"""Names of fields with a model's reasoning, which does not count as an answer."""
+__all__ = ["MessageFields", "MessageRegions", "json_text"]
 
 _LOOKS_AROUND = regex.compile(r"\(\?<[=!]|\\[bBAGmMZzK]|[\^$]")
 """Finds assertions in expressions: whether such a marker begins in a text may depend on the text before it."""
@@ -63,6 +61,24 @@ class MessageFields:
         return next((name for name, f in self.fields.items() if not {"open", "open_pattern"} & {*f}), None)
 
     @cached_property
+    def call_text(self) -> Literal["call", "arguments"] | None:
+        """What the text of a call is JSON of: the whole call, or its arguments; None if it is something else."""
+        field = self.fields.get("tool_calls", {})
+        transform = field.get("transform")
+        if field.get("content") != "json" or field.get("content_args") or not isinstance(transform, Mapping):
+            return None
+        function = transform.get("function")
+        if function == "{content}":
+            return "call"
+        return "arguments" if function == {"name": "{name}", "arguments": "{content}"} else None
+
+    def called_in(self, text: str) -> str | None:
+        """Return the name in the last marker that begins a call in a text."""
+        pattern = self.fields["tool_calls"].get("open_pattern")
+        matches = [] if pattern is None else list(regex.finditer(pattern, text, regex.DOTALL))
+        return matches[-1].groupdict().get("name") if matches else None
+
+    @cached_property
     def markers(self) -> tuple[Any, ...] | None:
         """The compiled markers; None if one of them looks at the text around it."""
         found: list[Any] = []
@@ -96,8 +112,11 @@ class MessageRegions:
         The end of the text that the parser has received, if a marker may begin there; else ``""``.
     open
         The field of the region that is being read; None outside.
+    body
+        The text of a call that is being read.
     failed
-        Whether the parser has rejected the text.
+        Whether the text cannot become a message: the parser has rejected it, or a call is JSON only to lenient parsers,
+        with a duplicate key or the like.
     """
 
     fields: MessageFields
@@ -105,6 +124,7 @@ class MessageRegions:
     unread: str = ""
     tail: str = ""
     open: str | None = None
+    body: str = ""
     failed: bool = False
 
     @classmethod
@@ -160,9 +180,9 @@ class MessageRegions:
             raw += parser.feed(text)
             if ends:
                 raw += parser.finalize()[1]
+            return replace(self, parser=parser, unread="")._noted(raw, self.tail + text)
         except Exception:  # the library may raise anything; its message quotes the answer, so drop it
             return replace(self, failed=True), ()
-        return replace(self, parser=parser, unread="")._noted(raw)
 
     def _tail_of(self, text: str) -> str:
         """Return the end of a text if a marker may begin or grow there."""
@@ -178,22 +198,34 @@ class MessageRegions:
                 place = max(match.end(), match.start() + 1)
         return text[start:]
 
-    def _noted(self, raw: Iterable[Mapping[str, Any]]) -> tuple[MessageRegions, tuple[Event, ...]]:
-        """Return the state with the region that is open after the parser's events, and these events as ours."""
-        current, events = self.open, []
+    def _noted(self, raw: Iterable[Mapping[str, Any]], text: str = "") -> tuple[MessageRegions, tuple[Event, ...]]:
+        """Return the state after the parser's events, which ``text`` has caused, and these events as ours.
+
+        Raises
+        ------
+        ValueError
+            If a call is JSON only to lenient parsers.
+        """
+        current, body, events = self.open, self.body, []
         for event in raw:
-            name = event["field"]
+            name, kind = event["field"], event["type"]
             part = self.fields.part_of(name)
-            current = None if event["type"] == "region_close" else name
+            current = None if kind == "region_close" else name
+            call_text = self.fields.call_text if name == "tool_calls" else None
             if part is None:
                 continue
-            if event["type"] == "region_open":
-                events.append(Event("open", part))
-            elif event["type"] == "region_close":
+            if kind == "region_open":
+                called = (self.fields.called_in(text) or "") if call_text == "arguments" else ""
+                events.append(Event("open", part, (call_text, called) if call_text else ()))
+                body = ""
+            elif kind == "region_close":
+                if call_text:
+                    load_json(body)  # the parser takes the last of two equal keys, and nobody would see the first
                 events.append(Event("close", part, _strings(event["value"], part)))
-            elif self.fields.is_text(name):
+            elif call_text or self.fields.is_text(name):
+                body = body + event["text"] if call_text else ""
                 events.append(Event("text", part, (event["text"],)))
-        return replace(self, open=current), tuple(events)
+        return replace(self, open=current, body=body), tuple(events)
 
     def finish(self) -> tuple[Event, ...] | None:
         """Return what happens when the message ends here; None if it cannot be parsed."""

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["FAMILIES", "UNKNOWN_FAMILY", "Family", "family_of", "with_template"]
+__all__ = ["FAMILIES", "UNKNOWN_FAMILY", "Family", "family_of", "with_template", "writes_parts"]
 
 _CALL = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
 _WHOLE_CALL = {"type": "function", "function": "{content}"}
@@ -236,11 +236,28 @@ UNKNOWN_FAMILY = (
 """Why answers of a tokenizer cannot be parsed."""
 
 
-def family_of(tokenizer: Any) -> Family | None:
-    """Return the family whose markers the tokenizer's chat template contains, or None."""
+_MARKERS = (
+    "<think>", "</think>", "<tool_call>", "[THINK]", "[TOOL_CALLS]", "<|channel|>", "<|channel>", "<|tool_call>",
+    "<start_function_call>", "<｜tool▁call▁begin｜>", "<|python_tag|>",
+)  # fmt: skip
+
+
+def writes_parts(tokenizer: Any) -> bool:
+    """Whether the chat template shows that the model writes reasoning or calls, and not answers alone."""
+    together = _chat_templates(tokenizer)
+    own = getattr(tokenizer, "response_template", None) is not None
+    return own or (family_of(tokenizer) is not None and any(marker in together for marker in _MARKERS))
+
+
+def _chat_templates(tokenizer: Any) -> str:
     chat_template = getattr(tokenizer, "chat_template", None)
     texts = chat_template.values() if isinstance(chat_template, dict) else [chat_template or ""]
-    together = "\n".join(map(str, texts))
+    return "\n".join(map(str, texts))
+
+
+def family_of(tokenizer: Any) -> Family | None:
+    """Return the family whose markers the tokenizer's chat template contains, or None."""
+    together = _chat_templates(tokenizer)
     # A template may write the line break after a marker as an expression, so anchors are no marks.
     return next((family for family in FAMILIES if all(mark in together for mark in family.marks)), None)
 

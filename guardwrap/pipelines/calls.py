@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from transformers.pipelines import Pipeline
@@ -28,7 +28,7 @@ from guardwrap.messages.parsed_message import (
     message_text,
     require_template,
 )
-from guardwrap.messages.regions import MessageRegions
+from guardwrap.messages.regions import MessageRegions, json_text
 from guardwrap.messages.templates import UNKNOWN_FAMILY, family_of, with_template
 from guardwrap.outcomes import Draw
 from guardwrap.pipelines.early_abort import StablePrefix
@@ -39,8 +39,27 @@ from guardwrap.pipelines.prompt_forms import PromptReader, unpadded, what_is_wro
 
 __all__ = ["CALL_OPTIONS", "Call", "TensorCall", "TextToTextCall"]
 
-CALL_OPTIONS = ("constraints", "constraint_each", "sampler", "budget", "seed", "batch_size", "proposal", "adapter")
+CALL_OPTIONS = (
+    "constraints",
+    "constraint_each",
+    "sampler",
+    "budget",
+    "seed",
+    "batch_size",
+    "proposal",
+    "adapter",
+    "parse_messages",
+)
 """guardwrap's own options of a call."""
+
+
+class _Said(NamedTuple):
+    """What a text says: fields of its draw."""
+
+    text: str
+    fault: str | None = None
+    parts: tuple[tuple[str, tuple[str, ...]], ...] | None = None
+    message: str | None = None
 
 
 @dataclass(frozen=True)
@@ -309,34 +328,44 @@ class Call(PromptReader):
         self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool = True, log_probability: float | None = None
     ) -> Draw:
         """Return an attempt as the user receives it, which is also what is judged. ``Draw`` explains the parameters."""
-        text, fault, parts = self._said(prompt, ids, finished)
-        full = self.full(prompt, ids)
-        return Draw(prompt.text, tuple(ids), text, finished, log_probability, full, fault, parts, self._begun(prompt))
+        said = self._said(prompt, ids, finished)
+        return Draw(
+            prompt=prompt.text,
+            token_ids=tuple(ids),
+            text=said.text,
+            finished=finished,
+            log_proposal=log_probability,
+            full=self.full(prompt, ids),
+            fault=said.fault,
+            parts=said.parts,
+            begun=self._begun(prompt),
+            message=said.message,
+        )
 
-    def _said(
-        self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool
-    ) -> tuple[str, str | None, tuple[tuple[str, tuple[str, ...]], ...] | None]:
-        """Return the text to judge, the reason why it is not an answer, if it is not, and the parts of a message."""
+    def _said(self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool) -> _Said:
+        """Return what a text says, and the reason why it is not an answer, if it is not."""
         parsed = self.parsed(prompt)
         text = self.text_alone(ids) if parsed else self.unparsed(prompt.law, ids)
         start = self._regions(prompt)
         if start is None:
-            return text, None, None
+            return _Said(text)
         regions, before = start
+        message: Any = None
         try:
             if parsed:
                 message = self.message(prompt, ids)
-                if (fault := message_fault(self.pipe.tokenizer, message)) is not None:
-                    return message_text(self.pipe.tokenizer, message), fault, ()
-                text = message_text(self.pipe.tokenizer, message)
+                fault, text = message_fault(self.pipe.tokenizer, message), message_text(self.pipe.tokenizer, message)
+                if fault is not None:
+                    return _Said(text, fault, ())
             answer = self.text_alone(ids)
             parts = regions.parts(before, answer)
             if parts is None:
-                return text, UNPARSED, ()
+                return _Said(text, UNPARSED, ())
             cut_off = not finished and regions.read(answer)[0].is_cut_off
-            return text, CUT_OFF if cut_off else None, parts
+            whole = None if message is None or cut_off else json_text(message)
+            return _Said(text, CUT_OFF if cut_off else None, parts, whole)
         except Exception:  # the parser may raise anything; its message quotes the answer, so drop it
-            return text, UNPARSED, ()
+            return _Said(self.text_alone(ids) if parsed else text, UNPARSED, ())
 
     def _regions(self, prompt: PreparedPrompt) -> tuple[MessageRegions, Sequence[Event]] | None:
         """Return the parser of a chat's answer after the prompt; None if nobody asks for the parts of a message."""

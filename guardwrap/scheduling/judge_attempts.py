@@ -98,7 +98,8 @@ def _read_of(draw: Draw) -> Hashable:
     These are equal for all draws in a cache. The text need not be: it depends on how the call decodes tokens, and on
     the prompt before them.
     """
-    return draw.prompt, draw.text, draw.full, draw.finished, draw.fault, draw.parts
+    message = draw.parts, draw.begun, draw.message
+    return draw.prompt, draw.text, draw.full, draw.finished, draw.fault, message
 
 
 def _request(attempt: AttemptState) -> Request:

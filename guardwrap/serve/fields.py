@@ -19,7 +19,10 @@ _BOTH = (
     "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
     "guardwrap",
 )  # fmt: skip
-_CHAT = ("messages", "max_completion_tokens")
+_CHAT = (
+    "messages", "max_completion_tokens", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs",
+    "reasoning_effort",
+)  # fmt: skip
 _TEXT = ("prompt",)
 
 _MOST_DEPTH = MAX_DEPTH + 20  # a schema may be MAX_DEPTH deep, and is itself nested in the request
@@ -29,7 +32,7 @@ _LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key", "request
 """Labels for the caller's bookkeeping: accepted, but neither used nor stored."""
 
 _LOGPROBS = "log-probabilities are known for whole texts only, under the model without the constraint"
-_TOOLS = "this server returns texts, not function calls; give the schema of the arguments as response_format"
+_TOOLS = "this is the old form; give tools"
 _LAW = "this server does not apply it to the model's distribution"
 _AUDIO = "this server returns only text"
 
@@ -51,16 +54,12 @@ _NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "logprobs": ((False,), _LOGPROBS),
     "top_logprobs": ((0,), _LOGPROBS),
     "prompt_logprobs": ((), _LOGPROBS),
-    "tools": (([],), _TOOLS),
-    "tool_choice": (("none", "auto"), _TOOLS),
-    "parallel_tool_calls": ((True, False), _TOOLS),
     "functions": (([],), _TOOLS),
     "function_call": (("none", "auto"), _TOOLS),
     "modalities": ((["text"],), _AUDIO),
     "audio": ((), _AUDIO),
     "prediction": ((), "texts come from the model alone"),
     "web_search_options": ((), "this server does not search the web"),
-    "reasoning_effort": (("none",), _LAW),
     "verbosity": (("medium",), "say in the prompt how long the text should be, or use a length constraint"),
     "service_tier": (("auto", "default"), "all requests are treated alike"),
     "priority": ((0,), "all requests are treated alike"),
@@ -70,7 +69,6 @@ _NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "add_generation_prompt": ((True,), "the chat template adds it"),
     "continue_final_message": ((False,), "a final assistant message is always continued"),
     "chat_template": ((), "the model's own template is used"),
-    "chat_template_kwargs": (({},), "the model's own template is used without arguments"),
     "documents": (([],), "put them into the messages"),
     "skip_special_tokens": ((True,), "texts are checked without special tokens"),
     "spaces_between_special_tokens": ((True,), "texts are checked without special tokens"),

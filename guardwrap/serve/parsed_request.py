@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All
 from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile
+from guardwrap.constraints.json.tool_calls import ToolCalls
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.constraints.kinds.text import Length
 from guardwrap.constraints.stop_strings import stopped
+from guardwrap.constraints.text_parts import Part
+from guardwrap.constraints.views import View
 from guardwrap.documents.yaml_nodes import reading
 from guardwrap.errors import GuardwrapError, nearest
 from guardwrap.proposals import merge_proposals, only_masks
+from guardwrap.serve.chat_messages import read_chat, read_template_options, read_tools
 from guardwrap.serve.error_responses import ErrorResponse, bad, in_field
 from guardwrap.serve.fields import flag, number_field, require_known, whole
 from guardwrap.serve.request_policy import (
@@ -35,8 +38,6 @@ __all__ = ["ANYTHING", "ParsedRequest", "parse_request"]
 ANYTHING = Length(min=0, name="no constraint")
 """A constraint that every text satisfies."""
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-_OF_MESSAGES = ("role", "content", "name", "refusal", "audio", "tool_calls", "function_call", "annotations")
 _MOST_STOPS, _LONGEST_STOP = 4, 64  # transformers preprocesses the whole vocabulary for each new set of stop strings
 
 
@@ -96,14 +97,19 @@ def parse_request(fields: Mapping[str, Any], policy: RequestPolicy, *, chat: boo
     if not isinstance(model, str) or model not in policy.models:
         problem = f"this server has no model {model!r}{nearest(model, policy.models)}; it has {policy.models[0]!r}"
         raise ErrorResponse(404, f"model: {problem}"[:300], param="model", code="model_not_found")
-    prompts = [_chat(fields.get("messages"))] if chat else _texts(fields.get("prompt"))
+    prompts = [read_chat(fields.get("messages"))] if chat else _texts(fields.get("prompt"))
+    tools = read_tools(fields, policy) if chat else None
     n = whole(fields, "n", 1, policy.limits.n) or 1
     if n * len(prompts) > policy.limits.n:
         problem = f"{len(prompts)} prompts with {n} texts each are more than the limit of {policy.limits.n} texts"
         raise bad("n", problem, code="above_the_limit")
     stops = _stops(fields.get("stop"))
     stream, usage = _streaming(fields)
-    options = {"num_return_sequences": n, **_law(fields, policy), **_ours(fields, policy, stops)}
+    parses = chat and (policy.parses == "always" or tools is not None)
+    options = {"num_return_sequences": n, **_law(fields, policy), **_ours(fields, policy, stops, tools, parses=parses)}
+    options |= _shown(fields, tools) if chat else {}
+    if parses:
+        options["parse_messages"] = True
     if stops:
         options["stop_strings"] = list(stops)
     if (seed := whole(fields, "seed", 0, 2**63 - 1)) is not None:
@@ -118,27 +124,43 @@ def _law(fields: Mapping[str, Any], policy: RequestPolicy) -> dict[str, Any]:
     lengths = {whole(fields, name, 1, most) for name in ("max_tokens", "max_completion_tokens") if name in fields}
     if len(lengths) > 1:
         raise bad("max_tokens", "differs from max_completion_tokens, which means the same; give one of them")
-    law: dict[str, Any] = {"max_new_tokens": next(iter(lengths), None) or min(256, most)}
-    temperature = number_field(fields, "temperature", 0.01, 100, zero=True)
-    top_p, top_k = number_field(fields, "top_p", 1e-6, 1), whole(fields, "top_k", -1)
+    law: dict[str, Any] = {"max_new_tokens": next(iter(lengths), None) or most}
+    temperature = number_field(fields, "temperature", 0.001, 100, zero=True)
+    top_p, top_k = number_field(fields, "top_p", 1e-6, 1, zero=True), whole(fields, "top_k", -1)
     if temperature == 0:
         return {**law, "do_sample": False}
     if temperature is not None:
         law |= {"do_sample": True, "temperature": temperature}
     if top_p is not None:
-        law["top_p"] = top_p
+        law["top_p"] = top_p or 1e-6  # 0 means the most probable token alone
     if top_k is not None:
         law["top_k"] = max(0, top_k)  # all tokens: -1 in vLLM, 0 in transformers
     return law
 
 
-def _ours(fields: Mapping[str, Any], policy: RequestPolicy, stops: tuple[str, ...]) -> dict[str, Any]:
+def _shown(fields: Mapping[str, Any], tools: ToolCalls | None) -> dict[str, Any]:
+    """Return what the chat template shows to the model besides the messages."""
+    options: dict[str, Any] = {}
+    if tools is not None and tools.choice != "none":
+        options["tools"] = tools.definitions
+    if variables := read_template_options(fields):
+        options["tokenizer_encode_kwargs"] = variables
+    return options
+
+
+def _ours(
+    fields: Mapping[str, Any], policy: RequestPolicy, stops: tuple[str, ...], tools: ToolCalls | None, *, parses: bool
+) -> dict[str, Any]:
     """Return the constraint, budget, sampler, proposal and adapter of a request."""
+    # A message that calls a tool does not require an answer.
+    missing: Any = "fail" if tools is None or tools.choice == "none" else "pass"
+    answer: View = Part(message="answer", missing=missing) if parses else "completion"
     own = require_mapping(fields.get("guardwrap", {}))
     try:
         with reading("the request"):
-            structures = map(ConstraintFile, structured(fields, policy.limits))
-            files = [*policy.always, *structures, *constraints_of(own, policy)]
+            structures = [replace(each, on=answer) for each in structured(fields, policy.limits)]
+            rules = map(ConstraintFile, [*structures, *([] if tools is None else [tools])])
+            files = [*policy.always, *rules, *constraints_of(own, policy)]
             file = as_constraint_file(files) if files else ConstraintFile(ANYTHING)
             sampler, requested = sampler_of(own), drawn_from(own, policy)
             proposal, adapter = merge_proposals(requested, (file.proposal, file.adapter))
@@ -149,7 +171,7 @@ def _ours(fields: Mapping[str, Any], policy: RequestPolicy, stops: tuple[str, ..
             constraint.digest, constraint.parts  # noqa: B018  # computed here, within the time limit for reading
     except GuardwrapError as error:
         raise in_field("guardwrap" if own else "response_format", error) from None
-    whole_file = dataclasses.replace(file, constraint=constraint, proposal=None, adapter=None, budget=None)
+    whole_file = replace(file, constraint=constraint, proposal=None, adapter=None, budget=None)
     options: dict[str, Any] = {"constraints": whole_file, "budget": budget, "sampler": sampler}
     return options | {"proposal": proposal, "adapter": adapter}
 
@@ -195,35 +217,3 @@ def _texts(value: Any) -> list[str]:
     if not all(several):
         raise bad("prompt", "is empty; give some text")
     return several
-
-
-def _chat(messages: Any) -> list[dict[str, str]]:
-    if not isinstance(messages, list) or not messages:
-        raise bad("messages", "give a list of messages, each with a role and content")
-    return [_message(message, f"messages.{i}") for i, message in enumerate(messages)]
-
-
-def _message(message: Any, where: str) -> dict[str, str]:
-    if not isinstance(message, dict):
-        raise bad(where, "give an object with a role and content")
-    for name, value in message.items():
-        if name not in _OF_MESSAGES:
-            raise bad(where, f"unknown field {name[:60]!r}{nearest(name, _OF_MESSAGES)}")
-        if name not in ("role", "content") and value not in (None, []):
-            raise bad(f"{where}.{name}", "is not supported; leave it out")
-    role, content = message.get("role"), message.get("content")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise bad(f"{where}.role", f"is not one of {', '.join(_ROLES)}{nearest(role, _ROLES)}")
-    if isinstance(content, list):
-        content = "\n".join(_part(part, f"{where}.content.{i}") for i, part in enumerate(content))
-    if not isinstance(content, str):
-        raise bad(f"{where}.content", "give a string, or a list of parts of type text")
-    return {"role": _ROLES[role], "content": content}
-
-
-def _part(part: Any, where: str) -> str:
-    if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-        raise bad(where, "only parts of type text are supported: {'type': 'text', 'text': '...'}")
-    if extra := sorted(set(part) - {"type", "text"}):
-        raise bad(where, f"unknown field {extra[0][:60]!r}")
-    return str(part["text"])

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from guardwrap.constraints.message_monitor import THOUGHTS
 from guardwrap.constraints.stop_strings import cut
 from guardwrap.outcomes import Draw, Outcome, Report
 from guardwrap.serve.error_responses import ErrorResponse
@@ -93,10 +94,16 @@ class Reply:
             Index of the prompt in the request, and of the text among those of its prompt.
         """
         index = prompt * self.request.n + number
-        if self.chat:
-            yield self._chunk(index, {"delta": {"role": "assistant", "content": ""}}, None)
-        text = self._text(draw)
-        yield self._chunk(index, {"delta": {"content": text}} if self.chat else {"text": text}, None)
+        if not self.chat:
+            yield self._chunk(index, {"text": self._text(draw)}, None)
+            return
+        yield self._chunk(index, {"delta": {"role": "assistant", "content": ""}}, None)
+        message = self._message(draw)
+        for name in ("reasoning_content", "content"):
+            if message.get(name):
+                yield self._chunk(index, {"delta": {name: message[name]}}, None)
+        for place, call in enumerate(message.get("tool_calls", ())):
+            yield self._chunk(index, {"delta": {"tool_calls": [{"index": place, **call}]}}, None)
 
     def ends(self, outcome: Outcome, prompt: int) -> Iterator[dict[str, Any]]:
         """Yield the chunks that end a prompt's texts, each with the report.
@@ -135,7 +142,7 @@ class Reply:
         text = self._text(draw)
         content: dict[str, Any] = {"text": text}
         if self.chat:
-            content = {"message": {"role": "assistant", "content": text, "refusal": None}}
+            content = {"message": {"role": "assistant", **self._message(draw), "refusal": None}}
         return {"index": index, **content, "logprobs": None, "finish_reason": self._reason(draw)}
 
     def _numbered(self, outcomes: Sequence[Outcome]) -> Iterator[tuple[int, Draw]]:
@@ -145,8 +152,33 @@ class Reply:
     def _text(self, draw: Draw) -> str:
         return cut(draw.text, self.request.stops)
 
+    def _message(self, draw: Draw) -> dict[str, Any]:
+        """Return the fields of a chat's answer: those of the parsed message, or its text alone."""
+        if draw.message is None:
+            return {"content": self._text(draw)}
+        message = json.loads(draw.message)
+        thoughts = [str(message[name]) for name in message if name in THOUGHTS and message[name]]
+        calls = [_call(call) for call in message.get("tool_calls") or ()]
+        content = cut(str(message.get("content") or ""), self.request.stops)
+        return {
+            **({"reasoning_content": cut("\n".join(thoughts), self.request.stops)} if thoughts else {}),
+            "content": content if content or not calls else None,
+            **({"tool_calls": calls} if calls else {}),
+        }
+
     def _reason(self, draw: Draw) -> str:
+        if draw.message is not None and json.loads(draw.message).get("tool_calls"):
+            return "tool_calls"
         return "stop" if draw.finished or self._text(draw) != draw.text else "length"
+
+
+def _call(call: Any) -> dict[str, Any]:
+    """Return a call of a message as OpenAI's API gives it: with an id, and its arguments as a string."""
+    function = call.get("function", call) if isinstance(call, dict) else {}
+    arguments = function.get("arguments", {})
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    ident = f"call_{uuid.uuid4().hex[:24]}"
+    return {"id": ident, "type": "function", "function": {"name": function.get("name"), "arguments": written}}
 
 
 def _usage(outcomes: Sequence[Outcome], prompt_tokens: int) -> dict[str, int]:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
@@ -38,6 +38,7 @@ _FIELDS = ("constraint", "constraints", "sampler", "proposal", "adapter", "budge
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _KINDS = (
     "all", "any", "not", "classifier", "finished", "grammar", "json_schema", "keyword", "length", "regex",
+    "tool_calls",
 )  # fmt: skip
 """Kinds that run no user code. Kinds of other packages may read files, so only the server's own files may use them."""
 
@@ -60,6 +61,9 @@ class RequestPolicy:
         Classifier models that requests may use.
     limits
         Limits for one request.
+    parses
+        When answers to chats are parsed into messages: never, because the model's markers are not known; for requests
+        with tools; or always, because the chat template has markers of reasoning or calls.
     """
 
     models: tuple[str, ...]
@@ -69,6 +73,7 @@ class RequestPolicy:
     proposals: Mapping[str, Prompt | Masked] = dataclasses.field(default_factory=dict)
     classifiers: tuple[str, ...] = ()
     limits: ServerLimits = dataclasses.field(default_factory=ServerLimits)
+    parses: Literal["never", "tools", "always"] = "never"
 
 
 def require_mapping(value: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -25,6 +25,7 @@ from guardwrap.constraints.files.catalogue_files import catalogue_names
 from guardwrap.constraints.files.coerce import catalogue
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import GuardwrapError, SpecError, UsageError, nearest
+from guardwrap.messages.templates import family_of, writes_parts
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.prepare import require_context
 from guardwrap.pipelines.prompt_forms import what_is_wrong
@@ -66,6 +67,17 @@ _SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+
+
+_OF_THE_TEMPLATE = ("tools", "tokenizer_encode_kwargs")
+"""Options of a request that change what the chat template writes."""
+
+
+def _parses(tokenizer: Any) -> Literal["never", "tools", "always"]:
+    """Return when answers to chats are parsed into messages."""
+    if writes_parts(tokenizer):
+        return "always"
+    return "never" if family_of(tokenizer) is None else "tools"
 
 
 def policy_of(settings: ServerSettings) -> RequestPolicy:
@@ -115,6 +127,7 @@ class Service:
         if not isinstance(self.guarded.session, LocalSession):
             raise UsageError("a server needs a local model, not an endpoint; give a Hub id, a folder or a pipeline")
         self.session = self.guarded.session
+        self.policy = dataclasses.replace(self.policy, parses=_parses(self.session.tokenizer))
         limits = self.settings.limits
         self.gate = Gate(limits.running, limits.queue)
         self.keys = [hashlib.sha256(key.encode()).digest() for key in read_keys(self.settings)]
@@ -163,8 +176,9 @@ class Service:
         def read() -> tuple[ParsedRequest, int]:
             request = parse_request(parsed(raw), self.policy, chat=chat)
             try:
-                lengths = self._lengths(request.prompts, pipe)
-                return self._fitting(request, lengths, pipe), sum(lengths)
+                shown = {name: request.options[name] for name in _OF_THE_TEMPLATE if name in request.options}
+                lengths = self._lengths(request.prompts, pipe, shown)
+                return self._fitting(request, lengths, pipe, shown), sum(lengths)
             except (GuardwrapError, ErrorResponse):
                 raise
             except Exception as error:  # the code of a chat template may raise anything
@@ -179,17 +193,19 @@ class Service:
 
         return await asyncio.get_running_loop().run_in_executor(readers, read if short else read_patiently)
 
-    def _lengths(self, prompts: Sequence[Any], pipe: Any) -> list[int]:
-        """Return the number of tokens of each prompt, as the model reads it."""
+    def _lengths(self, prompts: Sequence[Any], pipe: Any, shown: Mapping[str, Any]) -> list[int]:
+        """Return the number of tokens of each prompt, as the model reads it; ``shown`` holds tools and the like."""
         session = self.session
-        call = session.call_class.read(pipe, {})
+        call = session.call_class.read(pipe, shown)
         lengths = []
         for prompt in session.call_class.read_prompts(prompts).prompts:
             lengths.append(int(call.encoded(prompt)["input_ids"].shape[1]))
             require_context(session.model, lengths[-1])
         return lengths
 
-    def _fitting(self, request: ParsedRequest, lengths: Sequence[int], pipe: Any) -> ParsedRequest:
+    def _fitting(
+        self, request: ParsedRequest, lengths: Sequence[int], pipe: Any, shown: Mapping[str, Any]
+    ) -> ParsedRequest:
         """Return the request with a ``max_new_tokens`` that fits into the context, or reject the one that it sets.
 
         The proposal's prompts must fit as well. Some models fail beyond their context, and with them the whole batch.
@@ -200,7 +216,7 @@ class Service:
         proposal = request.options["proposal"]
         proposal = proposal.proposal if isinstance(proposal, Masked) else proposal
         proposed = [proposal.apply(prompt) for prompt in request.prompts] if isinstance(proposal, Prompt) else []
-        longest, wanted = max([*lengths, *self._lengths(proposed, pipe)]), request.options["max_new_tokens"]
+        longest, wanted = max([*lengths, *self._lengths(proposed, pipe, shown)]), request.options["max_new_tokens"]
         if longest + wanted <= context:
             return request
         if request.length_given:

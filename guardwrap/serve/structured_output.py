@@ -8,7 +8,6 @@ from typing import Any
 
 import regex
 
-from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.grammar.grammar import Grammar
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.kinds.text import Regex
@@ -19,12 +18,13 @@ from guardwrap.serve.server_settings import ServerLimits
 
 __all__ = ["structured"]
 
+Structure = JSONSchema | Regex | Grammar
 _MEANINGS = ("json", "regex", "choice", "grammar", "json_object")
 _SHAPES = ("text", "json_object", "json_schema")
 _SCHEMA_FIELDS = ("name", "schema", "strict", "description")
 
 
-def structured(fields: Mapping[str, Any], limits: ServerLimits) -> Iterator[Constraint]:
+def structured(fields: Mapping[str, Any], limits: ServerLimits) -> Iterator[Structure]:
     """Yield the constraints of a request's structured output fields. A text must satisfy all of them.
 
     Raises
@@ -42,13 +42,16 @@ def structured(fields: Mapping[str, Any], limits: ServerLimits) -> Iterator[Cons
             yield _meant(name, meaning, fields[name], limits)
 
 
-def _response_format(value: Any, limits: ServerLimits) -> Iterator[Constraint]:
+def _response_format(value: Any, limits: ServerLimits) -> Iterator[Structure]:
     where = "response_format"
     shape = value.get("type") if isinstance(value, dict) else None
     if shape not in _SHAPES:
         raise bad(f"{where}.type", f"is not one of {', '.join(_SHAPES)}{nearest(shape, _SHAPES)}")
-    _require_fields(value, where, ("type", "json_schema") if shape == "json_schema" else ("type",))
-    if shape == "json_object":
+    more = {"json_schema": ("json_schema",), "json_object": ("schema",)}.get(str(shape), ())
+    _require_fields(value, where, ("type", *more))
+    if shape == "json_object" and value.get("schema") is not None:
+        yield _meant(f"{where}.schema", "json", value["schema"], limits)
+    elif shape == "json_object":
         yield _meant(where, "json_object", True, limits)
     if shape == "json_schema":
         wrapper = value.get("json_schema")
@@ -58,7 +61,7 @@ def _response_format(value: Any, limits: ServerLimits) -> Iterator[Constraint]:
         yield _meant(f"{where}.json_schema.schema", "json", wrapper["schema"], limits)
 
 
-def _structured_outputs(value: Any, limits: ServerLimits) -> Constraint:
+def _structured_outputs(value: Any, limits: ServerLimits) -> Structure:
     where = "structured_outputs"
     if not isinstance(value, dict):
         raise bad(where, f"give an object with one of {', '.join(_MEANINGS)}")
@@ -79,7 +82,7 @@ def _require_fields(fields: Mapping[str, Any], where: str, known: tuple[str, ...
             raise bad(where, f"unknown field {short(name)}{nearest(name, known)}; known: {', '.join(known)}")
 
 
-def _meant(where: str, meaning: str, value: Any, limits: ServerLimits, *, compact: bool = False) -> Constraint:
+def _meant(where: str, meaning: str, value: Any, limits: ServerLimits, *, compact: bool = False) -> Structure:
     """Return the constraint for one type of structured output, within the size limits."""
     try:
         if meaning == "json":
@@ -102,7 +105,7 @@ def _meant(where: str, meaning: str, value: Any, limits: ServerLimits, *, compac
         raise in_field(where, error) from None
 
 
-def _schema(where: str, value: Any, limits: ServerLimits, *, compact: bool) -> Constraint:
+def _schema(where: str, value: Any, limits: ServerLimits, *, compact: bool) -> Structure:
     if isinstance(value, str):  # vLLM accepts JSON text as well
         _require_size(where, len(value), limits.constraint_characters)
         try:

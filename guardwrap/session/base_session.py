@@ -248,5 +248,8 @@ class BaseSession(ABC):
 
 def part_asked(constraint: Constraint) -> str | None:
     """Return the first part of messages that a rule in the constraint judges; None if no rule judges one."""
-    parts = (message_part(part.on) for part in walk(constraint) if hasattr(part, "on"))
+    parts = (
+        message_part(part.on) if hasattr(part, "on") else getattr(part, "reads_message", None)
+        for part in walk(constraint)
+    )
     return next((part for part in parts if part is not None), None)

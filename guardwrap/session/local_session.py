@@ -234,7 +234,8 @@ class LocalSession(BaseSession):
         notes: tuple[str, ...] = () if off is None else (off,)
         each = self._each(own, asked)
         every = [constraint, *(one.constraint for one in each)] if isinstance(each, tuple) else [constraint]
-        if (part := next(filter(None, map(part_asked, every)), None)) is not None:
+        part = next(filter(None, map(part_asked, every)), None) or ("message" if own.get("parse_messages") else None)
+        if part is not None:
             call = call.with_parts(part)
         if proposal is not None and proposal.adapter is not None:
             proposal.adapter.require_constraint(constraint)

@@ -114,6 +114,7 @@ def test_a_cached_judgement_is_of_all_that_a_rule_may_read() -> None:
     draw = Draw("p", (1,), "t")
     others: dict[str, Any] = {
         "prompt": "q", "text": "u", "finished": False, "full": "pt", "fault": "none", "parts": (("answer", ("t",)),),
+        "begun": "b", "message": "{}",
     }  # fmt: skip
     assert {field.name for field in dataclasses.fields(Draw)} == {*others, "token_ids", "log_proposal"}
     keys = {judge_attempts._read_of(dataclasses.replace(draw, **{name: value})) for name, value in others.items()}

@@ -57,7 +57,7 @@ def test_what_is_left_out_is_the_models_own():
     nothing = dict.fromkeys(("sampler", "proposal", "adapter"))
     assert options == {
         "num_return_sequences": 1,
-        "max_new_tokens": 256,
+        "max_new_tokens": 300,
         "budget": Budget(max_attempts=500, max_seconds=20),
         **nothing,
     }
@@ -71,6 +71,7 @@ def test_what_is_left_out_is_the_models_own():
         ({"temperature": 0.5}, {"temperature": 0.5, "do_sample": True}),
         ({"temperature": 0, "top_p": 0.5, "top_k": 3}, {"do_sample": False, "top_p": None, "top_k": None}),
         ({"top_p": 0.9}, {"top_p": 0.9}),
+        ({"top_p": 0}, {"top_p": 1e-6}),
         ({"top_k": 20}, {"top_k": 20}),
         ({"top_k": -1}, {"top_k": 0}),
         ({"max_tokens": 12}, {"max_new_tokens": 12}),
@@ -156,12 +157,11 @@ UNSUPPORTED = {
     "frequency_penalty": 0.5, "presence_penalty": -1, "repetition_penalty": 1.1, "length_penalty": 2,
     "logit_bias": {"50": 10}, "min_p": 0.1, "min_tokens": 3, "bad_words": ["a"], "allowed_token_ids": [1],
     "stop_token_ids": [1], "ignore_eos": True, "include_stop_str_in_output": True, "use_beam_search": True,
-    "best_of": 2, "logprobs": True, "top_logprobs": 3, "prompt_logprobs": 1, "tools": [{"type": "function"}],
-    "tool_choice": "required", "parallel_tool_calls": 1, "functions": [{}], "function_call": {"name": "f"},
-    "modalities": ["audio"], "audio": {}, "prediction": {}, "web_search_options": {}, "reasoning_effort": "high",
+    "best_of": 2, "logprobs": True, "top_logprobs": 3, "prompt_logprobs": 1, "functions": [{}],
+    "function_call": {"name": "f"}, "modalities": ["audio"], "audio": {}, "prediction": {}, "web_search_options": {},
     "verbosity": "low", "service_tier": "flex", "priority": 1, "store": True, "echo": True, "suffix": "x",
     "add_generation_prompt": False, "continue_final_message": True, "chat_template": "x",
-    "chat_template_kwargs": {"a": 1}, "documents": [{}], "skip_special_tokens": False,
+    "documents": [{}], "skip_special_tokens": False,
     "spaces_between_special_tokens": False, "truncate_prompt_tokens": 3, "return_token_ids": True,
     "return_tokens_as_token_ids": True, "guided_json_object": True, "guided_decoding_backend": "outlines",
     "guided_whitespace_pattern": " ", "structural_tag": "x",
@@ -169,7 +169,8 @@ UNSUPPORTED = {
 HEEDED = {
     "model", "messages", "prompt", "n", "seed", "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens",
     "stop", "stream", "stream_options", "response_format", "structured_outputs", "guided_json", "guided_regex",
-    "guided_choice", "guided_grammar", "guardwrap",
+    "guided_choice", "guided_grammar", "guardwrap", "tools", "tool_choice", "parallel_tool_calls",
+    "chat_template_kwargs", "reasoning_effort",
 }  # fmt: skip
 LABELS = {"user": "me", "metadata": {"a": "b"}, "safety_identifier": "x", "prompt_cache_key": "x", "request_id": "x"}
 
@@ -212,7 +213,7 @@ def test_neutral_values_and_labels_change_nothing(fields):
         ({"temperature": 1e-300}, "temperature", "0, or a number"),
         ({"temperature": True}, "temperature", "number"),
         ({"temperature": "1"}, "temperature", "number"),
-        ({"top_p": 0}, "top_p", "number"),
+        ({"top_p": -1}, "top_p", "number"),
         ({"top_p": 2}, "top_p", "number"),
         ({"top_k": -2}, "top_k", "whole number"),
         ({"seed": -1}, "seed", "whole number"),
@@ -298,10 +299,10 @@ def test_neutral_values_and_labels_change_nothing(fields):
         ),
         ({"messages": []}, "messages", "list of messages"),
         ({"messages": "hi"}, "messages", "list of messages"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role", "is not one of"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role", "is not one of"),
         ({"messages": [{"role": "user"}]}, "messages.0.content", "give a string"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0", "type text"),
-        ({"messages": [{"role": "user", "content": "x", "name": "me"}]}, "messages.0.name", "not supported"),
+        ({"messages": [{"role": "user", "content": "x", "name": 1}]}, "messages.0.name", "give a string"),
         ({"messages": [{"role": "user", "contents": "x"}]}, "messages.0", "did you mean 'content'"),
     ],
     ids=lambda value: str(value)[:60],

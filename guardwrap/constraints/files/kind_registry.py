@@ -9,6 +9,7 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All, AnyOf, Not
 from guardwrap.constraints.grammar.grammar import Grammar
 from guardwrap.constraints.json.json_schema import JSONSchema
+from guardwrap.constraints.json.tool_calls import ToolCalls
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.function import Python
 from guardwrap.constraints.kinds.keyword import Keyword
@@ -29,6 +30,7 @@ _OURS: dict[str, type[Constraint]] = {
     "not": Not,
     "python": Python,
     "regex": Regex,
+    "tool_calls": ToolCalls,
 }
 
 

@@ -1,0 +1,334 @@
+"""Tool calls: which tools a message may call, how often, and with which arguments."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator
+
+from guardwrap.constraints.base import Constraint, about, require, shown
+from guardwrap.constraints.json.json_schema import JSONSchema
+from guardwrap.constraints.message_monitor import Context, Event, Regions, Undecided
+from guardwrap.constraints.verdicts import Monitor, Verdict
+from guardwrap.constraints.views import NO_MESSAGE
+from guardwrap.documents.time_limits import CHECK_SECONDS, TimeLimit, charged
+from guardwrap.errors import CheckFailed, ConstraintError, UsageError, first_line, is_count, nearest
+from guardwrap.outcomes import Draw
+
+__all__ = ["ToolCalls"]
+
+
+def _in_python_only(value: Any) -> Any:
+    if callable(value) or isinstance(value, type):
+        raise ValueError("a file cannot name a Python function or type; give the tool's name and parameters")
+    return value
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ToolCalls(Constraint):
+    """Every tool call of a message names one of the tools, and its arguments satisfy the tool's schema.
+
+    Calls are parsed from the answer to a chat. The text outside of calls is not judged: add further constraints with
+    ``&``. Pass ``tools=rule.definitions`` to the call as well, so that the chat template shows the tools to the model.
+
+    Parameters
+    ----------
+    tools
+        The tools: Python functions with type hints and a docstring, as transformers' ``get_json_schema`` reads them;
+        pydantic models of the arguments; or mappings in the format of OpenAI (with or without ``"type": "function"``)
+        or of MCP.
+    choice
+        ``"auto"``: any number of calls; ``"required"``: at least one; ``"none"``: no call; ``{"name": NAME}``: at
+        least one, and only of this tool.
+    parallel
+        Whether a message may have several calls.
+    max_calls
+        The most calls of a message; None for any number.
+    name
+        Label in reports.
+
+    Raises
+    ------
+    ConstraintError
+        If a tool or a parameter is invalid.
+
+    Notes
+    -----
+    Arguments are judged as the message has them: parsed by the response template. Templates whose calls are not JSON
+    give strings, unless ``tools=`` is passed to the call, by whose schemas transformers converts them.
+
+    Examples
+    --------
+    ::
+
+        rule = ToolCalls([get_weather], choice="required")
+        guarded = GuardedGenerator("Qwen/Qwen3-4B", rule)
+        (outcome,) = guarded.run(chat, tools=rule.definitions, max_new_tokens=200)
+        outcome.tool_calls
+    """
+
+    tools: Annotated[Sequence[Annotated[Any, BeforeValidator(_in_python_only)]], "tools"]
+    choice: Annotated[Any, "choice"] = field(default="auto", kw_only=True)
+    parallel: bool = field(default=True, kw_only=True)
+    max_calls: int | None = field(default=None, kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+    kind: Literal["tool_calls"] = field(default="tool_calls", kw_only=True)
+
+    reads_message: ClassVar[str] = "tool_calls"
+    """The part of messages that is judged."""
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.tools, Iterable) and not isinstance(self.tools, str | Mapping), _A_LIST)
+        definitions = []
+        for number, tool in enumerate(self.tools):
+            with about(str(number)), about("tools"):
+                definitions.append(_definition(tool))
+        names = [tool["name"] for tool in definitions]
+        require(bool(names), "ToolCalls needs at least one tool")
+        require(len({*names}) == len(names), "two tools have the same name")
+        object.__setattr__(self, "tools", tuple(definitions))
+        object.__setattr__(self, "choice", _choice(self.choice, names))
+        require(isinstance(self.parallel, bool), "parallel must be true or false")
+        most = self.max_calls
+        require(most is None or (is_count(most) and most > 0), f"max_calls={most!r}: give a whole number of at least 1")
+        self.call, self.arguments  # noqa: B018  # so that an invalid schema is noticed now
+
+    @property
+    def definitions(self) -> list[dict[str, Any]]:
+        """The tools in OpenAI's format, for ``tools=`` of a call."""
+        return [{"type": "function", "function": tool} for tool in self.tools]
+
+    @cached_property
+    def allowed(self) -> tuple[Mapping[str, Any], ...]:
+        """The tools that may be called."""
+        if self.choice == "none":
+            return ()
+        only = self.choice["name"] if isinstance(self.choice, dict) else None
+        return tuple(tool for tool in self.tools if only in (None, tool["name"]))
+
+    @cached_property
+    def arguments(self) -> dict[str, JSONSchema]:
+        """The schema of each tool's arguments."""
+        found = {}
+        for number, tool in enumerate(self.tools):
+            with about(str(number)), about("tools"):
+                found[tool["name"]] = JSONSchema(tool["parameters"])
+        return found
+
+    @cached_property
+    def call(self) -> JSONSchema:
+        """The schema of a whole call, with its name and arguments."""
+        choices = [
+            {
+                "type": "object",
+                "properties": {"name": {"const": tool["name"]}, "arguments": _own_resource(tool, number)},
+                "required": ["name", "arguments"],
+            }
+            for number, tool in enumerate(self.allowed)
+        ]
+        return JSONSchema({"anyOf": choices} if choices else False)
+
+    @property
+    def most(self) -> int | None:
+        """The most calls of a message; None for any number."""
+        if not self.allowed:
+            return 0
+        return self.max_calls if self.parallel else 1
+
+    @property
+    def least(self) -> int:
+        """The fewest calls of a message."""
+        return int(self.choice == "required" or isinstance(self.choice, dict))
+
+    @cached_property
+    def title(self) -> str:
+        """Label in reports: its name, or the names of the tools."""
+        names = ", ".join(tool["name"] for tool in self.tools)
+        return self.name or f"ToolCalls({names if len(names) <= 45 else names[:42] + '...'})"
+
+    def check(self, draws: Sequence[Draw], /) -> list[bool]:
+        """Judge the calls of each message."""
+        return [not self.fault_of(draw) for draw in draws]
+
+    def fault_of(self, draw: Draw) -> str:
+        """Return what is wrong with the calls of a message; "" if nothing is. It may quote the message."""
+        if draw.parts is None:
+            raise UsageError(NO_MESSAGE.format("tool_calls", "here the answer is plain text"))
+        calls = dict(draw.parts).get("tool_calls", ())
+        if len(calls) < self.least:
+            return "calls no tool"
+        if self.most is not None and len(calls) > self.most:
+            return f"has {len(calls)} calls, more than {self.most}"
+        try:
+            with charged(draw):
+                for number, call in enumerate(calls):
+                    if fault := self.fault_of_call(call):
+                        return f"tool_calls[{number}]: {fault}"
+        except TimeLimit:
+            reason = f"took more than {CHECK_SECONDS:g} s on the calls of one message; simplify the tools' schemas"
+            raise CheckFailed(self.title, reason) from None
+        return ""
+
+    def fault_of_call(self, text: str) -> str:
+        """Return what is wrong with one call, given as JSON; "" if nothing is. It may quote the call."""
+        call = json.loads(text)
+        call = call.get("function", call) if isinstance(call, dict) else call
+        written = json.dumps(call, ensure_ascii=False)
+        if self.call.holds(written):
+            return ""
+        name = call.get("name") if isinstance(call, dict) else None
+        names = [tool["name"] for tool in self.allowed]
+        if not isinstance(name, str) or name not in names:
+            return f"{name!r} is not one of the tools that may be called: {', '.join(names) or 'none'}"
+        fault = self.arguments[name].fault(json.dumps(call.get("arguments"), ensure_ascii=False))
+        return f"{name}: {fault}" if fault else "is invalid"
+
+    def spec(self) -> dict[str, Any]:
+        """Return the canonical form, with every tool as a mapping."""
+        return {**super().spec(), "tools": [dict(tool) for tool in self.tools]}
+
+    def monitor_in(self, context: Context, /) -> Monitor:
+        """Return a monitor that reads the calls of a message."""
+        if context.message is None:
+            return Undecided()
+        regions, before = context.message
+        return _CallMonitor(self, regions).after(before)
+
+
+_A_LIST = "tools must be a list of functions, pydantic models or mappings"
+
+
+def _definition(tool: Any) -> dict[str, Any]:
+    """Return a tool as a mapping with ``name``, ``parameters`` and, if it has one, ``description``."""
+    if inspect.isclass(tool) and issubclass(tool, BaseModel):
+        schema = tool.model_json_schema()
+        schema.pop("title", None)
+        about_it = schema.pop("description", None)
+        return {"name": tool.__name__, **({"description": about_it} if about_it else {}), "parameters": schema}
+    if inspect.isfunction(tool) or inspect.ismethod(tool):
+        tool = _schema_of(tool)
+    if not isinstance(tool, Mapping):
+        raise ConstraintError(f"a tool is a function, a pydantic model or a mapping, not {shown(tool)}")
+    inner = tool.get("function", tool)
+    if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str) or not inner["name"]:
+        raise ConstraintError("a tool needs a name")
+    none: Any = {"type": "object", "properties": {}}
+    schema = next((inner[key] for key in ("parameters", "inputSchema", "input_schema") if inner.get(key)), none)
+    if not isinstance(schema, Mapping):
+        raise ConstraintError(f"the parameters of {inner['name']} must be a JSON Schema, not {shown(schema)}")
+    description = inner.get("description")
+    return {
+        "name": inner["name"],
+        **({"description": description} if isinstance(description, str) else {}),
+        "parameters": dict(schema),
+    }
+
+
+def _schema_of(function: Callable[..., Any]) -> Any:
+    from transformers.utils import get_json_schema
+
+    try:
+        return get_json_schema(function)
+    except Exception as error:  # its own exceptions, with a message about type hints or the docstring
+        raise ConstraintError(f"{function.__name__} is not a tool: {first_line(error)}") from None
+
+
+def _choice(choice: Any, names: Sequence[str]) -> Any:
+    """Return the choice as it is kept: a string, or a mapping with a tool's name."""
+    if choice in ("auto", "required", "none"):
+        return choice
+    wanted = choice.get("function", choice) if isinstance(choice, Mapping) else None
+    wanted = wanted.get("name") if isinstance(wanted, Mapping) else None
+    if not isinstance(wanted, str):
+        ways = "'auto', 'required', 'none' or {'name': NAME}"
+        raise ConstraintError(f"choice={shown(choice)}: give {ways}{nearest(choice, ('auto', 'required', 'none'))}")
+    if wanted not in names:
+        raise ConstraintError(f"choice: there is no tool {wanted!r}{nearest(wanted, names)}")
+    return {"name": wanted}
+
+
+def _own_resource(tool: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return the schema of a tool's arguments, in which references still start at its own root."""
+    schema = dict(tool["parameters"])
+    schema.setdefault("$id", f"urn:guardwrap:tool:{number}")
+    return schema
+
+
+@dataclass(frozen=True)
+class _CallMonitor(Monitor):
+    """Monitor of the calls of a message: counts them, judges whole ones, and reads the JSON of a begun one.
+
+    Parameters
+    ----------
+    rule
+        The constraint.
+    regions
+        The state of the message's parser.
+    calls
+        The number of calls that have ended.
+    inner
+        The monitor of the call that is being written; None outside of calls, and if it is not JSON.
+    dead
+        Whether a call has failed, there are too many, or the message cannot be parsed.
+    """
+
+    rule: ToolCalls
+    regions: Regions
+    calls: int = 0
+    inner: Monitor | None = None
+    dead: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        """VIOLATED once a call has failed."""
+        failed = self.dead or (self.inner is not None and self.inner.verdict is Verdict.VIOLATED)
+        return Verdict.VIOLATED if failed else Verdict.UNDECIDED
+
+    def read(self, text: str, /) -> Monitor:
+        """Read on."""
+        if self.dead:
+            return self
+        regions, events = self.regions.read(text)
+        return replace(self, regions=regions, dead=regions.failed).after(events)
+
+    def after(self, events: Iterable[Event]) -> _CallMonitor:
+        """Return the monitor after what happened to the message's regions."""
+        monitor = self
+        for event in events:
+            if event.part == "tool_calls" and not monitor.dead:
+                monitor = monitor._noted(event)
+        return monitor
+
+    def _noted(self, event: Event) -> _CallMonitor:
+        if event.kind == "open":
+            most = self.rule.most
+            return replace(self, inner=self._of_call(event.texts), dead=most is not None and self.calls >= most)
+        if event.kind == "text":
+            return self if self.inner is None else replace(self, inner=self.inner.read(event.texts[0]))
+        calls, most = self.calls + len(event.texts), self.rule.most
+        dead = (most is not None and calls > most) or not all(map(self._holds, event.texts))
+        return replace(self, calls=calls, inner=None, dead=dead)
+
+    def _of_call(self, how: Sequence[str]) -> Monitor | None:
+        """Return the monitor for the text of a call: its JSON, or the JSON of its arguments."""
+        if how[:1] == ("call",):
+            return self.rule.call.monitor()
+        if how[:1] == ("arguments",):
+            allowed = how[1] in {tool["name"] for tool in self.rule.allowed}
+            return self.rule.arguments[how[1]].monitor() if allowed else JSONSchema(False).monitor()
+        return None
+
+    def _holds(self, text: str) -> bool:
+        try:
+            return not self.rule.fault_of_call(text)
+        except CheckFailed:  # raised again when the whole message is judged
+            return True
+
+    def may_begin(self, partial: bytes, /) -> bool:
+        """Return True unless a call has failed."""
+        return self.verdict is not Verdict.VIOLATED

@@ -1,0 +1,167 @@
+"""Chats in requests: messages that clients replay, tools, and how tools may be called."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.errors import GuardwrapError, nearest
+from guardwrap.serve.error_responses import bad, in_field
+from guardwrap.serve.fields import flag
+from guardwrap.serve.request_policy import RequestPolicy
+
+__all__ = ["read_chat", "read_template_options", "read_tools"]
+
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_OF_MESSAGES = (
+    "role", "content", "name", "refusal", "audio", "tool_calls", "tool_call_id", "function_call", "annotations",
+    "reasoning_content", "reasoning",
+)  # fmt: skip
+_THOUGHTS = ("reasoning_content", "reasoning")
+_EFFORTS = ("minimal", "low", "medium", "high")
+_MOST_TEMPLATE_OPTIONS = 20
+
+
+def read_chat(messages: Any) -> list[dict[str, Any]]:
+    """Read the messages of a request, as chat templates expect them.
+
+    Raises
+    ------
+    ErrorResponse
+        If a message is invalid; the error gives its place.
+    """
+    if not isinstance(messages, list) or not messages:
+        raise bad("messages", "give a list of messages, each with a role and content")
+    return [_message(message, f"messages.{i}") for i, message in enumerate(messages)]
+
+
+def _message(message: Any, where: str) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        raise bad(where, "give an object with a role and content")
+    message = {name: value for name, value in message.items() if value not in (None, [])}
+    for name in message:
+        if name not in _OF_MESSAGES:
+            raise bad(where, f"unknown field {name[:60]!r}{nearest(name, _OF_MESSAGES)}")
+        if name in ("audio", "function_call"):
+            raise bad(f"{where}.{name}", "is not supported; leave it out")
+    role = message.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise bad(f"{where}.role", f"is not one of {', '.join(_ROLES)}{nearest(role, _ROLES)}")
+    calls = message.get("tool_calls")
+    if calls is not None and role != "assistant":
+        raise bad(f"{where}.tool_calls", "belong to messages of the assistant")
+    content = message.get("content", message.get("refusal", "" if calls or role == "tool" else None))
+    if isinstance(content, list):
+        content = "\n".join(_part(part, f"{where}.content.{i}") for i, part in enumerate(content))
+    if not isinstance(content, str):
+        raise bad(f"{where}.content", "give a string, or a list of parts of type text")
+    read: dict[str, Any] = {"role": _ROLES[role], "content": content}
+    if calls is not None:
+        read["tool_calls"] = _calls(calls, f"{where}.tool_calls")
+    for name in ("name", "tool_call_id"):
+        if name in message:
+            read[name] = _string(message[name], f"{where}.{name}")
+    if (thought := next((message[name] for name in _THOUGHTS if name in message), None)) is not None:
+        read["reasoning_content"] = _string(thought, f"{where}.reasoning_content")
+    return read
+
+
+def _part(part: Any, where: str) -> str:
+    kinds = {"text": "text", "refusal": "refusal"}
+    kind = kinds.get(str(part.get("type"))) if isinstance(part, dict) else None
+    if kind is None or not isinstance(part.get(kind), str):
+        raise bad(where, "only parts of type text are supported: {'type': 'text', 'text': '...'}")
+    if extra := sorted(name for name in part if name not in ("type", kind) and part[name] is not None):
+        raise bad(where, f"unknown field {extra[0][:60]!r}")
+    return str(part[kind])
+
+
+def _calls(calls: Any, where: str) -> list[dict[str, Any]]:
+    """Return replayed calls with their arguments as objects, which chat templates expect."""
+    if not isinstance(calls, list):
+        raise bad(where, "give a list of calls")
+    read = []
+    for i, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise bad(f"{where}.{i}", "give a call: {'type': 'function', 'function': {'name', 'arguments'}}")
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments) if arguments.strip() else {}
+            except (ValueError, RecursionError):
+                raise bad(f"{where}.{i}.function.arguments", "is not JSON") from None
+        made = {"type": "function", "function": {"name": function["name"], "arguments": arguments or {}}}
+        ident = {"id": _string(call["id"], f"{where}.{i}.id")} if call.get("id") is not None else {}
+        read.append(ident | made)
+    return read
+
+
+def _string(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise bad(where, "give a string")
+    return value
+
+
+def read_tools(fields: Mapping[str, Any], policy: RequestPolicy) -> ToolCalls | None:
+    """Return the rule for tool calls; None without tools.
+
+    Every call names one of the tools, and its arguments satisfy the tool's schema, whether or not it is ``strict``.
+
+    Raises
+    ------
+    ErrorResponse
+        If a field is invalid, or the model's calls cannot be parsed.
+    """
+    tools, choice = fields.get("tools"), fields.get("tool_choice", "auto")
+    if not tools:
+        if choice not in ("auto", "none"):
+            raise bad("tool_choice", "requires tools")
+        return None
+    if policy.parses == "never":
+        raise bad("tools", "this model's calls cannot be parsed: its chat template has the markers of no known family")
+    if not isinstance(tools, list):
+        raise bad("tools", "give a list of tools")
+    size, most = len(json.dumps(tools)), policy.limits.constraint_characters
+    if size > most:
+        raise bad("tools", f"has {size} characters; this server accepts at most {most}", code="above_the_limit")
+    for i, tool in enumerate(tools):
+        if not isinstance(tool, dict) or tool.get("type", "function") != "function":
+            raise bad(f"tools.{i}", "only tools of type function are supported")
+    parallel = flag(fields, "parallel_tool_calls") if "parallel_tool_calls" in fields else True
+    try:
+        return ToolCalls(tools, choice=choice, parallel=parallel, name="the tools")
+    except GuardwrapError as error:
+        raise in_field("tool_choice" if str(error).startswith("choice") else "tools", error) from None
+
+
+def read_template_options(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables that a request sets in the chat template, such as ``enable_thinking``.
+
+    Raises
+    ------
+    ErrorResponse
+        If one is invalid, or would change how the template is applied.
+    """
+    where, options = "chat_template_kwargs", fields.get("chat_template_kwargs", {})
+    if not isinstance(options, dict) or len(options) > _MOST_TEMPLATE_OPTIONS:
+        raise bad(where, f"give an object with at most {_MOST_TEMPLATE_OPTIONS} variables of the chat template")
+    for name, value in options.items():
+        if not isinstance(value, str | bool | int | float) or name in _OF_THE_CALL:
+            raise bad(f"{where}.{name[:60]}", "is not supported; give strings, numbers, true or false")
+    effort = fields.get("reasoning_effort")
+    if effort is None or effort == "none":
+        return dict(options)
+    if effort not in _EFFORTS:
+        raise bad("reasoning_effort", f"is not one of none, {', '.join(_EFFORTS)}{nearest(effort, _EFFORTS)}")
+    return {"reasoning_effort": effort, **options}
+
+
+_OF_THE_CALL = (
+    "add_generation_prompt", "add_special_tokens", "chat_template", "continue_final_message", "conversation",
+    "documents", "max_length", "messages", "padding", "return_assistant_tokens_mask", "return_dict", "return_tensors",
+    "tokenize", "tokenizer_kwargs", "tools", "truncation",
+)  # fmt: skip
+"""Arguments of ``apply_chat_template``, which are no variables of the template."""

@@ -1,0 +1,226 @@
+"""Tool calls: what is a call, in every spelling of the tools, and the model's own shares of calls and answers.
+
+Covers ``constraints/json/tool_calls.py``.
+"""
+
+import json
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from guardwrap import Budget, GuardedGenerator, Masked, Regex, ToolCalls, Verdict, qrs
+from guardwrap.constraints import dump, parse
+from guardwrap.constraints.message_monitor import Context
+from guardwrap.errors import ConstraintError, UsageError
+from guardwrap.messages.regions import MessageRegions
+from guardwrap.outcomes import Draw
+from guardwrap.testing import World, goodness_of_fit
+from tests import fixtures_models
+from tests.messages.test_message_parts import parts_of
+from tests.messages.test_parsed_message import region_of
+
+CHAT = [{"role": "user", "content": "a"}]
+
+
+def get_weather(city: str, days: int = 1) -> str:
+    """Look up the weather.
+
+    Args:
+        city: The city.
+        days: The number of days.
+    """
+    return f"{city} {days}"
+
+
+class Search(BaseModel):
+    """Search the web."""
+
+    query: str
+    filters: list["Filter"] = []
+
+
+class Filter(BaseModel):
+    site: str
+
+
+WEATHER = {
+    "name": "get_weather",
+    "description": "Look up the weather.",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "description": "The city."},
+            "days": {"type": "integer", "description": "The number of days."},
+        },
+        "required": ["city"],
+    },
+}
+MCP = {"name": "get_weather", "description": "Look up the weather.", "inputSchema": WEATHER["parameters"]}
+
+
+def message(*calls: Any, answer: str = "") -> Draw:
+    texts = tuple(json.dumps({"type": "function", "function": call}) for call in calls)
+    parts = (("answer", (answer,)), ("tool_calls", texts)) if answer else (("tool_calls", texts),)
+    return Draw("", (), answer, parts=tuple(part for part in parts if part[1]))
+
+
+def call(name: str = "get_weather", **arguments: Any) -> dict[str, Any]:
+    return {"name": name, "arguments": arguments}
+
+
+@pytest.mark.parametrize("tool", [get_weather, WEATHER, {"type": "function", "function": WEATHER}, MCP])
+def test_tools_in_every_spelling_are_one(tool: Any) -> None:
+    rule = ToolCalls([tool])
+    assert rule == ToolCalls([WEATHER])
+    assert parse(dump(rule)).constraint == rule
+    assert rule.definitions == [{"type": "function", "function": WEATHER}]
+
+
+def test_arguments_satisfy_the_schema_of_the_tool_that_is_named() -> None:
+    rule = ToolCalls([get_weather, Search])
+    good = [message(), message(call(city="Rome")), message(call(city="Rome", days=2), call("Search", query="x"))]
+    nested = message(call("Search", query="x", filters=[{"site": "y"}]))
+    assert all(rule.check([*good, nested]))
+    faults = {
+        "tool_calls[0]: get_weather: $: 'city' is missing": message(call()),
+        "tool_calls[0]: get_weather: $.days: 'two' is not of type 'integer'": message(call(city="Rome", days="two")),
+        "tool_calls[1]: 'delete' is not one of the tools": message(call(city="Rome"), call("delete")),
+        "tool_calls[0]: Search: $.filters[0]": message(call("Search", query="x", filters=[{"url": "y"}])),
+        "tool_calls[0]: None is not one of": message({"arguments": {}}),
+        "tool_calls[0]: is invalid": message({"name": "get_weather", "arguments": '{"city": "Rome"}'}),
+    }
+    for fault, draw in faults.items():
+        assert not rule.check([draw])[0]
+        assert fault.split(":")[0] in rule.fault_of(draw)
+
+
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        ({}, {0, 1, 2, 3}),
+        ({"choice": "required"}, {1, 2, 3}),
+        ({"choice": "none"}, {0}),
+        ({"parallel": False}, {0, 1}),
+        ({"choice": "required", "parallel": False}, {1}),
+        ({"max_calls": 2}, {0, 1, 2}),
+        ({"choice": {"name": "get_weather"}}, {1, 2, 3}),
+        ({"choice": {"type": "function", "function": {"name": "Search"}}}, set()),
+    ],
+)
+def test_how_many_calls(options: dict[str, Any], numbers: set[int]) -> None:
+    rule = ToolCalls([get_weather, Search], **options)
+    draws = [message(*[call(city="Rome")] * number, answer="hi") for number in range(4)]
+    assert {number for number, ok in enumerate(rule.check(draws)) if ok} == numbers
+    assert parse(dump(rule)).constraint == rule
+
+
+@pytest.mark.parametrize(
+    ("tools", "options", "problem"),
+    [
+        ([], {}, "needs at least one tool"),
+        (get_weather, {}, "must be a list"),
+        (["get_weather"], {}, "a tool is a function"),
+        ([{"parameters": {}}], {}, "needs a name"),
+        ([lambda x: x], {}, "is not a tool"),
+        ([WEATHER, MCP], {}, "the same name"),
+        ([WEATHER], {"choice": "must"}, "'auto', 'required', 'none'"),
+        ([WEATHER], {"choice": {"name": "get_wether"}}, "did you mean"),
+        ([WEATHER], {"max_calls": 0}, "at least 1"),
+        ([{"name": "f", "parameters": {"type": "nothing"}}], {}, "tools.0|nothing"),
+    ],
+)
+def test_mistakes(tools: Any, options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConstraintError, match=problem):
+        ToolCalls(tools, **options)
+
+
+def test_plain_text_has_no_calls_to_judge() -> None:
+    with pytest.raises(UsageError, match="judges the messages"):
+        ToolCalls([WEATHER]).accepts("hi")
+
+
+F, G, BAD = (json.dumps(call(name, **arguments)) for name, arguments in (("f", {"a": 1}), ("g", {}), ("f", {"a": "x"})))
+TOOLS = [
+    {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}},
+    {"name": "g", "parameters": {"type": "object", "properties": {}}},
+]
+
+
+@cache
+def world() -> World:
+    """A finite world of answers, and of calls of two tools between brackets: right, wrong and cut off."""
+    tokenizer = fixtures_models.byte_tokenizer(["a", "(", ")", "[", "]", F, G, BAD, F[:20], F[20:]])
+    made = fixtures_models.byte_world(tokenizer, max_new_tokens=4)
+    return fixtures_models.with_template(made)
+
+
+def kind_of(ids: tuple[int, ...], *, most: int | None = None) -> str | None:
+    """Return the calls of a valid message, or "an answer"; None for others. Read letter by letter."""
+    raw = world().tokenizer.decode(ids)
+    pieces = parts_of(raw)
+    calls = [piece.strip() for piece in pieces["["]]
+    said = "".join(pieces[""]).strip()
+    if not (said or calls) or (ids[-1] != 0 and region_of(raw)):
+        return None
+    if any(each not in (F, G) for each in calls) or (most is not None and len(calls) > most):
+        return None
+    return "+".join(json.loads(each)["name"] for each in calls) or "an answer"
+
+
+def gold(**rule: Any) -> dict[tuple[int, ...], float]:
+    kept = {ids: p for ids, p in world().law().items() if kind_of(ids, **rule) is not None}
+    return {ids: p / sum(kept.values()) for ids, p in kept.items()}
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "rejection": {},
+    "mask and qrs": {"proposal": Masked(unseen=0.0), "sampler": qrs(1.0)},
+    "mask": {"proposal": Masked(unseen=0.0)},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_calls_and_answers_have_the_shares_that_the_model_gives_them(way: str) -> None:
+    rule, expected = ToolCalls(TOOLS, max_calls=1), gold(most=1)
+    guarded = GuardedGenerator(world().pipeline(), rule, budget=Budget(max_attempts=None), batch_size=64, **WAYS[way])
+    (outcome,) = guarded.run(CHAT, **world().settings, num_return_sequences=2000, seed=1)
+    drawn = [draw.token_ids for draw in outcome.draws]
+    assert {*drawn} <= {*expected}
+    shares: Counter[Any] = Counter()
+    for ids, p in expected.items():
+        shares[kind_of(ids, most=1)] += p  # type: ignore[assignment]
+    assert {*shares} == {"an answer", "f", "g"}
+    kinds = [(kind_of(ids, most=1),) for ids in drawn]
+    p = goodness_of_fit(kinds, {(kind,): share for kind, share in shares.items()})
+    assert p < 1e-6 if way == "mask" else p > 1e-3
+    if way != "mask":
+        assert goodness_of_fit(drawn, expected) > 1e-3
+    assert [[c["function"]["name"] for c in calls] for calls in outcome.tool_calls] == [
+        [] if kind == "an answer" else [kind] for (kind,) in kinds
+    ]
+
+
+def test_an_attempt_ends_as_soon_as_its_call_is_wrong() -> None:
+    rule = ToolCalls(TOOLS, max_calls=1) & ~Regex("b", on="answer")
+    start = MessageRegions.begin(world().tokenizer, "a")
+    monitor = ToolCalls(TOOLS, max_calls=1).monitor_in(Context(message=start))
+    wrong = {"[" + BAD: True, '[{"name": "h"': True, "[" + F: False, f"[{F}]": False, f"[{F}][": True, "[x": True}
+    for text, dead in wrong.items():
+        assert (monitor.read(text).verdict is Verdict.VIOLATED) is dead
+    none = ToolCalls(TOOLS, choice="none").monitor_in(Context(message=start))
+    assert none.read("a").verdict is Verdict.UNDECIDED
+    assert none.read("a[").verdict is Verdict.VIOLATED
+    assert rule.monitor_in(Context(message=start)).read("a").verdict is Verdict.UNDECIDED
+
+
+def test_a_call_that_only_lenient_parsers_read_is_none() -> None:
+    """The parser takes the last of two equal keys; nobody would see the first."""
+    (regions, before), twice = (
+        MessageRegions.begin(world().tokenizer, "a"),
+        '{"name": "f", "arguments": {"a": 1, "a": 2}}',
+    )
+    assert regions.parts(before, f"[{F}]") is not None
+    assert regions.parts(before, f"[{twice}]") is None

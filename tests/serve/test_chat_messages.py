@@ -1,0 +1,171 @@
+"""Chats with tools and reasoning over HTTP: what OpenAI's client sends, gets, and sends again."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.serve.chat_messages import read_chat, read_template_options, read_tools
+from guardwrap.serve.error_responses import ErrorResponse
+from guardwrap.serve.request_policy import RequestPolicy
+from tests.serve.fixtures_agents import NAME, TOOL, running_server
+
+ASKED: list[Any] = [{"role": "user", "content": "x"}]
+POLICY = RequestPolicy(models=(NAME,), parses="always")
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[openai.OpenAI]:
+    with running_server() as url, openai.OpenAI(base_url=url, api_key="any", max_retries=0, timeout=60) as made:
+        yield made
+
+
+def answer(client: openai.OpenAI, **fields: Any) -> Any:
+    fields = {"messages": ASKED, "max_tokens": 9, **fields}
+    return client.chat.completions.create(model=NAME, **fields)
+
+
+def test_required_and_automatic_calls_are_valid_and_counted(client: openai.OpenAI) -> None:
+    kinds = set()
+    for choice, numbers in {"required": {1, 2, 3}, "auto": {0, 1, 2, 3}, "none": {0}}.items():
+        reply = answer(client, tools=[TOOL], tool_choice=choice, n=8, seed=1)
+        for given in reply.choices:
+            calls = given.message.tool_calls or []
+            assert len(calls) in numbers
+            assert given.finish_reason == "tool_calls" if calls else given.finish_reason in ("stop", "length")
+            assert all(call.function.name == "f" and json.loads(call.function.arguments) == {"a": 1} for call in calls)
+            assert all(call.id.startswith("call_") for call in calls)
+            assert given.message.content is not None or calls
+            kinds |= {(choice, bool(calls)), ("reasoning", bool(getattr(given.message, "reasoning_content", None)))}
+    assert kinds == {(c, b) for c, b in [("required", True), ("auto", True), ("auto", False), ("none", False)]} | {
+        ("reasoning", True), ("reasoning", False)
+    }  # fmt: skip
+
+
+def test_one_call_if_calls_are_not_parallel_and_the_tool_that_is_named(client: openai.OpenAI) -> None:
+    other = {"type": "function", "function": {**TOOL["function"], "name": "g"}}  # type: ignore[dict-item]
+    named = {"type": "function", "function": {"name": "f"}}
+    reply = answer(client, tools=[TOOL, other], tool_choice=named, parallel_tool_calls=False, n=8, seed=1)
+    assert all([call.function.name for call in given.message.tool_calls] == ["f"] for given in reply.choices)
+
+
+def test_a_stream_has_the_fields_of_the_whole_reply(client: openai.OpenAI) -> None:
+    for seed in range(6):
+        fields: dict[str, Any] = {"tools": [TOOL], "seed": seed}
+        whole = answer(client, **fields).choices[0]
+        said: dict[str, Any] = {"content": "", "reasoning_content": "", "tool_calls": []}
+        for chunk in answer(client, stream=True, **fields):
+            delta = chunk.choices[0].delta
+            said["content"] += delta.content or ""
+            said["reasoning_content"] += getattr(delta, "reasoning_content", None) or ""
+            said["tool_calls"] += [call.function for call in delta.tool_calls or []]
+            reason = chunk.choices[0].finish_reason
+        assert said["content"] == (whole.message.content or "")
+        assert said["reasoning_content"] == (getattr(whole.message, "reasoning_content", None) or "")
+        calls = [(call.name, call.arguments) for call in said["tool_calls"]]
+        assert calls == [(call.function.name, call.function.arguments) for call in whole.message.tool_calls or []]
+        assert reason == whole.finish_reason
+
+
+def test_a_reply_and_the_results_of_its_calls_can_be_sent_again(client: openai.OpenAI) -> None:
+    message = answer(client, tools=[TOOL], tool_choice="required", seed=1).choices[0].message
+    replayed = message.model_dump()
+    assert replayed["tool_calls"]
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": "2"} for call in replayed["tool_calls"]]
+    assert answer(client, messages=[*ASKED, replayed, *results], tools=[TOOL], seed=2).choices
+
+
+def test_what_is_banned_is_in_no_field(client: openai.OpenAI) -> None:
+    rule = {"kind": "not", "of": {"kind": "regex", "pattern": "bad"}}
+    for seed in range(4):
+        reply = answer(client, tools=[TOOL], n=8, seed=seed, extra_body={"guardwrap": {"constraint": rule}})
+        assert not [given for given in reply.choices if "bad" in given.message.model_dump_json()]
+
+
+def test_structured_output_is_of_the_answer_after_the_reasoning(client: openai.OpenAI) -> None:
+    extra = {"guided_regex": "x+"}
+    plain = [given for seed in range(8) for given in answer(client, n=8, seed=seed, extra_body=extra).choices]
+    assert {*"".join(given.message.content for given in plain)} == {"x"}
+    assert any(getattr(given.message, "reasoning_content", None) for given in plain)
+    reply = answer(client, n=8, seed=1, extra_body=extra, tools=[TOOL])
+    assert any(given.message.tool_calls for given in reply.choices)
+    assert {*"".join(given.message.content or "" for given in reply.choices)} <= {"x"}
+
+
+def test_replayed_messages_are_read_as_templates_expect_them() -> None:
+    call = {"id": "c", "type": "function", "index": 0, "function": {"name": "f", "arguments": '{"a": 1}'}}
+    read = read_chat([
+        {"role": "developer", "content": [{"type": "text", "text": "x"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "hm", "audio": None},
+        {"role": "tool", "tool_call_id": "c", "content": "2", "name": "f"},
+        {"role": "assistant", "content": None, "refusal": "no"},
+    ])  # fmt: skip
+    function = {"name": "f", "arguments": {"a": 1}}
+    assert read == [
+        {"role": "system", "content": "x"},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "type": "function", "function": function}],
+         "reasoning_content": "hm"},
+        {"role": "tool", "content": "2", "name": "f", "tool_call_id": "c"},
+        {"role": "assistant", "content": "no"},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "assistant", "content": None}, "messages.0.content"),
+        ({"role": "user", "content": "x", "tool_calls": [{}]}, "messages.0.tool_calls"),
+        ({"role": "assistant", "tool_calls": "f"}, "messages.0.tool_calls"),
+        ({"role": "assistant", "tool_calls": [{"function": {"name": 1}}]}, "messages.0.tool_calls.0"),
+        ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
+         "messages.0.tool_calls.0.function.arguments"),
+        ({"role": "tool", "content": "2", "tool_call_id": 1}, "messages.0.tool_call_id"),
+        ({"role": "assistant", "content": "x", "function_call": {}}, "messages.0.function_call"),
+    ],
+)  # fmt: skip
+def test_messages_that_are_refused(message: Any, param: str) -> None:
+    with pytest.raises(ErrorResponse) as caught:
+        read_chat([message])
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": {}, "tool_choice": "required"}, "tool_choice"),
+        ({"tools": [{"type": "web_search"}]}, "tools.0"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools"),
+        ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        ({"tools": [TOOL], "parallel_tool_calls": 1}, "parallel_tool_calls"),
+        ({"tools": [{**TOOL, "x": "y" * 200_000}]}, "tools"),
+    ],
+)
+def test_tools_that_are_refused(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(ErrorResponse) as caught:
+        read_tools(fields, POLICY)
+    assert caught.value.param == param
+
+
+def test_tools_need_a_model_whose_calls_can_be_parsed() -> None:
+    assert read_tools({"tools": [TOOL]}, POLICY) == ToolCalls([TOOL])
+    with pytest.raises(ErrorResponse, match="no known family"):
+        read_tools({"tools": [TOOL]}, RequestPolicy(models=(NAME,)))
+
+
+def test_variables_of_the_chat_template() -> None:
+    variables = {"enable_thinking": False, "x": 1}
+    assert read_template_options({"chat_template_kwargs": variables, "reasoning_effort": "low"}) == {
+        "reasoning_effort": "low", **variables
+    }  # fmt: skip
+    assert read_template_options({"reasoning_effort": "none"}) == {}
+    for fields in (
+        {"chat_template_kwargs": {"chat_template": "x"}},
+        {"chat_template_kwargs": {"x": [1]}},
+        {"reasoning_effort": "much"},
+    ):
+        with pytest.raises(ErrorResponse):
+            read_template_options(fields)
