@@ -221,6 +221,13 @@ class RequestState:
         if found.log_live == -math.inf:
             self.ended = "impossible"
 
+    def _is_impossible(self, judged: JudgedAttempt) -> bool:
+        """Whether no text can satisfy the constraint: the mask has shown it, or the prompt alone violates it."""
+        if self.request.mask is not None and self.request.mask.impossible:
+            return True
+        first = self.attempts == 1 and not judged.judgement.satisfied
+        return first and self.request.watch is not None and self.request.watch(()) is not None
+
     def _skip(self, count: int) -> None:
         """Count attempts that are known to be rejected and were not drawn."""
         if count:
@@ -280,7 +287,7 @@ class RequestState:
             self.ended = "complete"
         elif law.mode == "greedy" or (law.beam_results is not None and self.attempts == len(law.beam_results)):
             self.ended = "deterministic"
-        elif self.request.mask is not None and self.request.mask.impossible:
+        elif self._is_impossible(judged):
             self.ended = "impossible"
         # The limit is checked for the attempt after this one, so whether an attempt counts never depends on itself.
         elif budget.max_attempts is not None and self.attempts >= budget.max_attempts:

@@ -225,3 +225,27 @@ def expected_parts(answer: str) -> dict[str, list[str]]:
         "tool_calls": [f'{{"type": "function", "function": {json.loads(call)}}}' for call in pieces["["]],
     }
     return {part: texts for part, texts in said.items() if any(texts)}
+
+
+PREFILLED = [*CHAT, {"role": "assistant", "content": "1"}]
+
+
+@pytest.mark.parametrize("on", ["message", "full"])
+def test_what_a_chat_has_begun_is_judged_with_its_continuation(on: Any) -> None:
+    world = table_world(1, letters="a1", max_new_tokens=4)
+    world.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    begun = "1" if on == "message" else "a1"
+    guarded = GuardedGenerator(world.pipeline(), Regex("1a", on=on) & ~Regex("11", on=on), seed=1)
+    (outcome,) = guarded.run(PREFILLED, **world.settings, num_return_sequences=100)
+    assert {text[:1] for text in outcome.texts} == {"a"}
+    assert not [text for text in outcome.texts if "11" in begun + text]
+    (impossible,) = GuardedGenerator(world.pipeline(), ~Regex("1", on=on)).run(PREFILLED, **world.settings)
+    assert (impossible.report.ended, impossible.report.usage.attempts) == ("impossible", 1)
+
+
+def test_a_rule_on_the_answer_judges_what_the_chat_has_begun_too() -> None:
+    world, _ = enumerated()
+    guarded = GuardedGenerator(world.pipeline(), Regex("^1a", on="answer"), batch_size=64)
+    (outcome,) = guarded.run(PREFILLED, **world.settings, num_return_sequences=20, seed=0)
+    assert all(text.startswith("a") for text in outcome.texts)
+    assert all(dict(draw.parts or ())["answer"][0].startswith("1a") for draw in outcome.draws)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +39,8 @@ class Python(Constraint):
     ----------
     function
         A function from a string to a bool, or its name as ``"module:function"``. With ``batched``, a function from a
-        list of strings to a list of bools.
+        list of strings to a list of bools. With two parameters it receives the prompt as text first, or a list of
+        prompts.
     batched
         Whether the function judges a list of strings in one call.
     prefix
@@ -78,11 +80,29 @@ class Python(Constraint):
         require(self.prefix is None or self.on == "completion", "prefix requires on='completion'")
         for function in (self.function,) if self.prefix is None else (self.function, self.prefix):
             require(isinstance(function, str) or callable(function), f"{function!r} is not a function")
+        if not isinstance(self.function, str):
+            self._takes_prompt  # noqa: B018  # so that a function that cannot be called is noticed now
 
     @cached_property
     def call(self) -> Callable[..., Any]:
         """The function, imported if it was given by name."""
         return resolve(self.function)
+
+    @cached_property
+    def _takes_prompt(self) -> bool:
+        """Whether the function has two parameters: the prompt and the text."""
+        try:
+            parameters = inspect.signature(self.call).parameters.values()
+        except (TypeError, ValueError):  # some functions written in C have no signature
+            return False
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        needed = sum(each.default is each.empty and each.kind in positional for each in parameters)
+        by_name = any(each.kind is each.KEYWORD_ONLY and each.default is each.empty for each in parameters)
+        several = any(each.kind is each.VAR_POSITIONAL or each.kind in positional for each in parameters)
+        if needed > 2 or by_name or not several:
+            name = getattr(self.call, "__name__", "it")
+            raise ConstraintError(f"a function takes the text, or the prompt and the text; {name} does not")
+        return needed == 2
 
     @cached_property
     def call_prefix(self) -> Callable[[str], Verdict] | None:
@@ -93,7 +113,9 @@ class Python(Constraint):
         """Call the function on the strings of each draw's view."""
         texts = [view(draw, self.on) for draw in draws]
         flat = [text for group in texts for text in group or ()]
-        results = list(self.call(flat)) if self.batched else [self.call(text) for text in flat]
+        prompts = [draw.prompt for draw, group in zip(draws, texts, strict=True) for _ in group or ()]
+        before = (prompts,) if self._takes_prompt else ()
+        results = list(self.call(*before, flat)) if self.batched else list(map(self.call, *before, flat))
         if len(results) != len(flat):
             raise CheckFailed(self.title, f"returned {len(results)} results for {len(flat)} texts")
         for result in results:

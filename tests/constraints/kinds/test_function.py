@@ -9,6 +9,7 @@ import functools
 import subprocess
 import sys
 import traceback
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,7 +169,7 @@ class Crashing(TextConstraint):
 
 CRASHES = [
     *(Python(crash), Python(crash, on="lines"), Python(lambda text: crash(text), name="λ"), Crashing()),
-    *(Python(batched_crash, batched=True), Python(lambda text: text + 1), Python(lambda: True)),
+    *(Python(batched_crash, batched=True), Python(lambda text: text + 1)),
 ]
 
 
@@ -260,3 +261,25 @@ def test_spelling_a_function_imports_nothing():
         "assert 'antigravity' not in sys.modules and 'torch' not in sys.modules and 'transformers' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_function_of_prompt_and_text() -> None:
+    @constraint
+    def quotes(prompt: str, text: str) -> bool:
+        return text in prompt
+
+    @constraint(batched=True)
+    def all_quote(prompts: list[str], texts: list[str]) -> list[bool]:
+        return [text in prompt for prompt, text in zip(prompts, texts, strict=True)]
+
+    draws = [Draw("abc", (), text) for text in ("b", "d")]
+    for rule in (quotes, all_quote):
+        assert rule.check(draws) == [True, False]
+
+
+@pytest.mark.parametrize("function", [lambda: True, lambda a, b, c: True, lambda text, *, other: True])
+def test_a_function_that_cannot_be_called_with_a_text_is_refused(function: Any) -> None:
+    with pytest.raises(ConstraintError, match="takes the text, or the prompt and the text"):
+        constraint(function)
+    assert constraint(lambda text, other=1: True).accepts("a")
+    assert constraint(lambda *texts: len(texts) == 1).accepts("a")
