@@ -4,7 +4,7 @@ BIN := .venv/bin
 # What Python compiles and pytest rewrites is kept, as each worker and each run would do it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check demo docs test test-matrix test-ray
+.PHONY: check demo docs test test-agents test-matrix test-ray
 
 demo: .venv/ready
 	$(BIN)/guardwrap demo
@@ -36,6 +36,19 @@ test-ray: .venv-ray/ready
 	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 		> "$$(.venv-ray/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/guardwrap.pth"
 	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check "ray[data]==2.60.0"
+	touch $@
+
+# Agent frameworks in an environment of their own, because they pin each other's dependencies.
+test-agents: export OMP_NUM_THREADS = 1
+test-agents: .venv-agents/ready
+	.venv-agents/bin/python -m pytest -W ignore tests/serve/test_agents.py
+
+.venv-agents/ready:
+	$(PYTHON) -m venv .venv-agents
+	.venv-agents/bin/python -m pip install --quiet --disable-pip-version-check uv torch==2.13.0
+	.venv-agents/bin/uv pip install --quiet --python .venv-agents/bin/python torch==2.13.0 -e ".[serve]" \
+		pytest hypothesis scipy openai-agents==0.20.0 "pydantic-ai-slim[openai]==2.31.1" smolagents==1.26.0 \
+		langchain==1.5.2 langchain-openai==1.7.4 llama-index-llms-openai-like==0.8.1 instructor==1.17.0 litellm==1.110.2
 	touch $@
 
 # A minute: formatting, types, contracts, and tests of everything that needs no real model.

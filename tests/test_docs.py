@@ -144,12 +144,13 @@ def run_command(line: str) -> Any:
 
 
 SERVED = "serve.md"  # what it shows needs a server: it is run in tests/serve/test_page.py
+AGENTS = "agents.md"  # this needs one too, and the agents: it is run in tests/serve/test_agents.py
 RAY = "ray.md"  # and this one Ray: it is run in tests/ray/test_ray_docs.py
 WRITE_JSON = {"structured.md", "integrations.md"}  # the tiny model does not: they are run in test_examples.py
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page, "python") and page not in {*WRITE_JSON, SERVED, RAY}]
+    "page", [page for page in PAGES if blocks(page, "python") and page not in {*WRITE_JSON, SERVED, AGENTS, RAY}]
 )
 def test_python_blocks_run(page: str, model: Any, given: Any) -> None:
     given(page)
@@ -166,7 +167,7 @@ def test_negative_control_a_block_with_a_wrong_name_fails(model: Any, given: Any
         run_python("wrap.md", right.replace('"seed": 1', '"sed": 1'), model)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if command_lines(page) and page not in {SERVED, RAY}])
+@pytest.mark.parametrize("page", [page for page in PAGES if command_lines(page) and page not in {SERVED, AGENTS, RAY}])
 def test_commands_run(page: str, given: Any) -> None:
     given(page)
     for line in command_lines(page):
