@@ -288,14 +288,14 @@ class Outcome:
     report
         Distribution and cost of the texts.
     parse
-        Parser from a text to the value of the constraint's JSONSchema; None unless there is exactly one.
+        Parser from an attempt to the value of the constraint's JSONSchema; None unless there is exactly one.
     """
 
     prompt: Any
     texts: tuple[str, ...]
     draws: tuple[Draw, ...] = field(repr=False)
     report: Report
-    parse: Callable[[str], Any] | None = field(default=None, repr=False, compare=False)
+    parse: Callable[[Draw], Any] | None = field(default=None, repr=False, compare=False)
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -304,11 +304,14 @@ class Outcome:
         Raises
         ------
         UsageError
-            If the constraint is not one JSONSchema of the completion, alone or joined to other constraints by ``&``.
+            If the constraint is not one JSONSchema of the completion or of one part, alone or joined to other
+            constraints by ``&``.
         """
         if self.parse is None:
             raise UsageError("values need exactly one JSONSchema of the completion; parse the texts yourself")
-        return tuple(self.parse(text) for text in self.texts)
+        # A fallback is the whole answer.
+        fallbacks = [Draw("", (), text, parts=(("answer", (text,)),)) for text in self.texts[len(self.draws) :]]
+        return tuple(map(self.parse, (*self.draws, *fallbacks)))
 
     @property
     def messages(self) -> tuple[dict[str, Any] | None, ...]:

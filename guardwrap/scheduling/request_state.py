@@ -225,8 +225,9 @@ class RequestState:
         """Whether no text can satisfy the constraint: the mask has shown it, or the prompt alone violates it."""
         if self.request.mask is not None and self.request.mask.impossible:
             return True
-        first = self.attempts == 1 and not judged.judgement.satisfied
-        return first and self.request.watch is not None and self.request.watch(()) is not None
+        watch, first = self.request.watch, self.attempts == 1 and not judged.judgement.satisfied
+        # Watches without a look-ahead judge the texts of servers, not tokens.
+        return first and watch is not None and self.request.lookahead is not None and watch(()) is not None
 
     def _skip(self, count: int) -> None:
         """Count attempts that are known to be rejected and were not drawn."""

@@ -249,3 +249,12 @@ def test_a_rule_on_the_answer_judges_what_the_chat_has_begun_too() -> None:
     (outcome,) = guarded.run(PREFILLED, **world.settings, num_return_sequences=20, seed=0)
     assert all(text.startswith("a") for text in outcome.texts)
     assert all(dict(draw.parts or ())["answer"][0].startswith("1a") for draw in outcome.draws)
+
+
+def test_values_are_those_of_the_answer() -> None:
+    world, _ = enumerated()
+    guarded = GuardedGenerator(world.pipeline(), JSONSchema({"type": "integer"}, on="answer"), batch_size=64)
+    (outcome,) = guarded.run(CHAT, **world.settings, num_return_sequences=50, seed=0)
+    assert list(outcome.values) == [int(dict(draw.parts or ())["answer"][0]) for draw in outcome.draws]
+    assert any(dict(draw.parts or ()).get("reasoning") for draw in outcome.draws)
+    assert [message["content"] for message in outcome.messages if message] == [str(value) for value in outcome.values]

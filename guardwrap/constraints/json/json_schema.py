@@ -13,6 +13,7 @@ from pydantic import GetPydanticSchema, TypeAdapter, ValidationError
 from pydantic_core import core_schema
 
 from guardwrap.constraints.base import about, require, shown
+from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.json import lexical
 from guardwrap.constraints.json.formats import names_format
 from guardwrap.constraints.json.json_monitor import ApplicatorCache, JSONMonitor
@@ -24,7 +25,7 @@ from guardwrap.constraints.kinds.function import importable, qualified
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Monitor, Verdict
-from guardwrap.constraints.views import View, read_view, view
+from guardwrap.constraints.views import View, message_part, read_view, view
 from guardwrap.documents.time_limits import check_deadline, uncounted
 from guardwrap.documents.yaml_nodes import one_line
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError, first_line
@@ -212,6 +213,8 @@ class JSONSchema(TextConstraint):
     @property
     def parses(self) -> bool:
         """Whether a text has one value: on the whole text, or on one part of it."""
+        if (part := message_part(self.on)) is not None:
+            return part != "tool_calls"
         return self.on == "completion" or (isinstance(self.on, Part) and self.on.between is None)
 
     def parse(self, text: str) -> Any:
@@ -220,15 +223,27 @@ class JSONSchema(TextConstraint):
         Raises
         ------
         UsageError
-            If the text does not satisfy the constraint, or ``on`` selects several strings.
+            If the text does not satisfy the constraint, or ``on`` selects several strings or a part of a message.
+        CheckFailed
+            If the text cannot be judged.
+        """
+        return self.value_of(Draw("", (), text))
+
+    def value_of(self, draw: Draw) -> Any:
+        """Return the value of an attempt that satisfies the constraint; None if it may lack the part, and does.
+
+        Raises
+        ------
+        UsageError
+            If the attempt does not satisfy the constraint, or ``on`` selects several strings.
         CheckFailed
             If the text cannot be judged.
         """
         if not self.parses:
             raise UsageError(f"{self.title} judges on={self.on!r}; only on='completion' or one part can be parsed")
-        if not self.accepts(text):
+        if not run_check(self, [draw])[0]:
             raise UsageError(f"{self.title} does not hold for this text, so it is not parsed")
-        parts = view(Draw("", (), text), self.on)
+        parts = view(draw, self.on)
         if not parts:
             return None
         (text,) = parts

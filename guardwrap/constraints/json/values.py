@@ -8,18 +8,19 @@ from typing import Any
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All
 from guardwrap.constraints.json.json_schema import JSONSchema
+from guardwrap.outcomes import Draw
 
 __all__ = ["parser_of"]
 
 
-def parser_of(constraint: Constraint) -> Callable[[str], Any] | None:
-    """Return ``parse`` of the only JSONSchema that the completion must satisfy; None if there is none, or several.
+def parser_of(constraint: Constraint) -> Callable[[Draw], Any] | None:
+    """Return ``value_of`` of the only JSONSchema that attempts must satisfy; None if there is none, or several.
 
-    A JSONSchema under ``|`` or ``~`` does not count, because the completion need not satisfy it.
+    A JSONSchema under ``|`` or ``~`` does not count, because an attempt may violate it.
     """
     parts = (part for part in _conjuncts(constraint) if isinstance(part, JSONSchema) and part.parses)
     schemas = list(dict.fromkeys(parts))
-    return schemas[0].parse if len(schemas) == 1 else None
+    return schemas[0].value_of if len(schemas) == 1 else None
 
 
 def _conjuncts(constraint: Constraint) -> Iterator[Constraint]:

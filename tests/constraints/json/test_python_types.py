@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, field_valida
 from guardwrap.constraints import All, Constraint, JSONSchema, Length, dump, parse
 from guardwrap.constraints.json.values import parser_of
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError
+from guardwrap.outcomes import Draw
 from guardwrap.testing import check_constraint
 
 
@@ -173,7 +174,7 @@ def test_which_part_parses() -> None:
     for constraint in holding:
         parse_ = parser_of(constraint)
         assert parse_ is not None
-        assert parse_('{"n": 2}') == Even(n=2)
+        assert parse_(Draw("", (), '{"n": 2}')) == Even(n=2)
     assert parser_of(one & one) is not None
     lines = JSONSchema({}, on="lines")
     for constraint in (short, one & other, one | other, ~one, lines, (one | short) & short):
