@@ -82,7 +82,10 @@ def test_what_is_banned_is_in_no_field(client: openai.OpenAI) -> None:
     rule = {"kind": "not", "of": {"kind": "regex", "pattern": "bad"}}
     for seed in range(4):
         reply = answer(client, tools=[TOOL], n=8, seed=seed, extra_body={"guardwrap": {"constraint": rule}})
-        assert not [given for given in reply.choices if "bad" in given.message.model_dump_json()]
+        for message in (given.message for given in reply.choices):
+            for call in message.tool_calls or []:
+                call.id = ""  # which is random, and may spell anything
+            assert "bad" not in message.model_dump_json()
 
 
 def test_structured_output_is_of_the_answer_after_the_reasoning(client: openai.OpenAI) -> None:
