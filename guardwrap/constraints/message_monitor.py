@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, Self
 
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.errors import CheckFailed
 
-__all__ = ["THOUGHTS", "Context", "Event", "MessageMonitor", "Regions", "Undecided", "joined_parts"]
+__all__ = [
+    "THOUGHTS",
+    "Context",
+    "Event",
+    "MessageMonitor",
+    "RegionMonitor",
+    "Regions",
+    "Undecided",
+    "holds_or_raises_later",
+    "joined_parts",
+]
 
 THOUGHTS = frozenset({"reasoning_content", "reasoning", "thinking", "thoughts", "analysis"})
 """Names of message fields with a model's reasoning, which does not count as an answer."""
@@ -30,6 +41,7 @@ class Event(NamedTuple):
     texts
         The new text; for ``"close"`` the region's strings: its text, or each of its calls as JSON. For ``"open"`` of a
         call that is JSON: ``"call"``, or ``"arguments"`` and the name of the tool if its text is that of the arguments.
+        Empty if the tool is not known.
     """
 
     kind: Literal["open", "text", "close"]
@@ -98,48 +110,23 @@ class Undecided(Monitor):
         return True
 
 
-@dataclass(frozen=True)
-class MessageMonitor(Monitor):
-    """Monitor of a constraint on one part of a message.
-
-    Text of other parts costs it nothing. White space at the end of a piece is held back until more text shows that it
-    belongs to the part.
+@dataclass(frozen=True, kw_only=True)
+class RegionMonitor(Monitor):
+    """Monitor that reads one part of a message. Text of other parts costs it nothing.
 
     Parameters
     ----------
     part
         ``"answer"``, ``"reasoning"`` or ``"tool_calls"``.
-    holds
-        Judges a whole call.
     regions
         The state of the message's parser.
-    inner
-        The constraint's monitor, which reads the answer or the reasoning.
-    begun
-        Whether the inner monitor has read something.
-    held
-        White space, or the separator before a further piece, that has not been read yet.
-    inside
-        Whether something of the current piece has been read.
     dead
         Whether a call has failed, or the message cannot be parsed.
     """
 
     part: str
-    holds: Callable[[str], bool]
     regions: Regions
-    inner: Monitor
-    begun: bool = False
-    held: str = ""
-    inside: bool = False
     dead: bool = False
-
-    @property
-    def verdict(self) -> Verdict:
-        """VIOLATED once a call has failed; else, from its beginning, the verdict on the part."""
-        if self.dead:
-            return Verdict.VIOLATED
-        return self.inner.verdict if self.begun else Verdict.UNDECIDED
 
     def read(self, text: str, /) -> Monitor:
         """Read on."""
@@ -148,20 +135,74 @@ class MessageMonitor(Monitor):
         regions, events = self.regions.read(text)
         return replace(self, regions=regions, dead=regions.failed).after(events)
 
-    def after(self, events: Iterable[Event]) -> MessageMonitor:
+    def after(self, events: Iterable[Event]) -> Self:
         """Return the monitor after what happened to the message's regions."""
         monitor = self
         for event in events:
-            if event.part != self.part or monitor.dead:
-                continue
-            if self.part == "tool_calls":
-                if event.kind == "close":
-                    monitor = replace(monitor, dead=not all(map(self._holds, event.texts)))
-            elif event.kind == "text":
-                monitor = monitor._reading(event.texts[0])
-            else:
-                monitor = replace(monitor, held=SEPARATOR if monitor.begun else "", inside=False)
+            if event.part == self.part and not monitor.dead:
+                monitor = monitor.noted(event)
         return monitor
+
+    @abstractmethod
+    def noted(self, event: Event) -> Self:
+        """Return the monitor after what happened to a region of its part."""
+
+    def may_begin(self, partial: bytes, /) -> bool:
+        """Return True unless the part has failed: a marker may come."""
+        return self.verdict is not Verdict.VIOLATED
+
+
+def holds_or_raises_later(holds: Callable[[str], bool], text: str) -> bool:
+    """Judge a whole call; True if that fails, because it is judged again, and fails again, with the whole message."""
+    try:
+        return holds(text)
+    except CheckFailed:
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageMonitor(RegionMonitor):
+    """Monitor of a constraint on one part of a message.
+
+    White space at the end of a piece is held back until more text shows that it belongs to the part.
+
+    Parameters
+    ----------
+    holds
+        Judges a whole call.
+    inner
+        The constraint's monitor, which reads the answer or the reasoning.
+    begun
+        Whether the inner monitor has read something.
+    held
+        White space, or the separator before a further piece, that has not been read yet.
+    inside
+        Whether something of the current piece has been read.
+    """
+
+    holds: Callable[[str], bool]
+    inner: Monitor
+    begun: bool = False
+    held: str = ""
+    inside: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        """VIOLATED once a call has failed; else, from its beginning, the verdict on the part."""
+        if self.dead:
+            return Verdict.VIOLATED
+        return self.inner.verdict if self.begun else Verdict.UNDECIDED
+
+    def noted(self, event: Event) -> MessageMonitor:
+        """Judge a whole call, or read more of the part."""
+        if self.part == "tool_calls":
+            if event.kind != "close":
+                return self
+            calls = [text.strip() for text in event.texts]
+            return replace(self, dead=not all(holds_or_raises_later(self.holds, call) for call in calls))
+        if event.kind == "text":
+            return self._reading(event.texts[0])
+        return replace(self, held=SEPARATOR if self.begun else "", inside=False)
 
     def _reading(self, text: str) -> MessageMonitor:
         text = text if self.inside else text.lstrip()
@@ -174,21 +215,11 @@ class MessageMonitor(Monitor):
         held = text[len(ready) :]
         return replace(self, inner=self.inner.read(ready), begun=True, held=held, inside=True)
 
-    def _holds(self, text: str) -> bool:
-        try:
-            return self.holds(text.strip())
-        except CheckFailed:  # raised again when the whole message is judged
-            return True
-
     @property
     def key(self) -> Hashable | None:
         """The keys of the parser and of the inner monitor, and what is held back."""
         keys = (self.regions.key, self.inner.key)
         return None if None in keys else (*keys, self.begun, self.held, self.inside, self.dead)
-
-    def may_begin(self, partial: bytes, /) -> bool:
-        """Return True unless the part has failed: a marker may come."""
-        return self.verdict is not Verdict.VIOLATED
 
 
 def joined_parts(events: Iterable[Event], join: Mapping[str, str]) -> dict[str, list[str]]:

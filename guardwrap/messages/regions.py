@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import regex
@@ -72,26 +72,26 @@ class MessageFields:
             return "call"
         return "arguments" if function == {"name": "{name}", "arguments": "{content}"} else None
 
-    def called_in(self, text: str) -> str | None:
-        """Return the name in the last marker that begins a call in a text."""
-        pattern = self.fields["tool_calls"].get("open_pattern")
-        matches = [] if pattern is None else list(regex.finditer(pattern, text, regex.DOTALL))
-        return matches[-1].groupdict().get("name") if matches else None
+    @cached_property
+    def call_marker(self) -> Any:
+        """The compiled expression that begins a call and names its tool; None if calls begin in another way."""
+        pattern = self.fields.get("tool_calls", {}).get("open_pattern")
+        return None if pattern is None else regex.compile(pattern, regex.DOTALL)
 
     @cached_property
     def markers(self) -> tuple[Any, ...] | None:
         """The compiled markers; None if one of them looks at the text around it."""
-        found: list[Any] = []
+        compiled: list[Any] = []
         for field in self.fields.values():
             for side in ("open", "close"):
                 literals = field.get(side, [])
                 literals = [literals] if isinstance(literals, str) else literals
-                found += [regex.compile(regex.escape(literal), regex.DOTALL) for literal in literals]
+                compiled += [regex.compile(regex.escape(literal), regex.DOTALL) for literal in literals]
                 pattern = field.get(f"{side}_pattern")
                 if pattern is not None and _LOOKS_AROUND.search(pattern):
                     return None
-                found += [] if pattern is None else [regex.compile(pattern, regex.DOTALL)]
-        return tuple(found)
+                compiled += [] if pattern is None else [regex.compile(pattern, regex.DOTALL)]
+        return tuple(compiled)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,8 @@ class MessageRegions:
     unread
         Text that contains no marker, and whose events have been reported.
     tail
-        The end of the text that the parser has received, if a marker may begin there; else ``""``.
+        The end of the text that the parser has received, if a marker may begin there; else ``""``. If that is not
+        known, all text since the last marker of a call.
     open
         The field of the region that is being read; None outside.
     body
@@ -141,8 +142,8 @@ class MessageRegions:
             The tools of the call, by whose schemas the parser casts arguments.
         """
         parser = tokenizer.get_response_parser(prefix=prompt, tools=tools)
-        fields = MessageFields(tokenizer.response_template["fields"])
-        start = cls(fields, parser, tail=prompt[-200:])
+        fields = _fields_of(json_text(tokenizer.response_template["fields"]))
+        start = cls(fields, parser, tail="" if fields.markers is None else prompt[-200:])
         return start._noted(parser.initial_events)
 
     def read(self, text: str, /) -> tuple[MessageRegions, Sequence[Event]]:
@@ -152,7 +153,8 @@ class MessageRegions:
         if not self.tail and self._has_no_marker(text):
             return self._read_plain(text)
         state, events = self._given(text)
-        return replace(state, tail=state._tail_of(self.tail + text)), events
+        calls = any(event.kind == "open" and event.part == "tool_calls" for event in events)
+        return replace(state, tail=state._tail_of(self.tail + text, calls=calls)), events
 
     def _has_no_marker(self, text: str) -> bool:
         markers = self.fields.markers
@@ -184,10 +186,12 @@ class MessageRegions:
         except Exception:  # the library may raise anything; its message quotes the answer, so drop it
             return replace(self, failed=True), ()
 
-    def _tail_of(self, text: str) -> str:
-        """Return the end of a text if a marker may begin or grow there."""
+    def _tail_of(self, text: str, *, calls: bool) -> str:
+        """Return the end of a text if a marker may begin or grow there; ``calls``: whether a call has begun in it."""
         if self.fields.markers is None:
-            return text[-1:]
+            marker = self.fields.call_marker if calls else None
+            ends = [match.end() for match in marker.finditer(text)] if marker is not None else []
+            return text[ends[-1] :] if ends else text
         start = len(text)
         for marker in self.fields.markers:
             place = 0
@@ -206,7 +210,8 @@ class MessageRegions:
         ValueError
             If a call is JSON only to lenient parsers.
         """
-        current, body, events = self.open, self.body, []
+        current, body, events, raw = self.open, self.body, [], list(raw)
+        names = self._called(raw, text)
         for event in raw:
             name, kind = event["field"], event["type"]
             part = self.fields.part_of(name)
@@ -215,8 +220,7 @@ class MessageRegions:
             if part is None:
                 continue
             if kind == "region_open":
-                called = (self.fields.called_in(text) or "") if call_text == "arguments" else ""
-                events.append(Event("open", part, (call_text, called) if call_text else ()))
+                events.append(Event("open", part, next(names, ()) if call_text else ()))
                 body = ""
             elif kind == "region_close":
                 if call_text:
@@ -226,6 +230,16 @@ class MessageRegions:
                 body = body + event["text"] if call_text else ""
                 events.append(Event("text", part, (event["text"],)))
         return replace(self, open=current, body=body), tuple(events)
+
+    def _called(self, raw: Sequence[Mapping[str, Any]], text: str) -> Iterator[tuple[str, ...]]:
+        """Yield the texts of our event for each call that begins in a text; empty ones if its tool is not known."""
+        opened = [event for event in raw if event["type"] == "region_open" and event["field"] == "tool_calls"]
+        if self.fields.call_text != "arguments":
+            return iter([("call",)] * len(opened))
+        markers = list(self.fields.call_marker.finditer(text)) if opened else []
+        # A marker within a string of the arguments begins no call, so then it is not known which one is which.
+        same = len(markers) == len(opened)
+        return iter([("arguments", marker["name"]) for marker in markers] if same else [()] * len(opened))
 
     def finish(self) -> tuple[Event, ...] | None:
         """Return what happens when the message ends here; None if it cannot be parsed."""
@@ -249,22 +263,25 @@ class MessageRegions:
             return None
         return (self.open, self.tail, self.failed)
 
-    def parts(self, before: Iterable[Event], answer: str) -> tuple[tuple[str, tuple[str, ...]], ...] | None:
-        """Return the parts of a whole message, without those that are empty; None if it cannot be parsed.
+    def parts(self, events: Iterable[Event]) -> tuple[tuple[str, tuple[str, ...]], ...] | None:
+        """Return the parts of a message that ends here, without those that are empty; None if it cannot be parsed.
 
         Parameters
         ----------
-        before
-            What happened in the prompt.
-        answer
-            The whole new text.
+        events
+            What happened in the prompt and in the text so far.
         """
-        state, events = self.read(answer)
-        ending = state.finish()
+        ending = self.finish()
         if ending is None:
             return None
-        strings = joined_parts([*before, *events, *ending], self.fields.join)
+        strings = joined_parts([*events, *ending], self.fields.join)
         return tuple((part, tuple(texts)) for part, texts in strings.items())
+
+
+@lru_cache(maxsize=16)
+def _fields_of(spec: str) -> MessageFields:
+    """Return the fields of a template, given as JSON, so that their markers are compiled once."""
+    return MessageFields(json.loads(spec))
 
 
 def _copied(parser: Any) -> Any:

@@ -10,6 +10,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from guardwrap.messages.parsed_message import has_template
+
 __all__ = ["FAMILIES", "UNKNOWN_FAMILY", "Family", "family_of", "with_template", "writes_parts"]
 
 _CALL = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
@@ -40,6 +42,11 @@ def _template(anchor: str | list[str], **fields: dict[str, Any]) -> dict[str, An
     return {"defaults": {"role": "assistant"}, "start_anchor": anchor, "fields": fields}
 
 
+def _calls(**how: Any) -> dict[str, Any]:
+    """Return the field of calls whose marker names the tool and whose text is JSON of the arguments, unless said."""
+    return {"content": "json", "repeats": True, "transform": _CALL, **how}
+
+
 def _text(end: str) -> dict[str, Any]:
     # White space before the end belongs to it. Otherwise it would become a further, empty content.
     return {"close_pattern": end, "content": "text"}
@@ -56,15 +63,12 @@ FAMILIES = (
                 "close": ["<|end|>", "<|return|>", "<|call|>"],
                 "content": "text",
             },
-            tool_calls={
-                "open_pattern": r"(?:<\|channel\|>commentary to=functions\.(?P<name>[\w.-]+)"
+            tool_calls=_calls(
+                open_pattern=r"(?:<\|channel\|>commentary to=functions\.(?P<name>[\w.-]+)"
                 r"| to=functions\.(?P<name>[\w.-]+)<\|channel\|>commentary)"
                 r"\s*(?:<\|constrain\|>)?\s*(?:json)?\s*<\|message\|>",
-                "close": ["<|call|>", "<|end|>"],
-                "content": "json",
-                "repeats": True,
-                "transform": _CALL,
-            },
+                close=["<|call|>", "<|end|>"],
+            ),
             content={
                 "open_pattern": r"<\|channel\|>(?:final|commentary)<\|message\|>",
                 "close": ["<|return|>", "<|end|>"],
@@ -78,14 +82,11 @@ FAMILIES = (
         _template(
             ["<|turn>model\n", "<tool_response|>"],
             reasoning_content={"open": "<|channel>thought\n", "close": "<channel|>", "content": "text"},
-            tool_calls={
-                "open_pattern": r"<\|tool_call>call:(?P<name>\w+)",
-                "close": "<tool_call|>",
-                "content": "json",
-                "content_args": {"unquoted_keys": True, "string_delims": [['<|"|>', '<|"|>']]},
-                "repeats": True,
-                "transform": _CALL,
-            },
+            tool_calls=_calls(
+                open_pattern=r"<\|tool_call>call:(?P<name>\w+)",
+                close="<tool_call|>",
+                content_args={"unquoted_keys": True, "string_delims": [['<|"|>', '<|"|>']]},
+            ),
             content={"close": ["<turn|>", "<|tool_response>", "<eos>"], "content": "text"},
         ),
     ),
@@ -94,14 +95,11 @@ FAMILIES = (
         ("<start_of_turn>",),
         _template(
             "<start_of_turn>model\n",
-            tool_calls={
-                "open_pattern": r"\s*<start_function_call>call:(?P<name>\w+)",
-                "close": "<end_function_call>",
-                "content": "json",
-                "content_args": {"unquoted_keys": True, "string_delims": [["<escape>", "<escape>"]]},
-                "repeats": True,
-                "transform": _CALL,
-            },
+            tool_calls=_calls(
+                open_pattern=r"\s*<start_function_call>call:(?P<name>\w+)",
+                close="<end_function_call>",
+                content_args={"unquoted_keys": True, "string_delims": [["<escape>", "<escape>"]]},
+            ),
             content=_text(r"\s*(?:<end_of_turn>|<start_function_response>|<eos>)"),
         ),
     ),
@@ -111,14 +109,13 @@ FAMILIES = (
         _template(
             ["<｜Assistant｜></think>", "<｜Assistant｜>", "<｜tool▁outputs▁end｜>"],
             reasoning_content=_THINK,
-            tool_calls={
-                "open_pattern": r"\s*(?:<｜tool▁calls▁begin｜>)?\s*<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?"
-                r"(?P<name>[^<\n]+)(?:\n```json\n|<｜tool▁sep｜>)",
-                "close_pattern": r"(?:\n```)?<｜tool▁call▁end｜>",
-                "content": "json",
-                "repeats": True,
-                "transform": _CALL,
-            },
+            tool_calls=_calls(
+                # Two forms. The word "function" is no name in the second one: a parser must not take it for one before
+                # the name has come.
+                open_pattern=r"\s*(?:<｜tool▁calls▁begin｜>)?\s*<｜tool▁call▁begin｜>"
+                r"(?:function<｜tool▁sep｜>(?P<name>[^<\n]+)\n```json\n|(?P<name>(?!function<)[^<\n]+)<｜tool▁sep｜>)",
+                close_pattern=r"(?:\n```)?<｜tool▁call▁end｜>",
+            ),
             content=_text(r"\s*(?:<｜tool▁calls▁end｜>|<｜end▁of▁sentence｜>)"),
         ),
     ),
@@ -128,16 +125,14 @@ FAMILIES = (
         _template(
             "<|assistant|>",
             reasoning_content=_THINK,
-            tool_calls={
-                "open_pattern": r"\s*<tool_call>(?P<name>[^\n<]+)",
-                "close": "</tool_call>",
-                "content": "xml-inline",
-                "content_args": {
+            tool_calls=_calls(
+                open_pattern=r"\s*<tool_call>(?P<name>[^\n<]+)",
+                close="</tool_call>",
+                content="xml-inline",
+                content_args={
                     "tag_pattern": r"<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>"
                 },
-                "repeats": True,
-                "transform": _CALL,
-            },
+            ),
             content=_text(r"\s*(?:<\|user\|>|<\|observation\|>|<\|endoftext\|>)"),
         ),
     ),
@@ -147,13 +142,10 @@ FAMILIES = (
         _template(
             ["[/INST]", "[/TOOL_RESULTS]"],
             reasoning_content={"open": "[THINK]", "close": "[/THINK]", "content": "text"},
-            tool_calls={
-                "open_pattern": r"\s*\[TOOL_CALLS\](?P<name>[^\[\s]+)(?:\[CALL_ID\][^\[]*)?\[ARGS\]",
-                "close_pattern": r"(?=\s*\[TOOL_CALLS\])|\s*</s>",
-                "content": "json",
-                "repeats": True,
-                "transform": _CALL,
-            },
+            tool_calls=_calls(
+                open_pattern=r"\s*\[TOOL_CALLS\](?P<name>[^\[\s]+)(?:\[CALL_ID\][^\[]*)?\[ARGS\]",
+                close_pattern=r"(?=\s*\[TOOL_CALLS\])|\s*</s>",
+            ),
             content=_text(r"\s*</s>"),
         ),
     ),
@@ -180,15 +172,12 @@ FAMILIES = (
         ("<|start_header_id|>",),
         _template(
             "<|start_header_id|>assistant<|end_header_id|>\n\n",
-            tool_calls={
+            tool_calls=_calls(
                 # A call is the whole message, so an answer that mentions such an object is none.
-                "open_pattern": r'\A\s*(?:<\|python_tag\|>)?\s*\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?'
+                open_pattern=r'\A\s*(?:<\|python_tag\|>)?\s*\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?'
                 r'"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:parameters|arguments)"\s*:',
-                "close_pattern": r"\s*\}\s*(?:<\|eom_id\|>|<\|eot_id\|>|\Z)",
-                "content": "json",
-                "repeats": True,
-                "transform": _CALL,
-            },
+                close_pattern=r"\s*\}\s*(?:<\|eom_id\|>|<\|eot_id\|>|\Z)",
+            ),
             content=_text(r"\s*(?:<\|eot_id\|>|<\|eom_id\|>|<\|end_of_text\|>)"),
         ),
     ),
@@ -198,14 +187,12 @@ FAMILIES = (
         _template(
             "<|im_start|>assistant\n",
             reasoning_content=_THINK,
-            tool_calls={
-                "open_pattern": r"\s*<tool_call>\s*<function=(?P<name>[^>\n]+)>",
-                "close_pattern": r"</function>\s*</tool_call>",
-                "content": "xml-inline",
-                "content_args": {"tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\s*(?P<value>.*?)\s*</parameter>"},
-                "repeats": True,
-                "transform": _CALL,
-            },
+            tool_calls=_calls(
+                open_pattern=r"\s*<tool_call>\s*<function=(?P<name>[^>\n]+)>",
+                close_pattern=r"</function>\s*</tool_call>",
+                content="xml-inline",
+                content_args={"tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\s*(?P<value>.*?)\s*</parameter>"},
+            ),
             content=_text(_CHATML_END),
         ),
     ),
@@ -215,13 +202,11 @@ FAMILIES = (
         _template(
             "<|im_start|>assistant\n",
             reasoning_content=_THINK,
-            tool_calls={
-                "open_pattern": r"\s*<tool_call>",
-                "close": "</tool_call>",
-                "content": "json",
-                "repeats": True,
-                "transform": _WHOLE_CALL,
-            },
+            tool_calls=_calls(
+                open_pattern=r"\s*<tool_call>",
+                close="</tool_call>",
+                transform=_WHOLE_CALL,
+            ),
             content=_text(_CHATML_END),
         ),
     ),
@@ -245,8 +230,9 @@ _MARKERS = (
 def writes_parts(tokenizer: Any) -> bool:
     """Whether the chat template shows that the model writes reasoning or calls, and not answers alone."""
     together = _chat_templates(tokenizer)
-    own = getattr(tokenizer, "response_template", None) is not None
-    return own or (family_of(tokenizer) is not None and any(marker in together for marker in _MARKERS))
+    if has_template(tokenizer):
+        return True
+    return family_of(tokenizer) is not None and any(marker in together for marker in _MARKERS)
 
 
 def _chat_templates(tokenizer: Any) -> str:

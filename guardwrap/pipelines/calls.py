@@ -53,7 +53,7 @@ CALL_OPTIONS = (
 """guardwrap's own options of a call."""
 
 
-class _Said(NamedTuple):
+class _Reading(NamedTuple):
     """What a text says: fields of its draw."""
 
     text: str
@@ -328,27 +328,26 @@ class Call(PromptReader):
         self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool = True, log_probability: float | None = None
     ) -> Draw:
         """Return an attempt as the user receives it, which is also what is judged. ``Draw`` explains the parameters."""
-        said = self._said(prompt, ids, finished)
+        answer = self._read_answer(prompt, ids, finished)
         return Draw(
             prompt=prompt.text,
             token_ids=tuple(ids),
-            text=said.text,
+            text=answer.text,
             finished=finished,
             log_proposal=log_probability,
             full=self.full(prompt, ids),
-            fault=said.fault,
-            parts=said.parts,
+            fault=answer.fault,
+            parts=answer.parts,
             begun=self._begun(prompt),
-            message=said.message,
+            message=answer.message,
         )
 
-    def _said(self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool) -> _Said:
+    def _read_answer(self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool) -> _Reading:
         """Return what a text says, and the reason why it is not an answer, if it is not."""
-        parsed = self.parsed(prompt)
-        text = self.text_alone(ids) if parsed else self.unparsed(prompt.law, ids)
-        start = self._regions(prompt)
+        parsed, start = self.parsed(prompt), self._regions(prompt)
+        text = raw = self.text_alone(ids) if parsed else self.unparsed(prompt.law, ids)
         if start is None:
-            return _Said(text)
+            return _Reading(text)
         regions, before = start
         message: Any = None
         try:
@@ -356,16 +355,16 @@ class Call(PromptReader):
                 message = self.message(prompt, ids)
                 fault, text = message_fault(self.pipe.tokenizer, message), message_text(self.pipe.tokenizer, message)
                 if fault is not None:
-                    return _Said(text, fault, ())
-            answer = self.text_alone(ids)
-            parts = regions.parts(before, answer)
+                    return _Reading(text, fault, ())
+            state, events = regions.read(self.text_alone(ids))
+            parts = state.parts([*before, *events])
             if parts is None:
-                return _Said(text, UNPARSED, ())
-            cut_off = not finished and regions.read(answer)[0].is_cut_off
-            whole = None if message is None or cut_off else json_text(message)
-            return _Said(text, CUT_OFF if cut_off else None, parts, whole)
+                return _Reading(text, UNPARSED, ())
+            if not finished and state.is_cut_off:
+                return _Reading(text, CUT_OFF, parts)
+            return _Reading(text, None, parts, None if message is None else json_text(message))
         except Exception:  # the parser may raise anything; its message quotes the answer, so drop it
-            return _Said(self.text_alone(ids) if parsed else text, UNPARSED, ())
+            return _Reading(raw, UNPARSED, ())
 
     def _regions(self, prompt: PreparedPrompt) -> tuple[MessageRegions, Sequence[Event]] | None:
         """Return the parser of a chat's answer after the prompt; None if nobody asks for the parts of a message."""

@@ -93,9 +93,9 @@ def _calls(calls: Any, where: str) -> list[dict[str, Any]]:
                 arguments = json.loads(arguments) if arguments.strip() else {}
             except (ValueError, RecursionError):
                 raise bad(f"{where}.{i}.function.arguments", "is not JSON") from None
-        made = {"type": "function", "function": {"name": function["name"], "arguments": arguments or {}}}
         ident = {"id": _string(call["id"], f"{where}.{i}.id")} if call.get("id") is not None else {}
-        read.append(ident | made)
+        function = {"name": function["name"], "arguments": arguments or {}}
+        read.append({**ident, "type": "function", "function": function})
     return read
 
 

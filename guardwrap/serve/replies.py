@@ -139,8 +139,7 @@ class Reply:
         return chunk | {"usage": None} if self.request.usage else chunk
 
     def _choice(self, draw: Draw, index: int) -> dict[str, Any]:
-        text = self._text(draw)
-        content: dict[str, Any] = {"text": text}
+        content: dict[str, Any] = {"text": self._text(draw)}
         if self.chat:
             content = {"message": {"role": "assistant", **self._message(draw), "refusal": None}}
         return {"index": index, **content, "logprobs": None, "finish_reason": self._reason(draw)}

@@ -222,5 +222,5 @@ def test_a_call_that_only_lenient_parsers_read_is_none() -> None:
         MessageRegions.begin(world().tokenizer, "a"),
         '{"name": "f", "arguments": {"a": 1, "a": 2}}',
     )
-    assert regions.parts(before, f"[{F}]") is not None
-    assert regions.parts(before, f"[{twice}]") is None
+    assert regions.read(f"[{F}]")[0].parts(before) is not None
+    assert regions.read(f"[{twice}]")[0].parts(before) is None

@@ -193,8 +193,9 @@ def test_each_call_is_a_part_and_pieces_of_an_answer_are_joined() -> None:
     world, _ = enumerated()
     start, before = regions.MessageRegions.begin(world.tokenizer, "a")
     expected = (("answer", ("a\n2",)), ("reasoning", ("b",)), ("tool_calls", tuple(CALLS_OF_TWO)))
-    assert start.parts(before, "a(b)[1]2[2]<end>") == expected
-    assert start.parts(before, "[a]") is None
+    state, events = start.read("a(b)[1]2[2]<end>")
+    assert state.parts([*before, *events]) == expected
+    assert start.read("[a]")[0].parts(before) is None
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
@@ -208,7 +209,8 @@ def test_however_an_answer_is_cut_into_pieces_its_events_are_the_same(size: int)
         for place in range(0, len(answer), size):
             state, more = state.read(answer[place : place + size])
             events += more
-        whole = start.parts(before, answer)
+        ended, more = start.read(answer)
+        whole = ended.parts([*before, *more])
         ending = state.finish()
         assert (ending is None) == (whole is None)
         if ending is not None:

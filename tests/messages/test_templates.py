@@ -6,7 +6,7 @@ and all of these cut off and malformed.
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +15,18 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from guardwrap import Budget, GuardedGenerator, JSONSchema, Part, Regex
-from guardwrap.constraints.message_monitor import MessageMonitor
+from guardwrap import Budget, GuardedGenerator, JSONSchema, Part, Regex, ToolCalls
+from guardwrap.constraints.message_monitor import Context, MessageMonitor
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.errors import UsageError
 from guardwrap.messages.parsed_message import CUT_OFF, NO_ANSWER, UNPARSED
+from guardwrap.messages.regions import MessageRegions
 from guardwrap.messages.templates import FAMILIES, family_of
 from guardwrap.outcomes import Draw
 from guardwrap.pipelines.calls import Call
 from guardwrap.testing import TableConfig, TableModel, World
 from tests import fixtures_models
+from tests.messages.test_parsed_message import held
 
 
 @dataclass(frozen=True)
@@ -236,18 +238,6 @@ def test_parts_of_an_answer(name: str, answer: str, finished: bool, parts: Any, 
         assert (dict(draw.parts or ()), draw.fault) == (parts, fault)
 
 
-def held(value: Any) -> Iterator[str]:
-    """Yield all text in a message."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from (str(key), *held(item))
-    elif isinstance(value, list):
-        for item in value:
-            yield from held(item)
-    else:
-        yield str(value)
-
-
 ANY = Part(message="answer", missing="pass")
 
 
@@ -293,3 +283,45 @@ def test_an_unknown_family_is_refused() -> None:
     guarded = GuardedGenerator(world.pipeline(), Regex("a", on="answer"))
     with pytest.raises(UsageError, match=r"no known model family .*set tokenizer.response_template"):
         guarded(CHAT, **world.settings)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("name", SYNTAX)
+def test_a_call_that_comes_piece_by_piece_is_read_as_one(name: str, size: int) -> None:
+    """The name of the tool may be in another piece than the rest of the marker."""
+    syntax, world = SYNTAX[name], world_of(name)
+    world.tokenizer.response_template = next(family.template for family in FAMILIES if family.name == name)
+    start = MessageRegions.begin(world.tokenizer, "x" + syntax.anchor)
+    right = "" if syntax.thought is None else "hm".join(syntax.thought) + syntax.after_thought
+    right += syntax.call[0] + syntax.arguments + syntax.call[1]
+    twice = right + syntax.between + syntax.call[0] + syntax.arguments + syntax.call[1]
+    answers = [right] if name in ONE_CALL else [right, twice]
+
+    def verdicts(answer: str, tool: str, **options: Any) -> list[Verdict]:
+        monitor = ToolCalls([{"name": tool}], **options).monitor_in(Context(message=start))
+        each = []
+        for place in range(0, len(answer), size):
+            monitor = monitor.read(answer[place : place + size])
+            each.append(monitor.verdict)
+        return [*each, monitor.read(syntax.end).verdict]
+
+    for answer in answers:
+        assert parts_of_pieces(start, answer, size) == parts_of_pieces(start, answer, len(answer))
+        assert {*verdicts(answer, "f")} == {Verdict.UNDECIDED}
+        # The end of a list is known only with the end of the message.
+        assert (verdicts(answer, "g")[-1] is Verdict.VIOLATED) is (name != "Mistral (lists of calls)")
+    if name not in ONE_CALL:
+        assert verdicts(twice, "f", parallel=False)[-1] is Verdict.VIOLATED
+
+
+def parts_of_pieces(start: Any, answer: str, size: int) -> Any:
+    state, events = start
+    for place in range(0, len(answer), size):
+        state, more = state.read(answer[place : place + size])
+        events = (*events, *more)
+    return state.parts(events)
+
+
+def test_the_newer_form_of_deepseek() -> None:
+    newer = '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a":1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
+    assert dict(judged("DeepSeek", newer).parts or ()) == {"tool_calls": (expected_call("DeepSeek"),)}

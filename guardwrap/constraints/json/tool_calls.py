@@ -13,7 +13,13 @@ from pydantic import BaseModel, BeforeValidator
 
 from guardwrap.constraints.base import Constraint, about, require, shown
 from guardwrap.constraints.json.json_schema import JSONSchema
-from guardwrap.constraints.message_monitor import Context, Event, Regions, Undecided
+from guardwrap.constraints.message_monitor import (
+    Context,
+    Event,
+    RegionMonitor,
+    Undecided,
+    holds_or_raises_later,
+)
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import NO_MESSAGE
 from guardwrap.documents.time_limits import CHECK_SECONDS, TimeLimit, charged
@@ -114,11 +120,11 @@ class ToolCalls(Constraint):
     @cached_property
     def arguments(self) -> dict[str, JSONSchema]:
         """The schema of each tool's arguments."""
-        found = {}
+        schemas = {}
         for number, tool in enumerate(self.tools):
             with about(str(number)), about("tools"):
-                found[tool["name"]] = JSONSchema(tool["parameters"])
-        return found
+                schemas[tool["name"]] = JSONSchema(tool["parameters"])
+        return schemas
 
     @cached_property
     def call(self) -> JSONSchema:
@@ -197,7 +203,7 @@ class ToolCalls(Constraint):
         if context.message is None:
             return Undecided()
         regions, before = context.message
-        return _CallMonitor(self, regions).after(before)
+        return _CallMonitor(part="tool_calls", regions=regions, rule=self).after(before)
 
 
 _A_LIST = "tools must be a list of functions, pydantic models or mappings"
@@ -259,60 +265,41 @@ def _own_resource(tool: Mapping[str, Any], number: int) -> dict[str, Any]:
     return schema
 
 
-@dataclass(frozen=True)
-class _CallMonitor(Monitor):
+@dataclass(frozen=True, kw_only=True)
+class _CallMonitor(RegionMonitor):
     """Monitor of the calls of a message: counts them, judges whole ones, and reads the JSON of a begun one.
 
     Parameters
     ----------
     rule
         The constraint.
-    regions
-        The state of the message's parser.
     calls
         The number of calls that have ended.
     inner
         The monitor of the call that is being written; None outside of calls, and if it is not JSON.
-    dead
-        Whether a call has failed, there are too many, or the message cannot be parsed.
     """
 
     rule: ToolCalls
-    regions: Regions
     calls: int = 0
     inner: Monitor | None = None
-    dead: bool = False
 
     @property
     def verdict(self) -> Verdict:
-        """VIOLATED once a call has failed."""
+        """VIOLATED once a call has failed, or there are too many."""
         failed = self.dead or (self.inner is not None and self.inner.verdict is Verdict.VIOLATED)
         return Verdict.VIOLATED if failed else Verdict.UNDECIDED
 
-    def read(self, text: str, /) -> Monitor:
-        """Read on."""
-        if self.dead:
-            return self
-        regions, events = self.regions.read(text)
-        return replace(self, regions=regions, dead=regions.failed).after(events)
-
-    def after(self, events: Iterable[Event]) -> _CallMonitor:
-        """Return the monitor after what happened to the message's regions."""
-        monitor = self
-        for event in events:
-            if event.part == "tool_calls" and not monitor.dead:
-                monitor = monitor._noted(event)
-        return monitor
-
-    def _noted(self, event: Event) -> _CallMonitor:
+    def noted(self, event: Event) -> _CallMonitor:
+        """Read more of a call, or judge a whole one."""
+        most = self.rule.most
         if event.kind == "open":
-            most = self.rule.most
-            return replace(self, inner=self._of_call(event.texts), dead=most is not None and self.calls >= most)
+            # A region whose text is not known to be one call may turn out to be an empty list of calls.
+            return replace(self, inner=self._of_call(event.texts), dead=bool(event.texts) and self.calls == most)
         if event.kind == "text":
             return self if self.inner is None else replace(self, inner=self.inner.read(event.texts[0]))
-        calls, most = self.calls + len(event.texts), self.rule.most
-        dead = (most is not None and calls > most) or not all(map(self._holds, event.texts))
-        return replace(self, calls=calls, inner=None, dead=dead)
+        calls = self.calls + len(event.texts)
+        valid = all(holds_or_raises_later(lambda call: not self.rule.fault_of_call(call), call) for call in event.texts)
+        return replace(self, calls=calls, inner=None, dead=not valid or (most is not None and calls > most))
 
     def _of_call(self, how: Sequence[str]) -> Monitor | None:
         """Return the monitor for the text of a call: its JSON, or the JSON of its arguments."""
@@ -322,13 +309,3 @@ class _CallMonitor(Monitor):
             allowed = how[1] in {tool["name"] for tool in self.rule.allowed}
             return self.rule.arguments[how[1]].monitor() if allowed else JSONSchema(False).monitor()
         return None
-
-    def _holds(self, text: str) -> bool:
-        try:
-            return not self.rule.fault_of_call(text)
-        except CheckFailed:  # raised again when the whole message is judged
-            return True
-
-    def may_begin(self, partial: bytes, /) -> bool:
-        """Return True unless a call has failed."""
-        return self.verdict is not Verdict.VIOLATED

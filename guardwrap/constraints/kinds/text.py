@@ -81,7 +81,8 @@ class TextConstraint(Constraint):
             if context.message is None:
                 return Undecided()
             regions, before = context.message
-            return MessageMonitor(part, self.holds, regions, self._on_completion.monitor()).after(before)
+            inner = self._on_completion.monitor()
+            return MessageMonitor(part=part, regions=regions, holds=self.holds, inner=inner).after(before)
         if not context.whole:
             return Undecided()
         earlier = {"full": context.prompt, "message": context.begun}.get(str(self.on))
