@@ -59,8 +59,13 @@ def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A server, which every address leads to."""
-    with Server(lambda prompt, chance: ([" a cup of tea", "."], "stop", 5), model=None).running() as running:
+    """A server, which every address leads to. It calls a tool when asked about the weather."""
+    call = {"tool_calls": [{"index": 0, "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}]}
+
+    def text(prompt: str, _: Any) -> Any:
+        return ([call], "tool_calls", 5) if "weather" in prompt else ([" a cup of tea", "."], "stop", 5)
+
+    with Server(text, model=None).running() as running:
         monkeypatch.setattr("guardwrap.backends.endpoint.server._address", lambda url: running.url)
         yield running
 

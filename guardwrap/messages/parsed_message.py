@@ -22,11 +22,12 @@ __all__ = [
     "message_fault",
     "message_text",
     "require_template",
+    "written_fields",
 ]
 
-UNPARSED = "response_template: the answer cannot be parsed"
-NO_ANSWER = "response_template: the message has no answer"
-CUT_OFF = "response_template: cut off while thinking, or in a call"
+UNPARSED = "message: the answer cannot be parsed"
+NO_ANSWER = "message: no answer"
+CUT_OFF = "message: cut off while thinking, or in a call"
 """Reasons for rejection in reports, in addition to the parts of the constraint."""
 
 WHOLE_MESSAGE = (
@@ -54,12 +55,20 @@ def require_template(tokenizer: Any) -> None:
         raise UsageError(f"the tokenizer's response_template cannot be used: {first_line(error)}") from None
 
 
-def message_text(tokenizer: Any, message: Mapping[str, Any]) -> str:
-    """Return the text of a message to judge: each field that the model has filled, on separate lines.
+def written_fields(tokenizer: Any, message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a parsed message that the model has filled, without those that the template adds."""
+    template = tokenizer.response_template
+    fields = {name: message.get(name) for name in template["fields"]}
+    if fields.get("role") == template.get("defaults", {}).get("role"):
+        fields.pop("role", None)
+    return fields
+
+
+def message_text(fields: Mapping[str, Any]) -> str:
+    """Return the text of a message to judge: each of its fields, on separate lines.
 
     Strings are kept as they are. Anything else, such as tool calls, becomes JSON, followed by each string in it that
-    JSON escapes, so that a ban on a quotation mark or a line break also applies there. Values that the template adds,
-    such as the role, are not judged.
+    JSON escapes, so that a ban on a quotation mark or a line break also applies there.
 
     Raises
     ------
@@ -67,10 +76,7 @@ def message_text(tokenizer: Any, message: Mapping[str, Any]) -> str:
         If the text contains half of a surrogate pair, which cannot be written to a file or sent.
     """
     lines: list[str] = []
-    for name in _fields(tokenizer):
-        value = message.get(name)
-        if name == "role" and value == tokenizer.response_template.get("defaults", {}).get("role"):
-            continue
+    for value in fields.values():
         if isinstance(value, str):
             lines += [value] if value else []
         elif not _is_empty(value):
@@ -82,16 +88,10 @@ def message_text(tokenizer: Any, message: Mapping[str, Any]) -> str:
     return text
 
 
-def message_fault(tokenizer: Any, message: Mapping[str, Any]) -> str | None:
+def message_fault(fields: Mapping[str, Any]) -> str | None:
     """Return the reason why a message is not an answer: no content and no tool call. None if it is one."""
-    answers = [message.get(name) for name in _fields(tokenizer) if name not in THOUGHTS | {"role"}]
+    answers = [value for name, value in fields.items() if name not in THOUGHTS | {"role"}]
     return NO_ANSWER if all(map(_is_empty, answers)) else None
-
-
-def _fields(tokenizer: Any) -> Mapping[str, Any]:
-    """Return the message fields that a model fills, each with its specification."""
-    fields: Mapping[str, Any] = tokenizer.response_template["fields"]
-    return fields
 
 
 def _is_empty(value: Any) -> bool:

@@ -27,6 +27,7 @@ from guardwrap.messages.parsed_message import (
     message_fault,
     message_text,
     require_template,
+    written_fields,
 )
 from guardwrap.messages.regions import MessageRegions, json_text
 from guardwrap.messages.templates import UNKNOWN_FAMILY, family_of, with_template
@@ -353,7 +354,8 @@ class Call(PromptReader):
         try:
             if parsed:
                 message = self.message(prompt, ids)
-                fault, text = message_fault(self.pipe.tokenizer, message), message_text(self.pipe.tokenizer, message)
+                fields = written_fields(self.pipe.tokenizer, message)
+                fault, text = message_fault(fields), message_text(fields)
                 if fault is not None:
                     return _Reading(text, fault, ())
             state, events = regions.read(self.text_alone(ids))

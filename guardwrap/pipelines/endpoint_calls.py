@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from guardwrap.backends.endpoint.endpoint_law import EndpointLaw, EndpointSettings
+from guardwrap.constraints.message_monitor import Context
 from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.documents.inputs import is_text
 from guardwrap.environment.transformers_internals import NEW_TEXT, Chat
 from guardwrap.errors import PromptError
-from guardwrap.outcomes import Draw
+from guardwrap.messages.sent_message import SentRegions, sent_message
+from guardwrap.outcomes import Draw, Outcome
 from guardwrap.pipelines.output_records import output_record
 from guardwrap.pipelines.prompt_forms import PromptReader
 from guardwrap.scheduling.backend import Streamed
@@ -63,6 +65,8 @@ class EndpointCall(PromptReader):
         Whether records include the prompt.
     rewrite
         Turns a prompt into the one that attempts are drawn from; None keeps the prompt.
+    parses
+        Whether answers to chats are read as messages, with their reasoning and tool calls.
     """
 
     causal: ClassVar[bool] = False
@@ -76,6 +80,7 @@ class EndpointCall(PromptReader):
     drawn: str
     full_text: bool = True
     rewrite: Callable[[Any], Any] | None = None
+    parses: bool = False
 
     def prompts(self, given: Iterable[tuple[int, Any]], capacity: int) -> Iterator[EndpointPrompt]:
         """Prepare numbered prompts, in the form in which ``read_prompts`` returns them.
@@ -94,21 +99,38 @@ class EndpointCall(PromptReader):
             text = _text_of(original)
             if not is_text(text):
                 raise PromptError(f"prompt {number} has half of a surrogate pair, not a character; leave it out")
-            target = EndpointLaw(original, self.settings, self.model)
-            yield EndpointPrompt(number, original, text, EndpointLaw(sent, self.settings, self.drawn), target)
+            if self.parses and isinstance(original, str):
+                raise PromptError(
+                    f"prompt {number} is a string, and only the answer to a chat has parts and tool calls; pass a list "
+                    "of messages"
+                )
+            target = EndpointLaw(original, self.settings, self.model, parses=self.parses)
+            law = EndpointLaw(sent, self.settings, self.drawn, parses=self.parses)
+            yield EndpointPrompt(number, original, text, law, target)
 
     def draw(
         self, prompt: EndpointPrompt, grown: Streamed, finished: bool = True, log_probability: float | None = None
     ) -> Draw:
         """Return an attempt as the user receives it, which is also what is judged. With token ids if requested."""
         log_proposal = grown.log_probability if grown.token_ids else None
-        return Draw(prompt.text, tuple(grown.token_ids), grown.text, finished, log_proposal)
+        draw = Draw(prompt.text, tuple(grown.token_ids), grown.text, finished, log_proposal)
+        return replace(draw, **sent_message(grown.text, finished=finished)._asdict()) if self.parses else draw
 
-    def records(self, prompt: EndpointPrompt, texts: Sequence[str | None]) -> list[dict[str, Any]]:
-        """Render the texts of a prompt in the pipeline's format. A missing text is None."""
+    def context(self) -> Context:
+        """Return what comes before the new text, for monitors."""
+        return Context(message=(SentRegions(), ()), whole=False) if self.parses else Context()
+
+    def records(self, prompt: EndpointPrompt, outcome: Outcome) -> list[dict[str, Any]]:
+        """Render an outcome in the pipeline's format, with None for missing texts."""
         given = prompt.given if isinstance(prompt.given, str) else Chat(prompt.given)
         wanted = {} if self.full_text else {"return_type": NEW_TEXT}
-        return [output_record(given, text, wanted) for text in texts]
+        texts = [*outcome.texts, *[None] * (outcome.report.requested - len(outcome.texts))]
+        records = [output_record(given, text, wanted) for text in texts]
+        if self.parses and self.full_text:
+            for record, message in zip(records, outcome.messages, strict=False):
+                if message is not None:
+                    record["generated_text"][-1] = message
+        return records
 
 
 class TextWatch:
@@ -126,6 +148,7 @@ class TextWatch:
     def __call__(self, grown: Streamed) -> str | None:
         """Return the title of the first part that no continuation of the text can satisfy, or None."""
         before = self._reader.start if grown.reading is None else grown.reading
+        # Lines of a message's pieces never end with this character, as JSON escapes it.
         grown.reading = self._reader.read(before, grown.text.rstrip(_UNFINISHED))
         blame: str | None = grown.reading.blame
         return blame

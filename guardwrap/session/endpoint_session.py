@@ -22,6 +22,7 @@ from guardwrap.constraints.prefix_reader import PrefixReader
 from guardwrap.constraints.views import NO_MESSAGE
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import UsageError, require_whole
+from guardwrap.messages.parsed_message import WHOLE_MESSAGE
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.endpoint_calls import EndpointCall, TextWatch
 from guardwrap.proposals import Adapter, Masked, Prompt, merge_proposals
@@ -88,15 +89,17 @@ class EndpointJob(Job):
             prompt = replace(prompt, law=replace(prompt.law, scored=True))
         elif self.source is not None and self.source.masked:
             prompt = replace(prompt, law=replace(prompt.law, mask=masking(asked.constraint)[1]))
-        reader = self.reader if asked.constraint is self.asked.constraint else PrefixReader(asked.constraint)
+        reader = self.reader
+        if asked.constraint is not self.asked.constraint:
+            _require_parsed(asked.constraint, self.call)
+            reader = PrefixReader(asked.constraint).after(self.call.context())
         return self._request(
             prompt, asked, notes=self.notes, watch=TextWatch(reader), weigh=self.weigh if weighed else None
         )
 
     def records(self, prompt: Any, outcome: Outcome) -> Any:
         """Render an outcome in the pipeline's format, with None for missing texts."""
-        missing = outcome.report.requested - len(outcome.texts)
-        return self.call.records(prompt, [*outcome.texts, *[None] * missing])
+        return self.call.records(prompt, outcome)
 
     def backend(self) -> Backend:
         """Make the backend that draws the attempts of this call."""
@@ -192,8 +195,8 @@ class EndpointSession(BaseSession):
         settings = read_endpoint_settings(self.model, rest)
         proposal = self._proposal_in(own)
         asked = self._asked(own)
-        if (part := part_asked(asked.constraint)) is not None:
-            raise UsageError(NO_MESSAGE.format(part, "this server's answers are plain text"))
+        each = self._each(own, asked)
+        parses = bool(own.get("parse_messages") or settings.chat) or _reads_parts(asked, each)
         _require_possible(asked, proposal, self.model, settings)
         size = self._size(own)
         notes = [f"a is {self.model.described} under {settings.words}"]
@@ -201,8 +204,10 @@ class EndpointSession(BaseSession):
         notes += [] if self.model.repeats_seeds else [_SEEDS]
         drawn = (proposal and proposal.adapter) or self.model.model
         rewrite = None if proposal is None or proposal.prompt is None else proposal.prompt.apply
+        call = EndpointCall(settings, self.model.model, drawn, full_text is not False, rewrite, parses)
+        notes += [WHOLE_MESSAGE.format("the server")] if parses else []
         return EndpointJob(
-            EndpointCall(settings, self.model.model, drawn, full_text is not False, rewrite),
+            call,
             asked,
             size,
             self.model,
@@ -210,9 +215,9 @@ class EndpointSession(BaseSession):
             proposal=None if proposal is None else proposal.in_words,
             weigh=None if proposal is None else EndpointWeigher(self.model, size),
             causal=True,
-            each=self._each(own, asked),
+            each=each,
             batches=self.batches,
-            reader=PrefixReader(asked.constraint),
+            reader=PrefixReader(asked.constraint).after(call.context()),
             source=proposal,
         )
 
@@ -221,6 +226,19 @@ class EndpointSession(BaseSession):
         option, adapter_option = own.get("proposal"), own.get("adapter")
         proposal = self.proposal if option is None else _proposal(option)
         return _both(proposal, self.adapter if adapter_option is None else _adapter(adapter_option))
+
+
+def _reads_parts(asked: RequestOptions, each: Any) -> bool:
+    """Whether a rule of a call judges a part of the message."""
+    every = [asked, *(each if isinstance(each, tuple) else ())]
+    return any(part_asked(options.constraint) is not None for options in every)
+
+
+def _require_parsed(constraint: Constraint, call: EndpointCall) -> None:
+    """Raise UsageError if a rule of one prompt judges a part of messages, which the call does not read."""
+    part = part_asked(constraint)
+    if part is not None and not call.parses:
+        raise UsageError(NO_MESSAGE.format(part, "pass parse_messages=True to the call"))
 
 
 def endpoint_proposal_of(proposal: Any, adapter: Any) -> EndpointProposal | None:

@@ -173,7 +173,7 @@ def test_where_answers_are_not_parsed_the_rule_is_refused() -> None:
     with pytest.raises(UsageError, match="judges the messages"):
         rule.accepts("1")
     endpoint = GuardedGenerator(Endpoint("http://127.0.0.1:9/v1", model="m"), rule)
-    with pytest.raises(UsageError, match="judges the messages"):
+    with pytest.raises(UsageError, match="only the answer to a chat has parts"):
         endpoint.run("a")
     world, _ = enumerated()
     with pytest.raises(UsageError, match="judges the messages"):  # a string is continued, and no message comes of it

@@ -10,7 +10,7 @@ import pytest
 
 from guardwrap import Budget, BudgetExhausted, GuardedGenerator, JSONSchema, Regex
 from guardwrap.errors import UsageError
-from guardwrap.messages.parsed_message import CUT_OFF, NO_ANSWER, UNPARSED, message_text
+from guardwrap.messages.parsed_message import CUT_OFF, NO_ANSWER, UNPARSED, message_text, written_fields
 from guardwrap.outcomes import Draw
 from guardwrap.pipelines.task_calls import call_of
 from guardwrap.testing import World, goodness_of_fit, table_world
@@ -109,7 +109,7 @@ def test_no_message_holds_what_is_banned() -> None:
     assert any(message.get("reasoning_content") for message in messages)
     assert not [message for message in messages if any("1" in text for text in held(message))]
     texts = guarded.run(CHAT, **world.settings, num_return_sequences=200, seed=1)[0].texts
-    assert list(texts) == [message_text(world.tokenizer, message) for message in messages]
+    assert list(texts) == [message_text(written_fields(world.tokenizer, message)) for message in messages]
 
 
 def drawn(world: World, answer: str, finished: bool = True, given: Any = CHAT, **options: Any) -> Draw:

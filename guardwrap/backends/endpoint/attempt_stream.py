@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from guardwrap.backends.endpoint.answers import AnswerLimit, count_of, ids_of, log_probabilities_of, text_piece
 from guardwrap.backends.endpoint.endpoint_law import EndpointLaw
 from guardwrap.backends.endpoint.endpoint_scores import NO_IDS, NO_LOGPROBS
+from guardwrap.backends.endpoint.message_deltas import DeltaReader, delta_line, reasoning_in
 from guardwrap.backends.endpoint.request_faults import Broken, retried
 from guardwrap.backends.endpoint.server import Endpoint, Line
 from guardwrap.backends.endpoint.transfer_limits import patience
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["AttemptRestarted", "Ended", "Event", "Piece", "stream_attempt"]
 
-_STATUS = {"stop": "finished", "length": "cut"}
+_STATUS = {"stop": "finished", "tool_calls": "finished", "length": "cut"}
+
+_UNREAD = (
+    "the server sent the reasoning of {} separately; it was neither judged nor returned (pass parse_messages=True)"
+)
 
 
 @dataclass(frozen=True)
@@ -31,16 +36,20 @@ class Piece:
     Parameters
     ----------
     text
-        The characters. Empty if its tokens do not yet complete a character, or end the text.
+        The characters, or pieces of a message as lines of JSON if the call parses messages. Empty if its tokens do not
+        yet complete a character, or end the text.
     token_ids
         Its tokens, if they were requested.
     log_probability
         Sum of the log-probabilities of ``token_ids``, in nats.
+    remarks
+        Notes for the report, with ``{}`` for the number of attempts.
     """
 
     text: str
     token_ids: Sequence[int] = ()
     log_probability: float = 0.0
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,6 +120,7 @@ async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
     tokens: int | None = None
     count = 0
     allowance = AnswerLimit(endpoint.base_url, law.settings.fields["max_tokens"])
+    deltas = DeltaReader(endpoint.base_url) if law.parses else None
     async with patience(endpoint):
         stream = await _opened(line, law, seed)
     async with stream:
@@ -126,9 +136,9 @@ async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
                     if chunk.usage:
                         tokens = count_of(chunk.usage.completion_tokens, allowance.tokens)
                     for choice in chunk.choices or ():
-                        piece = _piece(endpoint, law, choice)
-                        if piece.text or piece.token_ids:
-                            allowance.take(piece.text, piece.token_ids)
+                        piece, written = _piece(endpoint, law, choice, deltas)
+                        if piece.text or piece.token_ids or piece.remarks:
+                            allowance.take(written, piece.token_ids)
                             put(piece)
                             clock.reschedule(asyncio.get_running_loop().time() + endpoint.timeout)
                         count += len(piece.token_ids)
@@ -141,6 +151,8 @@ async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
             f"a content filter of {endpoint.base_url} cut a text, so texts are not the model's own; use a server "
             "without a filter"
         )
+    if end == "tool_calls" and deltas is None:
+        raise EndpointError(f"{endpoint.base_url} answers with a tool call; pass parse_messages=True")
     if end not in _STATUS:
         raise Broken
     if law.scored and count != tokens:
@@ -149,11 +161,20 @@ async def _once(endpoint: Endpoint, line: Line, law: EndpointLaw, seed: int, put
     return Ended(_STATUS[end], tokens)
 
 
-def _piece(endpoint: Endpoint, law: EndpointLaw, choice: Any) -> Piece:
-    text = text_piece(choice.text if isinstance(law.prompt, str) else choice.delta and choice.delta.content)
+def _piece(endpoint: Endpoint, law: EndpointLaw, choice: Any, deltas: DeltaReader | None) -> tuple[Piece, str]:
+    """Return the piece of a text in a choice, and what the model has written in it."""
+    remarks: tuple[str, ...] = ()
+    if isinstance(law.prompt, str):
+        text = written = text_piece(choice.text)
+    elif deltas is not None:
+        pieces = deltas.read(choice.delta) if choice.delta else []
+        text, written = "".join(map(delta_line, pieces)), "".join(piece.name + piece.text for piece in pieces)
+    else:
+        text = written = text_piece(choice.delta and choice.delta.content)
+        remarks = (_UNREAD,) if choice.delta and reasoning_in(choice.delta) else ()
     raw_ids = (getattr(choice, "token_ids", None) or ()) if law.scored else ()
     if not raw_ids:
-        return Piece(text)
+        return Piece(text, remarks=remarks), written
     ids = ids_of(raw_ids)
     if ids is None:
         raise EndpointError(NO_IDS.format(endpoint.base_url))
@@ -163,7 +184,7 @@ def _piece(endpoint: Endpoint, law: EndpointLaw, choice: Any) -> Piece:
     logprobs = log_probabilities_of(raw_logprobs)
     if logprobs is None or len(logprobs) != len(ids):
         raise EndpointError(NO_LOGPROBS.format(endpoint.base_url, "logprobs"))
-    return Piece(text, ids, sum(logprobs))
+    return Piece(text, ids, sum(logprobs), remarks), written
 
 
 async def _opened(line: Line, law: EndpointLaw, seed: int) -> AsyncStream[Any]:

@@ -125,6 +125,8 @@ class EndpointBackend:
             so_far.tokens += len(event.token_ids) or 1
             so_far.token_ids += event.token_ids
             so_far.log_probability += event.log_probability
+            if event.remarks:
+                attempt.remarks = tuple(dict.fromkeys((*attempt.remarks, *event.remarks)))
         elif isinstance(event, Ended):
             attempt.status = event.status
             if event.tokens is not None:

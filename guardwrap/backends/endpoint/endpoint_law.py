@@ -13,7 +13,7 @@ from guardwrap.errors import UsageError, is_number, nearest, require_whole
 __all__ = ["EndpointLaw", "EndpointSettings", "read_endpoint_settings", "require_weighable_endpoint"]
 
 _THEIRS = {"max_tokens": "max_new_tokens", "n": "num_return_sequences", "stop": "stop_strings"}
-_EXTRA = ("top_k", "min_p", "repetition_penalty")
+_EXTRA = ("top_k", "min_p", "repetition_penalty", "chat_template_kwargs")
 _RAW = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 """The fields with which tokens are drawn from the model's own probabilities, the only ones that a server reports."""
 
@@ -28,6 +28,8 @@ class EndpointSettings:
         Request fields of the OpenAI protocol.
     extra
         Request fields beyond the protocol.
+    chat, chat_extra
+        The same for chats only.
     count
         Number of texts per prompt.
     mode
@@ -41,6 +43,8 @@ class EndpointSettings:
     count: int
     mode: Literal["sample", "greedy"]
     words: str
+    chat: Mapping[str, Any] = field(default_factory=dict)
+    chat_extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +63,8 @@ class EndpointLaw:
         The request field ``structured_outputs``, which restricts the server's tokens; None for no restriction.
     scored
         Whether token ids and their log-probabilities are requested.
+    parses
+        Whether the message that the server sends in separate fields is read, with its reasoning and tool calls.
     """
 
     prompt: str | Sequence[Mapping[str, Any]]
@@ -66,6 +72,7 @@ class EndpointLaw:
     model: str
     mask: Mapping[str, Any] | None = None
     scored: bool = False
+    parses: bool = False
     max_time: float | None = field(default=None, init=False)
     beam_results: None = field(default=None, init=False)
 
@@ -83,6 +90,8 @@ class EndpointLaw:
     def extra(self) -> dict[str, Any]:
         """Request fields beyond the OpenAI protocol."""
         more: dict[str, Any] = dict(self.settings.extra)
+        if not isinstance(self.prompt, str):
+            more |= self.settings.chat_extra
         if self.mask is not None:
             more["structured_outputs"] = self.mask
         if self.scored:
@@ -93,7 +102,10 @@ class EndpointLaw:
     def fields(self) -> dict[str, Any]:
         """Request fields of the OpenAI protocol, except ``seed`` and those for streaming."""
         fields: dict[str, Any] = {"model": self.model, **self.settings.fields}
-        fields |= {"prompt": self.prompt} if isinstance(self.prompt, str) else {"messages": list(self.prompt)}
+        if isinstance(self.prompt, str):
+            fields["prompt"] = self.prompt
+        else:
+            fields |= {"messages": list(self.prompt), **self.settings.chat}
         if self.scored:
             fields |= {"logprobs": 0} if isinstance(self.prompt, str) else {"logprobs": True, "top_logprobs": 0}
         return fields
@@ -156,7 +168,18 @@ def read_endpoint_settings(endpoint: Endpoint, options: Mapping[str, Any]) -> En
     words = "greedy search" if greedy else ", ".join(f"{name}={value:g}" for name, value in shown.items())
     if "stop" in fields:
         words += f", up to one of {len(fields['stop'])} stop strings"
-    return EndpointSettings(fields, extra, read["num_return_sequences"], "greedy" if greedy else "sample", words)
+    # The model itself decides about a call: servers mask tokens for any other choice.
+    chat = {"tools": read["tools"], "tool_choice": "auto"} if read["tools"] else {}
+    variables = read["chat_template_kwargs"]
+    return EndpointSettings(
+        fields,
+        extra,
+        read["num_return_sequences"],
+        "greedy" if greedy else "sample",
+        words,
+        chat,
+        {"chat_template_kwargs": variables} if variables else {},
+    )
 
 
 def require_weighable_endpoint(endpoint: Endpoint, settings: EndpointSettings) -> None:
@@ -218,7 +241,20 @@ def _strings(name: str, value: Any) -> list[str]:
     return list(strings)
 
 
+def _tools(name: str, value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list | tuple) or not all(isinstance(tool, Mapping) for tool in value):
+        raise UsageError(f"{name}: give a list of tools in OpenAI's format, such as ToolCalls(...).definitions")
+    return [dict(tool) for tool in value]
+
+
+def _variables(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise UsageError(f"{name}: give a dict with variables of the server's chat template")
+    return dict(value)
+
+
 _READ: dict[str, Callable[[str, Any], Any]] = {
+    "chat_template_kwargs": _variables,
     "do_sample": _flag,
     "max_new_tokens": _whole(1),
     "min_p": _number(0.0, 1.0),
@@ -226,11 +262,13 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
     "repetition_penalty": _number(0.0, math.inf, open_=True),
     "stop_strings": _strings,
     "temperature": _number(0.01, math.inf),  # vLLM silently raises smaller values to this
+    "tools": _tools,
     "top_k": _whole(0),
     "top_p": _number(0.0, 1.0, open_=True),
 }
 
 _DEFAULTS: dict[str, Any] = {
+    "chat_template_kwargs": {},
     "do_sample": True,
     "max_new_tokens": 256,  # this and the temperature are the defaults of the text-generation pipeline
     "min_p": 0.0,
@@ -238,6 +276,7 @@ _DEFAULTS: dict[str, Any] = {
     "repetition_penalty": 1.0,
     "stop_strings": [],
     "temperature": 0.7,
+    "tools": [],
     "top_k": 0,
     "top_p": 1.0,
 }

@@ -11,6 +11,7 @@ from guardwrap.constraints.combinators import All
 from guardwrap.constraints.grammar.grammar import Grammar
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.kinds.text import Regex
+from guardwrap.constraints.views import message_part
 from guardwrap.errors import UsageError
 
 __all__ = ["masking"]
@@ -39,8 +40,8 @@ def masking(constraint: Constraint) -> tuple[Constraint, dict[str, Any]]:
             return part, field
     raise UsageError(
         "over an endpoint, Masked() requires a part of the constraint that vLLM's structured_outputs supports: a "
-        "JSONSchema of the whole text, a Regex with match='fullmatch' of letters, classes, groups and repetitions, or "
-        "a Grammar without % lines, aliases and ?rules; use one, or leave Masked() out"
+        "JSONSchema of the whole text or answer, a Regex with match='fullmatch' of letters, classes, groups and "
+        "repetitions, or a Grammar without % lines, aliases and ?rules; use one, or leave Masked() out"
     )
 
 
@@ -53,7 +54,8 @@ def _conjuncts(constraint: Constraint) -> Iterator[Constraint]:
 
 
 def _in_words(part: Constraint) -> dict[str, Any] | None:
-    if getattr(part, "on", None) != "completion":
+    on = getattr(part, "on", None)
+    if on is None or (on != "completion" and message_part(on) != "answer"):  # a server masks no reasoning
         return None
     if isinstance(part, JSONSchema) and part.where == "text" and isinstance(part.schema, dict) and part.schema:
         compact = {"disable_any_whitespace": True} if part.whitespace == "compact" else {}

@@ -20,8 +20,8 @@ import torch
 from guardwrap import Endpoint
 from guardwrap.testing import World
 
-Text = tuple[Iterable[str], str, int]
-"""Its pieces, its finish reason, and how many tokens it has."""
+Text = tuple[Iterable[Any], str, int]
+"""Its pieces, which are strings or the deltas of a chat's message, its finish reason, and how many tokens it has."""
 
 
 @dataclass
@@ -288,8 +288,9 @@ def _prompt(asked: Mapping[str, Any]) -> Any:
     return asked["messages"][-1]["content"] if "messages" in asked else asked["prompt"]
 
 
-def _said(chat: bool, piece: str) -> dict[str, Any]:
-    return {"delta": {"content": piece}} if chat else {"text": piece}
+def _said(chat: bool, piece: Any) -> dict[str, Any]:
+    """Return the field with a piece of a text, or with a delta."""
+    return {"delta": {"content": piece} if isinstance(piece, str) else piece} if chat else {"text": piece}
 
 
 def raw_text(*choices: dict[str, Any], chat: bool = False, usage: Any = None) -> list[bytes]:
@@ -322,8 +323,7 @@ def _choices(chat: bool, choice: dict[str, Any]) -> bytes:
     return _chunk(json.dumps(data).encode())
 
 
-@cache
-def _piece(chat: bool, piece: str) -> bytes:
+def _piece(chat: bool, piece: Any) -> bytes:
     return _choices(chat, _said(chat, piece))
 
 

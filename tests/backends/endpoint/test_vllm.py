@@ -10,7 +10,7 @@ import pytest
 import torch
 from vllm_server import ADAPTER, NAME, adapted, metrics, serving
 
-from guardwrap import Budget, Endpoint, Grammar, GuardedGenerator, JSONSchema, Masked, Prompt, Regex
+from guardwrap import Budget, Endpoint, Grammar, GuardedGenerator, JSONSchema, Masked, Prompt, Regex, ToolCalls
 from guardwrap.errors import EndpointError
 from guardwrap.testing import World, goodness_of_fit
 
@@ -169,3 +169,65 @@ def test_an_adapter_by_its_name(at):
     )
     with pytest.raises(EndpointError, match=rf"has no model 'smal' \(did you mean {ADAPTER!r}\?\)"):
         guarded.run("Tea is", adapter="smal")
+
+
+@pytest.fixture(scope="module")
+def parsing():
+    """Return a server that sends reasoning and tool calls in fields of their own."""
+    if GIVEN.startswith("http"):
+        pytest.skip("needs a server with other options than the one at this address")
+    parsers = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "granite")
+    with serving(GIVEN, *parsers) as (url, _):
+        yield Endpoint(url, model=NAME)
+
+
+TOOL = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+TOOLS = [{"name": "add_one", "parameters": TOOL}, {"name": "double", "parameters": TOOL}]
+
+
+def shots(*turns: tuple[str, str], ask: str) -> list[dict[str, str]]:
+    """Return a chat whose turns show the embedded model a syntax, which it then copies."""
+    roles = [
+        {"role": role, "content": text}
+        for turn in turns
+        for role, text in zip(("user", "assistant"), turn, strict=True)
+    ]
+    return [*roles, {"role": "user", "content": ask}]
+
+
+CALL = '<tool_call>\n{{"name": "add_one", "arguments": {{"a": {}}}}}\n</tool_call>'
+CALLING = shots(*((f"Add one to {n}.", CALL.format(n)) for n in (3, 8, 5)), ask="Add one to 2.")
+THOUGHT = "Here is my thought process: {} Here is my response: {}"
+SUMS = (("2 + 2", "Two and two make four.", 4), ("1 + 1", "One and one make two.", 2))
+THINKING = shots(*((asked, THOUGHT.format(*said)) for asked, *said in SUMS), ask="1 + 2")
+
+
+def test_calls_of_the_servers_parser_are_judged_and_returned(parsing):
+    """Negative control: without the rule, some messages have no call of the tool, or another argument."""
+    rule = ToolCalls(TOOLS[:1], choice="required") & ~Regex('"a": 2\\b', on="tool_calls")
+    law: dict[str, Any] = {"temperature": 1.5, "max_new_tokens": 40, "num_return_sequences": 12}
+    guarded = GuardedGenerator(parsing, rule, budget=Budget(max_attempts=600), seed=6)
+    (outcome,) = guarded.run([CALLING], tools=ToolCalls(TOOLS).definitions, **law)
+    assert len(outcome.texts) == 12
+    calls = [call["function"] for calls in outcome.tool_calls for call in calls]
+    assert {call["name"] for call in calls} == {"add_one"}
+    assert all(isinstance(call["arguments"]["a"], int) and call["arguments"]["a"] != 2 for call in calls)
+    assert outcome.report.drawn_from.startswith("exactly")
+    free = GuardedGenerator(parsing, Regex(""), seed=6)
+    (loose,) = free.run([CALLING], parse_messages=True, tools=ToolCalls(TOOLS).definitions, **law)
+    assert any(call["function"]["arguments"].get("a") == 2 for calls in loose.tool_calls for call in calls)
+
+
+def test_reasoning_of_the_servers_parser_is_judged_and_returned(parsing):
+    """Negative control: the model thinks of the word that the rule bans."""
+    law: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 40, "num_return_sequences": 12}
+    rule = ~Regex("(?i)make three", on="reasoning") & Regex("^[0-9]+$", on="answer")
+    guarded = GuardedGenerator(parsing, rule, budget=Budget(max_attempts=600), seed=7)
+    (outcome,) = guarded.run([THINKING], **law)
+    assert len(outcome.texts) == 12
+    for message in outcome.messages:
+        assert message is not None
+        assert message["content"].strip().isdigit()
+        assert "make three" not in message["reasoning_content"]
+    (loose,) = guarded.run([THINKING], constraints=Regex(""), parse_messages=True, **law)
+    assert any("make three" in message.get("reasoning_content", "") for message in loose.messages if message)

@@ -1,0 +1,133 @@
+"""Messages that a server sends in separate fields: their parts, read while they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from guardwrap.backends.endpoint.message_deltas import deltas_in
+from guardwrap.constraints.json.lexical import load_json
+from guardwrap.constraints.message_monitor import Event, joined_parts
+from guardwrap.messages.parsed_message import CUT_OFF, UNPARSED, message_fault, message_text
+from guardwrap.messages.regions import json_text
+
+__all__ = ["SentMessage", "SentRegions", "sent_message"]
+
+_WHOLE = {"answer": "", "reasoning": ""}
+"""What the pieces of a part are joined with: a server's pieces are one text."""
+
+
+@dataclass(frozen=True)
+class SentRegions:
+    """A message so far. The answer and the reasoning are one region each, which the end of the message closes.
+
+    Parameters
+    ----------
+    answer, reasoning
+        Their text.
+    tool, arguments
+        The tool and the arguments of the last call, as JSON; None before the first call.
+    calls
+        The number of calls that have begun.
+    failed
+        Whether the arguments of a call are not JSON.
+    """
+
+    answer: str = ""
+    reasoning: str = ""
+    tool: str | None = None
+    arguments: str = ""
+    calls: int = 0
+    failed: bool = False
+
+    @property
+    def key(self) -> None:
+        """None: not known."""
+
+    def read(self, text: str, /) -> tuple[SentRegions, Sequence[Event]]:
+        """Return the state after more pieces, given as lines of JSON, and what happened in them."""
+        state, events = self, list[Event]()
+        for delta in deltas_in(text):
+            if delta.part != "tool_calls":
+                state = replace(state, **{delta.part: getattr(state, delta.part) + delta.text})
+            elif delta.call == state.calls:
+                state, ended = state._end_call()
+                events += [*ended, Event("open", "tool_calls", ("arguments", delta.name))]
+                state = replace(state, tool=delta.name, arguments=delta.text, calls=state.calls + 1)
+            else:
+                state = replace(state, arguments=state.arguments + delta.text)
+            if delta.text:
+                events.append(Event("text", delta.part, (delta.text,)))
+        return state, events
+
+    def finish(self) -> tuple[SentRegions, Sequence[Event]]:
+        """Return the state at the end of the message, and what happens there."""
+        state, events = self._end_call()
+        parts = (("answer", self.answer), ("reasoning", self.reasoning))
+        return state, [*events, *(Event("close", part, (text,)) for part, text in parts if text)]
+
+    def _end_call(self) -> tuple[SentRegions, list[Event]]:
+        if self.tool is None:
+            return self, []
+        try:
+            arguments = load_json(self.arguments or "{}")  # some servers send nothing for a tool without parameters
+        except (ValueError, OverflowError, RecursionError):
+            return replace(self, failed=True), []
+        call = {"type": "function", "function": {"name": self.tool, "arguments": arguments}}
+        return replace(self, tool=None), [Event("close", "tool_calls", (json_text(call),))]
+
+
+class SentMessage(NamedTuple):
+    """A message at its end.
+
+    Parameters
+    ----------
+    text
+        All of its text, which rules without ``on=`` judge.
+    fault
+        Why it is rejected whatever the constraint says, or None.
+    parts
+        The strings of each part.
+    message
+        The message as JSON; None with a fault.
+    """
+
+    text: str
+    fault: str | None
+    parts: tuple[tuple[str, tuple[str, ...]], ...]
+    message: str | None
+
+
+def sent_message(lines: str, *, finished: bool) -> SentMessage:
+    """Return the message in the pieces that a server has sent.
+
+    Parameters
+    ----------
+    lines
+        The pieces, as lines of JSON.
+    finished
+        Whether the model ended the message, before the token limit.
+    """
+    read, events = SentRegions().read(lines)
+    state, ending = read.finish()
+    if state.failed:
+        raw = "".join(delta.text for delta in deltas_in(lines))
+        return SentMessage(raw, UNPARSED if finished else CUT_OFF, (), None)
+    strings = joined_parts([*events, *ending], _WHOLE)
+    fields = _fields(read, strings.get("tool_calls", ()))
+    text, fault = message_text(fields), message_fault(fields)
+    if fault is None and not finished and deltas_in(lines)[-1].part == "reasoning":
+        fault = CUT_OFF
+    parts = tuple((part, tuple(texts)) for part, texts in strings.items())
+    message = json_text({"role": "assistant", **fields})
+    return SentMessage(text, fault, () if fault else parts, None if fault else message)
+
+
+def _fields(state: SentRegions, calls: Iterable[str]) -> dict[str, Any]:
+    fields = {
+        "reasoning_content": state.reasoning,
+        "content": state.answer,
+        "tool_calls": [load_json(call) for call in calls],
+    }
+    return {name: value for name, value in fields.items() if value}
