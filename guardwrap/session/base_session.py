@@ -16,6 +16,7 @@ from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.combinators import All
 from guardwrap.constraints.files.coerce import PerPromptOptions, as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile
+from guardwrap.constraints.json.tool_calls import ToolCalls
 from guardwrap.constraints.views import message_part
 from guardwrap.environment.transformers_internals import library_lock
 from guardwrap.errors import ConstraintError, UsageError, require_whole
@@ -27,7 +28,9 @@ from guardwrap.samplers import Attempt, Sampler, collecting, sampler_named
 from guardwrap.scheduling.batch import Batches
 from guardwrap.session.job import Job, RequestOptions
 
-__all__ = ["BATCH_SIZE", "BaseSession", "SessionConfig", "part_asked"]
+__all__ = ["BATCH_SIZE", "BaseSession", "SessionConfig", "part_asked", "unseen_tools"]
+
+_UNSEEN = "the prompts do not show the model the tools of ToolCalls; pass tools=RULE.definitions to the call as well"
 
 BATCH_SIZE = 32
 """The most attempts drawn in parallel, unless the user or the pipeline sets a limit."""
@@ -244,6 +247,20 @@ class BaseSession(ABC):
         if call == 0:
             return self._seed
         return int.from_bytes(hashlib.blake2b(f"{self._seed}/{call}".encode(), digest_size=7).digest(), "big")
+
+
+def unseen_tools(constraint: Constraint, tools: Any) -> tuple[str, ...]:
+    """Return a note for reports if the constraint lets the model call tools that its prompt does not show.
+
+    Parameters
+    ----------
+    constraint
+        The constraint of the call.
+    tools
+        The option ``tools`` of the call.
+    """
+    asked = any(isinstance(part, ToolCalls) and part.allowed for part in walk(constraint))
+    return (_UNSEEN,) if asked and not tools else ()
 
 
 def part_asked(constraint: Constraint) -> str | None:

@@ -28,7 +28,7 @@ from guardwrap.pipelines.endpoint_calls import EndpointCall, TextWatch
 from guardwrap.proposals import Adapter, Masked, Prompt, merge_proposals
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.request import Request
-from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, part_asked
+from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, part_asked, unseen_tools
 from guardwrap.session.job import Job, RequestOptions
 
 __all__ = ["EndpointJob", "EndpointProposal", "EndpointSession", "endpoint_proposal_of"]
@@ -205,6 +205,7 @@ class EndpointSession(BaseSession):
         drawn = (proposal and proposal.adapter) or self.model.model
         rewrite = None if proposal is None or proposal.prompt is None else proposal.prompt.apply
         call = EndpointCall(settings, self.model.model, drawn, full_text is not False, rewrite, parses)
+        notes += unseen_tools(asked.constraint, settings.chat)
         notes += [WHOLE_MESSAGE.format("the server")] if parses else []
         return EndpointJob(
             call,

@@ -28,7 +28,7 @@ from guardwrap.pipelines.settings_difference import differences
 from guardwrap.pipelines.task_calls import call_kind, call_of
 from guardwrap.pipelines.tensor_prompts import prepare_rows
 from guardwrap.proposals import Masked, merge_proposals
-from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, part_asked
+from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, part_asked, unseen_tools
 from guardwrap.session.job import Job
 from guardwrap.session.resolve import Proposal, adapter_of, proposal_of
 
@@ -231,7 +231,7 @@ class LocalSession(BaseSession):
         constraint, sampler = asked.constraint, asked.sampler
         size = self._size(own)
         model = self.model if proposal is None else proposal.pipe.model
-        notes: tuple[str, ...] = () if off is None else (off,)
+        notes = (() if off is None else (off,)) + unseen_tools(constraint, call.preprocess.get("tools"))
         each = self._each(own, asked)
         every = [constraint, *(one.constraint for one in each)] if isinstance(each, tuple) else [constraint]
         part = next(filter(None, map(part_asked, every)), None) or ("message" if own.get("parse_messages") else None)

@@ -224,3 +224,12 @@ def test_a_call_that_only_lenient_parsers_read_is_none() -> None:
     )
     assert regions.read(f"[{F}]")[0].parts(before) is not None
     assert regions.read(f"[{twice}]")[0].parts(before) is None
+
+
+def test_tools_that_the_prompt_does_not_show_are_noted() -> None:
+    guarded = GuardedGenerator(world().pipeline(), ToolCalls(TOOLS), seed=1)
+    for options, noted in (({}, True), ({"tools": ToolCalls(TOOLS).definitions}, False)):
+        (outcome,) = guarded.run(CHAT, **world().settings, **options)
+        assert noted is any("do not show the model the tools" in note for note in outcome.report.notes)
+    (outcome,) = guarded.run(CHAT, constraints=ToolCalls(TOOLS, choice="none"), **world().settings)
+    assert not any("do not show the model the tools" in note for note in outcome.report.notes)

@@ -193,6 +193,7 @@ def test_tools_are_shown_to_the_model_which_decides_alone(server):
     options: dict[str, Any] = {"tools": rule.definitions, "chat_template_kwargs": {"enable_thinking": True}}
     (outcome,) = GuardedGenerator(endpoint(server), rule, budget=NO_LIMIT, seed=1).run([CHAT], **options, **LAW)
     assert outcome.tool_calls[0][0]["function"]["name"] in ("f", "g")
+    assert not any("do not show the model the tools" in note for note in outcome.report.notes)
     sent = server.seen[-1]
     assert (sent["tools"], sent["tool_choice"]) == (rule.definitions, "auto")
     assert sent["chat_template_kwargs"] == {"enable_thinking": True}
