@@ -14,16 +14,16 @@ __all__ = ["object_of", "read_items"]
 _FIELDS = {
     "message": ("role", "content", "phase"),
     "reasoning": ("summary", "content", "encrypted_content"),
-    "function_call": ("call_id", "name", "arguments"),
+    "function_call": ("call_id", "name", "arguments", "parsed_arguments"),
     "function_call_output": ("call_id", "output"),
 }
-"""Fields of each type of item, besides those of all items."""
+"""Fields of each type of item, besides those of all items. OpenAI's client adds ``parsed_arguments`` to replies."""
 
 _OF_ALL = ("type", "id", "status")
 _ROLES = ("user", "assistant", "system", "developer")
 _PARTS = {
     "input_text": ("text",),
-    "output_text": ("text", "annotations", "logprobs"),
+    "output_text": ("text", "annotations", "logprobs", "parsed"),
     "refusal": ("refusal",),
     "reasoning_text": ("text",),
     "summary_text": ("text",),

@@ -36,7 +36,7 @@ REASONING = {
     "type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}],
     "encrypted_content": None,
 }  # fmt: skip
-MESSAGE = {
+MESSAGE: dict[str, Any] = {
     "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
     "content": [{"type": "output_text", "text": "ok", "annotations": [], "logprobs": []}],
 }  # fmt: skip
@@ -144,6 +144,12 @@ def test_items_of_one_turn_are_one_message(items: list[Any], fields: list[set[st
     messages, _ = read_items(items)
     assert [{*message} - {"role"} for message in messages] == fields
     assert items == sent
+
+
+def test_what_openais_client_adds_to_replies_is_no_part_of_the_prompt() -> None:
+    (part,) = MESSAGE["content"]
+    parsed = [{**MESSAGE, "content": [{**part, "parsed": {"a": 1}}]}, {**CALL, "parsed_arguments": {"a": 1}}]
+    assert read_items(parsed) == read_items([MESSAGE, CALL])
 
 
 def test_the_text_of_reasoning() -> None:
