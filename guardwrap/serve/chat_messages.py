@@ -17,8 +17,9 @@ __all__ = ["read_chat", "read_template_options", "read_tools"]
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _OF_MESSAGES = (
     "role", "content", "name", "refusal", "audio", "tool_calls", "tool_call_id", "function_call", "annotations",
-    "reasoning_content", "reasoning",
+    "reasoning_content", "reasoning", "parsed",
 )  # fmt: skip
+"""Fields of messages. OpenAI's client adds ``parsed`` to replies, and sends it with them."""
 _THOUGHTS = ("reasoning_content", "reasoning")
 _EFFORTS = ("minimal", "low", "medium", "high")
 _MOST_TEMPLATE_OPTIONS = 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from guardwrap.documents.limits import MAX_DEPTH
@@ -12,7 +12,7 @@ from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import nearest
 from guardwrap.serve.error_responses import ErrorResponse, bad
 
-__all__ = ["flag", "known_fields", "number_field", "parsed", "require_known", "whole"]
+__all__ = ["NEUTRAL", "effective_fields", "flag", "known_fields", "number_field", "parsed", "require_known", "whole"]
 
 _BOTH = (
     "model", "n", "seed", "temperature", "top_p", "top_k", "max_tokens", "stop", "stream", "stream_options",
@@ -36,7 +36,7 @@ _TOOLS = "this is the old form; give tools"
 _LAW = "this server does not apply it to the model's distribution"
 _AUDIO = "this server returns only text"
 
-_NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
+NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "frequency_penalty": ((0,), _LAW),
     "presence_penalty": ((0,), _LAW),
     "repetition_penalty": ((1,), _LAW),
@@ -85,7 +85,7 @@ _NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
 
 def known_fields(*, chat: bool) -> tuple[str, ...]:
     """Return the names of the fields that a request may have."""
-    return (*_BOTH, *(_CHAT if chat else _TEXT), *_LABELS, *_NEUTRAL)
+    return (*_BOTH, *(_CHAT if chat else _TEXT), *_LABELS, *NEUTRAL)
 
 
 def parsed(raw: bytes) -> dict[str, Any]:
@@ -138,22 +138,48 @@ def require_known(fields: Mapping[str, Any], *, chat: bool) -> dict[str, Any]:
     ErrorResponse
         For a field that is not supported, and for an unknown one; the message suggests the nearest name.
     """
-    known = known_fields(chat=chat)
-    other = _TEXT if chat else _CHAT
+    where = "/v1/completions" if chat else "/v1/chat/completions"
+    elsewhere = dict.fromkeys(_TEXT if chat else _CHAT, f"is a field of {where}")
+    return effective_fields(fields, known_fields(chat=chat), elsewhere, NEUTRAL)
+
+
+def effective_fields(
+    fields: Mapping[str, Any],
+    known: Sequence[str],
+    elsewhere: Mapping[str, str],
+    neutral: Mapping[str, tuple[tuple[Any, ...], str]],
+) -> dict[str, Any]:
+    """Return the fields that have an effect: without None, labels and neutral values.
+
+    Parameters
+    ----------
+    fields
+        The fields of a request.
+    known
+        Names of all fields that the request may have.
+    elsewhere
+        For fields of other routes, the error.
+    neutral
+        For unsupported fields, the values that have no effect, and the reason why others are rejected.
+
+    Raises
+    ------
+    ErrorResponse
+        For a field that is not supported, and for an unknown one; the message suggests the nearest name.
+    """
     effective = {}
     for name, value in fields.items():
-        if name in other:
-            where = "/v1/completions" if chat else "/v1/chat/completions"
-            raise bad(name, f"is a field of {where}")
+        if name in elsewhere:
+            raise bad(name, elsewhere[name])
         if name not in known:
             problem = f"unknown field{nearest(name, known)}; leave it out"
             raise ErrorResponse(400, f"{short(name)}: {problem}", param=name[:60], code="unknown_field")
         if value is None or name in _LABELS:
             continue
-        if name not in _NEUTRAL:
+        if name not in neutral:
             effective[name] = value
-        elif not any(_same(value, neutral) for neutral in _NEUTRAL[name][0]):
-            reason = _NEUTRAL[name][1]
+        elif not any(_same(value, each) for each in neutral[name][0]):
+            reason = neutral[name][1]
             raise bad(name, f"is not supported: {reason}; leave it out", code="unsupported_field")
     return effective
 

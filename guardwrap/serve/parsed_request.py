@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from guardwrap.constraints.base import Constraint
@@ -38,6 +38,7 @@ __all__ = ["ANYTHING", "ParsedRequest", "parse_request"]
 ANYTHING = Length(min=0, name="no constraint")
 """A constraint that every text satisfies."""
 
+_LENGTHS = ("max_tokens", "max_completion_tokens")
 _MOST_STOPS, _LONGEST_STOP = 4, 64  # transformers preprocesses the whole vocabulary for each new set of stop strings
 
 
@@ -61,8 +62,12 @@ class ParsedRequest:
         Whether to reply with server-sent events.
     usage
         Whether the stream ends with the number of tokens.
-    length_given
-        Whether the request sets the maximum length of a text.
+    prompt_field
+        The request field with the prompts, which errors name.
+    length_field
+        The request field that sets the maximum length of a text; None if there is none.
+    echo
+        Fields of the request that its reply repeats.
     """
 
     model: str
@@ -72,7 +77,9 @@ class ParsedRequest:
     stops: tuple[str, ...] = ()
     stream: bool = False
     usage: bool = False
-    length_given: bool = False
+    prompt_field: str = "prompt"
+    length_field: str | None = None
+    echo: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parse_request(fields: Mapping[str, Any], policy: RequestPolicy, *, chat: bool) -> ParsedRequest:
@@ -114,14 +121,15 @@ def parse_request(fields: Mapping[str, Any], policy: RequestPolicy, *, chat: boo
         options["stop_strings"] = list(stops)
     if (seed := whole(fields, "seed", 0, 2**63 - 1)) is not None:
         options["seed"] = seed
-    length_given = "max_tokens" in fields or "max_completion_tokens" in fields
-    return ParsedRequest(model, prompts, options, n, stops, stream, usage, length_given)
+    prompt_field = "messages" if chat else "prompt"
+    length_field = next((name for name in _LENGTHS if name in fields), None)
+    return ParsedRequest(model, prompts, options, n, stops, stream, usage, prompt_field, length_field)
 
 
 def _law(fields: Mapping[str, Any], policy: RequestPolicy) -> dict[str, Any]:
     """Return the generation settings of a request. Those that it leaves out are the model's own."""
     most = policy.limits.max_new_tokens
-    lengths = {whole(fields, name, 1, most) for name in ("max_tokens", "max_completion_tokens") if name in fields}
+    lengths = {whole(fields, name, 1, most) for name in _LENGTHS if name in fields}
     if len(lengths) > 1:
         raise bad("max_tokens", "differs from max_completion_tokens, which means the same; give one of them")
     law: dict[str, Any] = {"max_new_tokens": next(iter(lengths), None) or most}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from guardwrap.constraints.message_monitor import THOUGHTS
 from guardwrap.constraints.stop_strings import cut
@@ -15,17 +15,16 @@ from guardwrap.outcomes import Draw, Outcome, Report
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
 
-__all__ = ["DONE", "WAITING", "Reply", "event", "require_complete"]
+__all__ = ["WAITING", "Reply", "answer_message", "event", "finish_reason", "report_json", "require_complete"]
 
 WAITING = b": waiting\n\n"
 """A comment in the stream of server-sent events, so that proxies keep the connection open."""
 
-DONE = b"data: [DONE]\n\n"
 
-
-def event(data: Any) -> bytes:
-    """Return a server-sent event."""
-    return b"data: " + json.dumps(data, allow_nan=False).encode() + b"\n\n"
+def event(data: Mapping[str, Any]) -> bytes:
+    """Return a server-sent event. If the data has a ``type``, it is the event's name."""
+    name = f"event: {data['type']}\n" if "type" in data else ""
+    return f"{name}data: {json.dumps(data, allow_nan=False)}\n\n".encode()
 
 
 def report_json(report: Report) -> dict[str, Any]:
@@ -63,9 +62,12 @@ class Reply:
     """
 
     request: ParsedRequest
-    chat: bool
+    chat: bool = True
     ident: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
+
+    done: ClassVar[bytes] = b"data: [DONE]\n\n"
+    """The end of a stream without errors."""
 
     def whole(self, outcomes: Sequence[Outcome], prompt_tokens: int) -> dict[str, Any]:
         """Return the complete reply, for a request that does not stream.
@@ -82,6 +84,10 @@ class Reply:
         head = self._head("chat.completion" if self.chat else "text_completion")
         usage = _usage(outcomes, prompt_tokens)
         return head | {"choices": choices, "usage": usage, "guardwrap": reports[0] if len(reports) == 1 else reports}
+
+    def begins(self) -> Iterator[dict[str, Any]]:
+        """Yield the chunks before the first text: none."""
+        yield from ()
 
     def text(self, draw: Draw, prompt: int, number: int) -> Iterator[dict[str, Any]]:
         """Yield the chunks of an accepted text.
@@ -120,9 +126,14 @@ class Reply:
             nothing: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}
             yield self._chunk(index, nothing, self._reason(draw)) | {"guardwrap": report}
 
-    def last(self, outcomes: Sequence[Outcome], prompt_tokens: int) -> dict[str, Any]:
-        """Return the last chunk, which has the number of tokens."""
-        return self._head(self._of_chunks) | {"choices": [], "usage": _usage(outcomes, prompt_tokens)}
+    def last(self, outcomes: Sequence[Outcome], prompt_tokens: int) -> Iterator[dict[str, Any]]:
+        """Yield the last chunk, which has the number of tokens, if the request asks for it."""
+        if self.request.usage:
+            yield self._head(self._of_chunks) | {"choices": [], "usage": _usage(outcomes, prompt_tokens)}
+
+    def failed(self, refused: ErrorResponse) -> dict[str, Any]:
+        """Return the last chunk of a stream that an error ends."""
+        return refused.body()
 
     @property
     def _of_chunks(self) -> str:
@@ -152,23 +163,40 @@ class Reply:
         return cut(draw.text, self.request.stops)
 
     def _message(self, draw: Draw) -> dict[str, Any]:
-        """Return the fields of a chat's answer: those of the parsed message, or its text alone."""
-        if draw.message is None:
-            return {"content": self._text(draw)}
-        message = json.loads(draw.message)
-        thoughts = [str(message[name]) for name in message if name in THOUGHTS and message[name]]
-        calls = [_call(call) for call in message.get("tool_calls") or ()]
-        content = cut(str(message.get("content") or ""), self.request.stops)
-        return {
-            **({"reasoning_content": cut("\n".join(thoughts), self.request.stops)} if thoughts else {}),
-            "content": content if content or not calls else None,
-            **({"tool_calls": calls} if calls else {}),
-        }
+        return answer_message(draw, self.request.stops)
 
     def _reason(self, draw: Draw) -> str:
-        if draw.message is not None and json.loads(draw.message).get("tool_calls"):
-            return "tool_calls"
-        return "stop" if draw.finished or self._text(draw) != draw.text else "length"
+        return finish_reason(draw, self.request.stops)
+
+
+def answer_message(draw: Draw, stops: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a chat's answer: those of the parsed message, or its text alone.
+
+    Parameters
+    ----------
+    draw
+        The accepted text.
+    stops
+        Stop strings, before which texts are cut.
+    """
+    if draw.message is None:
+        return {"content": cut(draw.text, stops)}
+    message = json.loads(draw.message)
+    thoughts = [str(message[name]) for name in message if name in THOUGHTS and message[name]]
+    calls = [_call(call) for call in message.get("tool_calls") or ()]
+    content = cut(str(message.get("content") or ""), stops)
+    return {
+        **({"reasoning_content": cut("\n".join(thoughts), stops)} if thoughts else {}),
+        "content": content if content or not calls else None,
+        **({"tool_calls": calls} if calls else {}),
+    }
+
+
+def finish_reason(draw: Draw, stops: Sequence[str]) -> str:
+    """Return why an accepted text ended: ``"tool_calls"``, ``"stop"`` or ``"length"``."""
+    if draw.message is not None and json.loads(draw.message).get("tool_calls"):
+        return "tool_calls"
+    return "stop" if draw.finished or cut(draw.text, stops) != draw.text else "length"
 
 
 def _call(call: Any) -> dict[str, Any]:

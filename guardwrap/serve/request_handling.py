@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import ExitStack, aclosing, suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi import Request, Response
@@ -14,15 +15,19 @@ from starlette.types import Receive, Scope, Send
 
 from guardwrap.outcomes import Draw, Outcome
 from guardwrap.serve.admission import Gate, closing
-from guardwrap.serve.error_responses import refusal_of
+from guardwrap.serve.error_responses import ErrorResponse, refusal_of
 from guardwrap.serve.parsed_request import ParsedRequest
-from guardwrap.serve.replies import event
+from guardwrap.serve.replies import WAITING, Reply, event, require_complete
 from guardwrap.serve.request_body import gone
+from guardwrap.serve.responses_reply import ResponsesReply
 
 if TYPE_CHECKING:
     from guardwrap.generator import GuardedGenerator
 
-__all__ = ["TICK", "Accepted", "Gone", "Stream", "as_json", "served"]
+__all__ = ["TICK", "Accepted", "AnyReply", "Gone", "Stream", "as_json", "served", "streamed"]
+
+AnyReply = Reply | ResponsesReply
+"""The reply to a request of one of the routes."""
 
 TICK = 3.0
 """Seconds between keep-alive comments to a waiting client. Proxies close connections that are idle for 30 or 60 s."""
@@ -128,6 +133,42 @@ async def served(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def streamed(
+    items: AsyncGenerator[Accepted | Outcome | None, None],
+    reply: AnyReply,
+    prompt_tokens: int,
+    drawn: Callable[[Outcome], Outcome],
+) -> AsyncGenerator[tuple[bytes, int], None]:
+    """Yield server-sent events, each text as soon as it is accepted, with the number of attempts to add to the log.
+
+    Parameters
+    ----------
+    items
+        Accepted texts and outcomes, from ``served``.
+    reply
+        Makes the events.
+    prompt_tokens
+        Number of tokens of all prompts.
+    drawn
+        Notes an outcome for the metrics, and returns it.
+    """
+    complete: list[Outcome] = []
+    begins = reply.begins()  # sent with the first item, so that an error before it still gets its own HTTP status
+    async with aclosing(items):
+        async for item in items:
+            attempts = 0
+            chunks: Iterator[dict[str, Any]] = iter(())
+            if isinstance(item, Accepted):
+                chunks = reply.text(item.draw, item.prompt, item.number)
+            elif item is not None:
+                chunks = reply.ends(require_complete(drawn(item)), len(complete))
+                complete.append(item)
+                attempts = item.report.usage.attempts
+            sent = b"".join(map(event, chain(begins, chunks)))
+            yield sent if item is not None else sent + WAITING, attempts
+    yield b"".join(map(event, reply.last(complete, prompt_tokens))) + reply.done, 0
+
+
 class Stream(Response):
     """Response that streams server-sent events.
 
@@ -139,6 +180,8 @@ class Stream(Response):
         The events that follow. If they raise, the error is sent as the last event.
     place
         Context managers to exit at the end, such as the request's place in the queue.
+    failed
+        Returns the last event of a stream that an error ends.
 
     Attributes
     ----------
@@ -149,12 +192,16 @@ class Stream(Response):
     note: Callable[[int, int], None]
 
     def __init__(
-        self, first: tuple[bytes, int], events: AsyncGenerator[tuple[bytes, int], None], place: ExitStack
+        self,
+        first: tuple[bytes, int],
+        events: AsyncGenerator[tuple[bytes, int], None],
+        place: ExitStack,
+        failed: Callable[[ErrorResponse], dict[str, Any]],
     ) -> None:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         super().__init__(None, 200, headers, media_type="text/event-stream")
         del self.headers["content-length"]
-        self._first, self._events, self._place = first, events, place
+        self._first, self._events, self._place, self._failed = first, events, place, failed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
@@ -180,6 +227,6 @@ class Stream(Response):
             refused = refusal_of(error)
             status = refused.status
             with suppress(OSError):
-                await send_body(event(refused.body()), more=False)
+                await send_body(event(self._failed(refused)), more=False)
         finally:
             self.note(status, attempts)

@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
@@ -35,10 +35,12 @@ from guardwrap.serve.admission import Gate, closing
 from guardwrap.serve.error_responses import ErrorResponse, bad, refusal_of
 from guardwrap.serve.fields import parsed
 from guardwrap.serve.parsed_request import ParsedRequest, parse_request
-from guardwrap.serve.replies import DONE, WAITING, Reply, event, require_complete
+from guardwrap.serve.replies import Reply, require_complete
 from guardwrap.serve.request_body import read_body, require_json, require_key, unread
-from guardwrap.serve.request_handling import Accepted, Gone, Stream, as_json, served
+from guardwrap.serve.request_handling import AnyReply, Gone, Stream, as_json, served, streamed
 from guardwrap.serve.request_policy import RequestPolicy
+from guardwrap.serve.responses_reply import ResponsesReply
+from guardwrap.serve.responses_request import parse_responses
 from guardwrap.serve.server_metrics import ServerMetrics
 from guardwrap.serve.server_settings import ServerSettings, read_keys, read_named
 from guardwrap.session.local_session import LocalSession
@@ -68,6 +70,8 @@ _SAFE = {
     "Referrer-Policy": "no-referrer",
 }
 
+
+_Parse = Callable[[Mapping[str, Any], RequestPolicy], ParsedRequest]
 
 _OF_THE_TEMPLATE = ("tools", "tokenizer_encode_kwargs")
 """Options of a request that change what the chat template writes."""
@@ -160,8 +164,15 @@ class Service:
         adapter = parsed_request.options["adapter"]
         return {**parsed_request.options, "adapter": self._adapters.get(adapter, adapter)}
 
-    async def read(self, raw: bytes, *, chat: bool) -> tuple[ParsedRequest, int]:
+    async def read(self, raw: bytes, parse: _Parse) -> tuple[ParsedRequest, int]:
         """Parse a request and count its prompt tokens in a thread, so that it blocks neither event loop nor batch.
+
+        Parameters
+        ----------
+        raw
+            The body of the request.
+        parse
+            Validates its JSON object.
 
         Raises
         ------
@@ -174,7 +185,7 @@ class Service:
         pipe, readers = (self.session.pipe, self._readers) if short else (self._own, self._patient)
 
         def read() -> tuple[ParsedRequest, int]:
-            request = parse_request(parsed(raw), self.policy, chat=chat)
+            request = parse(parsed(raw), self.policy)
             try:
                 shown = {name: request.options[name] for name in _OF_THE_TEMPLATE if name in request.options}
                 lengths = self._lengths(request.prompts, pipe, shown)
@@ -182,7 +193,7 @@ class Service:
             except (GuardwrapError, ErrorResponse):
                 raise
             except Exception as error:  # the code of a chat template may raise anything
-                raise bad("messages" if chat else "prompt", what_is_wrong(request.prompts, error)) from None
+                raise bad(request.prompt_field, what_is_wrong(request.prompts, error)) from None
 
         def read_patiently() -> tuple[ParsedRequest, int]:
             began = time.monotonic()
@@ -219,9 +230,9 @@ class Service:
         longest, wanted = max([*lengths, *self._lengths(proposed, pipe, shown)]), request.options["max_new_tokens"]
         if longest + wanted <= context:
             return request
-        if request.length_given:
-            problem = f"{longest} prompt tokens and {wanted} new ones exceed the model's context of {context}"
-            raise bad("max_tokens", f"{problem}; lower it, or shorten the prompt", code="context_length_exceeded")
+        if request.length_field is not None:
+            problem = f"{longest} prompt tokens and {wanted} new ones exceed the model's context of {context}; lower it"
+            raise bad(request.length_field, f"{problem}, or shorten the prompt", code="context_length_exceeded")
         return dataclasses.replace(request, options={**request.options, "max_new_tokens": max(1, context - longest)})
 
     def _about(self) -> dict[str, Any]:
@@ -267,11 +278,17 @@ def create_app(guarded: GuardedGenerator, settings: ServerSettings, policy: Requ
 
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
-        return await answer(request, partial(_completion, service, chat=True))
+        return await answer(request, partial(_completion, service, partial(parse_request, chat=True), Reply))
+
+    @app.post("/v1/responses")
+    async def responses(request: Request) -> Response:
+        reply_to = partial(ResponsesReply, tokenizer=service.session.tokenizer)
+        return await answer(request, partial(_completion, service, parse_responses, reply_to))
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
-        return await answer(request, partial(_completion, service, chat=False))
+        parse, reply_to = partial(parse_request, chat=False), partial(Reply, chat=False)
+        return await answer(request, partial(_completion, service, parse, reply_to))
 
     @app.get("/v1/models")
     async def models(request: Request) -> Response:
@@ -371,21 +388,23 @@ def _model(service: Service, name: str) -> dict[str, Any]:
     return entry
 
 
-async def _completion(service: Service, request: Request, *, chat: bool) -> tuple[Response, int]:
-    """Answer a request for completions."""
+async def _completion(
+    service: Service, parse: _Parse, reply_to: Callable[[ParsedRequest], AnyReply], request: Request
+) -> tuple[Response, int]:
+    """Answer a request for texts."""
     if service.gate.draining:
         raise closing()
     require_json(request)
     raw = await read_body(request, service.settings.limits)
     with ExitStack() as place:
         place.enter_context(service.gate.place())
-        parsed_request, tokens = await service.read(raw, chat=chat)
+        parsed_request, tokens = await service.read(raw, parse)
         items = served(service.guarded, service.gate, request, parsed_request, service.options(parsed_request))
-        reply = Reply(parsed_request, chat)
+        reply = reply_to(parsed_request)
         if parsed_request.stream:
-            events = _events(service, reply, items, tokens)
+            events = streamed(items, reply, tokens, partial(_drawn, service))
             first = await anext(events)  # an error before the first event still gets its own HTTP status
-            return Stream(first, events, place.pop_all()), 0
+            return Stream(first, events, place.pop_all(), reply.failed), 0
         async with aclosing(items):  # if an outcome raises, its drawing ends now, not when it is collected as garbage
             outcomes = [_drawn(service, item) async for item in items if isinstance(item, Outcome)]
         complete = [require_complete(outcome) for outcome in outcomes]
@@ -396,23 +415,3 @@ async def _completion(service: Service, request: Request, *, chat: bool) -> tupl
 def _drawn(service: Service, outcome: Outcome) -> Outcome:
     service.figures.drawn(outcome.report)
     return outcome
-
-
-async def _events(
-    service: Service, reply: Reply, items: AsyncGenerator[Accepted | Outcome | None, None], prompt_tokens: int
-) -> AsyncGenerator[tuple[bytes, int], None]:
-    """Yield server-sent events, each text as soon as it is accepted, with the number of attempts to add to the log."""
-    complete: list[Outcome] = []
-    async with aclosing(items):
-        async for item in items:
-            if item is None:
-                yield WAITING, 0
-            elif isinstance(item, Accepted):
-                yield b"".join(map(event, reply.text(item.draw, item.prompt, item.number))), 0
-            else:
-                ends = reply.ends(require_complete(_drawn(service, item)), len(complete))
-                complete.append(item)
-                yield b"".join(map(event, ends)), item.report.usage.attempts
-    if reply.request.usage:
-        yield event(reply.last(complete, prompt_tokens)), 0
-    yield DONE, 0

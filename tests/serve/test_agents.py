@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from pydantic import create_model
 
 from tests.messages.test_templates import world_of
 from tests.serve.fixtures_agents import NAME, running_server
@@ -29,6 +30,9 @@ PACKAGES = {
     "LiteLLM": "litellm",
     "In Python": "guardwrap",
 }
+ASKED = [{"role": "user", "content": "x"}]
+RESPONSES, CHAT = "OpenAIResponsesModel", "OpenAIChatCompletionsModel"
+"""Models of the Agents SDK. The page shows the first one, which is the default."""
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +51,12 @@ def scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"f": __import__("the_tool").f, "pipeline": world_of("Qwen or Hermes").pipeline(), "__name__": "snippet"}
 
 
-def ran(title: str, url: str, scope: dict[str, Any]) -> dict[str, Any]:
+def ran(title: str, url: str, scope: dict[str, Any], model: str = RESPONSES) -> dict[str, Any]:
     pytest.importorskip(PACKAGES[title])
     (code,) = (code for name, code in SNIPPETS if name == title)
     sys.modules["snippet"] = ModuleType("snippet")
-    exec(compile(code.replace("http://127.0.0.1:8000/v1", url), title, "exec"), scope)
+    code = code.replace("http://127.0.0.1:8000/v1", url).replace(RESPONSES, model)
+    exec(compile(code, title, "exec"), scope)
     return scope
 
 
@@ -83,14 +88,41 @@ def f_of(names: dict[str, Any]) -> Any:
     return names["tool"](names["f"])
 
 
-def test_the_agents_sdk_streams_its_calls(url: str, scope: dict[str, Any]) -> None:
+def items_of(result: Any) -> list[str]:
+    return [item.type for item in result.new_items]
+
+
+@pytest.mark.parametrize("model", [RESPONSES, CHAT])
+def test_the_agents_sdk_streams_its_calls(url: str, scope: dict[str, Any], model: str) -> None:
+    names = ran("OpenAI Agents SDK", url, scope, model)
+    assert type(names["model"]).__name__ == model
+
+    async def streamed() -> tuple[set[str], Any]:
+        result = names["Runner"].run_streamed(names["agent"], "x", max_turns=30)
+        return {event.type async for event in result.stream_events()}, result
+
+    types, result = asyncio.run(streamed())
+    assert {"run_item_stream_event", "raw_response_event"} <= types
+    assert items_of(result).count("tool_call_item") == items_of(result).count("tool_call_output_item") > 0
+    assert isinstance(result.final_output, str)
+
+
+def test_the_agents_sdk_calls_its_default_model(url: str, scope: dict[str, Any]) -> None:
+    """A model that is given by its name alone, its structured output, and reasoning that is sent again."""
+    agents = pytest.importorskip("agents")
     names = ran("OpenAI Agents SDK", url, scope)
-
-    async def types() -> set[str]:
-        streamed = names["Runner"].run_streamed(names["agent"], "x", max_turns=30)
-        return {event.type async for event in streamed.stream_events()}
-
-    assert "run_item_stream_event" in asyncio.run(types())
+    client = names["AsyncOpenAI"](base_url=url, api_key="any")
+    config = agents.RunConfig(model_provider=agents.OpenAIProvider(openai_client=client), model=NAME)
+    assert type(config.model_provider.get_model(NAME)).__name__ == RESPONSES
+    thinks = agents.ModelSettings(reasoning={"effort": "low"}, store=False, extra_body={"seed": 0})
+    tools = [names["function_tool"](names["f"])]
+    agent = agents.Agent(name="Helper", instructions="be short", tools=tools, model_settings=thinks)
+    result = names["Runner"].run_sync(agent, "x", run_config=config)
+    assert items_of(result) == ["reasoning_item", "message_output_item"]
+    again = names["Runner"].run_sync(agent, [*result.to_input_list(), *ASKED], run_config=config)
+    assert again.final_output
+    typed = agents.Agent(name="Helper", output_type=create_model("Number", a=(int, ...)), model_settings=thinks)
+    assert names["Runner"].run_sync(typed, "x", run_config=config).final_output.a == 1
 
 
 def test_pydantic_ai_runs_tools_and_sends_their_results(url: str, scope: dict[str, Any]) -> None:

@@ -104,7 +104,7 @@ def test_replayed_messages_are_read_as_templates_expect_them() -> None:
         {"role": "developer", "content": [{"type": "text", "text": "x"}]},
         {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "hm", "audio": None},
         {"role": "tool", "tool_call_id": "c", "content": "2", "name": "f"},
-        {"role": "assistant", "content": None, "refusal": "no"},
+        {"role": "assistant", "content": None, "refusal": "no", "parsed": {"a": 1}},
     ])  # fmt: skip
     function = {"name": "f", "arguments": {"a": 1}}
     assert read == [

@@ -6,6 +6,7 @@ Covers ``serve/error_responses.py`` too.
 import asyncio
 import json
 import threading
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,14 +16,15 @@ from transformers.pipelines import TextGenerationPipeline
 from guardwrap import GuardedGenerator
 from guardwrap.backends.refill.decode import RefillBackend
 from guardwrap.errors import PromptError
-from guardwrap.serve import routes
 from guardwrap.serve.admission import Gate
 from guardwrap.serve.error_responses import ErrorResponse
-from guardwrap.serve.parsed_request import ANYTHING
+from guardwrap.serve.parsed_request import ANYTHING, parse_request
+from guardwrap.serve.request_handling import streamed
 from guardwrap.serve.routes import create_app
 from guardwrap.serve.server_settings import ServerLimits, ServerSettings
 from tests.serve.fixtures_server import world
 
+PLAIN = partial(parse_request, chat=False)
 NEVER = {
     "model": "local",
     "prompt": "ab",
@@ -122,9 +124,9 @@ def test_long_requests_are_read_where_no_other_one_waits(app, monkeypatch):
     short = json.dumps({"model": "local", "prompt": "ab", "max_tokens": 2}).encode()
 
     async def run():
-        waiting = [asyncio.create_task(service.read(long, chat=False)) for _ in range(24)]
+        waiting = [asyncio.create_task(service.read(long, PLAIN)) for _ in range(24)]
         await asyncio.sleep(0)  # the long ones start first
-        parsed, _ = await service.read(short, chat=False)
+        parsed, _ = await service.read(short, PLAIN)
         assert parsed.prompts == ["ab"]
         assert not any(task.done() for task in waiting)
         held.set()
@@ -186,11 +188,10 @@ def test_what_raises_in_a_stream_ends_its_drawing_at_once():
             ended.append("drawing")
 
     async def answered():
-        reply: Any = SimpleNamespace(ends=lambda *_: [])
+        reply: Any = SimpleNamespace(begins=lambda: iter(()), ends=lambda *_: [])
         source = items()  # kept, so that it is not collected
-        service: Any = SimpleNamespace(figures=SimpleNamespace(drawn=lambda report: 1 / 0))
         with pytest.raises(ZeroDivisionError):
-            async for _ in routes._events(service, reply, source, 0):
+            async for _ in streamed(source, reply, 0, lambda _: 1 / 0):  # type: ignore[arg-type, return-value]
                 pass
         assert ended == ["drawing"]
         assert source.ag_frame is None
