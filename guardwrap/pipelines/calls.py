@@ -229,7 +229,12 @@ class Call(PromptReader):
                 while len(cache) > capacity:
                     cache.popitem(last=False)
             text = prompt if plain is not None else self.pipe.tokenizer.decode(ids, skip_special_tokens=True)
-            yield PreparedPrompt(number, getattr(prompt, "messages", prompt), text, recent[ids])
+            yield self._prepared(number, prompt, text, recent[ids])
+
+    def _prepared(self, number: int, prompt: Any, text: str, law: GenerationLaw) -> PreparedPrompt:
+        """Return a prompt with the parser of its answer."""
+        prepared = PreparedPrompt(number, getattr(prompt, "messages", prompt), text, law)
+        return replace(prepared, regions=self._regions(prepared))
 
     def _encoded_ids(self, number: int, prompt: Any) -> tuple[tuple[int, ...], dict[str, Any]]:
         """Return a prompt's token ids without padding, and the whole output of ``preprocess``."""
@@ -345,7 +350,7 @@ class Call(PromptReader):
 
     def _read_answer(self, prompt: PreparedPrompt, ids: Sequence[int], finished: bool) -> _Reading:
         """Return what a text says, and the reason why it is not an answer, if it is not."""
-        parsed, start = self.parsed(prompt), self._regions(prompt)
+        parsed, start = self.parsed(prompt), prompt.regions
         text = raw = self.text_alone(ids) if parsed else self.unparsed(prompt.law, ids)
         if start is None:
             return _Reading(text)
@@ -372,8 +377,8 @@ class Call(PromptReader):
         """Return the parser of a chat's answer after the prompt; None if nobody asks for the parts of a message."""
         if not _is_chat(prompt.given) or not (self.parsed(prompt) or self.reads_parts):
             return None
-        law, tokenizer = prompt.target or prompt.law, self.pipe.tokenizer
-        before = tokenizer.decode(law.prompt_ids, skip_special_tokens=False)
+        tokenizer = self.pipe.tokenizer
+        before = tokenizer.decode(prompt.law.prompt_ids, skip_special_tokens=False)
         return MessageRegions.begin(tokenizer, before, self.postprocess.get("tools"))
 
     def _begun(self, prompt: PreparedPrompt) -> str:
@@ -387,7 +392,7 @@ class Call(PromptReader):
     def context(self, prompt: PreparedPrompt) -> Context:
         """Return what comes before the new text, for monitors."""
         together = None if return_type(self.postprocess) == "TENSORS" else prompt.text
-        return Context(together, self._begun(prompt), self._regions(prompt), whole=not self.parsed(prompt))
+        return Context(together, self._begun(prompt), prompt.regions, whole=not self.parsed(prompt))
 
     def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
         """Return the text of prompt and new tokens, if it is not the prompt's text followed by the new text."""

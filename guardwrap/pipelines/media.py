@@ -49,7 +49,7 @@ class MediaCall(Call):
             inputs = self._inputs(number, prompt)
             law = self.law_of(inputs)
             self._require_untouched(law)
-            yield PreparedPrompt(number, getattr(prompt, "messages", prompt), self._prompt_text(inputs), law)
+            yield self._prepared(number, prompt, self._prompt_text(inputs), law)
 
     def _inputs(self, number: int, prompt: Any) -> dict[str, Any]:
         # Copy the prompt: the speech pipeline removes the entries that it has read.

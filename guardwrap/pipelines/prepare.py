@@ -10,9 +10,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
@@ -45,6 +45,10 @@ from guardwrap.environment.transformers_internals import (
 )
 from guardwrap.errors import PromptError, UsageError, is_count
 from guardwrap.pipelines.position_limit import require_positions
+
+if TYPE_CHECKING:
+    from guardwrap.constraints.message_monitor import Event
+    from guardwrap.messages.regions import MessageRegions
 
 __all__ = ["PreparedPrompt", "prepare", "require_context", "resolved"]
 
@@ -105,6 +109,8 @@ class PreparedPrompt:
         The law that attempts are drawn from.
     target
         The law that defines a(y), if attempts are drawn from something else; None if they are drawn from a itself.
+    regions
+        The parser of the answer after the prompt, and what happened in the prompt; None if the answer is not parsed.
     """
 
     number: int
@@ -112,6 +118,7 @@ class PreparedPrompt:
     text: str
     law: GenerationLaw
     target: GenerationLaw | None = None
+    regions: tuple[MessageRegions, Sequence[Event]] | None = field(default=None, repr=False)
 
 
 def prepare(

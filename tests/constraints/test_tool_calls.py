@@ -228,7 +228,8 @@ def test_a_call_that_only_lenient_parsers_read_is_none() -> None:
 
 def test_tools_that_the_prompt_does_not_show_are_noted() -> None:
     guarded = GuardedGenerator(world().pipeline(), ToolCalls(TOOLS), seed=1)
-    for options, noted in (({}, True), ({"tools": ToolCalls(TOOLS).definitions}, False)):
+    ways: list[tuple[dict[str, Any], bool]] = [({}, True), ({"tools": ToolCalls(TOOLS).definitions}, False)]
+    for options, noted in ways:
         (outcome,) = guarded.run(CHAT, **world().settings, **options)
         assert noted is any("do not show the model the tools" in note for note in outcome.report.notes)
     (outcome,) = guarded.run(CHAT, constraints=ToolCalls(TOOLS, choice="none"), **world().settings)
