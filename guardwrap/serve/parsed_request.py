@@ -39,6 +39,9 @@ ANYTHING = Length(min=0, name="no constraint")
 """A constraint that every text satisfies."""
 
 _LENGTHS = ("max_tokens", "max_completion_tokens")
+_NO_CALLS = ToolCalls([], choice="none", name="no call without tools")
+"""Clients do not expect calls of tools that they have not offered."""
+
 _MOST_STOPS, _LONGEST_STOP = 4, 64  # transformers preprocesses the whole vocabulary for each new set of stop strings
 
 
@@ -167,7 +170,8 @@ def _ours(
     try:
         with reading("the request"):
             structures = [replace(each, on=answer) for each in structured(fields, policy.limits)]
-            rules = map(ConstraintFile, [*structures, *([] if tools is None else [tools])])
+            calls = [_NO_CALLS if tools is None else tools] if parses else []
+            rules = map(ConstraintFile, [*structures, *calls])
             files = [*policy.always, *rules, *constraints_of(own, policy)]
             file = as_constraint_file(files) if files else ConstraintFile(ANYTHING)
             sampler, requested = sampler_of(own), drawn_from(own, policy)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar
 
+from guardwrap.environment.transformers_internals import tokenizer_lock
 from guardwrap.outcomes import Draw, Outcome
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
@@ -152,7 +153,8 @@ class ResponsesReply:
     def _usage(self, draw: Draw, prompt_tokens: int) -> dict[str, Any]:
         """Count the tokens of the prompt and of the returned text. The report counts those of all attempts."""
         thoughts, new = answer_message(draw, self.request.stops).get("reasoning_content", ""), len(draw.token_ids)
-        reasoning = len(self.tokenizer.encode(thoughts, add_special_tokens=False)) if thoughts else 0
+        with tokenizer_lock(self.tokenizer):
+            reasoning = len(self.tokenizer.encode(thoughts, add_special_tokens=False)) if thoughts else 0
         return {
             "input_tokens": prompt_tokens,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},

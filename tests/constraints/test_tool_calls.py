@@ -137,6 +137,12 @@ def test_mistakes(tools: Any, options: dict[str, Any], problem: str) -> None:
         ToolCalls(tools, **options)
 
 
+def test_without_tools_only_messages_without_calls_hold() -> None:
+    none = ToolCalls([], choice="none")
+    assert none.definitions == []
+    assert none.check([message(answer="hi"), message(call("f"), answer="hi")]) == [True, False]
+
+
 def test_plain_text_has_no_calls_to_judge() -> None:
     with pytest.raises(UsageError, match="judges the messages"):
         ToolCalls([WEATHER]).accepts("hi")

@@ -47,7 +47,7 @@ class ToolCalls(Constraint):
     tools
         The tools: Python functions with type hints and a docstring, as transformers' ``get_json_schema`` reads them;
         pydantic models of the arguments; or mappings in the format of OpenAI (with or without ``"type": "function"``)
-        or of MCP.
+        or of MCP. May be empty with ``choice="none"``.
     choice
         ``"auto"``: any number of calls; ``"required"``: at least one; ``"none"``: no call; ``{"name": NAME}``: at
         least one, and only of this tool.
@@ -95,7 +95,7 @@ class ToolCalls(Constraint):
             with about(str(number)), about("tools"):
                 definitions.append(_definition(tool))
         names = [tool["name"] for tool in definitions]
-        require(bool(names), "ToolCalls needs at least one tool")
+        require(bool(names) or self.choice == "none", "ToolCalls needs at least one tool, or choice='none'")
         require(len({*names}) == len(names), "two tools have the same name")
         object.__setattr__(self, "tools", tuple(definitions))
         object.__setattr__(self, "choice", _choice(self.choice, names))
