@@ -255,9 +255,9 @@ def unseen_tools(constraint: Constraint, tools: Any) -> tuple[str, ...]:
     Parameters
     ----------
     constraint
-        The constraint of the call.
+        The constraint that texts must satisfy.
     tools
-        The option ``tools`` of the call.
+        The tools that the chat template shows, or None.
     """
     asked = any(isinstance(part, ToolCalls) and part.allowed for part in walk(constraint))
     return (_UNSEEN,) if asked and not tools else ()
