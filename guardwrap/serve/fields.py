@@ -78,7 +78,7 @@ NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "guided_json_object": ((False,), "use response_format={'type': 'json_object'}"),
     "guided_decoding_backend": ((), "this server has only one decoding backend"),
     "guided_whitespace_pattern": ((), "use structured_outputs with disable_any_whitespace, or a regex"),
-    "structural_tag": ((), "use a grammar"),
+    "structural_tag": ((), "give it in structured_outputs"),
 }
 """Fields of other servers: the values that have no effect, besides None, and the reason why others are rejected."""
 

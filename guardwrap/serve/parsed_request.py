@@ -30,7 +30,7 @@ from guardwrap.serve.request_policy import (
     require_mapping,
     sampler_of,
 )
-from guardwrap.serve.structured_output import structured
+from guardwrap.serve.structured_output import Structure, structured
 from guardwrap.serve.time_limited import TimeLimited
 
 __all__ = ["ANYTHING", "ParsedRequest", "parse_request"]
@@ -169,7 +169,7 @@ def _ours(
     own = require_mapping(fields.get("guardwrap", {}))
     try:
         with reading("the request"):
-            structures = [replace(each, on=answer) for each in structured(fields, policy.limits)]
+            structures = [_of_answer(each, answer) for each in structured(fields, policy.limits)]
             calls = [_NO_CALLS if tools is None else tools] if parses else []
             rules = map(ConstraintFile, [*structures, *calls])
             files = [*policy.always, *rules, *constraints_of(own, policy)]
@@ -186,6 +186,15 @@ def _ours(
     whole_file = replace(file, constraint=constraint, proposal=None, adapter=None, budget=None)
     options: dict[str, Any] = {"constraints": whole_file, "budget": budget, "sampler": sampler}
     return options | {"proposal": proposal, "adapter": adapter}
+
+
+def _of_answer(structure: Structure, answer: View) -> Constraint:
+    """Return the constraint of a structured output field, for the answer alone if the message has other parts."""
+    if not isinstance(structure, All):
+        return replace(structure, on=answer)
+    if answer != "completion":
+        raise bad("response_format", "structural tags are not supported for messages with tool calls; give tools")
+    return structure
 
 
 def _guarded(constraint: Constraint, stops: tuple[str, ...], policy: RequestPolicy) -> Constraint:

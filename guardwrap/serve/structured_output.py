@@ -8,6 +8,7 @@ from typing import Any
 
 import regex
 
+from guardwrap.constraints.combinators import All
 from guardwrap.constraints.grammar.grammar import Grammar
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.kinds.text import Regex
@@ -15,12 +16,14 @@ from guardwrap.documents.yaml_nodes import short
 from guardwrap.errors import GuardwrapError, nearest
 from guardwrap.serve.error_responses import bad, in_field
 from guardwrap.serve.server_settings import ServerLimits
+from guardwrap.serve.structural_tags import structural_tags
 
-__all__ = ["structured"]
+__all__ = ["Structure", "structured"]
 
-Structure = JSONSchema | Regex | Grammar
-_MEANINGS = ("json", "regex", "choice", "grammar", "json_object")
-_SHAPES = ("text", "json_object", "json_schema")
+Structure = JSONSchema | Regex | Grammar | All
+_MEANINGS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+_GUIDED = ("json", "regex", "choice", "grammar")
+_SHAPES = ("text", "json_object", "json_schema", "structural_tag")
 _SCHEMA_FIELDS = ("name", "schema", "strict", "description")
 
 
@@ -36,7 +39,7 @@ def structured(fields: Mapping[str, Any], limits: ServerLimits) -> Iterator[Stru
         yield from _response_format(fields["response_format"], limits)
     if "structured_outputs" in fields:
         yield _structured_outputs(fields["structured_outputs"], limits)
-    for meaning in _MEANINGS[:-1]:
+    for meaning in _GUIDED:
         name = f"guided_{meaning}"
         if name in fields:
             yield _meant(name, meaning, fields[name], limits)
@@ -48,6 +51,9 @@ def _response_format(value: Any, limits: ServerLimits) -> Iterator[Structure]:
     if shape not in _SHAPES:
         raise bad(f"{where}.type", f"is not one of {', '.join(_SHAPES)}{nearest(shape, _SHAPES)}")
     more = {"json_schema": ("json_schema",), "json_object": ("schema",)}.get(str(shape), ())
+    if shape == "structural_tag":
+        yield _meant(where, shape, value, limits)
+        return
     _require_fields(value, where, ("type", *more))
     if shape == "json_object" and value.get("schema") is not None:
         yield _meant(f"{where}.schema", "json", value["schema"], limits)
@@ -91,6 +97,9 @@ def _meant(where: str, meaning: str, value: Any, limits: ServerLimits, *, compac
             if value is not True:
                 raise bad(where, "give true, or leave it out")
             return JSONSchema({"type": "object"}, whitespace="compact" if compact else "any", name="a JSON object")
+        if meaning == "structural_tag":
+            _require_size(where, len(json.dumps(value)), limits.constraint_characters)
+            return structural_tags(where, value)
         if meaning == "choice":
             return Regex(_choice(where, value, limits), match="fullmatch", name="one of the choices")
         if not isinstance(value, str) or not value:

@@ -234,7 +234,7 @@ def test_neutral_values_and_labels_change_nothing(fields):
         ({"response_format": "json"}, "response_format.type", "json_object"),
         ({"response_format": {"type": "json"}}, "response_format.type", "is not one of text, json_object"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "schema"),
-        ({"response_format": {"type": "structural_tag"}}, "response_format.type", "is not one of"),
+        ({"response_format": {"type": "structural_tag"}}, "response_format.structures", "give a list"),
         ({"structured_outputs": {}}, "structured_outputs", "give one of"),
         ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs", "give one of"),
         ({"structured_outputs": {"jsn": {}}}, "structured_outputs", "did you mean 'json'"),
