@@ -17,6 +17,7 @@ from guardwrap.constraints.stop_strings import stopped
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.views import View
 from guardwrap.documents.yaml_nodes import reading
+from guardwrap.environment.transformers_internals import tokenizer_lock
 from guardwrap.errors import GuardwrapError, nearest
 from guardwrap.proposals import merge_proposals, only_masks
 from guardwrap.serve.chat_messages import read_chat, read_template_options, read_tools
@@ -33,7 +34,7 @@ from guardwrap.serve.request_policy import (
 from guardwrap.serve.structured_output import Structure, structured
 from guardwrap.serve.time_limited import TimeLimited
 
-__all__ = ["ANYTHING", "ParsedRequest", "parse_request"]
+__all__ = ["ANYTHING", "ParsedRequest", "parse_request", "with_texts_for_ids"]
 
 ANYTHING = Length(min=0, name="no constraint")
 """A constraint that every text satisfies."""
@@ -83,6 +84,35 @@ class ParsedRequest:
     prompt_field: str = "prompt"
     length_field: str | None = None
     echo: Mapping[str, Any] = field(default_factory=dict)
+
+
+def with_texts_for_ids(fields: dict[str, Any], tokenizer: Any) -> tuple[dict[str, Any], bool]:
+    """Return the fields of a request with texts as prompts, and whether these were token ids.
+
+    Raises
+    ------
+    ErrorResponse
+        If token ids are not how the tokenizer encodes their text, so that no text stands for them.
+    """
+    prompts = fields.get("prompt")
+    several = prompts if isinstance(prompts, list) and prompts and isinstance(prompts[0], list) else [prompts]
+    if not all(_are_ids(ids) for ids in several):
+        return fields, False
+    texts = []
+    with tokenizer_lock(tokenizer):
+        for i, ids in enumerate(several):
+            if max(ids) >= len(tokenizer):
+                raise bad("prompt", f"has a token id of {max(ids)}; this model has {len(tokenizer)} tokens")
+            text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+            if tokenizer(text, add_special_tokens=False)["input_ids"] != ids:
+                where = "prompt" if several is not prompts else f"prompt.{i}"
+                raise bad(where, "these token ids are not how the model's tokenizer encodes their text; send the text")
+            texts.append(text)
+    return {**fields, "prompt": texts}, True
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(each) is int and each >= 0 for each in value)
 
 
 def parse_request(fields: Mapping[str, Any], policy: RequestPolicy, *, chat: bool) -> ParsedRequest:
@@ -234,7 +264,7 @@ def _stops(value: Any) -> tuple[str, ...]:
 def _texts(value: Any) -> list[str]:
     several = [value] if isinstance(value, str) else value
     if not isinstance(several, list) or not several or not all(isinstance(text, str) for text in several):
-        raise bad("prompt", "give a string, or a list of strings")
+        raise bad("prompt", "give a string, a list of strings, or token ids")
     if not all(several):
         raise bad("prompt", "is empty; give some text")
     return several

@@ -34,7 +34,7 @@ from guardwrap.samplers.sampler_registry import sampler_names
 from guardwrap.serve.admission import Gate, closing
 from guardwrap.serve.error_responses import ErrorResponse, bad, refusal_of
 from guardwrap.serve.fields import parsed
-from guardwrap.serve.parsed_request import ParsedRequest, parse_request
+from guardwrap.serve.parsed_request import ParsedRequest, parse_request, with_texts_for_ids
 from guardwrap.serve.replies import Reply, require_complete
 from guardwrap.serve.request_body import read_body, require_json, require_key, unread
 from guardwrap.serve.request_handling import AnyReply, Gone, Stream, as_json, served, streamed
@@ -73,8 +73,8 @@ _SAFE = {
 
 _Parse = Callable[[Mapping[str, Any], RequestPolicy], ParsedRequest]
 
-_OF_THE_TEMPLATE = ("tools", "tokenizer_encode_kwargs")
-"""Options of a request that change what the chat template writes."""
+_OF_THE_PROMPT = ("tools", "tokenizer_encode_kwargs", "add_special_tokens")
+"""Options of a request that change the tokens of its prompts."""
 
 
 def _parses(tokenizer: Any) -> Literal["never", "tools", "always"]:
@@ -185,9 +185,12 @@ class Service:
         pipe, readers = (self.session.pipe, self._readers) if short else (self._own, self._patient)
 
         def read() -> tuple[ParsedRequest, int]:
-            request = parse(parsed(raw), self.policy)
+            fields, by_ids = with_texts_for_ids(parsed(raw), pipe.tokenizer)
+            request = parse(fields, self.policy)
+            if by_ids:
+                request.options["add_special_tokens"] = False  # the ids are the whole prompt
             try:
-                shown = {name: request.options[name] for name in _OF_THE_TEMPLATE if name in request.options}
+                shown = {name: request.options[name] for name in _OF_THE_PROMPT if name in request.options}
                 lengths = self._lengths(request.prompts, pipe, shown)
                 return self._fitting(request, lengths, pipe, shown), sum(lengths)
             except (GuardwrapError, ErrorResponse):

@@ -5,6 +5,7 @@ Covers ``serve/fields.py``, ``serve/request_policy.py`` and ``serve/structured_o
 
 import json
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -13,9 +14,10 @@ from guardwrap.constraints.files.constraint_file import ConstraintFile, parse
 from guardwrap.proposals import Adapter
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.fields import known_fields, parsed
-from guardwrap.serve.parsed_request import ANYTHING, parse_request
+from guardwrap.serve.parsed_request import ANYTHING, parse_request, with_texts_for_ids
 from guardwrap.serve.request_policy import RequestPolicy
 from guardwrap.serve.server_settings import ServerLimits
+from guardwrap.testing import llama_world
 
 CODE = "guardwrap: 1\nconstraint: {kind: python, function: 'os.path:isabs'}\n"
 MENU = RequestPolicy(
@@ -98,6 +100,16 @@ def test_what_is_left_out_is_the_models_own():
 def test_fields_that_are_heeded(fields, options):
     found = request_of(**fields).options
     assert {name: found.get(name) for name in options} == options
+
+
+def test_token_ids_stand_for_text_or_are_refused():
+    tokenizer = llama_world(letters="ab").tokenizer
+    ids = tokenizer("ab", add_special_tokens=False)["input_ids"]
+    assert with_texts_for_ids({"prompt": [ids, ids[:1]]}, tokenizer) == ({"prompt": ["ab", "a"]}, True)
+    for text in ("ab", ["ab"], None, [True], [[1], "ab"]):
+        assert with_texts_for_ids({"prompt": text}, tokenizer) == ({"prompt": text}, False)
+    with patch.object(type(tokenizer), "decode", lambda *_, **__: "ba"), pytest.raises(ErrorResponse, match="send the"):
+        with_texts_for_ids({"prompt": ids}, tokenizer)
 
 
 def test_samplers():

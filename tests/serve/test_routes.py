@@ -43,6 +43,20 @@ def test_plain_completions_of_several_prompts(client, guarded):
     assert [report["accepted"] for report in reply.guardwrap] == [2, 2]
 
 
+def test_token_ids_are_a_prompt(client, guarded):
+    """Ids that no text stands for are refused: the tokenizer would read their text as other ids."""
+    ids = guarded.tokenizer(["ab", "cd"], add_special_tokens=False)["input_ids"]
+    options = {"model": "tiny", "seed": 3, "max_tokens": 6, "extra_body": HAS_A}
+    as_text = client.completions.create(prompt=["ab", "cd"], **options)
+    as_ids = client.completions.create(prompt=ids, **options)
+    assert [choice.text for choice in as_ids.choices] == [choice.text for choice in as_text.choices]
+    assert as_ids.usage.prompt_tokens == 4
+    assert client.completions.create(prompt=ids[0], **options).choices[0].text == as_text.choices[0].text
+    for wrong, problem in (([*ids[0], 10**6], "a token id of 1000000"), ([-1], "give a string"), ([], "give a string")):
+        with pytest.raises(openai.BadRequestError, match=problem):
+            client.completions.create(prompt=wrong, **options)
+
+
 def test_greedy_search(client, guarded):
     reply = client.completions.create(model="tiny", prompt="ab", max_tokens=6, temperature=0, top_p=0.5)
     (expected,) = guarded.run(["ab"], max_new_tokens=6, do_sample=False)
