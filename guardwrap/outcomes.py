@@ -17,6 +17,7 @@ __all__ = [
     "APPROXIMATE",
     "EXACT",
     "FEW",
+    "MANY_CUT_OFF",
     "OTHER",
     "SAMPLER",
     "Draw",
@@ -34,7 +35,7 @@ __all__ = [
 SAMPLER = "the sampler"
 """The key of the sampler in ``Report.rejections``, next to the labels of the constraint's parts."""
 
-_MANY = 0.1
+MANY_CUT_OFF = 0.1
 """Share of attempts cut off by the token limit above which the advice mentions ``max_new_tokens``."""
 
 FEW = 10.0
@@ -232,7 +233,7 @@ class Report:
         if self.ended == "impossible":
             return f"{blame}weaken the constraint, or allow the model more texts: top_k=0, a larger max_new_tokens"
         rate = f"acceptance rate {self.acceptance}; " if self.acceptance else ""
-        if self.usage.attempts and self.cut_off / self.usage.attempts >= _MANY:
+        if self.usage.attempts and self.cut_off / self.usage.attempts >= MANY_CUT_OFF:
             rate += f"{self.cut_off:,} were cut off by max_new_tokens, so try a larger one; "
         away = self.proposal is not None and self.sampler in ("qrs", "imh")
         plan = "; a plan shows whether the model itself is cheaper than this proposal" if away else ""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from guardwrap.constraints.message_monitor import THOUGHTS
 from guardwrap.constraints.stop_strings import cut
-from guardwrap.outcomes import Draw, Outcome, Report
+from guardwrap.outcomes import MANY_CUT_OFF, Draw, Outcome, Report
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
 
@@ -32,8 +32,15 @@ def report_json(report: Report) -> dict[str, Any]:
     return {**report.to_dict(), "said": str(report)}
 
 
-def require_complete(outcome: Outcome) -> Outcome:
+def require_complete(outcome: Outcome, request: ParsedRequest) -> Outcome:
     """Return the outcome if it has all of its texts.
+
+    Parameters
+    ----------
+    outcome
+        The outcome of one prompt.
+    request
+        The request, whose fields the error names.
 
     Raises
     ------
@@ -43,8 +50,19 @@ def require_complete(outcome: Outcome) -> Outcome:
     report = outcome.report
     if outcome.ok and len(outcome.draws) == report.requested:
         return outcome
-    message = f"{report.headline()}; {report.advice()}"
+    message = f"{report.headline()}; {report.advice()}; in this request: {', '.join(_changes(report, request))}"
     raise ErrorResponse(422, message, code=report.ended, report=report_json(report))
+
+
+def _changes(report: Report, request: ParsedRequest) -> list[str]:
+    """Return what to change in the fields of a request that got too few texts, what helps most first."""
+    options, cut_off = request.options, report.cut_off / max(1, report.usage.attempts)
+    length = request.length_field or ("max_output_tokens" if request.prompt_field == "input" else "max_tokens")
+    longer = [f"a {length} above {options['max_new_tokens']}"] if cut_off >= MANY_CUT_OFF else []
+    masked = [] if options.get("proposal") else ['"guardwrap": {"proposal": "masked", "sampler": "qrs"}']
+    if report.ended == "impossible":
+        return [*longer, '"top_k": -1', "a weaker constraint"]
+    return [*longer, *masked] or ["a weaker constraint, or a prompt that describes it"]
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ async def streamed(
             if isinstance(item, Accepted):
                 chunks = reply.text(item.draw, item.prompt, item.number)
             elif item is not None:
-                chunks = reply.ends(require_complete(drawn(item)), len(complete))
+                chunks = reply.ends(require_complete(drawn(item), reply.request), len(complete))
                 complete.append(item)
                 attempts = item.report.usage.attempts
             sent = b"".join(map(event, chain(begins, chunks)))

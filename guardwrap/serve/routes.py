@@ -410,7 +410,7 @@ async def _completion(
             return Stream(first, events, place.pop_all(), reply.failed), 0
         async with aclosing(items):  # if an outcome raises, its drawing ends now, not when it is collected as garbage
             outcomes = [_drawn(service, item) async for item in items if isinstance(item, Outcome)]
-        complete = [require_complete(outcome) for outcome in outcomes]
+        complete = [require_complete(outcome, parsed_request) for outcome in outcomes]
         attempts = sum(outcome.report.usage.attempts for outcome in complete)
         return as_json(reply.whole(complete, tokens)), attempts
 

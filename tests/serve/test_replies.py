@@ -1,10 +1,11 @@
 """Outcomes as OpenAI's response objects."""
 
+import dataclasses
 import json
 
 import pytest
 
-from guardwrap import Budget
+from guardwrap import Budget, Masked
 from guardwrap.outcomes import Draw, Outcome, Report, Usage
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
@@ -78,9 +79,32 @@ def test_an_event_is_one_line_whatever_the_text():
 def test_what_is_not_complete_is_refused_with_its_report():
     short = Report("nothing", "rejection", 1, 2, 1, "max_attempts", Usage(5, 30), Budget(), None, {"r": 5}, "0")
     with pytest.raises(ErrorResponse) as caught:
-        require_complete(outcome(DRAWS[:1], short))
+        require_complete(outcome(DRAWS[:1], short), ParsedRequest("tiny", ["p"], {}))
     assert (caught.value.status, caught.value.code) == (422, "max_attempts")
     body = caught.value.body()
     assert body["error"]["guardwrap"]["usage"]["attempts"] == 5
     assert "one" not in json.dumps(body)
-    assert require_complete(outcome())
+    assert require_complete(outcome(), ParsedRequest("tiny", ["p"], {}))
+
+
+@pytest.mark.parametrize(
+    ("ended", "cut_off", "options", "fields"),
+    [
+        ("max_attempts", 0, {}, {"masked"}),
+        ("max_attempts", 0, {"proposal": Masked()}, {"weaker"}),
+        ("max_seconds", 5, {"proposal": False}, {"masked", "max_tokens"}),
+        ("impossible", 0, {}, {"top_k", "weaker"}),
+    ],
+)
+def test_the_error_names_the_fields_to_change(ended, cut_off, options, fields):
+    counts = ("nothing", "rejection", 1, 2, 0, ended, Usage(5, 30), Budget(), None, {"r": 5}, "0")
+    request = ParsedRequest("tiny", ["p"], {"max_new_tokens": 7, **options})
+    with pytest.raises(ErrorResponse) as caught:
+        require_complete(outcome((), Report(*counts, cut_off=cut_off)), request)
+    _, _, named = caught.value.message.partition("in this request: ")
+    assert {field for field in ("masked", "max_tokens", "top_k", "weaker") if field in named} == fields
+    assert ("above 7" in named) is ("max_tokens" in fields)
+    own_name = dataclasses.replace(request, length_field="max_completion_tokens", prompt_field="input")
+    with pytest.raises(ErrorResponse) as caught:
+        require_complete(outcome((), Report(*counts, cut_off=cut_off)), own_name)
+    assert ("max_completion_tokens above 7" in caught.value.message) is ("max_tokens" in fields)

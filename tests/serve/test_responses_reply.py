@@ -417,7 +417,7 @@ def test_only_accepted_texts_are_sent() -> None:
 
 
 def test_negative_control_an_outcome_that_is_not_required_to_be_complete_is_sent(monkeypatch: Any) -> None:
-    monkeypatch.setattr(request_handling, "require_complete", lambda outcome: outcome)
+    monkeypatch.setattr(request_handling, "require_complete", lambda outcome, _: outcome)
     assert "a secret" in wire(None, outcome_of(DRAW, report=SHORT), reply=reply_of())
 
 
