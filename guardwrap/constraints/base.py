@@ -128,6 +128,10 @@ class Constraint(ABC):
         """Return the canonical form as plain JSON types: the mapping of a constraint file, without default values."""
         return to_spec(self, lambda part: part.spec())
 
+    def digest_fields(self) -> dict[str, Any]:
+        """Return what the digest also depends on. It sorts the keys of the canonical form, so it misses their order."""
+        return {}
+
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         """Let pydantic accept a constraint of any kind, built in or from a plug-in, in a field of this type."""
@@ -312,7 +316,7 @@ def without_names(constraint: Constraint) -> dict[str, Any]:
     else:
         spec = constraint.spec()
         spec |= {name: plain_field(value, without_names) for name, value in held(constraint).items() if name in spec}
-    return {key: value for key, value in spec.items() if key != "name"}
+    return {key: value for key, value in spec.items() if key != "name"} | constraint.digest_fields()
 
 
 def held(constraint: Constraint) -> dict[str, Any]:

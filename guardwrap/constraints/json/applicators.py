@@ -48,10 +48,12 @@ class Closed(NamedTuple):
 
     words: Words
     patterns: tuple[Pattern, ...]
+    rules: Objects
 
     def may_become(self, prefix: str, seen: Collection[str]) -> bool:
-        """Whether a key that begins with the prefix can be an allowed one that is not in ``seen``."""
-        return self.words.may_become(prefix, seen) or any(each.may_be_found(prefix, -1) for each in self.patterns)
+        """Whether a key that begins with the prefix can be an allowed one that may follow the keys in ``seen``."""
+        barred = self.rules.barred(seen)
+        return self.words.may_become(prefix, barred) or any(each.may_be_found(prefix, -1) for each in self.patterns)
 
 
 class _Logic(NamedTuple):
@@ -193,7 +195,7 @@ def _closed(rules: Objects) -> Closed | None:
     if rules.additional is None or not rules.additional.never:
         return None
     words = Words([key for key, inner in rules.properties.items() if not inner.never])
-    return Closed(words, tuple(pattern for pattern, inner in rules.patterns if not inner.never))
+    return Closed(words, tuple(pattern for pattern, inner in rules.patterns if not inner.never), rules)
 
 
 def _closure(

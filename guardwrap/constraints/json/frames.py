@@ -208,6 +208,7 @@ def named(frame: Frame, plan: Applicators, before: Verdicts, total: Verdicts, ke
         for i, rules in frame.plan.objects
         if rules.most < float("inf") and frame.count + sum(needed not in seen for needed in rules.required) > rules.most
     ]
+    places += [i for i, rules in frame.plan.objects if rules.order is not None and key in rules.barred(frame.seen)]
     changes = dict.fromkeys((*child.never, *places), VIOLATED)
     again = key in frame.plan.dependent
     frame = frame.but(seen=seen, key=key, child=child)

@@ -71,6 +71,10 @@ class JSONSchema(TextConstraint):
     whitespace
         ``"any"``: as JSON allows; ``"compact"``: none outside strings, except a single space after a colon or comma,
         so that attempts do not spend tokens on white space. ``json.dumps`` without ``indent`` writes compact JSON.
+    order
+        ``"schema"``: the keys of an object that are declared in ``properties`` must appear in the order in which the
+        schema declares them, such as the reasoning before the answer. Optional ones may be missing, and keys that are
+        not declared may be anywhere. None: any order.
     name
         Label in reports.
 
@@ -109,6 +113,12 @@ class JSONSchema(TextConstraint):
     constraint file cannot name a type, and the digest differs from that of the schema alone. For the same constraint in
     Python and YAML, pass ``Model.model_json_schema()``. There is no time limit for validators in Python.
 
+    ``order="schema"`` only excludes texts that are valid otherwise. Each subschema demands the order of its own
+    ``properties`` wherever it applies: through ``$ref``, ``allOf``, ``then`` and so on. Of ``anyOf``, one valid branch
+    must be in order; of ``oneOf``, the valid one. Subschemas that are only tests (``not``, ``if``, ``contains``) and
+    the values of ``const`` and ``enum`` demand none. If two subschemas that apply to the same object declare the same
+    keys in different orders, no object with these keys is valid.
+
     Each level of nesting in a schema or text uses some of Python's stack. If the stack overflows, the check raises
     CheckFailed: with Python's default limit, at 100 to 200 levels of a text whose schema refers to itself.
 
@@ -125,6 +135,7 @@ class JSONSchema(TextConstraint):
     type: Annotated[Any, _in_files(None, _no_type)] = field(default=None, kw_only=True)
     on: View = field(default="completion", kw_only=True)
     whitespace: Literal["any", "compact"] = field(default="any", kw_only=True)
+    order: Literal["schema"] | None = field(default=None, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
     kind: Literal["json_schema"] = field(default="json_schema", kw_only=True)
 
@@ -147,6 +158,7 @@ class JSONSchema(TextConstraint):
             object.__setattr__(self, "schema", lexical.load_json(json.dumps(self.schema, allow_nan=False)))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ConstraintError(f"schema is not JSON: {first_line(error)}") from None
+        require(self.order in (None, "schema"), f"order={shown(self.order)}: give 'schema', or None for any order")
         # Report mistakes now, not at the first text. The type's name is computed now so that copies share it.
         with about("schema" if file is None else "file", inside=file is None):
             self.validator, self.adapter, self._type_name  # noqa: B018
@@ -157,7 +169,7 @@ class JSONSchema(TextConstraint):
     @cached_property
     def validator(self) -> Any:
         """The validator for parsed values, with references resolved and expressions compiled."""
-        return read_schema(self.schema, formats=self.formats)
+        return read_schema(self.schema, formats=self.formats, ordered=self.order == "schema")
 
     @cached_property
     def adapter(self) -> TypeAdapter[Any] | None:
@@ -193,6 +205,10 @@ class JSONSchema(TextConstraint):
         if self.type is not None:
             spec["type"] = self._type_name
         return spec
+
+    def digest_fields(self) -> dict[str, Any]:
+        """Return the properties of the schema in their order, if the constraint depends on it."""
+        return {} if self.order is None else {"schema": _in_order(self.schema)}
 
     @cached_property
     def _type_name(self) -> str:
@@ -303,6 +319,17 @@ class JSONSchema(TextConstraint):
         return JSONMonitor(
             ApplicatorCache(Schema(self.validator, dynamic=dynamic)), compact=self.whitespace == "compact"
         )
+
+
+def _in_order(schema: Any) -> Any:
+    """Return a schema in which every mapping ``properties``, wherever it is, has become a list of pairs."""
+    if isinstance(schema, list):
+        return [_in_order(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    mapping = {key: _in_order(value) for key, value in schema.items()}
+    declared = mapping.get("properties")
+    return {**mapping, "properties": list(declared.items())} if isinstance(declared, dict) else mapping
 
 
 def fenced(text: str) -> list[str]:

@@ -6,6 +6,7 @@ A schema of an older draft is first rewritten as draft 2020-12 (``drafts``), so 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -27,7 +28,7 @@ _MOST_ERRORS = 100
 """The most errors that are compared to report one: a long list may have an error for each item."""
 
 
-def read_schema(schema: Any, *, formats: bool = False) -> Any:
+def read_schema(schema: Any, *, formats: bool = False, ordered: bool = False) -> Any:
     """Check a schema and everything that it refers to, and return its validator.
 
     Parameters
@@ -36,6 +37,8 @@ def read_schema(schema: Any, *, formats: bool = False) -> Any:
         The schema, as plain JSON types.
     formats
         Whether ``format`` is checked.
+    ordered
+        Whether objects must have their keys in the order of ``properties``.
 
     Returns
     -------
@@ -51,14 +54,14 @@ def read_schema(schema: Any, *, formats: bool = False) -> Any:
         # Work on a copy, which is rewritten below, with exact decimal numbers.
         schema = lexical.load_exact(json.dumps(schema))
         _require_well_formed(schema)
-        return _validator_of(schema, References(), formats=formats)
+        return _validator_of(schema, References(), formats=formats, ordered=ordered)
     except RecursionError:
         raise ConstraintError("schema is nested too deeply") from None
 
 
-def _validator_of(schema: Any, references: References, *, formats: bool = False) -> Any:
+def _validator_of(schema: Any, references: References, *, formats: bool = False, ordered: bool = False) -> Any:
     """Resolve all references of a schema and of the schemas that it refers to, and rewrite these as draft 2020-12."""
-    scope = references.add_document(schema)
+    scope = replace(references.add_document(schema), ordered=ordered)
     while references.unread:
         check_deadline()
         inner, base, draft, _ = references.unread.pop()
