@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from guardwrap.constraints.checking import Judgement
+from guardwrap.constraints.json.schema_notes import further_keys
 from guardwrap.constraints.json.values import parser_of
 from guardwrap.formatting import counted, digits
 from guardwrap.metrics import acceptance_rate
@@ -336,6 +337,9 @@ class RequestState:
         own = _OWN.format(fewer) if request.sampler.weighs and request.proposal is None else None
         never = _NEVER if self.ended == "impossible" else None
         given_up = _GIVEN_UP.format(counted(self.allowance.given_up, "time")) if self.allowance.given_up else None
+        # Further keys make texts longer, so they are worth a note where the token limit cost texts.
+        long = asked and self.cut_off and len(self.accepted) < self.wanted
+        further = further_keys(request.constraint) if long else []
         worth = evidence.get("effective_sample_size")
         few = _LITTLE.format(digits(worth.value)) if isinstance(worth, Estimate) and worth.value < FEW else None
         remarks = (remark.format(counted(count, "attempt")) for remark, count in self.remarks.items())
@@ -357,6 +361,7 @@ class RequestState:
                 *request.notes,
                 *(() if request.mask is None else request.mask.notes),
                 *(note for note in (clock, rounding, skips, never, given_up, few, own) if note is not None),
+                *further,
                 *remarks,
             ),
             proposal=request.proposal,
