@@ -74,6 +74,13 @@ class Constraint(ABC):
             Whether each draw satisfies the constraint, in the order of ``draws``.
         """
 
+    def place_in(self, draw: Draw, /) -> str | None:
+        """Return where a rejected draw violates the constraint, for counts in reports; None if that is not known.
+
+        Reports contain no generated text, so this must not quote the draw.
+        """
+        return None
+
     def verdict(self, prefix: str, /) -> Verdict:
         """Judge every text that begins with a prefix. The default knows nothing and returns UNDECIDED.
 
@@ -163,6 +170,11 @@ class Constraint(ABC):
         return type(self).__module__.split(".")[0] == "guardwrap"
 
     @property
+    def locates(self) -> bool:
+        """Whether ``place_in`` runs only guardwrap's own code, which checks the time limit."""
+        return self.interruptible
+
+    @property
     def in_memory(self) -> bool:
         """Whether it holds an object that a constraint file cannot name, such as a lambda."""
         return False
@@ -218,6 +230,15 @@ class Wrapper(Constraint):
     def title(self) -> str:
         """The title of the inner constraint."""
         return self.of.title
+
+    @property
+    def locates(self) -> bool:
+        """Whether the inner constraint's ``place_in`` may run."""
+        return self.of.locates
+
+    def place_in(self, draw: Draw, /) -> str | None:
+        """Return the place that the inner constraint names."""
+        return self.of.place_in(draw)
 
     @property
     def in_memory(self) -> bool:

@@ -145,6 +145,30 @@ class Applicators:
             total[i] = verdict
         return tuple(total[:-1])
 
+    def alive(self, roots: Iterable[int], total: Verdicts) -> set[int]:
+        """Return the places of the subschemas through which a root may still be satisfied.
+
+        Parameters
+        ----------
+        roots
+            Places of the roots.
+        total
+            The total verdicts, by place.
+        """
+        alive: set[int] = set()
+        todo = [*roots]
+        while todo:
+            place = todo.pop()
+            if place < 0 or place in alive or total[place] == VIOLATED:
+                continue
+            alive.add(place)
+            logic = self._logic[place] if self._logic is not None else None
+            if logic:
+                todo += [*logic.every, *(i for group in logic.some for i in group), *logic.one]
+                todo += [i for i in (logic.condition or ())[1:] if i is not None]
+                todo += [i for _, i in logic.dependent]
+        return alive
+
     def of_key(self, key: str) -> Children:
         """Return the subschemas that apply to the value of a property."""
         named = key if key in self._named else None

@@ -19,7 +19,7 @@ from guardwrap.constraints.json.drafts import UNSEEN, WHOLE
 from guardwrap.constraints.json.ecma_patterns import Expression
 from guardwrap.documents.time_limits import check_deadline, within
 
-__all__ = ["VALIDATOR", "canonical", "fits"]
+__all__ = ["VALIDATOR", "UnionError", "canonical", "fits"]
 
 _REFERENCES = ("$ref", "$dynamicRef")
 
@@ -132,16 +132,33 @@ def _multiple_of(validator: Any, step: Any, value: Any, schema: Any) -> _Errors:
 # The library keeps all errors of all branches, each with the whole value in its message.
 
 
+class UnionError(jsonschema.ValidationError):
+    """No branch of ``anyOf`` or ``oneOf`` is valid.
+
+    Parameters
+    ----------
+    message
+        What is wrong.
+    judge
+        The validator that applied the branches, for finding out what is wrong with one of them.
+    """
+
+    def __init__(self, message: str, judge: Any) -> None:
+        super().__init__(message)
+        self.judge = judge
+
+
 def _any_of(validator: Any, branches: list[Any], value: Any, schema: Any) -> _Errors:
     if not any(fits(validator, value, branch) for branch in branches):
-        yield jsonschema.ValidationError(f"{value!r} is not valid under any of the given schemas")
+        yield UnionError(f"{value!r} is not valid under any of the given schemas", validator)
 
 
 def _one_of(validator: Any, branches: list[Any], value: Any, schema: Any) -> _Errors:
     plain = _unordered(validator)
     valid = [branch for branch in branches if fits(plain, value, branch)]
     if len(valid) != 1:
-        yield jsonschema.ValidationError(f"is valid under {len(valid)} of the given schemas")
+        message = f"is valid under {len(valid)} of the given schemas"
+        yield jsonschema.ValidationError(message) if valid else UnionError(message, validator)
     elif validator is not plain:
         yield from validator.descend(value, valid[0])
 
