@@ -29,6 +29,9 @@ __all__ = ["JudgedAttempt", "RequestState", "next_in_turn"]
 SKIPPED = "known before it was drawn"
 """The name that reports give to the cause of rejection of skipped attempts."""
 
+_PLACES = 20
+"""The most places of violations that a report counts for one part of the constraint."""
+
 _CLOCK = "max_time cuts texts by the clock, so the same seed may give other texts next time"
 _SKIPS = "{} of {} attempts were known to be rejected and not drawn; their number was drawn from its exact distribution"
 
@@ -76,6 +79,7 @@ class RequestState:
     state: Any = None  # the sampler's
     accepted: list[Draw] = field(default_factory=list)
     rejections: Counter[str] = field(default_factory=Counter)
+    places: dict[str, Counter[str]] = field(default_factory=dict)  # where parts were violated, by their titles
     remarks: Counter[str] = field(default_factory=Counter)
     rejected_at: list[int] = field(default_factory=list)  # lengths of rejected attempts in tokens, ascending
     launched: int = 0
@@ -284,7 +288,10 @@ class RequestState:
             if self.request.on_text is not None:
                 self.request.on_text(self.request.prompt.number, text)
         else:
-            self.rejections[judged.judgement.blame or SAMPLER] += 1
+            blame, place = judged.judgement.blame or SAMPLER, judged.judgement.place
+            self.rejections[blame] += 1
+            if place is not None:
+                self.places.setdefault(blame, Counter())[place] += 1
         if len(self.accepted) == self.wanted:
             self.ended = "complete"
         elif law.mode == "greedy" or (law.beam_results is not None and self.attempts == len(law.beam_results)):
@@ -366,6 +373,7 @@ class RequestState:
             ),
             proposal=request.proposal,
             cut_off=self.cut_off,
+            places={title: dict(counts.most_common(_PLACES)) for title, counts in self.places.items()},
         )
         draws = tuple(self.accepted)
         texts = tuple(draw.text for draw in draws)

@@ -89,9 +89,8 @@ class EndpointJob(Job):
         elif self.source is not None and self.source.masked:
             prompt = replace(prompt, law=replace(prompt.law, mask=masking(asked.constraint)[1]))
         reader = self.reader if asked.constraint is self.asked.constraint else PrefixReader(asked.constraint)
-        return self._request(
-            prompt, asked, notes=self.notes, watch=TextWatch(reader), weigh=self.weigh if weighed else None
-        )
+        watch, weigh = TextWatch(reader), self.weigh if weighed else None
+        return self._request(prompt, asked, notes=self.notes, watch=watch, locate=watch.place, weigh=weigh)
 
     def records(self, prompt: Any, outcome: Outcome) -> Any:
         """Render an outcome in the pipeline's format, with None for missing texts."""
