@@ -103,7 +103,7 @@ class PrefixReader:
                 if read is not None:
                     monitors[number] = (read, len(text))
                 if verdict is Verdict.VIOLATED:
-                    blame, place = part.title, None if read is None else read.violated_at
+                    blame, place = part.title, getattr(read, "violated_at", None)
                     break
                 if clock.late:
                     break
