@@ -38,6 +38,9 @@ SAMPLER = "the sampler"
 MANY_CUT_OFF = 0.1
 """Share of attempts cut off by the token limit above which the advice mentions ``max_new_tokens``."""
 
+_SHOWN = 3
+"""How many places a printed report shows for each part."""
+
 FEW = 10.0
 """Effective sample size, in draws of g, below which the distance to g cannot be estimated."""
 
@@ -196,6 +199,11 @@ class Report:
         What attempts were drawn from, in words; None for the model itself.
     cut_off
         Attempts that violate the constraint and were cut off by the token limit or by ``max_time``.
+    places
+        For parts that judge JSON, by title: at which places in the text they were violated, and by how many attempts,
+        the most frequent 20. A place is a path such as ``$.items[].name``, in which keys that the schema does not
+        declare are ``*``, or a reason that has none, such as ``"not JSON"`` or ``"incomplete JSON"``.
+        Attempts whose place is not known are not counted.
     """
 
     drawn_from: str
@@ -215,6 +223,7 @@ class Report:
     notes: tuple[str, ...] = ()
     proposal: str | None = None
     cut_off: int = 0
+    places: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def headline(self) -> str:
         """Return one sentence: how many texts, their distribution, and the attempts per text."""
@@ -228,7 +237,10 @@ class Report:
             why = f"the sampler's pilot took {pilot} of {self.usage.attempts:,} attempts; "
         # A pilot's attempts are never returned, so they are not evidence against the sampler.
         parts = {label: count for label, count in self.rejections.items() if not (why and label == SAMPLER)}
-        worst = [f"{quoted(label)} rejected {of}" for label, of in blamed(parts, self.usage.attempts).items()][:2]
+        worst = [
+            f"{quoted(label)} rejected {of}{self._most_often_at(label)}"
+            for label, of in blamed(parts, self.usage.attempts).items()
+        ][:2]
         blame = f"{', '.join(worst)}; " if worst else ""
         if self.ended == "impossible":
             return f"{blame}weaken the constraint, or allow the model more texts: top_k=0, a larger max_new_tokens"
@@ -238,6 +250,12 @@ class Report:
         away = self.proposal is not None and self.sampler in ("qrs", "imh")
         plan = "; a plan shows whether the model itself is cheaper than this proposal" if away else ""
         return f"{why}{blame}{rate}raise the budget, weaken the constraint, or describe it in the prompt{plan}"
+
+    def _most_often_at(self, part: str) -> str:
+        """Return where a part was violated most often, in brackets; "" if that is not known."""
+        places = self.places.get(part) or {}
+        place = max(places, key=places.__getitem__, default="")
+        return place and f" ({places[place]:,} {'at ' * place.startswith('$')}{place})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain JSON types; infinite and unknown figures are None."""
@@ -262,7 +280,10 @@ class Report:
             unlucky -= kept
         for name, figure in figures.items():
             rows.append((name.replace("_", " "), str(figure) if isinstance(figure, Estimate) else digits(figure)))
-        rows += [("rejected by", f"{label}: {of}") for label, of in blamed(parts, use.attempts).items()]
+        for label, of in blamed(parts, use.attempts).items():
+            rows.append(("rejected by", f"{label}: {of}"))
+            places = sorted(self.places.get(label, {}).items(), key=lambda item: -item[1])
+            rows += [("  where", f"{place}: {count:,} of {parts[label]:,}") for place, count in places[:_SHOWN]]
         if unlucky:
             satisfied = f"{self.accepted + unlucky:,} that satisfied the constraint"
             rows.append(("rejected by", f"{SAMPLER}: {unlucky:,} of {satisfied}"))

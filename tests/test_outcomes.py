@@ -8,16 +8,18 @@ import dataclasses
 import json
 import math
 import pickle
+from functools import cache
 from typing import Any
 
 import pytest
 from pydantic import RootModel
 
-from guardwrap import Budget, Fallback, GuardedGenerator, JSONSchema, Keyword, Length, Regex
+from guardwrap import Budget, Constraint, Fallback, GuardedGenerator, JSONSchema, Keyword, Length, Regex
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import APPROXIMATE, Draw, Estimate, Usage
 from guardwrap.samplers import Attempt, qrs
 from guardwrap.testing import World, llama_world
+from tests.fixtures_models import byte_tokenizer, byte_world
 
 
 @pytest.mark.parametrize(
@@ -252,3 +254,54 @@ def test_values_without_exactly_one_schema(world: World) -> None:
         (outcome,) = GuardedGenerator(world.pipeline(), judged, seed=3).run("ab", max_new_tokens=2)
         with pytest.raises(UsageError, match="values need exactly one JSONSchema"):
             _ = outcome.values
+
+
+PLACES = {"properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+
+
+@cache
+def json_world() -> World:
+    """A finite world of objects: right, wrong in several places, and cut off."""
+    return byte_world(byte_tokenizer(["a", '{"a": ', '{"secret": ', "1", "true", "}"]), max_new_tokens=3)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        JSONSchema(PLACES, name="it"),
+        JSONSchema(PLACES, name="it", where="fenced"),
+        Regex("(?s).*") & JSONSchema(PLACES, name="it"),
+    ],
+    ids=["aborted early", "judged as a whole", "of two parts"],
+)
+def test_reports_count_the_places_of_violations(rule: Constraint) -> None:
+    world, reports = json_world(), []
+    for batch_size in (1, 16):
+        guarded = GuardedGenerator(
+            world.pipeline(), rule, batch_size=batch_size, seed=1, budget=Budget(max_attempts=400)
+        )
+        (outcome,) = guarded.run(world.prompt, num_return_sequences=400, **world.settings)
+        reports.append(outcome.report)
+    report = reports[0]
+    assert dict(reports[1].places) == dict(report.places)
+    counts = report.places["it"]
+    assert sum(counts.values()) == report.rejections["it"] > 100
+    assert list(counts.values()) == sorted(counts.values(), reverse=True)
+    assert "secret" not in json.dumps(report.to_dict()) + str(report) + report.advice()
+    most = max(counts, key=counts.__getitem__)
+    assert f"{most}: {counts[most]} of {report.rejections['it']}" in str(report)
+    if getattr(rule, "where", "text") == "text":
+        assert counts.keys() == {"$.a", "$.*", "not JSON", "incomplete JSON"}
+        assert f"'it' rejected {report.rejections['it']} of 400 ({counts[most]} " in report.advice()
+    else:
+        assert counts.keys() == {"0 fenced blocks"}
+
+
+def test_advice_names_the_place_in_words(world: World) -> None:
+    (outcome,) = GuardedGenerator(world.pipeline(), Length(min=0), seed=3).run("ab")
+    usage = Usage(attempts=9)
+    report = dataclasses.replace(outcome.report, rejections={"it": 7, "b": 2}, usage=usage, places={"it": {"$.a": 5}})
+    assert report.advice().startswith("'it' rejected 7 of 9 (5 at $.a), 'b' rejected 2 of the other 2; ")
+    assert "where      $.a: 5 of 7" in str(report)
+    report = dataclasses.replace(report, places={"it": {"not JSON": 5, "$": 2}})
+    assert report.advice().startswith("'it' rejected 7 of 9 (5 not JSON), ")

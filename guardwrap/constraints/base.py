@@ -74,6 +74,13 @@ class Constraint(ABC):
             Whether each draw satisfies the constraint, in the order of ``draws``.
         """
 
+    def place_in(self, draw: Draw, /) -> str | None:
+        """Return where a rejected draw violates the constraint, for counts in reports; None if that is not known.
+
+        Reports contain no generated text, so this must not quote the draw.
+        """
+        return None
+
     def verdict(self, prefix: str, /) -> Verdict:
         """Judge every text that begins with a prefix. The default knows nothing and returns UNDECIDED.
 
@@ -128,6 +135,10 @@ class Constraint(ABC):
         """Return the canonical form as plain JSON types: the mapping of a constraint file, without default values."""
         return to_spec(self, lambda part: part.spec())
 
+    def digest_fields(self) -> dict[str, Any]:
+        """Return what the digest also depends on. It sorts the keys of the canonical form, so it misses their order."""
+        return {}
+
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         """Let pydantic accept a constraint of any kind, built in or from a plug-in, in a field of this type."""
@@ -157,6 +168,11 @@ class Constraint(ABC):
     def _looks(self) -> bool:
         """Whether this constraint itself, apart from its parts, checks the time limit."""
         return type(self).__module__.split(".")[0] == "guardwrap"
+
+    @property
+    def locates(self) -> bool:
+        """Whether ``place_in`` runs only guardwrap's own code, which checks the time limit."""
+        return self.interruptible
 
     @property
     def in_memory(self) -> bool:
@@ -214,6 +230,15 @@ class Wrapper(Constraint):
     def title(self) -> str:
         """The title of the inner constraint."""
         return self.of.title
+
+    @property
+    def locates(self) -> bool:
+        """Whether the inner constraint's ``place_in`` may run."""
+        return self.of.locates
+
+    def place_in(self, draw: Draw, /) -> str | None:
+        """Return the place that the inner constraint names."""
+        return self.of.place_in(draw)
 
     @property
     def in_memory(self) -> bool:
@@ -312,7 +337,7 @@ def without_names(constraint: Constraint) -> dict[str, Any]:
     else:
         spec = constraint.spec()
         spec |= {name: plain_field(value, without_names) for name, value in held(constraint).items() if name in spec}
-    return {key: value for key, value in spec.items() if key != "name"}
+    return {key: value for key, value in spec.items() if key != "name"} | constraint.digest_fields()
 
 
 def held(constraint: Constraint) -> dict[str, Any]:

@@ -31,10 +31,13 @@ class Judgement:
         Whether the draw satisfies the constraint: b(y).
     blame
         Title of the first part that rejected the draw, or None.
+    place
+        Where in the draw that part is violated, without generated text; None if that is not known.
     """
 
     satisfied: bool
     blame: str | None = None
+    place: str | None = None
 
 
 def judge(constraint: Constraint, draws: Sequence[Draw]) -> list[Judgement]:
@@ -42,10 +45,11 @@ def judge(constraint: Constraint, draws: Sequence[Draw]) -> list[Judgement]:
     return judge_parts(constraint.parts, draws)
 
 
-def judge_parts(parts: Sequence[Constraint], draws: Sequence[Draw]) -> list[Judgement]:
+def judge_parts(parts: Sequence[Constraint], draws: Sequence[Draw], *, with_places: bool = False) -> list[Judgement]:
     """Judge draws by each part in order; a part sees only the draws that passed the parts before it.
 
-    A draw with a ``fault`` is rejected, with the fault as its blame, and no part sees it.
+    A draw with a ``fault`` is rejected, with the fault as its blame, and no part sees it. With ``with_places``,
+    rejected draws are judged again to find the place.
     """
     judgements = [Judgement(draw.fault is None, draw.fault) for draw in draws]
     alive = [i for i, judgement in enumerate(judgements) if judgement.satisfied]
@@ -56,9 +60,21 @@ def judge_parts(parts: Sequence[Constraint], draws: Sequence[Draw]) -> list[Judg
             passed = run_check(part, [draws[i] for i in alive])
             for i, ok in zip(alive, passed, strict=True):
                 if not ok:
-                    judgements[i] = Judgement(False, part.title)
+                    judgements[i] = Judgement(False, part.title, _place(part, draws[i]) if with_places else None)
             alive = [i for i, ok in zip(alive, passed, strict=True) if ok]
     return judgements
+
+
+def _place(part: Constraint, draw: Draw) -> str | None:
+    """Return where a part rejects a draw; None if it cannot be found."""
+    if not part.locates:
+        return None
+    try:
+        return part.place_in(draw)
+    except StepOver:
+        raise
+    except (GuardwrapError, TimeLimit):
+        return None
 
 
 def run_check(constraint: Constraint, draws: Sequence[Draw]) -> list[bool]:

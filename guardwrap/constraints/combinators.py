@@ -78,6 +78,10 @@ class All(Constraint):
         """Judge cheap parts first; the others see only the survivors."""
         return [judgement.satisfied for judgement in judge_parts(sorted(self.of, key=lambda p: p.cost), draws)]
 
+    def place_in(self, draw: Draw, /) -> str | None:
+        """Return the place in the first part that rejects the draw."""
+        return judge_parts(sorted(self.of, key=lambda p: p.cost), [draw], with_places=True)[0].place
+
     def __repr__(self) -> str:
         return "(" + " & ".join(map(repr, self.of)) + ")"
 

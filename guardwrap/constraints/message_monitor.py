@@ -193,6 +193,11 @@ class MessageMonitor(RegionMonitor):
             return Verdict.VIOLATED
         return self.inner.verdict if self.begun else Verdict.UNDECIDED
 
+    @property
+    def violated_at(self) -> str | None:
+        """The place in the part; None for calls, which are judged as a whole."""
+        return self.inner.violated_at if self.begun and not self.dead else None
+
     def noted(self, event: Event) -> MessageMonitor:
         """Judge a whole call, or read more of the part."""
         if self.part == "tool_calls":

@@ -103,6 +103,14 @@ class Combined(Monitor):
         return [self.choose(column) for column in zip(*each, strict=True)]
 
     @property
+    def violated_at(self) -> str | None:
+        """The place of the first part of a conjunction that is violated."""
+        if self.choose is not min:
+            return None
+        places = (part.violated_at for part in self.parts if part.verdict is Verdict.VIOLATED)
+        return next(places, None)
+
+    @property
     def key(self) -> Hashable | None:
         """The keys of all parts; None if one of them has none."""
         keys = tuple(part.key for part in self.parts)

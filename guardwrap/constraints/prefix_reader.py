@@ -38,11 +38,14 @@ class ReadPrefix:
         has read less than the whole text.
     blame
         Title of the first part that no continuation can satisfy, or None.
+    place
+        Where in the text that part is violated, without generated text; None if that is not known.
     """
 
     text: str
     monitors: tuple[tuple[Monitor, int], ...]
     blame: str | None = None
+    place: str | None = None
 
 
 class PrefixReader:
@@ -87,7 +90,7 @@ class PrefixReader:
             The whole text, from its beginning.
         """
         before = before if text.startswith(before.text) else self.start
-        monitors, blame = list(before.monitors), None
+        monitors, blame, place = list(before.monitors), None, None
         took: dict[int, float] = {}
         with time_limit(VERDICT_SECONDS) as clock:
             for number, part in enumerate(self._parts):
@@ -100,7 +103,7 @@ class PrefixReader:
                 if read is not None:
                     monitors[number] = (read, len(text))
                 if verdict is Verdict.VIOLATED:
-                    blame = part.title
+                    blame, place = part.title, getattr(read, "violated_at", None)
                     break
                 if clock.late:
                     break
@@ -110,7 +113,7 @@ class PrefixReader:
             self._late[slowest] += 1
             if self._late[slowest] > PATIENCE and self._late[slowest] * RARELY > self._asked:
                 self.slow.add(slowest)
-        return ReadPrefix(text, tuple(monitors), blame)
+        return ReadPrefix(text, tuple(monitors), blame, place)
 
     def monitor(self, before: ReadPrefix) -> Monitor:
         """Return one monitor for all parts that are not in ``slow``, after the text that has been read.

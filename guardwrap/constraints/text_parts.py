@@ -216,6 +216,11 @@ class PartMonitor(Monitor):
         final = self.part.after is not None or verdict is Verdict.VIOLATED
         return verdict if final else Verdict.UNDECIDED
 
+    @property
+    def violated_at(self) -> str | None:
+        """The place in the part that is being read; None if a whole part has failed."""
+        return None if self.inner is None else self.inner.violated_at
+
     def read(self, text: str, /) -> Monitor:
         """Read on, across markers."""
         opening, closing = (str(self.part.after), "") if self.part.between is None else self.part.between

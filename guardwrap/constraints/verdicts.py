@@ -64,6 +64,11 @@ class Monitor(ABC):
         return verdicts
 
     @property
+    def violated_at(self) -> str | None:
+        """Where the text violates the constraint, without generated text; None if that is not known."""
+        return None
+
+    @property
     def key(self) -> Hashable | None:
         """A value that two monitors of one constraint share only if they judge every continuation alike.
 

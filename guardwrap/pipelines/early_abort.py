@@ -144,7 +144,8 @@ class PrefixWatch:
         From the tokens so far, and the text of all of them but the last or ``""``, to text that every continuation
         begins with.
     kept
-        How many recent prefixes to keep reader states of. Other prefixes are read again from the beginning.
+        How many recent prefixes to keep reader states of. Other prefixes are read again from the beginning. As many
+        places of recent violations are kept.
     """
 
     def __init__(self, reader: PrefixReader, decode: Callable[[Sequence[int], str], str], kept: int = 4096) -> None:
@@ -152,6 +153,7 @@ class PrefixWatch:
         self._decode = decode
         self._kept = kept
         self._readings: OrderedDict[tuple[int, ...], ReadPrefix] = OrderedDict()
+        self._places: OrderedDict[tuple[int, ...], str] = OrderedDict()
 
     def __call__(self, token_ids: Sequence[int]) -> str | None:
         """Return the title of the first part that no continuation of the tokens can satisfy, or None."""
@@ -162,7 +164,15 @@ class PrefixWatch:
             self._readings[ids] = reading
             if len(self._readings) > self._kept:
                 self._readings.popitem(last=False)
+        elif reading.place is not None:
+            self._places[ids] = reading.place
+            if len(self._places) > self._kept:
+                self._places.popitem(last=False)
         return reading.blame
+
+    def place(self, token_ids: Sequence[int]) -> str | None:
+        """Return where in the text the part that no continuation can satisfy is violated; None if not known."""
+        return self._places.get(tuple(token_ids))
 
     def violated(self, token_ids: Sequence[int], candidates: Sequence[int]) -> list[bool]:
         """Return for each candidate of the next token whether no text with it can satisfy the constraint."""

@@ -153,6 +153,11 @@ class TextWatch:
         blame: str | None = grown.reading.blame
         return blame
 
+    def place(self, grown: Streamed) -> str | None:
+        """Return where in the text the part that no continuation can satisfy is violated; None if not known."""
+        place: str | None = None if grown.reading is None else grown.reading.place
+        return place
+
 
 def _messages(prompt: Any) -> Any:
     return getattr(prompt, "messages", prompt)

@@ -64,7 +64,7 @@ def judge_attempts(
             draws[i] = request.draw_of(request.prompt, attempt.grown, finished, attempt.log_probability)
         except BaseException as error:
             failures.setdefault(request, own_error(error))
-    judgements = {i: Judgement(False, ended[i].blame) for i in draws if not ended[i].whole}
+    judgements = {i: Judgement(False, ended[i].blame, _place(ended[i])) for i in draws if not ended[i].whole}
     whole = [i for i in draws if ended[i].whole]
     judgements |= {i: cached for i in whole if (cached := _remembered(ended[i], draws[i])) is not None}
     with judging():
@@ -78,6 +78,12 @@ def judge_attempts(
     for item in judged:
         _remember(item)
     return [*before, *judged], failures
+
+
+def _place(attempt: AttemptState) -> str | None:
+    """Return where an attempt that ended early violates the constraint; None if that is not known."""
+    locate = _request(attempt).locate
+    return None if locate is None or attempt.status != "aborted" else locate(attempt.grown)
 
 
 def _remembered(attempt: AttemptState, draw: Draw) -> Judgement | None:
@@ -137,7 +143,7 @@ def _judgements(
     def by(parts: Sequence[Constraint], places: Sequence[int], clock: Within = nullcontext) -> None:
         def judge(some: Sequence[int]) -> list[Judgement]:
             with clock(_request(ended[some[0]])):
-                return judge_parts(parts, [draws[i] for i in some])
+                return judge_parts(parts, [draws[i] for i in some], with_places=True)
 
         judgements.update(_each(ended, places, failures, judge))
 

@@ -84,6 +84,9 @@ class Request:
         Turns an attempt into the draw that the user gets.
     watch
         Judges running attempts; None for no early abort.
+    locate
+        Returns where an attempt that ``watch`` has ended violates the constraint, without generated text; None if that
+        is not known.
     mask
         Excludes next tokens that no text that satisfies the constraint can continue with, which changes the
         distribution of attempts; None excludes none.
@@ -113,6 +116,7 @@ class Request:
     seed: int
     draw_of: DrawOf
     watch: Watch | None = None
+    locate: Watch | None = None
     mask: TokenMask | None = None
     lookahead: TokenMask | None = None
     notes: tuple[str, ...] = ()

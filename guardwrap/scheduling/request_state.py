@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from guardwrap.constraints.checking import Judgement
+from guardwrap.constraints.json.schema_notes import further_keys
 from guardwrap.constraints.json.values import parser_of
 from guardwrap.formatting import counted, digits
 from guardwrap.metrics import acceptance_rate
@@ -27,6 +28,9 @@ __all__ = ["JudgedAttempt", "RequestState", "next_in_turn"]
 
 SKIPPED = "known before it was drawn"
 """The name that reports give to the cause of rejection of skipped attempts."""
+
+_PLACES = 20
+"""The most places of violations that a report counts for one part of the constraint."""
 
 _CLOCK = "max_time cuts texts by the clock, so the same seed may give other texts next time"
 _SKIPS = "{} of {} attempts were known to be rejected and not drawn; their number was drawn from its exact distribution"
@@ -75,6 +79,7 @@ class RequestState:
     state: Any = None  # the sampler's
     accepted: list[Draw] = field(default_factory=list)
     rejections: Counter[str] = field(default_factory=Counter)
+    places: dict[str, Counter[str]] = field(default_factory=dict)  # where parts were violated, by their titles
     remarks: Counter[str] = field(default_factory=Counter)
     rejected_at: list[int] = field(default_factory=list)  # lengths of rejected attempts in tokens, ascending
     launched: int = 0
@@ -283,7 +288,10 @@ class RequestState:
             if self.request.on_text is not None:
                 self.request.on_text(self.request.prompt.number, text)
         else:
-            self.rejections[judged.judgement.blame or SAMPLER] += 1
+            blame, place = judged.judgement.blame or SAMPLER, judged.judgement.place
+            self.rejections[blame] += 1
+            if place is not None:
+                self.places.setdefault(blame, Counter())[place] += 1
         if len(self.accepted) == self.wanted:
             self.ended = "complete"
         elif law.mode == "greedy" or (law.beam_results is not None and self.attempts == len(law.beam_results)):
@@ -336,6 +344,9 @@ class RequestState:
         own = _OWN.format(fewer) if request.sampler.weighs and request.proposal is None else None
         never = _NEVER if self.ended == "impossible" else None
         given_up = _GIVEN_UP.format(counted(self.allowance.given_up, "time")) if self.allowance.given_up else None
+        # Further keys make texts longer, so they are worth a note where the token limit cost texts.
+        long = asked and self.cut_off and len(self.accepted) < self.wanted
+        further = further_keys(request.constraint) if long else []
         worth = evidence.get("effective_sample_size")
         few = _LITTLE.format(digits(worth.value)) if isinstance(worth, Estimate) and worth.value < FEW else None
         remarks = (remark.format(counted(count, "attempt")) for remark, count in self.remarks.items())
@@ -357,10 +368,12 @@ class RequestState:
                 *request.notes,
                 *(() if request.mask is None else request.mask.notes),
                 *(note for note in (clock, rounding, skips, never, given_up, few, own) if note is not None),
+                *further,
                 *remarks,
             ),
             proposal=request.proposal,
             cut_off=self.cut_off,
+            places={title: dict(counts.most_common(_PLACES)) for title, counts in self.places.items()},
         )
         draws = tuple(self.accepted)
         texts = tuple(draw.text for draw in draws)

@@ -93,9 +93,8 @@ class EndpointJob(Job):
         if asked.constraint is not self.asked.constraint:
             _require_parsed(asked.constraint, self.call)
             reader = PrefixReader(asked.constraint).after(self.call.context())
-        return self._request(
-            prompt, asked, notes=self.notes, watch=TextWatch(reader), weigh=self.weigh if weighed else None
-        )
+        watch, weigh = TextWatch(reader), self.weigh if weighed else None
+        return self._request(prompt, asked, notes=self.notes, watch=watch, locate=watch.place, weigh=weigh)
 
     def records(self, prompt: Any, outcome: Outcome) -> Any:
         """Render an outcome in the pipeline's format, with None for missing texts."""

@@ -174,7 +174,9 @@ class Job:
             mask = None if self.masked is None else lookahead
         weigh = self.weigh if asked.sampler.weighs else None
         notes = (*prompt.law.notes, *self.call.notes(prompt))
-        return self._request(prompt, asked, notes, watch=watch, mask=mask, lookahead=lookahead, weigh=weigh)
+        locate = None if watch is None else watch.place
+        how = {"watch": watch, "locate": locate, "mask": mask, "lookahead": lookahead, "weigh": weigh}
+        return self._request(prompt, asked, notes, **how)
 
     def _request(self, prompt: Any, asked: RequestOptions, notes: tuple[str, ...] = (), **how: Any) -> Request:
         """Make a request. ``how`` holds the fields that depend on where attempts come from."""

@@ -13,7 +13,8 @@ from pydantic import BaseModel
 
 from guardwrap import Budget, GuardedGenerator, Masked, Regex, ToolCalls, Verdict, qrs
 from guardwrap.constraints import dump, parse
-from guardwrap.constraints.message_monitor import Context
+from guardwrap.constraints.checking import judge_parts
+from guardwrap.constraints.message_monitor import Context, Event, RegionMonitor
 from guardwrap.errors import ConstraintError, UsageError
 from guardwrap.messages.regions import MessageRegions
 from guardwrap.outcomes import Draw
@@ -220,6 +221,46 @@ def test_an_attempt_ends_as_soon_as_its_call_is_wrong() -> None:
     assert none.read("a").verdict is Verdict.UNDECIDED
     assert none.read("a[").verdict is Verdict.VIOLATED
     assert rule.monitor_in(Context(message=start)).read("a").verdict is Verdict.UNDECIDED
+
+
+def test_the_place_of_a_wrong_call_is_below_the_name_of_its_tool() -> None:
+    rule = ToolCalls([WEATHER, Search], max_calls=2)
+    cases = [
+        (message(call(city="Rome", days="x")), "$.get_weather.arguments.days"),
+        (message(call(city="Rome"), call()), "$.get_weather.arguments.city"),
+        (message(call("Search", query="", filters=[{"site": 1}])), "$.Search.arguments.filters[].site"),
+        (message(call("secret", secret=1)), "$.name"),
+        (message({"arguments": {}}), "$.name"),
+        (message({"name": "Search"}), "$.Search.arguments"),
+        (message(*[call(city="Rome")] * 3), "wrong number of calls"),
+        (message(call(city="Rome")), None),
+    ]
+    for draw, place in cases:
+        assert rule.place_in(draw) == place
+        assert judge_parts([rule], [draw], with_places=True)[0].place == place
+
+
+def test_the_place_in_a_call_that_is_being_written() -> None:
+    def place(text: str, tool: tuple[str, ...], **options: Any) -> str | None:
+        monitor = ToolCalls([WEATHER, Search], **options).monitor_in(Context(message=start))
+        assert isinstance(monitor, RegionMonitor)
+        events = [Event("open", "tool_calls", tool), *(Event("text", "tool_calls", (char,)) for char in text)]
+        return monitor.after(events).violated_at
+
+    start = MessageRegions.begin(world().tokenizer, "a")
+    call = '{"name": "get_weather", "arguments": {"city": "name", "days": '
+    assert place(call + "1", ("call",)) is None
+    assert place(call + '"', ("call",)) == "$.get_weather.arguments.days"
+    assert place('{"arguments": {"days": "x", "query": [', ("call",)) == "$.arguments.query"
+    assert place('{"name": "secret"', ("call",)) == "$.name"
+    assert place("{'name'", ("call",)) == "not JSON"
+    assert place('{"city": 1', ("arguments", "get_weather")) == "$.get_weather.arguments.city"
+    assert place("1", ("arguments", "secret")) == "$.name"
+    assert place("1", ("arguments", "Search"), choice={"name": "get_weather"}) == "$.name"
+    closed = Event("close", "tool_calls", ('{"name": "Search", "arguments": {}}',))
+    monitor = ToolCalls([WEATHER, Search]).monitor_in(Context(message=start))
+    assert isinstance(monitor, RegionMonitor)
+    assert monitor.after([Event("open", "tool_calls"), closed]).violated_at == "$.Search.arguments.query"
 
 
 def test_a_call_that_only_lenient_parsers_read_is_none() -> None:

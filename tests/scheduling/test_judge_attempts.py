@@ -90,9 +90,9 @@ def test_a_text_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[int] = []
     parts: Callable[..., Any] = vars(judge_attempts)["judge_parts"]
 
-    def counted(constraints: Any, draws: Any) -> Any:
+    def counted(constraints: Any, draws: Any, **options: Any) -> Any:
         judged.append(len(draws))
-        return parts(constraints, draws)
+        return parts(constraints, draws, **options)
 
     monkeypatch.setattr(judge_attempts, "judge_parts", counted)
     world = world_of()

@@ -16,7 +16,7 @@ from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.files.proposal_fields import adapter_misfit
 from guardwrap.constraints.json.json_schema import JSONSchema
-from guardwrap.constraints.json.schema_notes import misspelt, unheeded
+from guardwrap.constraints.json.schema_notes import further_keys, misspelt, unheeded
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Length, TextConstraint
@@ -140,6 +140,7 @@ def _notes(constraint: Constraint) -> list[str]:
         for part in constraint.parts
         if _counts_tokens(part)
     ]
+    notes += further_keys(constraint)
     for part in walk(constraint):
         if isinstance(part, JSONSchema):
             for name, meant in sorted(misspelt(part.schema).items()):

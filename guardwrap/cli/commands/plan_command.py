@@ -162,7 +162,7 @@ def _plan(guarded: GuardedGenerator, items: Sequence[Item], *, chat: bool, **opt
 
 def _kind(item: Item) -> str:
     """Return a key for prompts that cost alike: their own constraint, sampler and budget."""
-    return json.dumps({name: item.fields.get(name) for name in _KIND}, sort_keys=True)
+    return json.dumps({name: item.fields.get(name) for name in _KIND})  # a schema may depend on the order of its keys
 
 
 def _tried(items: Iterable[Item]) -> tuple[list[Item], Counter[str]]:

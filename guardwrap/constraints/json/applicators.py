@@ -48,10 +48,12 @@ class Closed(NamedTuple):
 
     words: Words
     patterns: tuple[Pattern, ...]
+    rules: Objects
 
     def may_become(self, prefix: str, seen: Collection[str]) -> bool:
-        """Whether a key that begins with the prefix can be an allowed one that is not in ``seen``."""
-        return self.words.may_become(prefix, seen) or any(each.may_be_found(prefix, -1) for each in self.patterns)
+        """Whether a key that begins with the prefix can be an allowed one that may follow the keys in ``seen``."""
+        barred = self.rules.barred(seen)
+        return self.words.may_become(prefix, barred) or any(each.may_be_found(prefix, -1) for each in self.patterns)
 
 
 class _Logic(NamedTuple):
@@ -143,6 +145,30 @@ class Applicators:
             total[i] = verdict
         return tuple(total[:-1])
 
+    def alive(self, roots: Iterable[int], total: Verdicts) -> set[int]:
+        """Return the places of the subschemas through which a root may still be satisfied.
+
+        Parameters
+        ----------
+        roots
+            Places of the roots.
+        total
+            The total verdicts, by place.
+        """
+        alive: set[int] = set()
+        todo = [*roots]
+        while todo:
+            place = todo.pop()
+            if place < 0 or place in alive or total[place] == VIOLATED:
+                continue
+            alive.add(place)
+            logic = self._logic[place] if self._logic is not None else None
+            if logic:
+                todo += [*logic.every, *(i for group in logic.some for i in group), *logic.one]
+                todo += [i for i in (logic.condition or ())[1:] if i is not None]
+                todo += [i for _, i in logic.dependent]
+        return alive
+
     def of_key(self, key: str) -> Children:
         """Return the subschemas that apply to the value of a property."""
         named = key if key in self._named else None
@@ -193,7 +219,7 @@ def _closed(rules: Objects) -> Closed | None:
     if rules.additional is None or not rules.additional.never:
         return None
     words = Words([key for key, inner in rules.properties.items() if not inner.never])
-    return Closed(words, tuple(pattern for pattern, inner in rules.patterns if not inner.never))
+    return Closed(words, tuple(pattern for pattern, inner in rules.patterns if not inner.never), rules)
 
 
 def _closure(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from guardwrap.errors import ConstraintError
 
 __all__ = [
+    "DISCRIMINATOR",
     "DRAFTS",
     "DRAFT_2019",
     "DRAFT_2020",
@@ -30,6 +31,9 @@ WHOLE = "integer written without a fraction"
 """The type of integers in draft 4, which does not include 1.0."""
 UNSEEN = "contains does not evaluate"
 """A key next to a ``contains`` that does not count for ``unevaluatedItems``. It only counts since draft 2020-12."""
+
+DISCRIMINATOR = "discriminator"
+"""OpenAPI's keyword for the property that names the branch of a union. It does not affect whether a value is valid."""
 
 
 class Draft(NamedTuple):
@@ -162,6 +166,8 @@ def modernize(schema: dict[str, Any], draft: Draft, uri: str | None) -> None:
     """
     alone = draft.ref_is_alone and "$ref" in schema
     kept = {"$ref": schema["$ref"]} if alone else {key: schema[key] for key in schema if key in draft.keywords}
+    if isinstance(schema.get(DISCRIMINATOR), dict):  # kept for explanations
+        kept[DISCRIMINATOR] = schema[DISCRIMINATOR]
     schema.clear()
     schema |= kept
     schema.pop("id", None)

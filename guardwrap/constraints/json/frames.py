@@ -14,9 +14,10 @@ from rpds import HashTrieSet
 from guardwrap.constraints.json.applicators import SATISFIED, UNDECIDED, VIOLATED, Applicators, Children, Verdicts
 from guardwrap.constraints.json.keywords import canonical
 from guardwrap.constraints.json.subschemas import Objects, Subschema
+from guardwrap.constraints.places import NOT_JSON
 from guardwrap.documents.time_limits import check_deadline
 
-__all__ = ["Dead", "Frame", "closed", "ended", "named", "naming", "promised", "raised"]
+__all__ = ["Dead", "Frame", "closed", "ended", "missing_keys", "named", "naming", "promised", "raised"]
 
 _NO_KEYS: HashTrieSet[str] = HashTrieSet()
 _NO_ITEMS: HashTrieSet[_CanonicalItem] = HashTrieSet()
@@ -24,7 +25,10 @@ _NOTHING = Children((), (), (), ())
 
 
 class Dead(Exception):
-    """No text that begins with the text read so far satisfies the schema."""
+    """No text that begins with the text read so far satisfies the schema.
+
+    Its argument, if it has one, is what reports show instead of a place in the text.
+    """
 
 
 class _CanonicalItem:
@@ -198,7 +202,7 @@ def named(frame: Frame, plan: Applicators, before: Verdicts, total: Verdicts, ke
         If the object already has this key, or the whole text is violated.
     """
     if key in frame.seen:
-        raise Dead
+        raise Dead(NOT_JSON)
     frame = _with_child(frame, plan, before, total)
     child = frame.plan.of_key(key)
     seen = frame.seen.insert(key)
@@ -208,6 +212,7 @@ def named(frame: Frame, plan: Applicators, before: Verdicts, total: Verdicts, ke
         for i, rules in frame.plan.objects
         if rules.most < float("inf") and frame.count + sum(needed not in seen for needed in rules.required) > rules.most
     ]
+    places += [i for i, rules in frame.plan.objects if rules.order is not None and key in rules.barred(frame.seen)]
     changes = dict.fromkeys((*child.never, *places), VIOLATED)
     again = key in frame.plan.dependent
     frame = frame.but(seen=seen, key=key, child=child)
@@ -286,6 +291,22 @@ def closed(frame: Frame) -> Frame | None:
             local[i] = _at_end(frame, i, node, value)
     total = plan.totals(tuple(local), frame.seen, finished=True)
     return ended(frame.above, plan, frame.total, total, value)
+
+
+def missing_keys(frame: Frame) -> list[str]:
+    """Return the required keys that an open object lacks, without those of branches that are already violated."""
+    outward = [frame]
+    while (above := outward[-1].above) is not None:
+        outward.append(above)
+    alive: set[int] = set()
+    for inner in reversed(outward):
+        roots = inner.plan.roots
+        if inner.above is not None:
+            asked = zip(roots, inner.above.child.asked, strict=True)
+            roots = tuple(place for place, places in asked if not alive.isdisjoint(places))
+        alive = inner.plan.alive(roots, inner.total)
+    required = (key for i, rules in frame.plan.objects if i in alive for key in rules.required)
+    return [key for key in required if key not in frame.seen]
 
 
 def _value(frame: Frame) -> Any:

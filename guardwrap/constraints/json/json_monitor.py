@@ -19,6 +19,7 @@ from guardwrap.constraints.json.applicators import (
 )
 from guardwrap.constraints.json.frames import Dead, Frame
 from guardwrap.constraints.json.subschemas import Kind, Schema, Subschema
+from guardwrap.constraints.places import NOT_JSON, WHITE_SPACE, shown_place
 from guardwrap.constraints.utf8 import REPLACEMENT
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.documents.time_limits import VERDICT_SECONDS, TimeLimit, check_deadline, time_limit
@@ -85,12 +86,17 @@ class JSONMonitor(Monitor):
         The ``Applicators`` of the schema.
     compact
         Whether white space is forbidden, except single spaces after colons and commas.
+    declared
+        The names of properties that ``violated_at`` may contain.
     """
 
     verdict: Verdict = Verdict.UNDECIDED
 
-    def __init__(self, plans: ApplicatorCache, *, compact: bool) -> None:
+    _end: tuple[str, Frame | None, _Want, str, str] | None = None  # a reason or "", the last state, the last character
+
+    def __init__(self, plans: ApplicatorCache, *, compact: bool, declared: frozenset[str] = frozenset()) -> None:
         self._plans = plans
+        self._declared = declared
         self._compact = compact
         self._want = _Want.VALUE
         self._frame: Frame | None = None
@@ -131,6 +137,24 @@ class JSONMonitor(Monitor):
             return place
         length = self._length if self._plan.strings else 0
         return (*place, self._plan, self._local, self._total, self._text, self._wants_text, self._rest, length)
+
+    @property
+    def violated_at(self) -> str | None:
+        """Where the text is invalid, such as ``$.items[].name``, or that it is not JSON; None unless VIOLATED."""
+        if self._end is None:
+            return None
+        reason, frame, want, text, char = self._end
+        steps: list[str | int] = [text] if want is _Want.COLON else []
+        inside = want in _IN_CHILD
+        if want is _Want.NAME:
+            steps = ["*"]
+        elif frame is not None and frame.is_object and not inside and char in '}",':
+            steps += frames.missing_keys(frame)[:1] if char == "}" else ["*"] * (want is not _Want.COLON)
+        while frame is not None:
+            if inside:
+                steps.append(frame.key if frame.is_object else frame.count)
+            frame, inside = frame.above, True
+        return reason or shown_place(reversed(steps), self._declared)
 
     def may_begin(self, partial: bytes, /) -> bool:
         """Return whether these bytes may continue the current string. Outside strings, JSON is ASCII."""
@@ -178,8 +202,10 @@ class JSONMonitor(Monitor):
                 check_deadline()
                 step = _STEPS.get(copy._want)
                 i = copy._structure(text[i], i) if step is None else step(copy, text, i)
-        except Dead:
-            return self._over(Verdict.VIOLATED)
+        except Dead as dead:
+            over = self._over(Verdict.VIOLATED)
+            over._end = (*(dead.args or ("",)), copy._frame, copy._want, copy._text, text[i : i + 1])
+            return over
         return copy
 
     # --------------------------------------------------------------------------------------------------- structure
@@ -188,31 +214,31 @@ class JSONMonitor(Monitor):
         """Read the character at ``i``, outside strings, numbers and words; return the position to continue at."""
         if char in _SPACE:
             if self._compact and not (self._after_gap and char == " "):
-                raise Dead
+                raise Dead(WHITE_SPACE)
             self._after_gap = False
             return i + 1
         want, frame = self._want, self._frame
         self._after_gap = char in _GAPS
         if want is _Want.COMMA:
             if frame is None:
-                raise Dead
+                raise Dead(NOT_JSON)
             if char == ",":
                 self._frame = frames.promised(frame)
                 self._want = _Want.KEY if frame.is_object else _Want.VALUE
             elif char == ("}" if frame.is_object else "]"):
                 self._frame = frames.closed(frame)
             else:
-                raise Dead
+                raise Dead(NOT_JSON)
         elif want is _Want.COLON:
             if char != ":":
-                raise Dead
+                raise Dead(NOT_JSON)
             self._want = _Want.VALUE
         elif frame is not None and char == _CLOSING.get(want):
             self._frame = frames.closed(frame)
             self._want = _Want.COMMA
         elif want is _Want.KEY or want is _Want.FIRST_KEY:
             if char != '"' or frame is None:
-                raise Dead
+                raise Dead(NOT_JSON)
             if want is _Want.FIRST_KEY:
                 self._frame = frames.promised(frame)
             self._begin(frame.plan.names, "string")
@@ -226,7 +252,7 @@ class JSONMonitor(Monitor):
     def _value(self, char: str, i: int) -> int:
         kind = _KINDS.get(char)
         if kind is None:
-            raise Dead
+            raise Dead(NOT_JSON)
         frame = self._frame
         plan = self._begin(None if frame is None else frame.child, kind)
         if kind in ("object", "array"):
@@ -265,12 +291,12 @@ class JSONMonitor(Monitor):
             held = lexical.HIGH_SURROGATE.search(body) if "\\" in body else None
             begun = lexical.LOW_SURROGATE_BEGUN if held else lexical.ESCAPE_BEGUN
             if end < len(raw) and not begun.fullmatch(raw, end):
-                raise Dead
+                raise Dead(NOT_JSON)
             end = held.start(1) if held else end
             body, self._rest = raw[:end], raw[end:]
         piece = json.loads(f'"{body}"') if "\\" in body else body
         if lexical.SURROGATE.search(piece):
-            raise Dead
+            raise Dead(NOT_JSON)
         self._grow(piece)
         if closed:
             self._finish_string()
@@ -306,8 +332,8 @@ class JSONMonitor(Monitor):
             )
 
         if self._want is _Want.NAME and self._frame is not None:
-            self._frame = frames.named(self._frame, self._plan, self._total, self._at_end(text, holds), text)
-            self._want = _Want.COLON
+            total, self._want = self._at_end(text, holds), _Want.COLON
+            self._frame = frames.named(self._frame, self._plan, self._total, total, text)
         else:
             self._finish(text, holds)
 
@@ -316,15 +342,15 @@ class JSONMonitor(Monitor):
         digits = self._text = self._text + text[i:end]
         if end == len(text):
             if not lexical.NUMBER_BEGUN.fullmatch(digits):
-                raise Dead
+                raise Dead(NOT_JSON)
             self._violate(i for i, limits in self._plan.numbers if not limits.may_hold(digits))
             return end
         if not lexical.NUMBER.fullmatch(digits):
-            raise Dead
+            raise Dead(NOT_JSON)
         try:
             value = lexical.exact_number(digits)
         except (ValueError, OverflowError):  # beyond the range of a double
-            raise Dead from None
+            raise Dead(NOT_JSON) from None
 
         def holds(node: Subschema) -> bool | None:
             limits = node.limits
@@ -336,7 +362,7 @@ class JSONMonitor(Monitor):
     def _word(self, text: str, i: int) -> int:
         piece = text[i : i + len(self._rest)]
         if not self._rest.startswith(piece):
-            raise Dead
+            raise Dead(NOT_JSON)
         self._rest = self._rest[len(piece) :]
         if not self._rest:
             self._want = _Want.COMMA
@@ -368,6 +394,7 @@ class JSONMonitor(Monitor):
         return self._plan.totals(tuple(local), (), finished=True)
 
 
+_IN_CHILD = {_Want.VALUE, _Want.FIRST_ITEM, _Want.STRING, _Want.NUMBER, _Want.WORD}
 _CLOSING = {_Want.FIRST_ITEM: "]", _Want.FIRST_KEY: "}"}
 _STEPS: dict[_Want, Callable[[JSONMonitor, str, int], int]] = {
     _Want.STRING: JSONMonitor._string,

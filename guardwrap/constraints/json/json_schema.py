@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import GetPydanticSchema, TypeAdapter, ValidationError
 from pydantic_core import core_schema
@@ -19,14 +19,15 @@ from guardwrap.constraints.json.formats import names_format
 from guardwrap.constraints.json.json_monitor import ApplicatorCache, JSONMonitor
 from guardwrap.constraints.json.python_types import is_type, schema_of, type_adapter_of
 from guardwrap.constraints.json.schema_files import read_schema_file
-from guardwrap.constraints.json.schema_validation import read_schema, schema_misfit
+from guardwrap.constraints.json.schema_validation import misfit_of, read_schema
 from guardwrap.constraints.json.subschemas import Schema
 from guardwrap.constraints.kinds.function import importable, qualified
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.places import INCOMPLETE, NOT_JSON, PYTHON_TYPE, WHITE_SPACE, declared_names, shown_place
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, message_part, read_view, view
-from guardwrap.documents.time_limits import check_deadline, uncounted
+from guardwrap.documents.time_limits import StepOver, TimeLimit, charged, check_deadline, uncounted
 from guardwrap.documents.yaml_nodes import one_line
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError, first_line
 from guardwrap.formatting import counted
@@ -45,6 +46,17 @@ def _in_files(kind: Any, check: Callable[[Any], Any] = lambda value: value) -> G
 def _no_type(value: Any) -> None:
     if value is not None:
         raise ValueError("a file cannot name a Python type; give its schema, and leave type out")
+
+
+class _Fault(NamedTuple):
+    """What is wrong with a text: a message, which may quote it, and a place and a reason, which do not."""
+
+    message: str
+    place: str
+    reason: str
+
+
+_SOME_FAULT = _Fault("is invalid", "$", "is invalid")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,6 +83,10 @@ class JSONSchema(TextConstraint):
     whitespace
         ``"any"``: as JSON allows; ``"compact"``: none outside strings, except a single space after a colon or comma,
         so that attempts do not spend tokens on white space. ``json.dumps`` without ``indent`` writes compact JSON.
+    order
+        ``"schema"``: the keys of an object that are declared in ``properties`` must appear in the order in which the
+        schema declares them, such as the reasoning before the answer. Optional ones may be missing, and keys that are
+        not declared may be anywhere. None: any order.
     name
         Label in reports.
 
@@ -109,6 +125,12 @@ class JSONSchema(TextConstraint):
     constraint file cannot name a type, and the digest differs from that of the schema alone. For the same constraint in
     Python and YAML, pass ``Model.model_json_schema()``. There is no time limit for validators in Python.
 
+    ``order="schema"`` only excludes texts that are valid otherwise. Each subschema demands the order of its own
+    ``properties`` wherever it applies: through ``$ref``, ``allOf``, ``then`` and so on. Of ``anyOf``, one valid branch
+    must be in order; of ``oneOf``, the valid one. Subschemas that are only tests (``not``, ``if``, ``contains``) and
+    the values of ``const`` and ``enum`` demand none. If two subschemas that apply to the same object declare the same
+    keys in different orders, no object with these keys is valid.
+
     Each level of nesting in a schema or text uses some of Python's stack. If the stack overflows, the check raises
     CheckFailed: with Python's default limit, at 100 to 200 levels of a text whose schema refers to itself.
 
@@ -125,6 +147,7 @@ class JSONSchema(TextConstraint):
     type: Annotated[Any, _in_files(None, _no_type)] = field(default=None, kw_only=True)
     on: View = field(default="completion", kw_only=True)
     whitespace: Literal["any", "compact"] = field(default="any", kw_only=True)
+    order: Literal["schema"] | None = field(default=None, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
     kind: Literal["json_schema"] = field(default="json_schema", kw_only=True)
 
@@ -147,6 +170,7 @@ class JSONSchema(TextConstraint):
             object.__setattr__(self, "schema", lexical.load_json(json.dumps(self.schema, allow_nan=False)))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ConstraintError(f"schema is not JSON: {first_line(error)}") from None
+        require(self.order in (None, "schema"), f"order={shown(self.order)}: give 'schema', or None for any order")
         # Report mistakes now, not at the first text. The type's name is computed now so that copies share it.
         with about("schema" if file is None else "file", inside=file is None):
             self.validator, self.adapter, self._type_name  # noqa: B018
@@ -157,7 +181,12 @@ class JSONSchema(TextConstraint):
     @cached_property
     def validator(self) -> Any:
         """The validator for parsed values, with references resolved and expressions compiled."""
-        return read_schema(self.schema, formats=self.formats)
+        return read_schema(self.schema, formats=self.formats, ordered=self.order == "schema")
+
+    @cached_property
+    def declared(self) -> frozenset[str]:
+        """The names of all properties in the schema."""
+        return declared_names(self.schema)
 
     @cached_property
     def adapter(self) -> TypeAdapter[Any] | None:
@@ -194,6 +223,10 @@ class JSONSchema(TextConstraint):
             spec["type"] = self._type_name
         return spec
 
+    def digest_fields(self) -> dict[str, Any]:
+        """Return the properties of the schema in their order, if the constraint depends on it."""
+        return {} if self.order is None else {"schema": _in_order(self.schema)}
+
     @cached_property
     def _type_name(self) -> str:
         if isinstance(self.type, type) and importable(self.type):
@@ -204,6 +237,11 @@ class JSONSchema(TextConstraint):
     def _looks(self) -> bool:
         """False with a type, which may have validators in Python."""
         return self.type is None
+
+    @property
+    def locates(self) -> bool:
+        """True, also with a type, because ``place_in`` does not run it."""
+        return type(self) is JSONSchema
 
     @property
     def in_memory(self) -> bool:
@@ -242,7 +280,9 @@ class JSONSchema(TextConstraint):
         if not self.parses:
             raise UsageError(f"{self.title} judges on={self.on!r}; only on='completion' or one part can be parsed")
         if not run_check(self, [draw])[0]:
-            raise UsageError(f"{self.title} does not hold for this text, so it is not parsed")
+            fault = self._first_fault(draw)
+            why = f" ({f'{fault.place} {fault.reason}'.strip()})" if fault is not None else ""
+            raise UsageError(f"{self.title} does not hold for this text{why}, so it is not parsed")
         parts = view(draw, self.on)
         if not parts:
             return None
@@ -253,41 +293,80 @@ class JSONSchema(TextConstraint):
     def holds(self, text: str) -> bool:
         """Parse and validate one string."""
         try:
-            return not self._fault(text, describe=False)
+            return self._fault(text) is None
         except RecursionError:
             raise CheckFailed(self.title, "got a text that is nested too deeply for its schema") from None
 
     def fault(self, text: str) -> str:
         """Return where the text is not JSON, or which value in it is invalid, and why."""
-        return self._fault(text, describe=True)
+        fault = self._fault(text, describe=True)
+        return "" if fault is None else fault.message
 
-    def _fault(self, text: str, *, describe: bool) -> str:
-        """Return the first fault of a text, or ``""``. To describe an invalid value takes longer than to find one."""
+    def place_in(self, draw: Draw, /) -> str | None:
+        """Return the first place where an attempt is invalid, such as ``$.items[].name``; keys not declared are ``*``.
+
+        The validators of a Python type are not run again.
+        """
+        fault = self._first_fault(draw)
+        return None if fault is None else fault.place
+
+    def _first_fault(self, draw: Draw) -> _Fault | None:
+        """Return the first fault of an attempt, without quoting it; None if that takes too long."""
+        try:
+            with charged(draw):
+                for text in view(draw, self.on) or ():
+                    if (fault := self._fault(text, describe=True, in_python=False)) is not None:
+                        unfinished = fault.place == NOT_JSON and not draw.finished
+                        return fault._replace(place=INCOMPLETE) if unfinished else fault
+        except StepOver:
+            raise
+        except (TimeLimit, RecursionError):
+            pass
+        return None
+
+    def _fault(self, text: str, *, describe: bool = False, in_python: bool = True) -> _Fault | None:
+        """Return the first fault of a text.
+
+        Parameters
+        ----------
+        text
+            The text.
+        describe
+            Whether to say more than that there is one, which takes longer.
+        in_python
+            Whether to ask the Python type. If not, all texts that are valid otherwise are at fault.
+        """
         if self.where == "fenced":
             blocks = fenced(text)
             if len(blocks) != 1:
-                return f"has {counted(len(blocks), 'fenced block')}"
+                count = counted(len(blocks), "fenced block")
+                return _Fault(f"has {count}", count, "instead of one")
             text = blocks[0]
         check_deadline()
         try:
             value = lexical.load_exact(text)
         except (ValueError, OverflowError, RecursionError) as error:  # not JSON, too many digits, nested too deeply
-            return f"is not JSON: {first_line(error).partition(' (char')[0]}"
+            return _Fault(f"is not JSON: {first_line(error).partition(' (char')[0]}", NOT_JSON, "")
         if describe:
-            if (misfit := schema_misfit(self.validator, value)) is not None:
-                return misfit
+            if (misfit := misfit_of(self.validator, value)) is not None:
+                return _Fault(misfit.message, shown_place(misfit.path, self.declared), misfit.reason)
         elif not self.validator.is_valid(value):
-            return "is invalid"
+            return _SOME_FAULT
         if self.whitespace == "compact" and not lexical.is_compact(text):
-            return "has white space that whitespace='compact' does not allow"
+            message = "has white space that whitespace='compact' does not allow"
+            return _Fault(message, WHITE_SPACE, "")
+        if self.adapter is None:
+            return None
+        by_type = _Fault("", PYTHON_TYPE, "")
         try:
-            if self.adapter is not None:
+            if in_python:
                 with uncounted():
                     self.adapter.validate_json(text)
+                return None
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            return f"{'.'.join(map(str, ('$', *first['loc'])))}: {one_line(first['msg'])}"
-        return ""
+            return by_type._replace(message=f"{'.'.join(map(str, ('$', *first['loc'])))}: {one_line(first['msg'])}")
+        return by_type
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Return VIOLATED if it is certain that no valid JSON text begins with the prefix."""
@@ -301,8 +380,21 @@ class JSONSchema(TextConstraint):
     def _reading(self) -> JSONMonitor:
         dynamic = self.validator._resolver.references.ambiguous
         return JSONMonitor(
-            ApplicatorCache(Schema(self.validator, dynamic=dynamic)), compact=self.whitespace == "compact"
+            ApplicatorCache(Schema(self.validator, dynamic=dynamic)),
+            compact=self.whitespace == "compact",
+            declared=self.declared,
         )
+
+
+def _in_order(schema: Any) -> Any:
+    """Return a schema in which every mapping ``properties``, wherever it is, has become a list of pairs."""
+    if isinstance(schema, list):
+        return [_in_order(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    mapping = {key: _in_order(value) for key, value in schema.items()}
+    declared = mapping.get("properties")
+    return {**mapping, "properties": list(declared.items())} if isinstance(declared, dict) else mapping
 
 
 def fenced(text: str) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import jsonschema
@@ -18,7 +19,7 @@ from guardwrap.constraints.json.drafts import UNSEEN, WHOLE
 from guardwrap.constraints.json.ecma_patterns import Expression
 from guardwrap.documents.time_limits import check_deadline, within
 
-__all__ = ["VALIDATOR", "canonical", "fits"]
+__all__ = ["VALIDATOR", "UnionError", "canonical", "fits"]
 
 _REFERENCES = ("$ref", "$dynamicRef")
 
@@ -80,9 +81,45 @@ def _not_allowed(key: str) -> _Errors:
     yield jsonschema.ValidationError(f"the key {key!r} is not allowed")
 
 
+def _properties(validator: Any, properties: dict[str, Any], value: Any, schema: Any) -> _Errors:
+    if not isinstance(value, dict):
+        return
+    for key, inner in properties.items():
+        if key in value:
+            yield from validator.descend(value[key], inner, path=key, schema_path=key)
+    if validator._resolver.ordered:
+        places = {key: place for place, key in enumerate(properties)}
+        declared = [key for key in value if key in places]
+        for before, key in pairwise(declared):
+            if places[key] < places[before]:
+                message = f"comes after {before!r}, which the schema declares later"
+                yield jsonschema.ValidationError(message, path=[key])
+
+
+def _unordered(validator: Any) -> Any:
+    """Return the validator without the demand for an order of keys, for schemas that are only tests.
+
+    If it held there too, an object in the wrong order would satisfy ``not``, or escape the condition of an ``if``.
+    """
+    scope = validator._resolver
+    return validator.evolve(_resolver=scope.unordered()) if scope.ordered else validator
+
+
+def _not(validator: Any, inner: Any, value: Any, schema: Any) -> _Errors:
+    if fits(_unordered(validator), value, inner):
+        yield jsonschema.ValidationError(f"{value!r} should not be valid under {inner!r}")
+
+
+def _if(validator: Any, condition: Any, value: Any, schema: Any) -> _Errors:
+    branch = "then" if fits(_unordered(validator), value, condition) else "else"
+    if branch in schema:
+        yield from validator.descend(value, schema[branch], schema_path=branch)
+
+
 def _contains(validator: Any, inner: Any, value: Any, schema: Any) -> _Errors:
     if isinstance(value, list):
-        count = sum(fits(validator, item, inner) for item in value)
+        plain = _unordered(validator)
+        count = sum(fits(plain, item, inner) for item in value)
         if not schema.get("minContains", 1) <= count <= schema.get("maxContains", len(value)):
             yield jsonschema.ValidationError(f"has {count} items that match contains")
 
@@ -95,15 +132,35 @@ def _multiple_of(validator: Any, step: Any, value: Any, schema: Any) -> _Errors:
 # The library keeps all errors of all branches, each with the whole value in its message.
 
 
+class UnionError(jsonschema.ValidationError):
+    """No branch of ``anyOf`` or ``oneOf`` is valid.
+
+    Parameters
+    ----------
+    message
+        What is wrong.
+    judge
+        The validator that applied the branches, for finding out what is wrong with one of them.
+    """
+
+    def __init__(self, message: str, judge: Any) -> None:
+        super().__init__(message)
+        self.judge = judge
+
+
 def _any_of(validator: Any, branches: list[Any], value: Any, schema: Any) -> _Errors:
     if not any(fits(validator, value, branch) for branch in branches):
-        yield jsonschema.ValidationError(f"{value!r} is not valid under any of the given schemas")
+        yield UnionError(f"{value!r} is not valid under any of the given schemas", validator)
 
 
 def _one_of(validator: Any, branches: list[Any], value: Any, schema: Any) -> _Errors:
-    count = sum(fits(validator, value, branch) for branch in branches)
-    if count != 1:
-        yield jsonschema.ValidationError(f"is valid under {count} of the given schemas")
+    plain = _unordered(validator)
+    valid = [branch for branch in branches if fits(plain, value, branch)]
+    if len(valid) != 1:
+        message = f"is valid under {len(valid)} of the given schemas"
+        yield jsonschema.ValidationError(message) if valid else UnionError(message, validator)
+    elif validator is not plain:
+        yield from validator.descend(value, valid[0])
 
 
 def _unique_items(validator: Any, unique: bool, value: Any, schema: Any) -> _Errors:
@@ -168,7 +225,8 @@ def _evaluate(validator: Any, schema: Any, value: Any, seen: set[Any], *, top: b
             seen.update(range(len(value)))
         seen.update(range(len(schema.get("prefixItems", ()))))
         if "contains" in schema and UNSEEN not in schema:
-            seen.update(i for i, item in enumerate(value) if fits(validator, item, schema["contains"]))
+            plain = _unordered(validator)
+            seen.update(i for i, item in enumerate(value) if fits(plain, item, schema["contains"]))
     elif "additionalProperties" in schema or ("unevaluatedProperties" in schema and not top):
         seen.update(value)
     else:
@@ -186,14 +244,21 @@ def _in_place(validator: Any, schema: Any, value: Any) -> Iterator[tuple[Any, An
     inner = [branch for keyword in ("allOf", "anyOf", "oneOf") for branch in schema.get(keyword, ())]
     inner = [branch for branch in inner if fits(validator, value, branch)]
     if "if" in schema:
-        met = fits(validator, value, schema["if"])
-        inner += [schema["if"]] if met else []
+        plain = _unordered(validator)
+        met = fits(plain, value, schema["if"])
+        if met:
+            yield _within(plain, schema["if"])
         inner += [schema[branch] for branch in ["then" if met else "else"] if branch in schema]
     if isinstance(value, dict):
         inner += [branch for key, branch in schema.get("dependentSchemas", {}).items() if key in value]
     for branch in inner:
-        resolver = validator._resolver.in_subresource(DRAFT202012.create_resource(branch))
-        yield validator.evolve(schema=branch, _resolver=resolver), branch
+        yield _within(validator, branch)
+
+
+def _within(validator: Any, schema: Any) -> tuple[Any, Any]:
+    """Return the validator for a subschema, and the subschema."""
+    resolver = validator._resolver.in_subresource(DRAFT202012.create_resource(schema))
+    return validator.evolve(schema=schema, _resolver=resolver), schema
 
 
 # ------------------------------------------------------------------------------------------------------ the validator
@@ -212,7 +277,7 @@ def _evolve(self: Any, **changes: Any) -> Any:
     check_deadline()
     schema = changes.setdefault("schema", self.schema)
     changes.setdefault("format_checker", self.format_checker)
-    if "_resolver" not in changes:  # the library does not pass it on in not and if, whose subschemas may have an $id
+    if "_resolver" not in changes:  # not all keywords of the library pass it on, and a subschema may have an $id
         inner = schema is not self.schema
         resource = DRAFT202012.create_resource(schema)
         changes["_resolver"] = self._resolver.in_subresource(resource) if inner else self._resolver
@@ -226,10 +291,13 @@ _OWN: dict[str, Callable[..., Any]] = {
     "anyOf": _any_of,
     "contains": _contains,
     "format": _format,
+    "if": _if,
     "multipleOf": _multiple_of,
+    "not": _not,
     "oneOf": _one_of,
     "pattern": _pattern,
     "patternProperties": _pattern_properties,
+    "properties": _properties,
     "unevaluatedItems": _unevaluated_items,
     "unevaluatedProperties": _unevaluated_properties,
     "uniqueItems": _unique_items,

@@ -9,7 +9,7 @@ entered without a reference, and uses the wrong base URI below an anchor.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
@@ -92,18 +92,26 @@ class Scope:
         The URI of the current resource.
     entered
         The URIs of all resources that were entered so far, the outermost first: the dynamic scope.
+    ordered
+        Whether objects must have their keys in the order of ``properties``. False in subschemas that are only tests,
+        such as ``not``.
     """
 
     references: References
     _base_uri: str
     entered: tuple[str, ...]
+    ordered: bool = False
+
+    def unordered(self) -> Scope:
+        """Return the same position, where any order of keys is valid."""
+        return replace(self, ordered=False) if self.ordered else self
 
     def into(self, place: SchemaPlace) -> Resolved:
         """Enter a schema."""
         if place.base == self._base_uri:
             return Resolved(place.contents, self)
         entered = self.entered if place.base in self.entered else (*self.entered, place.base)
-        return Resolved(place.contents, Scope(self.references, place.base, entered))
+        return Resolved(place.contents, replace(self, _base_uri=place.base, entered=entered))
 
     def in_subresource(self, resource: Any) -> Scope:
         """Enter a subschema of the current schema."""

@@ -1,4 +1,7 @@
-"""Finds probable mistakes in a valid JSON Schema: misspelled keywords, and keywords that its draft ignores."""
+"""Finds probable mistakes in a valid JSON Schema.
+
+These are misspelled keywords, keywords that its draft ignores, and objects that unintentionally allow further keys.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,13 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
+from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.json.drafts import DRAFT_2020, DRAFTS, UNDECLARED, Draft, draft_of, subschemas
+from guardwrap.constraints.json.json_schema import JSONSchema
+from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.errors import quoted
 
-__all__ = ["misspelt", "unheeded"]
+__all__ = ["further_keys", "misspelt", "open_objects", "unheeded"]
 
 _CLOSE = 0.8
 """The least similarity to a keyword. "propertys", "minlength", "format_" and "item" reach it, "name" does not."""
@@ -50,6 +57,58 @@ def unheeded(schema: Any) -> dict[str, str]:
         if draft is UNDECLARED and "additionalItems" in inner and not isinstance(inner.get("items"), list):
             ignored["additionalItems"] = f"is not a keyword of {_called(draft)}; write items"
     return ignored
+
+
+_JOINED = frozenset(("allOf", "dependencies", "dependentSchemas", "if", "unevaluatedProperties"))
+"""Keywords with which several subschemas may declare the keys of one object, so that none may forbid further keys."""
+_LIMITS_KEYS = frozenset(("additionalProperties", "maxProperties", "patternProperties", "propertyNames"))
+
+
+def open_objects(schema: Any) -> list[str]:
+    """Return a name for each object of a schema that declares keys, and probably allows others by oversight.
+
+    The name is its title, its name under ``$defs``, or its first keys. Schemas that combine several subschemas for one
+    object have none, because ``additionalProperties`` would then forbid keys that another subschema declares.
+    """
+    schemas = [inner for inner, _ in _schemas(schema)]
+    if any(_JOINED & inner.keys() or {"$ref", "properties"} <= inner.keys() for inner in schemas):
+        return []
+    tests = {
+        id(part) for inner in schemas for key in ("not", "contains") if key in inner for part, _ in _schemas(inner[key])
+    }
+    named = {id(inner): name for key in _PLACES for name, inner in _mapping(schema, key).items()}
+    names = []
+    for inner in schemas:
+        keys = inner.get("properties")
+        if keys and id(inner) not in tests and not _LIMITS_KEYS & inner.keys():
+            title = inner.get("title") or named.get(id(inner)) or ", ".join(keys)
+            title = " ".join(str(title).split())
+            names.append(title if len(title) <= 40 else f"{title[:37]}...")
+    return sorted(set(names))
+
+
+def _mapping(schema: Any, key: str) -> dict[str, Any]:
+    value = schema.get(key) if isinstance(schema, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def further_keys(constraint: Constraint) -> list[str]:
+    """Return a note for each JSONSchema or ToolCalls in a constraint whose objects may have keys that it lacks."""
+    notes = []
+    for part in walk(constraint):
+        schemas = (
+            part.arguments.values() if isinstance(part, ToolCalls) else [part] if isinstance(part, JSONSchema) else []
+        )
+        names = sorted({name for each in schemas for name in open_objects(each.schema)})
+        if names:
+            listed = ", ".join(map(quoted, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            python = isinstance(part, JSONSchema) and part.type is not None
+            way_out = 'model_config = ConfigDict(extra="forbid")' if python else "additionalProperties: false"
+            notes.append(
+                f"{quoted(part.title)} allows keys that it does not declare in {listed}, so the model may add some; "
+                f"to forbid them, set {way_out}"
+            )
+    return notes
 
 
 def _called(draft: Draft) -> str:

@@ -6,28 +6,34 @@ A schema of an older draft is first rewritten as draft 2020-12 (``drafts``), so 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
 from functools import cache
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urldefrag
 
+from jsonschema import ValidationError
+from referencing.jsonschema import DRAFT202012
+
 from guardwrap.constraints.json import lexical
-from guardwrap.constraints.json.drafts import DRAFTS, UNDECLARED, Draft, draft_of, modernize, subschemas
+from guardwrap.constraints.json.drafts import DISCRIMINATOR, DRAFTS, UNDECLARED, Draft, draft_of, modernize, subschemas
 from guardwrap.constraints.json.ecma_patterns import compile_expression
 from guardwrap.constraints.json.formats import FORMATS
-from guardwrap.constraints.json.keywords import VALIDATOR
+from guardwrap.constraints.json.keywords import VALIDATOR, UnionError
 from guardwrap.constraints.json.references import References, meta_schemas
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.documents.yaml_nodes import one_line, short
 from guardwrap.errors import ConstraintError, nearest
 
-__all__ = ["read_schema", "schema_misfit"]
+__all__ = ["Misfit", "misfit_of", "read_schema"]
 
 _MOST_ERRORS = 100
 """The most errors that are compared to report one: a long list may have an error for each item."""
 
 
-def read_schema(schema: Any, *, formats: bool = False) -> Any:
+def read_schema(schema: Any, *, formats: bool = False, ordered: bool = False) -> Any:
     """Check a schema and everything that it refers to, and return its validator.
 
     Parameters
@@ -36,6 +42,8 @@ def read_schema(schema: Any, *, formats: bool = False) -> Any:
         The schema, as plain JSON types.
     formats
         Whether ``format`` is checked.
+    ordered
+        Whether objects must have their keys in the order of ``properties``.
 
     Returns
     -------
@@ -51,14 +59,14 @@ def read_schema(schema: Any, *, formats: bool = False) -> Any:
         # Work on a copy, which is rewritten below, with exact decimal numbers.
         schema = lexical.load_exact(json.dumps(schema))
         _require_well_formed(schema)
-        return _validator_of(schema, References(), formats=formats)
+        return _validator_of(schema, References(), formats=formats, ordered=ordered)
     except RecursionError:
         raise ConstraintError("schema is nested too deeply") from None
 
 
-def _validator_of(schema: Any, references: References, *, formats: bool = False) -> Any:
+def _validator_of(schema: Any, references: References, *, formats: bool = False, ordered: bool = False) -> Any:
     """Resolve all references of a schema and of the schemas that it refers to, and rewrite these as draft 2020-12."""
-    scope = references.add_document(schema)
+    scope = replace(references.add_document(schema), ordered=ordered)
     while references.unread:
         check_deadline()
         inner, base, draft, _ = references.unread.pop()
@@ -189,12 +197,150 @@ _SPELLED_OTHERWISE: dict[tuple[str | int, type], str] = {
 }
 
 
-def schema_misfit(validator: Any, value: Any) -> str | None:
-    """Return in one line what is invalid in a value, and where; None if the value is valid."""
-    errors = list(islice(validator.iter_errors(value), _MOST_ERRORS))
-    if not errors:
+class Misfit(NamedTuple):
+    """Something that is invalid in a value.
+
+    Parameters
+    ----------
+    path
+        The keys and indices that lead to it. The last one is the key of a missing property, or ``"*"`` for one that is
+        not allowed.
+    message
+        What is wrong. It may quote the value.
+    reason
+        What is wrong, without the value.
+    """
+
+    path: tuple[str | int, ...]
+    message: str
+    reason: str
+
+
+def misfit_of(validator: Any, value: Any) -> Misfit | None:
+    """Return what is invalid in a value; None if the value is valid.
+
+    It is the first fault of the outermost value that has one. Where no branch of a union is valid, it is a fault of the
+    branch that the value was meant for, if that is known.
+    """
+    error = _outermost(validator.iter_errors(value))
+    if error is None:
         return None
-    error = min(errors, key=lambda each: len(each.absolute_path))  # the first error about the outermost value
+    path: tuple[str | int, ...] = ()
+    while isinstance(error, UnionError):
+        check_deadline()
+        tag, branch = _meant(error)
+        if branch is not None:
+            inner = _outermost(error.judge.descend(error.instance, branch))
+        elif tag is not None:
+            inner = next(error.judge.descend(error.instance, tag), None)
+        else:
+            break
+        if inner is None:
+            break
+        path, error = (*path, *error.absolute_path), inner
+    path = (*path, *error.absolute_path)
     # The library's message has the whole value; its beginning is enough to recognize it.
-    message = str(error.message).replace(repr(error.instance), short(error.instance))
-    return one_line(message if error.json_path == "$" else f"{error.json_path}: {message}")
+    quoted_value = short(error.instance)
+    message = str(error.message).replace(repr(error.instance), quoted_value)
+    if error.validator == "enum":
+        message = f"{quoted_value} {_reason(error)}"
+    shown = f"{ValidationError('', path=path).json_path}: {message}" if path else message
+    if error.validator == "required":
+        path = (*path, *[key for key in error.validator_value if key not in error.instance][:1])
+    elif error.validator in ("additionalProperties", "unevaluatedProperties"):
+        path = (*path, "*")
+    return Misfit(path, one_line(shown), one_line(_reason(error)))
+
+
+def _outermost(errors: Iterator[Any]) -> Any:
+    return min(islice(errors, _MOST_ERRORS), key=lambda each: len(each.absolute_path), default=None)
+
+
+def _reason(error: Any) -> str:
+    """Return what is wrong, without the value."""
+    keyword, argument = error.validator, error.validator_value
+    if keyword == "enum":
+        return f"is not one of {', '.join(map(short, argument[:8]))}{', ...' if len(argument) > 8 else ''}"
+    if keyword == "const":
+        return f"is not {short(argument)}"
+    if keyword == "type":
+        return f"is not of type {argument if isinstance(argument, str) else ' or '.join(argument)}"
+    if keyword == "required":
+        return "is missing"
+    if keyword == "properties":
+        return "comes after a key that the schema declares later"
+    if isinstance(error, UnionError):
+        return "fits no branch of the union"
+    if keyword is None or argument is False:
+        return "is not allowed"
+    return f"violates {keyword}" + (f": {short(argument)}" if isinstance(argument, str | int | Decimal) else "")
+
+
+# ------------------------------------------------------------------------------------------------- branches of a union
+
+
+def _meant(error: UnionError) -> tuple[Any, Any]:
+    """Return a schema for the tag that names a branch, if the value has none of the tags, and the branch it names.
+
+    A tag is a property whose value tells the branches apart (``const``, ``enum``, or OpenAPI's ``discriminator``).
+    Without tags, the branch is the only one whose type fits. Both are None if the branch is not known.
+    """
+    judge, value = error.judge, error.instance
+    schema: Any = error.schema
+    branches = [each for each in schema[error.validator] if _may_be(judge, each, value)]
+    named = schema.get(DISCRIMINATOR, {})
+    if isinstance(value, dict) and len(branches) > 1:
+        for key in dict.fromkeys([named.get("propertyName"), *_shared_keys(judge, branches)]):
+            tags = [_tags(judge, each, key, named) for each in branches]
+            every = [tag for each in tags for tag in each]
+            if not all(tags) or len({*every}) < len(every):
+                continue
+            meant = [each for each, of in zip(branches, tags, strict=True) if value.get(key) in of]
+            if meant:
+                return None, meant[0]
+            return {"required": [key], "properties": {key: {"enum": every}}}, None
+    return None, branches[0] if len(branches) == 1 else None
+
+
+def _same_value(judge: Any, schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield a schema and those that it applies to the same value by ``$ref`` and ``allOf``."""
+    todo, seen = [(judge._resolver, schema)], set[int]()
+    while todo:
+        scope, inner = todo.pop()
+        if not isinstance(inner, dict) or id(inner) in seen:
+            continue
+        check_deadline()
+        seen.add(id(inner))
+        yield inner
+        todo += [(scope, each) for each in inner.get("allOf", ())]
+        if "$ref" in inner:
+            target = scope.in_subresource(DRAFT202012.create_resource(inner)).lookup(inner["$ref"])
+            todo.append((target.resolver, target.contents))
+
+
+def _may_be(judge: Any, schema: Any, value: Any) -> bool:
+    """Whether a branch allows the type of the value."""
+    if schema is False:
+        return False
+    asked = [each["type"] for each in _same_value(judge, schema) if "type" in each]
+    return all(any(judge.is_type(value, name) for name in ([of] if isinstance(of, str) else of)) for of in asked)
+
+
+def _shared_keys(judge: Any, branches: list[Any]) -> list[str]:
+    keys = [[key for each in _same_value(judge, branch) for key in each.get("properties", ())] for branch in branches]
+    return [key for key in keys[0] if all(key in each for each in keys)]
+
+
+def _tags(judge: Any, branch: Any, key: str | None, named: dict[str, Any]) -> list[str]:
+    """Return the values of a property that name a branch; empty if there are none."""
+    if key is None:
+        return []
+    for each in _same_value(judge, branch):
+        for inner in _same_value(judge, each.get("properties", {}).get(key)):
+            values = [inner["const"]] if "const" in inner else inner.get("enum", ())
+            if values and all(isinstance(value, str) for value in values):
+                return list(values)
+    reference = branch.get("$ref", "") if key == named.get("propertyName") and isinstance(branch, dict) else ""
+    mapping = named.get("mapping") or {}
+    listed = [tag for tag, target in mapping.items() if reference and target in (reference, reference.split("/")[-1])]
+    return listed or ([reference.split("/")[-1]] if reference else [])

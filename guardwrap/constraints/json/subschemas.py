@@ -7,6 +7,7 @@ validator once a value is complete.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from referencing.jsonschema import DRAFT202012
@@ -59,6 +60,21 @@ class Objects(NamedTuple):
     dependent: dict[str, list[str]]
     settled_by: frozenset[str] | None
     """Once all of these keys have valid values, the object satisfies these rules, whatever follows. None if unknown."""
+    order: dict[str, int] | None
+    """The place of each declared key, if the keys must have this order; None if they may have any."""
+
+    def barred(self, seen: Collection[str]) -> Collection[str]:
+        """Return the declared keys that must not come next, after the keys of the object so far.
+
+        In an order, these are the keys up to the last one that was declared, and those after the first required one
+        that is missing.
+        """
+        if self.order is None:
+            return seen
+        last = max((place for key, place in self.order.items() if key in seen), default=-1)
+        missing = (self.order[key] for key in self.required if key in self.order and key not in seen)
+        limit = min(missing, default=len(self.order))
+        return {key for key, place in self.order.items() if not last < place <= limit}
 
 
 class Arrays(NamedTuple):
@@ -173,8 +189,11 @@ class Subschema:
         patterns = schema.get("patternProperties", {}).items()
         required = tuple(schema.get("required", ()))
         settled_by = None
+        ordered = self.resolver.ordered and len(properties) > 1
         if not _OF_OBJECTS - {"properties", "required"} & schema.keys():
-            settled_by = frozenset((*required, *(key for key, inner in properties.items() if not inner.trivial)))
+            # A key that comes later may be out of order, unless none is left.
+            open_keys = (key for key, inner in properties.items() if ordered or not inner.trivial)
+            settled_by = frozenset((*required, *open_keys))
         return Objects(
             properties=properties,
             patterns=tuple((self.whole.pattern(key), self.within(inner)) for key, inner in patterns),
@@ -185,10 +204,11 @@ class Subschema:
             most=schema.get("maxProperties", float("inf")),
             dependent=schema.get("dependentRequired", {}),
             settled_by=settled_by,
+            order={key: place for place, key in enumerate(properties)} if ordered else None,
         )
 
     def _arrays(self, schema: dict[str, Any]) -> Arrays:
-        contains = self.within(schema["contains"]) if "contains" in schema else None
+        contains = self.within(schema["contains"], is_test=True) if "contains" in schema else None
         return Arrays(
             prefix=tuple(self.within(inner) for inner in schema.get("prefixItems", ())),
             items=self.within(schema["items"]) if "items" in schema else None,
@@ -213,25 +233,27 @@ class Subschema:
         condition = None
         if "if" in schema and schema.keys() & {"then", "else"}:
             then, otherwise = (self.within(schema[key]) if key in schema else None for key in ("then", "else"))
-            condition = (self.within(schema["if"]), then, otherwise)
+            condition = (self.within(schema["if"], is_test=True), then, otherwise)
+        # Of oneOf, exactly one branch must hold in any order of keys, and it must also have the right order.
+        keywords = ("anyOf", "oneOf") if self.resolver.ordered else ("anyOf",)
         return InPlace(
             every=tuple(inner for inner in every if not inner.trivial),
-            some=(tuple(self.within(inner) for inner in schema["anyOf"]),) if "anyOf" in schema else (),
-            one=tuple(self.within(inner) for inner in schema.get("oneOf", ())),
-            none=self.within(schema["not"]) if "not" in schema else None,
+            some=tuple(tuple(self.within(inner) for inner in schema[key]) for key in keywords if key in schema),
+            one=tuple(self.within(inner, is_test=True) for inner in schema.get("oneOf", ())),
+            none=self.within(schema["not"], is_test=True) if "not" in schema else None,
             condition=condition,
             dependent=tuple((key, self.within(inner)) for key, inner in schema.get("dependentSchemas", {}).items()),
         )
 
-    def within(self, schema: Any) -> Subschema:
-        """Return the ``Subschema`` for a part of this one."""
-        resolver = self.resolver
+    def within(self, schema: Any, *, is_test: bool = False) -> Subschema:
+        """Return the ``Subschema`` for a part of this one; of a test, one in which keys may have any order."""
+        resolver = self.resolver.unordered() if is_test else self.resolver
         if isinstance(schema, dict) and "$id" in schema:
             resolver = resolver.in_subresource(DRAFT202012.create_resource(schema))
         return self.whole.subschema(schema, resolver)
 
     def _synthetic(self, schema: dict[str, Any]) -> Subschema:
-        return Subschema(self.whole, schema, self.resolver)
+        return Subschema(self.whole, schema, self.resolver.unordered())
 
     def asks(self, keyword: str, value: Any) -> bool | None:
         """Return whether a complete value satisfies one keyword; None if the validator exceeds Python's stack.
@@ -299,12 +321,12 @@ class Schema:
         self.dynamic = dynamic
         self.keywords = frozenset(validator.VALIDATORS)
         self._patterns: dict[str, Pattern] = {}
-        self._made: dict[tuple[int, str], Subschema] = {}
+        self._made: dict[tuple[int, str, bool], Subschema] = {}
         self.top = self.subschema(validator.schema, validator._resolver)
 
     def subschema(self, schema: Any, resolver: Any) -> Subschema:
         """Return the ``Subschema`` for a part of the schema: the same object each time."""
-        key = (id(schema), resolver._base_uri)
+        key = (id(schema), resolver._base_uri, resolver.ordered)
         if key not in self._made:
             check_deadline()
             self._made[key] = Subschema(self, schema, resolver)  # this keeps ``schema`` alive, so its id is not reused

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,9 +21,10 @@ from guardwrap.constraints.message_monitor import (
     Undecided,
     holds_or_raises_later,
 )
+from guardwrap.constraints.places import shown_place
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import NO_MESSAGE
-from guardwrap.documents.time_limits import CHECK_SECONDS, TimeLimit, charged
+from guardwrap.documents.time_limits import CHECK_SECONDS, StepOver, TimeLimit, charged
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError, first_line, is_count, nearest
 from guardwrap.outcomes import Draw
 
@@ -194,6 +196,30 @@ class ToolCalls(Constraint):
         fault = self.arguments[name].fault(json.dumps(call.get("arguments"), ensure_ascii=False))
         return f"{name}: {fault}" if fault else "is invalid"
 
+    def place_in(self, draw: Draw, /) -> str | None:
+        """Return the first place in the calls that is invalid, such as ``$.get_weather.arguments.city``."""
+        calls = dict(draw.parts or ()).get("tool_calls", ())
+        if len(calls) < self.least or (self.most is not None and len(calls) > self.most):
+            return "wrong number of calls"
+        try:
+            with charged(draw):
+                return next((place for call in calls if (place := self.place_in_call(call)) is not None), None)
+        except StepOver:
+            raise
+        except TimeLimit:
+            return None
+
+    def place_in_call(self, text: str) -> str | None:
+        """Return the first place in a call, as JSON, that is invalid; None if there is none."""
+        call = json.loads(text)
+        call = call.get("function", call) if isinstance(call, dict) else call
+        name = call.get("name") if isinstance(call, dict) else None
+        allowed = next((tool["name"] for tool in self.allowed if tool["name"] == name), None)
+        if allowed is None:
+            return "$.name"
+        arguments = Draw("", (), json.dumps(call.get("arguments"), ensure_ascii=False))
+        return _place_in_tool(allowed, self.arguments[allowed].place_in(arguments))
+
     def spec(self) -> dict[str, Any]:
         """Return the canonical form, with every tool as a mapping."""
         return {**super().spec(), "tools": [dict(tool) for tool in self.tools]}
@@ -258,11 +284,23 @@ def _choice(choice: Any, names: Sequence[str]) -> Any:
     return {"name": wanted}
 
 
+def _place_in_tool(name: str | None, place: str | None) -> str | None:
+    """Return a place in the arguments of a call as a place in the call of a tool."""
+    if place is None or name is None or not place.startswith("$"):
+        return place
+    return shown_place([name, "arguments"], frozenset((name, "arguments"))) + place[1:]
+
+
 def _own_resource(tool: Mapping[str, Any], number: int) -> dict[str, Any]:
     """Return the schema of a tool's arguments, in which references still start at its own root."""
     schema = dict(tool["parameters"])
     schema.setdefault("$id", f"urn:guardwrap:tool:{number}")
     return schema
+
+
+def _names(call: str, tool: str) -> bool:
+    """Whether the text of a call has a key ``name`` with the name of a tool."""
+    return re.search(rf'"name"\s*:\s*{re.escape(json.dumps(tool))}', call) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,11 +315,17 @@ class _CallMonitor(RegionMonitor):
         The number of calls that have ended.
     inner
         The monitor of the call that is being written; None outside of calls, and if it is not JSON.
+    tool
+        The name of the tool whose arguments it reads; None if it reads whole calls.
+    written
+        The text of the call so far, or of the whole call that has failed.
     """
 
     rule: ToolCalls
     calls: int = 0
     inner: Monitor | None = None
+    tool: str | None = None
+    written: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -294,12 +338,38 @@ class _CallMonitor(RegionMonitor):
         most = self.rule.most
         if event.kind == "open":
             # A region whose text is not known to be one call may turn out to be an empty list of calls.
-            return replace(self, inner=self._of_call(event.texts), dead=bool(event.texts) and self.calls == most)
+            tool = event.texts[1] if event.texts[:1] == ("arguments",) else None
+            dead = bool(event.texts) and self.calls == most
+            return replace(self, inner=self._of_call(event.texts), tool=tool, written="", dead=dead)
         if event.kind == "text":
-            return self if self.inner is None else replace(self, inner=self.inner.read(event.texts[0]))
+            if self.inner is None:
+                return self
+            return replace(self, inner=self.inner.read(event.texts[0]), written=self.written + event.texts[0])
         calls = self.calls + len(event.texts)
-        valid = all(holds_or_raises_later(lambda call: not self.rule.fault_of_call(call), call) for call in event.texts)
-        return replace(self, calls=calls, inner=None, dead=not valid or (most is not None and calls > most))
+        failed = [call for call in event.texts if not holds_or_raises_later(self._is_valid, call)]
+        dead = bool(failed) or (most is not None and calls > most)
+        return replace(self, calls=calls, inner=None, written="".join(failed[:1]), dead=dead)
+
+    def _is_valid(self, call: str) -> bool:
+        return not self.rule.fault_of_call(call)
+
+    @property
+    def violated_at(self) -> str | None:
+        """The place in the call that failed, below the name of its tool."""
+        if self.inner is None:
+            return self.rule.place_in_call(self.written) if self.written else None
+        place = self.inner.violated_at
+        if place is None:
+            return None
+        if self.tool is not None:
+            allowed = self.tool in {tool["name"] for tool in self.rule.allowed}
+            return _place_in_tool(self.tool, place) if allowed else "$.name"
+        if not place.startswith("$.arguments"):
+            return place
+        # The name may also be that of a property of the arguments, but it is always a tool's.
+        called = (tool["name"] for tool in self.rule.allowed if _names(self.written, tool["name"]))
+        name = next(called, None)
+        return place if name is None else _place_in_tool(name, f"${place.removeprefix('$.arguments')}")
 
     def _of_call(self, how: Sequence[str]) -> Monitor | None:
         """Return the monitor for the text of a call: its JSON, or the JSON of its arguments."""

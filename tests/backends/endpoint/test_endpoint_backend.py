@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 
 import guardwrap.session.endpoint_session
-from guardwrap import Budget, GuardedGenerator, Prompt, Regex, constraint
+from guardwrap import Budget, GuardedGenerator, JSONSchema, Prompt, Regex, constraint
 from guardwrap.backends.endpoint.attempt_stream import AttemptRestarted
 from guardwrap.backends.endpoint.endpoint_backend import EndpointBackend
 from guardwrap.errors import CheckFailed
@@ -180,6 +180,12 @@ def test_early_abort_closes_the_stream(server):
     assert outcome.report.rejections == {RULE.title: 6}
     assert closed(server, server.count["begun"])
     assert server.count["whole"] == 0
+
+
+def test_the_place_of_a_violation_is_counted(server):
+    guarded = GuardedGenerator(endpoint(server), JSONSchema({}), budget=Budget(max_attempts=6), seed=1)
+    (outcome,) = guarded.run("a", **LAW)
+    assert outcome.report.places == {"JSONSchema(schema={})": {"not JSON": 6}}
 
 
 def test_surplus_and_interrupted_attempts_are_closed(server):

@@ -87,6 +87,8 @@ def test_check_notes_what_is_valid_and_perhaps_not_meant(tmp_path):
     told = [line.removeprefix("note: ") for line in result.stdout.splitlines() if line.startswith("note: ")]
     assert told == [
         "'brief' counts tokens, which are known for generated texts only; it is not checked here",
+        "'drink' allows keys that it does not declare in 'b', so the model may add some; "
+        "to forbid them, set additionalProperties: false",
         "'minlength' in 'drink' is not a JSON Schema keyword and has no effect (did you mean 'minLength'?)",
         "'propertys' in 'drink' is not a JSON Schema keyword and has no effect (did you mean 'properties'?)",
         "'prefixItems' in 'older' has no effect: it is not a keyword of draft 7, which $schema declares, "
