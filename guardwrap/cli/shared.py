@@ -219,7 +219,9 @@ def generator_of(model: str, endpoint: str | None) -> Any:
     return Endpoint(endpoint, model=model)
 
 
-def load_generator(model: Any, constraints: Any, *, dtype: str | None = None, **options: Any) -> GuardedGenerator:
+def load_generator(
+    model: Any, constraints: Any, *, dtype: str | None = None, images: bool = False, **options: Any
+) -> GuardedGenerator:
     """Create a ``GuardedGenerator``. This imports torch, which help, ``check`` and ``catalogue`` do not need.
 
     Parameters
@@ -228,11 +230,17 @@ def load_generator(model: Any, constraints: Any, *, dtype: str | None = None, **
         Arguments of ``GuardedGenerator``.
     dtype
         Data type in which the model computes; None for the data type of its stored weights.
+    images
+        Whether to load the model as one that takes images.
     """
     with ends_at_once():
         from guardwrap.generator import GuardedGenerator
+        from guardwrap.pipelines.loading import image_pipeline
 
-    return _loaded(lambda: GuardedGenerator(model, constraints, **options), dtype)
+    def make() -> GuardedGenerator:
+        return GuardedGenerator(image_pipeline(model) if images else model, constraints, **options)
+
+    return _loaded(make, dtype)
 
 
 def load_session(model: str, constraints: Any, *, dtype: str | None = None, **options: Any) -> LocalSession:

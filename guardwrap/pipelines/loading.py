@@ -24,7 +24,7 @@ from guardwrap.errors import ModelError, UsageError, nearest
 from guardwrap.pipelines.embedded_model import load_local
 from guardwrap.pipelines.prompt_forms import with_kind
 
-__all__ = ["TextToTextPipeline", "has_dropout", "pipeline_of"]
+__all__ = ["TextToTextPipeline", "has_dropout", "image_pipeline", "pipeline_of"]
 
 
 class TextToTextPipeline(TextGenerationPipeline):
@@ -90,6 +90,25 @@ def _loaded(source: str, tokenizer: Any) -> TextGenerationPipeline:
     except Exception as error:  # a damaged file can make the libraries raise anything
         raise ModelError(f"cannot load the model {name!r}{nearest(name, ['local'])}: {with_kind(error)}") from None
     return _pipeline_of(model, tokenizer)
+
+
+def image_pipeline(source: str) -> ImageTextToTextPipeline:
+    """Return the pipeline of a model that takes images.
+
+    Parameters
+    ----------
+    source
+        A Hub id or a folder.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be loaded.
+    """
+    try:
+        return pipeline("image-text-to-text", model=cached_or_online(source))
+    except Exception as error:  # a damaged file can make the libraries raise anything
+        raise ModelError(f"cannot load {source!r} as a model that takes images: {with_kind(error)}") from None
 
 
 def _pipeline_of(model: Any, tokenizer: Any) -> TextGenerationPipeline:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import io
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -25,8 +28,20 @@ _EFFORTS = ("minimal", "low", "medium", "high")
 _MOST_TEMPLATE_OPTIONS = 20
 
 
-def read_chat(messages: Any) -> list[dict[str, Any]]:
+_IMAGE = "data:image/"
+_PIXELS = 20_000_000
+"""Most pixels of an image. A small file can hold a huge image, which would take all memory."""
+
+
+def read_chat(messages: Any, *, images: bool = False) -> list[dict[str, Any]]:
     """Read the messages of a request, as chat templates expect them.
+
+    Parameters
+    ----------
+    messages
+        The messages.
+    images
+        Whether the model takes images. Contents are then lists of parts, as its template expects.
 
     Raises
     ------
@@ -35,10 +50,10 @@ def read_chat(messages: Any) -> list[dict[str, Any]]:
     """
     if not isinstance(messages, list) or not messages:
         raise bad("messages", "give a list of messages, each with a role and content")
-    return [_message(message, f"messages.{i}") for i, message in enumerate(messages)]
+    return [_message(message, f"messages.{i}", images=images) for i, message in enumerate(messages)]
 
 
-def _message(message: Any, where: str) -> dict[str, Any]:
+def _message(message: Any, where: str, *, images: bool) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise bad(where, "give an object with a role and content")
     message = {name: value for name, value in message.items() if value not in (None, [])}
@@ -54,9 +69,11 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     if calls is not None and role != "assistant":
         raise bad(f"{where}.tool_calls", "belong to messages of the assistant")
     content = message.get("content", message.get("refusal", "" if calls or role == "tool" else None))
+    content = [{"type": "text", "text": content}] if images and isinstance(content, str) else content
     if isinstance(content, list):
-        content = "\n".join(_part(part, f"{where}.content.{i}") for i, part in enumerate(content))
-    if not isinstance(content, str):
+        parts = [_part(part, f"{where}.content.{i}", images=images) for i, part in enumerate(content)]
+        content = parts if images else "\n".join(part["text"] for part in parts)
+    elif not isinstance(content, str):
         raise bad(f"{where}.content", "give a string, or a list of parts of type text")
     read: dict[str, Any] = {"role": _ROLES[role], "content": content}
     if calls is not None:
@@ -69,14 +86,44 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     return read
 
 
-def _part(part: Any, where: str) -> str:
-    kinds = {"text": "text", "refusal": "refusal"}
-    kind = kinds.get(str(part.get("type"))) if isinstance(part, dict) else None
-    if kind is None or not isinstance(part.get(kind), str):
+def _part(part: Any, where: str, *, images: bool) -> dict[str, Any]:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "image_url" and images:
+        _require_only(part, where, ("type", "image_url"))
+        return {"type": "image", "image": _image(part.get("image_url"), f"{where}.image_url")}
+    if kind == "image_url":
+        raise bad(where, "this model does not take images; for one that does, write images: true into the settings")
+    if kind not in ("text", "refusal") or not isinstance(part.get(kind), str):
         raise bad(where, "only parts of type text are supported: {'type': 'text', 'text': '...'}")
-    if extra := sorted(name for name in part if name not in ("type", kind) and part[name] is not None):
+    _require_only(part, where, ("type", kind))
+    return {"type": "text", "text": part[kind]}
+
+
+def _require_only(part: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
+    if extra := sorted(name for name in part if name not in known and part[name] is not None):
         raise bad(where, f"unknown field {extra[0][:60]!r}")
-    return str(part[kind])
+
+
+def _image(value: Any, where: str) -> Any:
+    """Return an image from its data URL."""
+    from PIL import Image
+
+    value = {"url": value} if isinstance(value, str) else value
+    url = value.get("url") if isinstance(value, dict) else None
+    if not isinstance(url, str):
+        raise bad(f"{where}.url", "give a string")
+    if not url.startswith(_IMAGE) or ";base64," not in url:
+        raise bad(f"{where}.url", "this server fetches nothing; send the image itself: 'data:image/png;base64,...'")
+    if value.get("detail") not in (None, "auto"):
+        raise bad(f"{where}.detail", "is not supported; send the image in the size that the model should see")
+    try:
+        image = Image.open(io.BytesIO(base64.b64decode(url.partition(";base64,")[2], validate=True)))
+        size = image.size[0] * image.size[1]
+        if size <= _PIXELS:
+            return image.convert("RGB")
+    except (binascii.Error, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        raise bad(f"{where}.url", "is not an image in a known format, such as PNG or JPEG") from None
+    raise bad(f"{where}.url", f"has {size} pixels; this server accepts at most {_PIXELS}", code="above_the_limit")
 
 
 def _calls(calls: Any, where: str) -> list[dict[str, Any]]:

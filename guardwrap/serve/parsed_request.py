@@ -137,7 +137,7 @@ def parse_request(fields: Mapping[str, Any], policy: RequestPolicy, *, chat: boo
     if not isinstance(model, str) or model not in policy.models:
         problem = f"this server has no model {model!r}{nearest(model, policy.models)}; it has {policy.models[0]!r}"
         raise ErrorResponse(404, f"model: {problem}"[:300], param="model", code="model_not_found")
-    prompts = [read_chat(fields.get("messages"))] if chat else _texts(fields.get("prompt"))
+    prompts = [read_chat(fields.get("messages"), images=policy.images)] if chat else _texts(fields.get("prompt"))
     tools = read_tools(fields, policy) if chat else None
     n = whole(fields, "n", 1, policy.limits.n) or 1
     if n * len(prompts) > policy.limits.n:

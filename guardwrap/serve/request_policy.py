@@ -64,6 +64,8 @@ class RequestPolicy:
     parses
         When answers to chats are parsed into messages: never, because the model's markers are not known; for requests
         with tools; or always, because the chat template has markers of reasoning or calls.
+    images
+        Whether the model takes images in chats.
     """
 
     models: tuple[str, ...]
@@ -74,6 +76,7 @@ class RequestPolicy:
     classifiers: tuple[str, ...] = ()
     limits: ServerLimits = dataclasses.field(default_factory=ServerLimits)
     parses: Literal["never", "tools", "always"] = "never"
+    images: bool = False
 
 
 def require_mapping(value: Any) -> dict[str, Any]:

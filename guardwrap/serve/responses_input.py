@@ -23,6 +23,7 @@ _OF_ALL = ("type", "id", "status")
 _ROLES = ("user", "assistant", "system", "developer")
 _PARTS = {
     "input_text": ("text",),
+    "input_image": ("image_url", "detail"),
     "output_text": ("text", "annotations", "logprobs", "parsed"),
     "refusal": ("refusal",),
     "reasoning_text": ("text",),
@@ -46,8 +47,8 @@ def read_items(value: Any, before: int = 0) -> tuple[list[dict[str, Any]], dict[
     Returns
     -------
     tuple
-        The messages, and for each call in them, its place in the chat and in the input. Errors of the chat name the
-        former, which the sender of the request does not know.
+        The messages, and for contents of the user and calls, the place in the chat and in the input. Errors of the
+        chat name the former, which the sender of the request does not know.
 
     Raises
     ------
@@ -66,8 +67,11 @@ def read_items(value: Any, before: int = 0) -> tuple[list[dict[str, Any]], dict[
             _add(messages[-1], piece)
         elif piece:
             messages.append(piece)
+        message = before + len(messages) - 1
+        if piece.get("role") == "user":
+            places[f"messages.{message}.content"] = f"input.{i}.content"
         if "tool_calls" in piece:
-            message, call = before + len(messages) - 1, len(messages[-1]["tool_calls"]) - 1
+            call = len(messages[-1]["tool_calls"]) - 1
             places[f"messages.{message}.tool_calls.{call}.function"] = f"input.{i}"
     return [{"content": "", **message} for message in messages], places
 
@@ -116,7 +120,7 @@ def _message(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
     role = fields.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise bad(f"{where}.role", f"is not one of {', '.join(_ROLES)}{nearest(role, _ROLES)}")
-    kinds = ("input_text", "output_text", "refusal")
+    kinds = ("input_text", "input_image", "output_text", "refusal")
     return {"role": role, "content": _content(fields.get("content"), f"{where}.content", kinds)}
 
 
@@ -132,24 +136,27 @@ def _reasoning(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {}
 
 
-def _content(value: Any, where: str, kinds: tuple[str, ...]) -> str | list[dict[str, str]]:
+def _content(value: Any, where: str, kinds: tuple[str, ...]) -> str | list[dict[str, Any]]:
     """Return a string, or parts in the form of a chat."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not value:
         raise bad(where, f"give a string, or a list of parts of type {kinds[0]}")
-    return [{"type": "text", "text": _part(part, f"{where}.{i}", kinds)} for i, part in enumerate(value)]
+    return [_part(part, f"{where}.{i}", kinds) for i, part in enumerate(value)]
 
 
-def _part(part: Any, where: str, kinds: tuple[str, ...]) -> str:
+def _part(part: Any, where: str, kinds: tuple[str, ...]) -> dict[str, Any]:
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str) or kind not in kinds:
         problem = f"parts of type {short(kind)} are not supported" if kind is not None else "give a part with a type"
         raise bad(where, f"{problem}; known: {', '.join(kinds)}")
-    text = object_of(part, where, ("type", *_PARTS[kind])).get(_PARTS[kind][0])
+    fields = object_of(part, where, ("type", *_PARTS[kind]))
+    text = fields.get(_PARTS[kind][0])
     if not isinstance(text, str):
         raise bad(f"{where}.{_PARTS[kind][0]}", "give a string")
-    return text
+    if kind == "input_image":
+        return {"type": "image_url", "image_url": {"url": text, "detail": fields.get("detail")}}
+    return {"type": "text", "text": text}
 
 
 def _string(fields: Mapping[str, Any], name: str, where: str) -> str:

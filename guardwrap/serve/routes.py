@@ -27,6 +27,7 @@ from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import GuardwrapError, SpecError, UsageError, nearest
 from guardwrap.messages.templates import family_of, writes_parts
 from guardwrap.outcomes import Outcome
+from guardwrap.pipelines.media import VisionCall
 from guardwrap.pipelines.prepare import require_context
 from guardwrap.pipelines.prompt_forms import what_is_wrong
 from guardwrap.proposals import Masked, Prompt
@@ -131,7 +132,8 @@ class Service:
         if not isinstance(self.guarded.session, LocalSession):
             raise UsageError("a server needs a local model, not an endpoint; give a Hub id, a folder or a pipeline")
         self.session = self.guarded.session
-        self.policy = dataclasses.replace(self.policy, parses=_parses(self.session.tokenizer))
+        images = issubclass(self.session.call_class, VisionCall)
+        self.policy = dataclasses.replace(self.policy, parses=_parses(self.session.tokenizer), images=images)
         limits = self.settings.limits
         self.gate = Gate(limits.running, limits.queue)
         self.keys = [hashlib.sha256(key.encode()).digest() for key in read_keys(self.settings)]

@@ -76,6 +76,9 @@ class ServerSettings(_Strict):
         default=None, description="Name of the model in requests. Default: the Hub id, or the name of the folder."
     )
     aliases: tuple[str, ...] = Field(default=(), strict=False, description="Other names of the model.")
+    images: bool = Field(
+        default=False, description="Whether chats may have images. Such a model is served more slowly."
+    )
     dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
         default=None, description="Data type in which the model computes."
     )

@@ -313,7 +313,7 @@ def test_neutral_values_and_labels_change_nothing(fields):
         ({"messages": "hi"}, "messages", "list of messages"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role", "is not one of"),
         ({"messages": [{"role": "user"}]}, "messages.0.content", "give a string"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0", "type text"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0", "take images"),
         ({"messages": [{"role": "user", "content": "x", "name": 1}]}, "messages.0.name", "give a string"),
         ({"messages": [{"role": "user", "contents": "x"}]}, "messages.0", "did you mean 'content'"),
     ],

@@ -85,11 +85,11 @@ def serve(
     settings = read_server_settings(config, changes=changes)
     if settings.allow_code and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    policy = policy_of(settings)  # reports errors before a model is loaded
-    listening = listen(settings.host, settings.port)
+    policy, listening = policy_of(settings), listen(settings.host, settings.port)  # errors come before the model
     guarded = load_generator(
         settings.model,
         ANYTHING,
+        images=settings.images,
         dtype=settings.dtype,
         adapter=settings.adapter,
         batch_size=settings.batch_size,
