@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from guardwrap.constraints.message_monitor import THOUGHTS
 from guardwrap.constraints.stop_strings import cut
+from guardwrap.messages.answer_message import answer_message
 from guardwrap.outcomes import Draw, Outcome, Report
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
@@ -152,32 +152,12 @@ class Reply:
         return cut(draw.text, self.request.stops)
 
     def _message(self, draw: Draw) -> dict[str, Any]:
-        """Return the fields of a chat's answer: those of the parsed message, or its text alone."""
-        if draw.message is None:
-            return {"content": self._text(draw)}
-        message = json.loads(draw.message)
-        thoughts = [str(message[name]) for name in message if name in THOUGHTS and message[name]]
-        calls = [_call(call) for call in message.get("tool_calls") or ()]
-        content = cut(str(message.get("content") or ""), self.request.stops)
-        return {
-            **({"reasoning_content": cut("\n".join(thoughts), self.request.stops)} if thoughts else {}),
-            "content": content if content or not calls else None,
-            **({"tool_calls": calls} if calls else {}),
-        }
+        return answer_message(draw, self.request.stops)
 
     def _reason(self, draw: Draw) -> str:
         if draw.message is not None and json.loads(draw.message).get("tool_calls"):
             return "tool_calls"
         return "stop" if draw.finished or self._text(draw) != draw.text else "length"
-
-
-def _call(call: Any) -> dict[str, Any]:
-    """Return a call of a message as OpenAI's API gives it: with an id, and its arguments as a string."""
-    function = call.get("function", call) if isinstance(call, dict) else {}
-    arguments = function.get("arguments", {})
-    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    ident = f"call_{uuid.uuid4().hex[:24]}"
-    return {"id": ident, "type": "function", "function": {"name": function.get("name"), "arguments": written}}
 
 
 def _usage(outcomes: Sequence[Outcome], prompt_tokens: int) -> dict[str, int]:

@@ -89,7 +89,8 @@ def completed(
     if tokenizer is not None:
         with tokenizer_lock(tokenizer):
             ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
-    if not run_check(constraint, [Draw(prompt, ids, text)])[0]:
+    # The parts are for rules on a part of the message: a fallback is the whole answer, without reasoning and calls.
+    if not run_check(constraint, [Draw(prompt, ids, text, parts=(("answer", (text,)),))])[0]:
         note = "the fallback violates the constraint and was withheld"
         report = dataclasses.replace(outcome.report, notes=(*outcome.report.notes, note))
         return dataclasses.replace(outcome, report=report)

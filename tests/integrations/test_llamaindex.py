@@ -148,6 +148,14 @@ def test_negative_control_a_value_of_a_text_without_its_schema(world: World, mon
         [llm(guarded(world), world).structured_predict(Digit, TEMPLATE, x="b") for _ in range(20)]
 
 
+def test_a_value_after_reasoning() -> None:
+    from tests.integrations.fixtures_tools import guarded_chat, tools_world
+
+    world = tools_world("7")
+    asked = llm(guarded_chat(world), world)
+    assert [asked.structured_predict(Digit, TEMPLATE, x="x") for _ in range(8)] == [Digit(7)] * 8
+
+
 def test_it_takes_a_wrapper_or_what_makes_one(world: World) -> None:
     require_all(completed(GuardedLLM(world.pipeline(), NO_VOWEL, options=world.settings)))
     with pytest.raises(UsageError, match="constraints= is missing"):
