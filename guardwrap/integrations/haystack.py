@@ -6,11 +6,13 @@ Requires ``haystack-ai``: ``pip install 'guardwrap[haystack]'``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+import inspect
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from haystack import component, default_from_dict, default_to_dict
-from haystack.dataclasses import ChatMessage, ToolCall
+from haystack.dataclasses import ChatMessage, StreamingChunk, ToolCall, ToolCallDelta
 from haystack.tools import deserialize_tools_or_toolset_inplace, flatten_tools_or_toolsets, serialize_tools_or_toolset
 
 from guardwrap.constraints import dump, parse
@@ -140,6 +142,15 @@ class _GuardedChat(_Guarded):
         deserialize_tools_or_toolset_inplace(settings, key="tools")
         return super().from_dict({**data, "init_parameters": settings})
 
+    def _replies(
+        self, messages: list[ChatMessage] | str, generation_kwargs: Mapping[str, Any] | None, tools: Any
+    ) -> list[ChatMessage]:
+        chat = [ChatMessage.from_user(messages)] if isinstance(messages, str) else messages
+        offered = flatten_tools_or_toolsets(self._tools if tools is None else tools)
+        options = {**(generation_kwargs or {}), **({"tools": [tool.tool_spec for tool in offered]} if offered else {})}
+        outcome, meta = self._one([turn for message in chat for turn in _turns(message)], options)
+        return [_reply(message, dict(meta)) for message in reply_messages(outcome)]
+
 
 @component
 class GuardedChatGenerator(_GuardedChat):
@@ -159,7 +170,11 @@ class GuardedChatGenerator(_GuardedChat):
 
     @component.output_types(replies=list[ChatMessage])
     def run(
-        self, messages: list[ChatMessage] | str, generation_kwargs: dict[str, Any] | None = None, tools: Any = None
+        self,
+        messages: list[ChatMessage] | str,
+        generation_kwargs: dict[str, Any] | None = None,
+        tools: Any = None,
+        streaming_callback: Any = None,
     ) -> dict[str, Any]:
         """Generate ``num_return_sequences`` replies; the report is in their ``meta["guardwrap"]``.
 
@@ -171,19 +186,43 @@ class GuardedChatGenerator(_GuardedChat):
             Options of this call, which override those of the component.
         tools
             Tools of this call, which replace those of the component.
+        streaming_callback
+            Called with the reasoning, the text and the calls of each reply, once it is accepted.
         """
-        chat = [ChatMessage.from_user(messages)] if isinstance(messages, str) else messages
-        offered = flatten_tools_or_toolsets(self._tools if tools is None else tools)
-        options = {**(generation_kwargs or {}), **({"tools": [tool.tool_spec for tool in offered]} if offered else {})}
-        outcome, meta = self._one([turn for message in chat for turn in _turns(message)], options)
-        return {"replies": [_reply(message, dict(meta)) for message in reply_messages(outcome)]}
+        replies = self._replies(messages, generation_kwargs, tools)
+        for chunk in _chunks(replies) if streaming_callback is not None else ():
+            streaming_callback(chunk)
+        return {"replies": replies}
 
     @component.output_types(replies=list[ChatMessage])
     async def run_async(
-        self, messages: list[ChatMessage] | str, generation_kwargs: dict[str, Any] | None = None, tools: Any = None
+        self,
+        messages: list[ChatMessage] | str,
+        generation_kwargs: dict[str, Any] | None = None,
+        tools: Any = None,
+        streaming_callback: Any = None,
     ) -> dict[str, Any]:
-        """Call ``run`` in a thread."""
-        return await asyncio.to_thread(self.run, messages, generation_kwargs, tools)
+        """Generate in a thread; ``streaming_callback`` may be asynchronous."""
+        replies = await asyncio.to_thread(self._replies, messages, generation_kwargs, tools)
+        for chunk in _chunks(replies) if streaming_callback is not None else ():
+            called = streaming_callback(chunk)
+            if inspect.isawaitable(called):
+                await called
+        return {"replies": replies}
+
+
+def _chunks(replies: Sequence[ChatMessage]) -> Iterator[StreamingChunk]:
+    """Yield the parts of replies; Haystack allows one part per chunk."""
+    for reply in replies:
+        calls = [
+            ToolCallDelta(place, call.tool_name, json.dumps(call.arguments), call.id)
+            for place, call in enumerate(reply.tool_calls)
+        ]
+        parts = {"reasoning": reply.reasoning, "content": reply.text, "tool_calls": calls}
+        filled = [{"content": "", name: part} for name, part in parts.items() if part]
+        ends = [None] * (len(filled) - 1) + ["tool_calls" if calls else "stop"]
+        for index, (part, end) in enumerate(zip(filled or [{"content": ""}], ends, strict=True)):
+            yield StreamingChunk(**part, meta=reply.meta, index=index, start=True, finish_reason=end)
 
 
 def _reply(message: Mapping[str, Any], meta: dict[str, Any]) -> ChatMessage:

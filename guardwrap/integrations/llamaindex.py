@@ -129,6 +129,40 @@ class GuardedLLM(CustomLLM, FunctionCallingLLM):
 
         return pieces()
 
+    # LlamaIndex's own asynchronous methods would compute in the event loop, and one call after the other.
+
+    @llm_completion_callback()
+    async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        """Call ``complete`` in a thread."""
+        return await asyncio.to_thread(self.complete, prompt, formatted, **kwargs)
+
+    @llm_completion_callback()
+    async def astream_complete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> AsyncIterator[CompletionResponse]:
+        """Call ``stream_complete`` in a thread."""
+
+        async def pieces() -> AsyncIterator[CompletionResponse]:
+            for piece in await asyncio.to_thread(lambda: [*self.stream_complete(prompt, formatted, **kwargs)]):
+                yield piece
+
+        return pieces()
+
+    @llm_chat_callback()
+    async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        """Call ``chat`` in a thread."""
+        return await asyncio.to_thread(self.chat, messages, **kwargs)
+
+    @llm_chat_callback()
+    async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> AsyncIterator[ChatResponse]:
+        """Call ``stream_chat`` in a thread."""
+
+        async def pieces() -> AsyncIterator[ChatResponse]:
+            for piece in await asyncio.to_thread(lambda: [*self.stream_chat(messages, **kwargs)]):
+                yield piece
+
+        return pieces()
+
     def _prepare_chat_with_tools(
         self,
         tools: Sequence[Any],

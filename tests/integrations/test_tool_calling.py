@@ -324,6 +324,35 @@ def test_agents_run_until_they_answer(world: World) -> None:
     assert {each.result for each in results} == {"2"}
 
 
+def test_haystack_streams_accepted_replies(world: World) -> None:
+    generator = haystack_model(world, num_return_sequences=TIMES)
+    chunks: list[Any] = []
+
+    async def later(chunk: Any) -> None:
+        chunks.append(chunk)
+
+    for how in ("run", "run_async"):
+        chunks.clear()
+        if how == "run":
+            replies = generator.run("x", streaming_callback=chunks.append)["replies"]
+        else:
+            replies = asyncio.run(generator.run_async("x", streaming_callback=later))["replies"]
+        assert "".join(chunk.content for chunk in chunks) == "".join(reply.text or "" for reply in replies)
+        calls = [delta for chunk in chunks for delta in chunk.tool_calls or ()]
+        assert [(call.tool_name, call.arguments, call.id) for call in calls] == [
+            (call.tool_name, json.dumps(call.arguments), call.id) for reply in replies for call in reply.tool_calls
+        ]
+        thoughts = [chunk.reasoning.reasoning_text for chunk in chunks if chunk.reasoning]
+        assert thoughts == [reply.reasoning.reasoning_text for reply in replies if reply.reasoning]
+        assert sum(chunk.finish_reason is not None for chunk in chunks) == TIMES
+        assert calls
+        assert thoughts
+    agent = Agent(chat_generator=haystack_model(world), tools=[create_tool_from_function(f)], max_agent_steps=100)
+    chunks.clear()
+    agent.run(messages=[HaystackMessage.from_user("x")], streaming_callback=chunks.append)
+    assert chunks
+
+
 def test_the_tools_of_a_haystack_component_are_saved(tmp_path: Any) -> None:
     made = Pipeline()
     tools = [create_tool_from_function(f)]
