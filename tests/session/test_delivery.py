@@ -79,6 +79,17 @@ def test_a_fallback_is_the_whole_answer_of_a_message(rule: Constraint, texts: tu
     assert outcome.report.fallback is bool(texts)
 
 
+@pytest.mark.parametrize(("text", "texts"), [("bc", ()), ("cb", ("cb",))])
+def test_a_fallback_is_judged_after_the_message_that_it_continues(text: str, texts: tuple[str, ...]) -> None:
+    world = llama_world(letters="abc", max_new_tokens=1)
+    world.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    rule = ~Regex("ab", on="message") & Regex("..")  # the model writes one letter
+    guarded = GuardedGenerator(world.pipeline(), rule, budget=Budget(max_attempts=2), on_exhausted=Fallback(text))
+    chat = [{"role": "user", "content": "c"}, {"role": "assistant", "content": "a"}]
+    (outcome,) = guarded.run(chat, **world.settings)
+    assert outcome.texts == texts
+
+
 def test_whoever_is_told_may_end_it() -> None:
     def on_outcome(number: int, outcome: Outcome) -> None:
         raise ModelError("enough")
