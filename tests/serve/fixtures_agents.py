@@ -41,15 +41,9 @@ ANSWERS = [
 ]
 
 
-def agent_world() -> World:
-    """Return a world whose model writes what the frameworks ask for, and other things."""
-    calls = [f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in CALLS]
-    pieces = [*calls, *map(json.dumps, ANSWERS)]
+def chat_world(*pieces: str) -> World:
+    """Return a world whose model also writes ``pieces``."""
     world = world_of("Qwen or Hermes", more=pieces)
-    whole = world.tokenizer.convert_tokens_to_ids([piece_name(piece) for piece in pieces])
-    with torch.no_grad():  # they are often written, and often end a message
-        world.model.table[:, :, whole] += 1.5
-        world.model.table[:, whole, 0] += 4.0
     # The model's table has 200 positions, so its prompt is short.
     template = str(world.tokenizer.chat_template).replace("['content']", "['content'][:50]")
     world.tokenizer.chat_template = "{# <tool_call> <think> #}" + template
@@ -57,11 +51,24 @@ def agent_world() -> World:
     return world
 
 
+def agent_world() -> World:
+    """Return a world whose model writes what the frameworks ask for, and other things."""
+    calls = [f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in CALLS]
+    pieces = [*calls, *map(json.dumps, ANSWERS)]
+    world = chat_world(*pieces)
+    whole = world.tokenizer.convert_tokens_to_ids([piece_name(piece) for piece in pieces])
+    with torch.no_grad():  # they are often written, and often end a message
+        world.model.table[:, :, whole] += 1.5
+        world.model.table[:, whole, 0] += 4.0
+    return world
+
+
 @contextmanager
-def running_server() -> Iterator[str]:
+def running_server(world: World | None = None) -> Iterator[str]:
     """Serve the model in a thread. Yields the address of the API."""
+    pipeline = (world or chat_world()).pipeline()
     settings = ServerSettings.model_validate({"name": NAME, "limits": {"max_new_tokens": 12, "attempts": 5000}})
-    app = create_app(GuardedGenerator(agent_world().pipeline(), ANYTHING), settings)
+    app = create_app(GuardedGenerator(pipeline, ANYTHING), settings)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -16,7 +16,7 @@ import pytest
 from guardwrap import ToolCalls
 from guardwrap.constraints.message_monitor import Undecided
 from tests.messages.test_templates import world_of
-from tests.serve.fixtures_agents import NAME, running_server
+from tests.serve.fixtures_agents import NAME, agent_world, running_server
 
 PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"^(?:## (?P<title>.*?)\n.*?)?^```python\n(?P<code>.*?)^```", PAGE, re.M | re.S)
@@ -36,7 +36,7 @@ PACKAGES = {
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with running_server() as address:
+    with running_server(agent_world()) as address:
         yield address
 
 
