@@ -38,17 +38,22 @@ test-ray: .venv-ray/ready
 	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check "ray[data]==2.60.0"
 	touch $@
 
-# Agent frameworks in an environment of their own, because they pin each other's dependencies.
+# Agent frameworks in an environment of their own, because they pin each other's dependencies. pip does not come to an end
+# with them, so uv installs them. On a machine without a GPU, UV_TORCH_BACKEND=cpu saves some gigabytes.
+AGENTS := openai-agents==0.20.0 "pydantic-ai-slim[openai]==2.31.1" smolagents==1.26.0 langchain==1.5.2 \
+	langchain-core==1.8.3 langchain-openai==1.7.4 langchain-tests==1.1.9 llama-index-core==0.14.25 \
+	llama-index-llms-openai-like==0.8.1 instructor==1.17.0 dspy==3.4.1 litellm==1.110.2 haystack-ai==3.4.1
+AGENT_TESTS := serve/test_agents.py integrations/test_langchain_standard.py integrations/test_langchain.py \
+	integrations/test_tool_calling.py
 test-agents: export OMP_NUM_THREADS = 1
 test-agents: .venv-agents/ready
-	.venv-agents/bin/python -m pytest -W ignore tests/serve/test_agents.py
+	.venv-agents/bin/python -m pytest -W ignore -o asyncio_mode=auto $(addprefix tests/,$(AGENT_TESTS))
 
-.venv-agents/ready:
+.venv-agents/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-agents
-	.venv-agents/bin/python -m pip install --quiet --disable-pip-version-check uv torch==2.13.0
+	.venv-agents/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
 	.venv-agents/bin/uv pip install --quiet --python .venv-agents/bin/python torch==2.13.0 -e ".[serve]" \
-		pytest hypothesis scipy openai-agents==0.20.0 "pydantic-ai-slim[openai]==2.31.1" smolagents==1.26.0 \
-		langchain==1.5.2 langchain-openai==1.7.4 llama-index-llms-openai-like==0.8.1 instructor==1.17.0 litellm==1.110.2
+		pytest pytest-xdist hypothesis scipy $(AGENTS)
 	touch $@
 
 # A minute: formatting, types, contracts, and tests of everything that needs no real model.

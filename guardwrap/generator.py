@@ -289,7 +289,7 @@ class GuardedGenerator(PipelineLike):
         job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy)
         async with aclosing(job.aserved(job.requests(inputs.prompts))) as served:
             async for prompt, constraint, outcome in served:
-                yield await asyncio.to_thread(self._delivery.completed, prompt, constraint, outcome)
+                yield await asyncio.to_thread(self._delivery.completed, job, prompt, constraint, outcome)
 
     def attempts(self, prompts: Any, count: int, *, weigh: bool = True, **options: Any) -> list[list[Attempt]]:
         """Draw a fixed number of attempts per prompt and return all of them, judged. For estimates and training.

@@ -20,6 +20,7 @@ from guardwrap.testing import World, character_tokenizer
 from guardwrap.training import read_settings
 from guardwrap.training.rounds import rounds
 from tests.cli.fixtures_commands import run
+from tests.integrations.fixtures_tools import call_text, tools_world
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -134,6 +135,10 @@ def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str]) ->
     found = blocks(document, "python")
     assert found
     namespace: dict[str, Any] = {}
+    if document == "docs/integrations.md":
+        tool_world = tools_world(call_text("add", {"a": 1, "b": 2}))
+        tool_world.model.generation_config.do_sample = True
+        namespace["tool_model"] = tool_world.pipeline()
     for block in found:
         exec(compile(block, document, "exec"), namespace)
     if document == "README.md":
@@ -154,6 +159,7 @@ def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str]) ->
         said = [namespace["reply"], *namespace["replies"], namespace["answer"].message]
         assert all("mug" in each.content.lower() and "," not in each.content for each in said)
         assert type(namespace["person"]) is namespace["Person"]
+        assert namespace["result"].content == "3"
 
 
 def test_yaml_blocks_are_constraint_files() -> None:

@@ -8,13 +8,28 @@ from typing import Any
 
 from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.json.json_schema import JSONSchema
+from guardwrap.constraints.json.tool_calls import ToolCalls
 from guardwrap.constraints.stop_strings import cut, stopped
+from guardwrap.constraints.text_parts import Part
 from guardwrap.errors import UsageError
 from guardwrap.generator import GuardedGenerator
+from guardwrap.messages.answer_message import answer_message
+from guardwrap.messages.parsed_message import has_template
+from guardwrap.messages.templates import family_of, writes_parts
 from guardwrap.outcomes import Outcome
 from guardwrap.session.fallback import raise_if_short
 
-__all__ = ["as_guarded", "complete_outcome", "content_of", "one", "run_prompts", "schema_constraint"]
+__all__ = [
+    "as_guarded",
+    "calls_tools",
+    "complete_outcome",
+    "content_of",
+    "one",
+    "reply_messages",
+    "run_prompts",
+    "schema_constraint",
+    "tool_rule",
+]
 
 
 def as_guarded(generator: Any, constraints: Any) -> GuardedGenerator:
@@ -49,13 +64,15 @@ def run_prompts(
     guarded
         The wrapper.
     prompts
-        Strings or chats.
+        Strings, or chats.
     options
-        Options of ``GuardedGenerator.run``.
+        Options of ``GuardedGenerator.run``. For chats, ``tools``, ``tool_choice`` and ``parallel_tool_calls`` constrain
+        the calls of tools; see ``tool_rule``.
     stop
         Stop strings. A text ends before the first one, and is checked without it.
     schema
-        A JSON Schema constraint that applies in addition to the wrapper's constraint.
+        A JSON Schema constraint that applies in addition to the wrapper's constraint. In a chat whose answers are
+        parsed into messages, it applies to the answer, which may be missing if the message calls a tool.
 
     Returns
     -------
@@ -68,13 +85,79 @@ def run_prompts(
         raise UsageError("stop= and stop_strings= are the same; give one of them")
     if stops:
         options["stop_strings"] = list(stops)
-    if schema is not None or stops:
-        given = options.get("constraints")
-        file = as_constraint_file(guarded.constraint if given is None else given, allow_code=False)
-        constraint = file.constraint if schema is None else file.constraint & schema
+    tools = None
+    if not all(isinstance(prompt, str) for prompt in prompts):
+        tools = tool_rule(*(options.pop(name, None) for name in ("tools", "tool_choice", "parallel_tool_calls")))
+        if tools is not None and tools.choice != "none":
+            options["tools"] = tools.definitions
+        if tools is not None or writes_parts(guarded.tokenizer):
+            options.setdefault("parse_messages", True)
+    if schema is not None and schema.on == "completion" and options.get("parse_messages"):
+        optional = tools is not None and tools.choice != "none"
+        schema = replace(schema, on=Part(message="answer", missing="pass" if optional else "fail"))
+    added = [rule for rule in (schema, tools) if rule is not None]
+    if added or stops:
+        replaced = options.get("constraints")
+        file = as_constraint_file(guarded.constraint if replaced is None else replaced, allow_code=False)
+        constraint = file.constraint
+        for rule in added:
+            constraint &= rule
         options["constraints"] = replace(file, constraint=stopped(constraint, stops))
     outcomes = guarded.run(list(prompts), progress=False, **options)
     return [replace(outcome, texts=tuple(cut(text, stops) for text in outcome.texts)) for outcome in outcomes]
+
+
+def tool_rule(tools: Any, choice: Any, parallel: Any) -> ToolCalls | None:
+    """Return the rule for the calls of a message; None without tools.
+
+    Parameters
+    ----------
+    tools
+        The tools, as ``ToolCalls`` accepts them.
+    choice
+        ``"auto"`` or None: any number of calls; ``"required"``, ``"any"`` or True: at least one; ``"none"`` or False:
+        no call; the name of a tool, or a mapping with it: at least one, and only of this tool.
+    parallel
+        Whether a message may have several calls; None means True.
+
+    Raises
+    ------
+    UsageError
+        If there is a choice without tools.
+    ConstraintError
+        If a tool or the choice is invalid.
+    """
+    words = {None: "auto", "any": "required", True: "required", False: "none"}
+    choice = words.get(choice, choice) if isinstance(choice, str | bool | None) else choice
+    if not tools:
+        if choice not in ("auto", "none"):
+            raise UsageError("tool_choice requires tools; pass them, or leave it out")
+        return None
+    if isinstance(choice, str) and choice not in ("auto", "required", "none"):
+        choice = {"name": choice}
+    rule = ToolCalls(tools, choice=choice, parallel=True if parallel is None else parallel, name="the tools")
+    # Other libraries hold the arguments of a call in a dict, and a schema may leave their type out.
+    objects = [{**tool, "parameters": {"type": "object", **tool["parameters"]}} for tool in rule.tools]
+    return replace(rule, tools=objects)
+
+
+def calls_tools(guarded: GuardedGenerator) -> bool:
+    """Whether the calls in the model's answers to chats can be parsed."""
+    return has_template(guarded.tokenizer) or family_of(guarded.tokenizer) is not None
+
+
+def reply_messages(outcome: Outcome, stop: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Return the message of each text: ``content``, ``reasoning_content`` and ``tool_calls``, as in OpenAI's API.
+
+    Parameters
+    ----------
+    outcome
+        An outcome of ``run_prompts``.
+    stop
+        The stop strings of its call.
+    """
+    messages = [answer_message(draw, tuple(stop or ())) for draw in outcome.draws]
+    return messages + [{"content": text} for text in outcome.texts[len(messages) :]]
 
 
 def complete_outcome(guarded: GuardedGenerator, outcome: Outcome) -> Outcome:

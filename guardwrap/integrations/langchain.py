@@ -5,18 +5,31 @@ Requires ``langchain-core``: ``pip install 'guardwrap[langchain]'``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel, BaseLLM
-from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
-from langchain_core.outputs import ChatGeneration, ChatResult, Generation, LLMResult
+from langchain_core.language_models.base import LangSmithParams
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, convert_to_openai_messages
+from langchain_core.messages.tool import tool_call, tool_call_chunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, Generation, LLMResult
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 from langchain_core.runnables.config import get_config_list, run_in_executor
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel, Field, PrivateAttr
 
-from guardwrap.errors import GuardwrapError, UsageError
-from guardwrap.integrations.guarded_call import as_guarded, complete_outcome, content_of, run_prompts, schema_constraint
+from guardwrap.constraints.json.json_schema import JSONSchema
+from guardwrap.errors import GuardwrapError, UsageError, nearest
+from guardwrap.integrations.guarded_call import (
+    as_guarded,
+    complete_outcome,
+    content_of,
+    reply_messages,
+    run_prompts,
+    schema_constraint,
+)
+from guardwrap.messages.answer_message import CalledTool, called_tools, chat_turn
 from guardwrap.outcomes import Outcome
 
 __all__ = ["GuardedChatModel", "GuardedLLM"]
@@ -28,11 +41,18 @@ class _Guarded(BaseModel):
     guarded: Any = Field(exclude=True)
     options: dict[str, Any] = Field(default_factory=dict)
     cache: Any = Field(default=False, exclude=True, frozen=True)
+    temperature: float | None = None
+    max_tokens: int | None = None
+    stop: list[str] | None = None
 
     def __init__(self, guarded: Any, constraints: Any = None, **fields: Any) -> None:
         # LangChain's cache key does not include the constraint of a call.
         if fields.get("cache"):
             raise UsageError("a cache could return texts of other constraints; leave cache= out")
+        known = type(self).model_fields
+        for name in fields:
+            if name not in known:  # LangChain would ignore it, and a generation setting would have no effect
+                raise UsageError(f"{name} is not a parameter{nearest(name, known)}; options of calls go into options=")
         super().__init__(guarded=as_guarded(guarded, constraints), **{**fields, "cache": False})
 
     @property
@@ -41,11 +61,33 @@ class _Guarded(BaseModel):
 
     @property
     def _identifying_params(self) -> Mapping[str, Any]:
-        return {"model": self.guarded.model.name_or_path, "constraint": self.guarded.constraint.digest, **self.options}
+        options = {**self._settings(), **self.options}
+        return {"model": self._model_name, "constraint": self.guarded.constraint.digest, **options}
+
+    @property
+    def _model_name(self) -> str:
+        return str(self.guarded.model.name_or_path)
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the options that LangChain's standard parameters stand for."""
+        settings: dict[str, Any] = {}
+        if self.temperature is not None:
+            sampled = {"do_sample": True, "temperature": self.temperature}
+            settings |= sampled if self.temperature > 0 else {"do_sample": False}
+        if self.max_tokens is not None:
+            settings["max_new_tokens"] = self.max_tokens
+        return settings
+
+    def _stops(self, stop: Any) -> Any:
+        return self.stop if stop is None else stop
 
     def _drawn(self, prompts: Any, stop: Any, options: Mapping[str, Any]) -> list[Outcome]:
-        options = {**self.options, **options}
-        return run_prompts(self.guarded, prompts, options, stop=stop, schema=options.pop("response_schema", None))
+        options = {**self._settings(), **self.options, **options}
+        for name in ("strict", "ls_structured_output_format"):  # every call is valid; the other is for traces
+            options.pop(name, None)
+        schema = options.pop("response_schema", None)
+        schema = _schema_of(options.pop("response_format", None)) if schema is None else schema
+        return run_prompts(self.guarded, prompts, options, stop=self._stops(stop), schema=schema)
 
     def with_structured_output(self, schema: Any, *, include_raw: bool = False, **kwargs: Any) -> Runnable[Any, Any]:
         """Return a runnable whose texts satisfy a schema in addition to the constraint, and which returns their values.
@@ -58,7 +100,9 @@ class _Guarded(BaseModel):
         include_raw
             Whether to return ``{"raw": message, "parsed": value, "parsing_error": None}``.
         **kwargs
-            Only ``method="json_schema"`` and ``strict=True`` are supported, which are the default behavior.
+            ``method="json_schema"`` is the default, and ``"json_mode"`` means the same. ``GuardedChatModel`` also
+            supports ``"function_calling"``: the value is the arguments of a call, and the chat template shows the
+            schema to the model. ``strict`` has no effect: the schema always holds.
 
         Raises
         ------
@@ -67,18 +111,46 @@ class _Guarded(BaseModel):
         ConstraintError
             If the schema is invalid.
         """
-        if any((name, value) not in (("method", "json_schema"), ("strict", True)) for name, value in kwargs.items()):
-            raise UsageError(
-                f"{', '.join(kwargs)}: with_structured_output supports only method='json_schema' and strict=True"
-            )
-        constraint = schema_constraint(schema)
-        model: Any = self.bind(response_schema=constraint)  # type: ignore[attr-defined]
-        parse = RunnableLambda(lambda reply: constraint.parse(reply if isinstance(reply, str) else reply.text))
+        method = kwargs.pop("method", None) or "json_schema"
+        if kwargs.pop("strict", None) not in (None, True, False) or kwargs:
+            named = ", ".join(kwargs) or "strict"
+            raise UsageError(f"{named}: with_structured_output supports only method= and strict=True, False or None")
+        if method not in _METHODS:
+            raise UsageError(f"method={method!r} is not one of {', '.join(_METHODS)}{nearest(method, _METHODS)}")
+        called = method == "function_calling"
+        model, value_of = self._calling(schema) if called else self._writing(schema, method)
+        parse = RunnableLambda(value_of)
         if not include_raw:
             return model | parse
         return {"raw": model} | RunnablePassthrough.assign(
             parsed=lambda reply: parse.invoke(reply["raw"]), parsing_error=lambda _: None
         )
+
+    def _writing(self, schema: Any, method: str) -> tuple[Any, Callable[[Any], Any]]:
+        """Return the model whose texts satisfy a schema, and the function from a reply to its value."""
+        constraint = schema_constraint(schema)
+        traced: dict[str, Any] = {}
+        if isinstance(self, BaseChatModel) and isinstance(schema, type | dict):
+            traced["ls_structured_output_format"] = {"kwargs": {"method": method}, "schema": schema}
+        model: Any = self.bind(response_schema=constraint, **traced)  # type: ignore[attr-defined]
+        return model, lambda reply: constraint.parse((reply if isinstance(reply, str) else reply.text).strip())
+
+    def _calling(self, schema: Any) -> tuple[Any, Callable[[Any], Any]]:
+        """Return the model that calls a tool with a schema, and the function from a reply to its value."""
+        raise UsageError("method='function_calling' requires a GuardedChatModel; leave it out")
+
+
+_METHODS = ("json_schema", "json_mode", "function_calling")
+
+
+def _schema_of(response_format: Any) -> JSONSchema | None:
+    """Return the constraint for a ``response_format`` of OpenAI's API, which LangChain's agents pass."""
+    if response_format is None:
+        return None
+    described = response_format.get("json_schema") if isinstance(response_format, Mapping) else None
+    if not isinstance(described, Mapping) or "schema" not in described:
+        raise UsageError("response_format: give {'type': 'json_schema', 'json_schema': {'schema': ...}}")
+    return schema_constraint(described["schema"])
 
 
 class GuardedLLM(_Guarded, BaseLLM):
@@ -98,11 +170,13 @@ class GuardedLLM(_Guarded, BaseLLM):
         Default options of calls: those of the pipeline and of guardwrap, e.g. ``{"max_new_tokens": 40}``. ``bind`` and
         calls override them. With ``stop=``, a text ends before the first stop
         string, and is checked without it.
+    temperature, max_tokens, stop
+        LangChain's standard parameters, which ``options`` and calls override. A temperature of 0 turns sampling off.
 
     Raises
     ------
     UsageError
-        If neither a GuardedGenerator nor constraints are given.
+        If neither a GuardedGenerator nor constraints are given, or a parameter is unknown.
     """
 
     def _generate(self, prompts: list[str], stop: Any = None, run_manager: Any = None, **kwargs: Any) -> LLMResult:
@@ -118,23 +192,97 @@ class GuardedLLM(_Guarded, BaseLLM):
 
 
 class GuardedChatModel(_Guarded, BaseChatModel):
-    """LangChain chat model that replies to messages with a text that satisfies the constraint.
+    """LangChain chat model that replies to messages with a message that satisfies the constraint.
 
-    It has the parameters of GuardedLLM. The report is in ``response_metadata["guardwrap"]``. The tokenizer's chat
-    template is applied to the messages.
+    It has the parameters of GuardedLLM. The report is in ``response_metadata["guardwrap"]``, and reasoning in
+    ``additional_kwargs["reasoning_content"]``. The tokenizer's chat template is applied to the messages.
+
+    Parameters
+    ----------
+    streaming
+        Whether ``invoke`` reports the message to callbacks as a chunk.
     """
 
+    streaming: bool = False
     _ready: Outcome | None = PrivateAttr(default=None)
+
+    # For type checkers, which would take it from the fields of this class.
+    def __init__(self, guarded: Any, constraints: Any = None, **fields: Any) -> None:
+        super().__init__(guarded, constraints, **fields)
+
+    def bind_tools(
+        self,
+        tools: Sequence[Any],
+        *,
+        tool_choice: Any = None,
+        parallel_tool_calls: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[Any, AIMessage]:
+        """Return a runnable whose messages only have valid calls of these tools.
+
+        Parameters
+        ----------
+        tools
+            LangChain tools, functions, pydantic models, or mappings in OpenAI's format.
+        tool_choice
+            ``"auto"`` (default), ``"any"`` or ``"required"``, ``"none"``, or the name of one tool.
+        parallel_tool_calls
+            Whether a message may have several calls; True by default.
+        **kwargs
+            Options of the calls. ``strict`` has no effect: every call satisfies its tool's schema.
+        """
+        options = {"tool_choice": tool_choice, "parallel_tool_calls": parallel_tool_calls, **kwargs}
+        options = {name: value for name, value in options.items() if value is not None}
+        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **options)
+
+    def _calling(self, schema: Any) -> tuple[Any, Callable[[Any], Any]]:
+        try:
+            tool = convert_to_openai_tool(schema)
+        except ValueError:
+            raise UsageError("method='function_calling' names a tool by the schema's title; add a title") from None
+        typed = isinstance(schema, type) and issubclass(schema, BaseModel)
+        constraint = schema_constraint(schema if typed else tool["function"]["parameters"])
+        traced = {"kwargs": {"method": "function_calling"}, "schema": schema}
+        model = self.bind_tools(
+            [tool],
+            tool_choice=tool["function"]["name"],
+            parallel_tool_calls=False,
+            ls_structured_output_format=traced,
+        )
+        return model, lambda reply: constraint.parse(json.dumps(reply.tool_calls[0]["args"]))
 
     def _generate(
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
         ready = self._ready or self._drawn([_chat(messages)], stop, kwargs)[0]
         outcome = complete_outcome(self.guarded, ready)
-        report = outcome.report.to_dict()
-        metadata = {"guardwrap": report, "model_name": self.guarded.model.name_or_path}
-        replies = [AIMessage(content=text, response_metadata=metadata) for text in outcome.texts]
+        metadata = {"guardwrap": outcome.report.to_dict(), "model_name": self._model_name}
+        replies = [_reply(message, metadata) for message in reply_messages(outcome, self._stops(stop))]
         return ChatResult(generations=[ChatGeneration(message=reply) for reply in replies], llm_output=metadata)
+
+    def _stream(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> Iterator[ChatGenerationChunk]:
+        reply: Any = self._generate(messages, stop, **kwargs).generations[0].message
+        calls = [
+            tool_call_chunk(name=call["name"], args=json.dumps(call["args"]), id=call["id"], index=place)
+            for place, call in enumerate(reply.tool_calls)
+        ]
+        message = AIMessageChunk(
+            content=reply.content,
+            additional_kwargs=reply.additional_kwargs,
+            response_metadata=reply.response_metadata,
+            tool_call_chunks=calls,
+            chunk_position="last",
+        )
+        chunk = ChatGenerationChunk(message=message)
+        if run_manager is not None:
+            run_manager.on_llm_new_token(reply.text, chunk=chunk)
+        yield chunk
+
+    def _get_ls_params(self, stop: Any = None, **kwargs: Any) -> LangSmithParams:
+        known = super()._get_ls_params(stop=self._stops(stop), **kwargs)
+        return LangSmithParams(**{"ls_model_name": self._model_name, **known, "ls_provider": "guardwrap"})
 
     def batch(
         self, inputs: Any, config: Any = None, *, return_exceptions: bool = False, stop: Any = None, **kwargs: Any
@@ -166,6 +314,36 @@ class GuardedChatModel(_Guarded, BaseChatModel):
         return replies
 
 
-def _chat(messages: list[BaseMessage]) -> list[dict[str, str]]:
-    converted: Any = convert_to_openai_messages(messages)
-    return [{**message, "content": content_of(message["content"])} for message in converted]
+def _reply(message: Mapping[str, Any], metadata: dict[str, Any]) -> AIMessage:
+    """Return LangChain's form of a message."""
+    thought = message.get("reasoning_content")
+    return AIMessage(
+        content=message["content"] or "",
+        tool_calls=[
+            tool_call(name=call.name, args=dict(call.arguments), id=call.ident) for call in called_tools(message)
+        ],
+        additional_kwargs={"reasoning_content": thought} if thought else {},
+        response_metadata=metadata,
+    )
+
+
+def _chat(messages: list[BaseMessage]) -> list[dict[str, Any]]:
+    return [_turn(message) for message in messages]
+
+
+_OF_ASSISTANT = ("text", "tool_call", "tool_call_chunk", "tool_use", "invalid_tool_call", "reasoning", "thinking")
+"""Types of blocks that an assistant's message may consist of; calls are in its ``tool_calls`` as well."""
+
+
+def _turn(message: BaseMessage) -> dict[str, Any]:
+    """Return a message as chat templates read it."""
+    if isinstance(message, AIMessage):
+        for block in message.content if isinstance(message.content, list) else ():
+            if isinstance(block, dict) and block.get("type") not in _OF_ASSISTANT:
+                content_of(block)
+        calls = [CalledTool(call["id"], call["name"], call["args"]) for call in message.tool_calls]
+        thought = message.additional_kwargs.get("reasoning_content")
+        return chat_turn("assistant", message.text, calls=calls, reasoning=thought, name=message.name)
+    converted: Any = convert_to_openai_messages(message)
+    content = content_of(converted["content"])
+    return chat_turn(converted["role"], content, name=converted.get("name"), tool_call_id=converted.get("tool_call_id"))

@@ -6,6 +6,7 @@ Requires ``llama-index-core``: ``pip install 'guardwrap[llamaindex]'``.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,24 +18,38 @@ from llama_index.core.base.llms.types import (
     CompletionResponseGen,
     LLMMetadata,
     MessageRole,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
 )
 from llama_index.core.bridge.pydantic import Field
 from llama_index.core.llms import CustomLLM
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
+from llama_index.core.llms.function_calling import FunctionCallingLLM
+from llama_index.core.llms.llm import ToolSelection
 
 from guardwrap.errors import UsageError
-from guardwrap.integrations.guarded_call import as_guarded, content_of, one, schema_constraint
+from guardwrap.integrations.guarded_call import (
+    as_guarded,
+    calls_tools,
+    content_of,
+    one,
+    reply_messages,
+    schema_constraint,
+)
+from guardwrap.messages.answer_message import CalledTool, called_tools, chat_turn
 from guardwrap.outcomes import Outcome
 
 __all__ = ["GuardedLLM"]
 
 
-class GuardedLLM(CustomLLM):
-    """LlamaIndex LLM that replies to texts and messages with texts that satisfy the constraint.
+class GuardedLLM(CustomLLM, FunctionCallingLLM):
+    """LlamaIndex LLM that replies to texts and messages with texts that satisfy the constraint, and calls tools.
 
     Streams yield the whole text in one piece, once it is accepted. If the budget is spent first, calls raise
     ``BudgetExhausted``. The report is in ``raw["guardwrap"]`` of the response. Chats use the tokenizer's chat template,
-    if it has one.
+    if it has one. Every call names one of the tools, with arguments that satisfy its schema. Reasoning is a
+    ``ThinkingBlock`` of the message, and a call a ``ToolCallBlock``.
 
     Parameters
     ----------
@@ -71,17 +86,18 @@ class GuardedLLM(CustomLLM):
         return LLMMetadata(
             model_name=str(model.name_or_path),
             is_chat_model=getattr(tokenizer, "chat_template", None) is not None,
+            is_function_calling_model=calls_tools(self.guarded),
             **{name: value for name, value in known.items() if value is not None},
         )
 
     def _one(self, prompt: Any, kwargs: Mapping[str, Any], **more: Any) -> Outcome:
-        return one(self.guarded, prompt, {**self.options, **_options(kwargs)}, **more)
+        return one(self.guarded, prompt, {**self.options, **kwargs}, **more)
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         """Complete a text."""
         prompt = prompt if formatted else self.completion_to_prompt(prompt)
-        outcome = self._one(prompt, kwargs)
+        outcome = self._one(prompt, _without_tools(kwargs))
         return CompletionResponse(text=outcome.texts[0], raw={"guardwrap": outcome.report.to_dict()})
 
     @llm_completion_callback()
@@ -96,13 +112,12 @@ class GuardedLLM(CustomLLM):
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        """Reply to a chat."""
+        """Reply to a chat. ``tools``, ``tool_choice`` and ``parallel_tool_calls`` are as in ``chat_with_tools``."""
         if not self.metadata.is_chat_model:
             reply: ChatResponse = super().chat(messages, **kwargs)
             return reply
         outcome = self._one(_chat(messages), kwargs)
-        message = ChatMessage(role=MessageRole.ASSISTANT, content=outcome.texts[0])
-        return ChatResponse(message=message, raw={"guardwrap": outcome.report.to_dict()})
+        return ChatResponse(message=_reply(reply_messages(outcome)[0]), raw={"guardwrap": outcome.report.to_dict()})
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
@@ -110,9 +125,91 @@ class GuardedLLM(CustomLLM):
 
         def pieces() -> Iterator[ChatResponse]:
             response = self.chat(messages, **kwargs)
-            yield response.model_copy(update={"delta": response.message.content})
+            yield response.model_copy(update={"delta": response.message.content or ""})
 
         return pieces()
+
+    # LlamaIndex's own asynchronous methods would compute in the event loop, and one call after the other.
+
+    @llm_completion_callback()
+    async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        """Call ``complete`` in a thread."""
+        return await asyncio.to_thread(self.complete, prompt, formatted, **kwargs)
+
+    @llm_completion_callback()
+    async def astream_complete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> AsyncIterator[CompletionResponse]:
+        """Call ``stream_complete`` in a thread."""
+
+        async def pieces() -> AsyncIterator[CompletionResponse]:
+            for piece in await asyncio.to_thread(lambda: [*self.stream_complete(prompt, formatted, **kwargs)]):
+                yield piece
+
+        return pieces()
+
+    @llm_chat_callback()
+    async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        """Call ``chat`` in a thread."""
+        return await asyncio.to_thread(self.chat, messages, **kwargs)
+
+    @llm_chat_callback()
+    async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> AsyncIterator[ChatResponse]:
+        """Call ``stream_chat`` in a thread."""
+
+        async def pieces() -> AsyncIterator[ChatResponse]:
+            for piece in await asyncio.to_thread(lambda: [*self.stream_chat(messages, **kwargs)]):
+                yield piece
+
+        return pieces()
+
+    def _prepare_chat_with_tools(
+        self,
+        tools: Sequence[Any],
+        user_msg: Any = None,
+        chat_history: list[ChatMessage] | None = None,
+        verbose: bool = False,
+        allow_parallel_tool_calls: bool = False,
+        tool_required: bool = False,
+        tool_choice: Any = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Return the arguments of ``chat`` for ``chat_with_tools``."""
+        last = [] if user_msg is None else [ChatMessage(user_msg) if isinstance(user_msg, str) else user_msg]
+        return {
+            "messages": [*(chat_history or ()), *last],
+            "tools": [tool.metadata.to_openai_tool(skip_length_check=True) for tool in tools],
+            "tool_choice": ("required" if tool_required else "auto") if tool_choice is None else tool_choice,
+            "parallel_tool_calls": allow_parallel_tool_calls,
+            **kwargs,
+        }
+
+    def get_tool_calls_from_response(
+        self, response: ChatResponse, error_on_no_tool_call: bool = True, **kwargs: Any
+    ) -> list[ToolSelection]:
+        """Return the calls of a response.
+
+        Parameters
+        ----------
+        response
+            A response of this model.
+        error_on_no_tool_call
+            Whether to raise an error if there is none.
+        **kwargs
+            Not used.
+
+        Raises
+        ------
+        UsageError
+            If there is none.
+        """
+        blocks = [block for block in response.message.blocks if isinstance(block, ToolCallBlock)]
+        if error_on_no_tool_call and not blocks:
+            raise UsageError("the message calls no tool; pass tool_required=True, or error_on_no_tool_call=False")
+        return [
+            ToolSelection(tool_id=block.tool_call_id or "", tool_name=block.tool_name, tool_kwargs=_arguments(block))
+            for block in blocks
+        ]
 
     def structured_predict(
         self, output_cls: Any, prompt: Any, llm_kwargs: Mapping[str, Any] | None = None, **prompt_args: Any
@@ -136,7 +233,8 @@ class GuardedLLM(CustomLLM):
         else:
             filled_prompt = self._get_prompt(prompt, **prompt_args)
         schema = schema_constraint(output_cls)
-        return schema.parse(self._one(filled_prompt, llm_kwargs or {}, schema=schema).texts[0])
+        outcome = self._one(filled_prompt, _without_tools(llm_kwargs or {}), schema=schema)
+        return schema.parse(str(reply_messages(outcome)[0]["content"]).strip())
 
     async def astructured_predict(self, *args: Any, **kwargs: Any) -> Any:
         """Call ``structured_predict`` in a thread."""
@@ -155,12 +253,47 @@ class GuardedLLM(CustomLLM):
         return values()
 
 
-def _options(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _without_tools(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a call without those for tools, which LlamaIndex always passes; reject actual tools."""
     if kwargs.get("tools"):
-        raise UsageError("tools are not supported; use structured_predict")
+        raise UsageError("tools require a chat; use chat_with_tools")
     return {name: value for name, value in kwargs.items() if name not in ("tools", "tool_choice")}
 
 
-def _chat(messages: Sequence[ChatMessage]) -> list[dict[str, str]]:
-    return [{"role": message.role.value, "content": content_of(message.content or "")} for message in messages]
+def _reply(message: Mapping[str, Any]) -> ChatMessage:
+    """Return LlamaIndex's form of a message."""
+    thought, content = message.get("reasoning_content"), message["content"]
+    calls = [
+        ToolCallBlock(tool_call_id=call.ident, tool_name=call.name, tool_kwargs=dict(call.arguments))
+        for call in called_tools(message)
+    ]
+    blocks = [
+        *([ThinkingBlock(content=thought)] if thought else []),
+        *([] if content is None else [TextBlock(text=content)]),
+        *calls,
+    ]
+    return ChatMessage(role=MessageRole.ASSISTANT, blocks=blocks)
+
+
+def _arguments(block: ToolCallBlock) -> dict[str, Any]:
+    arguments: Any = block.tool_kwargs
+    return dict(json.loads(arguments) if isinstance(arguments, str) else arguments)
+
+
+def _chat(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    return [_turn(message) for message in messages]
+
+
+def _turn(message: ChatMessage) -> dict[str, Any]:
+    """Return a message as chat templates read it."""
+    texts, thoughts, calls = [], [], []
+    for block in message.blocks:
+        if isinstance(block, ToolCallBlock):
+            calls.append(CalledTool(block.tool_call_id, block.tool_name, _arguments(block)))
+        elif isinstance(block, ThinkingBlock):
+            thoughts.append(block.content or "")
+        else:
+            texts.append(content_of(block.text if isinstance(block, TextBlock) else block))
+    ident = message.additional_kwargs.get("tool_call_id") if message.role == MessageRole.TOOL else None
+    reasoning = "\n".join(thoughts)
+    return chat_turn(message.role.value, "\n".join(texts), calls=calls, reasoning=reasoning, tool_call_id=ident)

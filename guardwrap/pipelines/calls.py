@@ -344,7 +344,7 @@ class Call(PromptReader):
             full=self.full(prompt, ids),
             fault=answer.fault,
             parts=answer.parts,
-            begun=self._begun(prompt),
+            begun=self.begun(prompt),
             message=answer.message,
         )
 
@@ -381,7 +381,7 @@ class Call(PromptReader):
         before = tokenizer.decode(prompt.law.prompt_ids, skip_special_tokens=False)
         return MessageRegions.begin(tokenizer, before, self.postprocess.get("tools"))
 
-    def _begun(self, prompt: PreparedPrompt) -> str:
+    def begun(self, prompt: PreparedPrompt) -> str:
         """Return the text of the assistant message that the answer continues."""
         if not _is_chat(prompt.given) or self.postprocess.get("continue_final_message") is False:
             return ""
@@ -392,7 +392,7 @@ class Call(PromptReader):
     def context(self, prompt: PreparedPrompt) -> Context:
         """Return what comes before the new text, for monitors."""
         together = None if return_type(self.postprocess) == "TENSORS" else prompt.text
-        return Context(together, self._begun(prompt), prompt.regions, whole=not self.parsed(prompt))
+        return Context(together, self.begun(prompt), prompt.regions, whole=not self.parsed(prompt))
 
     def full(self, prompt: PreparedPrompt, ids: Sequence[int]) -> str | None:
         """Return the text of prompt and new tokens, if it is not the prompt's text followed by the new text."""

@@ -48,6 +48,10 @@ class PromptReader:
     unread: ClassVar[str] = "is neither a string nor a chat (a list of messages)"
     """The error message for a prompt that cannot be read."""
 
+    def begun(self, prompt: Any) -> str:
+        """Return the text of the assistant message that the answer to a prompt continues; "" for a new message."""
+        return ""
+
     @classmethod
     def with_named_inputs(cls, prompts: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return the prompts, which may be passed by name, and the other options."""

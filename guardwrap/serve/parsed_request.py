@@ -17,7 +17,6 @@ from guardwrap.constraints.stop_strings import stopped
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.views import View
 from guardwrap.documents.yaml_nodes import reading
-from guardwrap.environment.transformers_internals import tokenizer_lock
 from guardwrap.errors import GuardwrapError, nearest
 from guardwrap.proposals import merge_proposals, only_masks
 from guardwrap.serve.chat_messages import read_chat, read_template_options, read_tools
@@ -99,15 +98,14 @@ def with_texts_for_ids(fields: dict[str, Any], tokenizer: Any) -> tuple[dict[str
     if not all(_are_ids(ids) for ids in several):
         return fields, False
     texts = []
-    with tokenizer_lock(tokenizer):
-        for i, ids in enumerate(several):
-            if max(ids) >= len(tokenizer):
-                raise bad("prompt", f"has a token id of {max(ids)}; this model has {len(tokenizer)} tokens")
-            text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-            if tokenizer(text, add_special_tokens=False)["input_ids"] != ids:
-                where = "prompt" if several is not prompts else f"prompt.{i}"
-                raise bad(where, "these token ids are not how the model's tokenizer encodes their text; send the text")
-            texts.append(text)
+    for i, ids in enumerate(several):
+        if max(ids) >= len(tokenizer):
+            raise bad("prompt", f"has a token id of {max(ids)}; this model has {len(tokenizer)} tokens")
+        text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        if tokenizer(text, add_special_tokens=False)["input_ids"] != ids:
+            where = "prompt" if several is not prompts else f"prompt.{i}"
+            raise bad(where, "these token ids are not how the model's tokenizer encodes their text; send the text")
+        texts.append(text)
     return {**fields, "prompt": texts}, True
 
 

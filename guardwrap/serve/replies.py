@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from guardwrap.constraints.message_monitor import THOUGHTS
 from guardwrap.constraints.stop_strings import cut
+from guardwrap.messages.answer_message import answer_message
 from guardwrap.outcomes import MANY_CUT_OFF, Draw, Outcome, Report
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.parsed_request import ParsedRequest
 
-__all__ = ["WAITING", "Reply", "answer_message", "event", "finish_reason", "report_json", "require_complete"]
+__all__ = ["WAITING", "Reply", "event", "finish_reason", "report_json", "require_complete"]
 
 WAITING = b": waiting\n\n"
 """A comment in the stream of server-sent events, so that proxies keep the connection open."""
@@ -187,43 +187,11 @@ class Reply:
         return finish_reason(draw, self.request.stops)
 
 
-def answer_message(draw: Draw, stops: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of a chat's answer: those of the parsed message, or its text alone.
-
-    Parameters
-    ----------
-    draw
-        The accepted text.
-    stops
-        Stop strings, before which texts are cut.
-    """
-    if draw.message is None:
-        return {"content": cut(draw.text, stops)}
-    message = json.loads(draw.message)
-    thoughts = [str(message[name]) for name in message if name in THOUGHTS and message[name]]
-    calls = [_call(call) for call in message.get("tool_calls") or ()]
-    content = cut(str(message.get("content") or ""), stops)
-    return {
-        **({"reasoning_content": cut("\n".join(thoughts), stops)} if thoughts else {}),
-        "content": content if content or not calls else None,
-        **({"tool_calls": calls} if calls else {}),
-    }
-
-
 def finish_reason(draw: Draw, stops: Sequence[str]) -> str:
     """Return why an accepted text ended: ``"tool_calls"``, ``"stop"`` or ``"length"``."""
     if draw.message is not None and json.loads(draw.message).get("tool_calls"):
         return "tool_calls"
     return "stop" if draw.finished or cut(draw.text, stops) != draw.text else "length"
-
-
-def _call(call: Any) -> dict[str, Any]:
-    """Return a call of a message as OpenAI's API gives it: with an id, and its arguments as a string."""
-    function = call.get("function", call) if isinstance(call, dict) else {}
-    arguments = function.get("arguments", {})
-    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    ident = f"call_{uuid.uuid4().hex[:24]}"
-    return {"id": ident, "type": "function", "function": {"name": function.get("name"), "arguments": written}}
 
 
 def _usage(outcomes: Sequence[Outcome], prompt_tokens: int) -> dict[str, int]:

@@ -24,6 +24,7 @@ from starlette.requests import ClientDisconnect
 from guardwrap.constraints.files.catalogue_files import catalogue_names
 from guardwrap.constraints.files.coerce import catalogue
 from guardwrap.environment.package_data import PREFIX
+from guardwrap.environment.transformers_internals import tokenizer_lock
 from guardwrap.errors import GuardwrapError, SpecError, UsageError, nearest
 from guardwrap.messages.templates import family_of, writes_parts
 from guardwrap.outcomes import Outcome
@@ -187,7 +188,9 @@ class Service:
         pipe, readers = (self.session.pipe, self._readers) if short else (self._own, self._patient)
 
         def read() -> tuple[ParsedRequest, int]:
-            fields, by_ids = with_texts_for_ids(parsed(raw), pipe.tokenizer)
+            fields = parsed(raw)
+            with tokenizer_lock(pipe.tokenizer):
+                fields, by_ids = with_texts_for_ids(fields, pipe.tokenizer)
             request = parse(fields, self.policy)
             if by_ids:
                 request.options["add_special_tokens"] = False  # the ids are the whole prompt

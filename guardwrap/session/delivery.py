@@ -35,9 +35,10 @@ class Delivery:
     on_exhausted: OnExhausted
     session: LocalSession | EndpointSession
 
-    def completed(self, prompt: PreparedPrompt, constraint: Constraint, outcome: Outcome) -> Outcome:
+    def completed(self, job: Job, prompt: PreparedPrompt, constraint: Constraint, outcome: Outcome) -> Outcome:
         """Fill missing texts with the fallback, if there is one."""
-        return completed(self.on_exhausted, outcome, prompt.text, constraint, self.session.tokenizer)
+        begun = job.call.begun(prompt)
+        return completed(self.on_exhausted, outcome, prompt.text, constraint, self.session.tokenizer, begun=begun)
 
     def require_all(self, outcomes: Sequence[Outcome]) -> None:
         """Raise if texts are missing and ``on_exhausted`` does not allow that."""
@@ -73,13 +74,13 @@ class Delivery:
 
             def on_end(request: Request, outcome: Outcome) -> None:
                 prompt: Any = request.prompt
-                ended[prompt.number] = self.completed(prompt, request.constraint, outcome)
+                ended[prompt.number] = self.completed(job, prompt, request.constraint, outcome)
                 on_outcome(prompt.number, ended[prompt.number])
 
             job = replace(job, on_end=on_end)
         for prompt, constraint, outcome in job.served(job.requests(prompts, first=first), alone=alone):
             early = ended.pop(prompt.number, None)  # already completed in on_end; a fallback function is called once
-            yield prompt, self.completed(prompt, constraint, outcome) if early is None else early
+            yield prompt, self.completed(job, prompt, constraint, outcome) if early is None else early
 
     def collected(
         self, prompts: Any, job: Job, *, progress: bool | None = None, render: bool = False

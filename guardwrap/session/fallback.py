@@ -56,7 +56,13 @@ def require_on_exhausted(value: Any) -> OnExhausted:
 
 
 def completed(
-    on_exhausted: OnExhausted, outcome: Outcome, prompt: str, constraint: Constraint, tokenizer: Any
+    on_exhausted: OnExhausted,
+    outcome: Outcome,
+    prompt: str,
+    constraint: Constraint,
+    tokenizer: Any,
+    *,
+    begun: str = "",
 ) -> Outcome:
     """Fill missing texts with the fallback, if there is one and it satisfies the constraint.
 
@@ -73,6 +79,8 @@ def completed(
     tokenizer
         Tokenizes the fallback for constraints that count tokens. None for texts of a server, where no such constraint
         is allowed.
+    begun
+        Text of the assistant message that the fallback continues.
 
     Raises
     ------
@@ -89,7 +97,9 @@ def completed(
     if tokenizer is not None:
         with tokenizer_lock(tokenizer):
             ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
-    if not run_check(constraint, [Draw(prompt, ids, text)])[0]:
+    # The parts are for rules on a part of the message: a fallback is the whole answer, without reasoning and calls.
+    draw = Draw(prompt, ids, text, parts=(("answer", (text,)),), begun=begun)
+    if not run_check(constraint, [draw])[0]:
         note = "the fallback violates the constraint and was withheld"
         report = dataclasses.replace(outcome.report, notes=(*outcome.report.notes, note))
         return dataclasses.replace(outcome, report=report)

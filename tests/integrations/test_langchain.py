@@ -14,7 +14,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.globals import set_llm_cache
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.prompts import ChatPromptTemplate
-from pydantic import RootModel, ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 
 from guardwrap import Budget, BudgetExhausted, GuardedGenerator, JSONSchema, Length, Regex
 from guardwrap.errors import Deterministic, UsageError
@@ -31,6 +31,7 @@ from tests.integrations.fixtures_models import (
     small_world,
     unchecked,
 )
+from tests.integrations.fixtures_tools import call_text, guarded_chat, tools_world
 
 
 class Digit(RootModel[int]):
@@ -235,14 +236,93 @@ def test_negative_control_structured_output_without_its_schema(world: World, mon
         [structured.invoke("b") for _ in range(20)]
 
 
+def test_structured_output_by_any_method_and_strictness(world: World) -> None:
+    """The schema always holds, so JSON mode and ``strict`` change nothing."""
+    asked = model(GuardedChatModel, guarded(world, budget=Budget(max_attempts=100_000)), world)
+    for how in ({"method": "json_mode"}, {"strict": False}, {"strict": None}):
+        assert asked.with_structured_output(DIGIT, **how).invoke("b") in (0, 1)
+
+
+@pytest.mark.parametrize("include_raw", [True, False])
+def test_structured_output_by_a_call(include_raw: bool) -> None:
+    class F(BaseModel):
+        a: int
+
+    world = tools_world(call_text("F", {"a": 1}), call_text("F", {"a": "one"}))
+    asked = GuardedChatModel(guarded_chat(world), options=world.settings)
+    schemas = (F, F.model_json_schema(), {"name": "F", "parameters": F.model_json_schema()})
+    for schema, value in zip(schemas, (F(a=1), {"a": 1}, {"a": 1}), strict=True):
+        structured = asked.with_structured_output(schema, method="function_calling", include_raw=include_raw)
+        results = [structured.invoke("x", {"configurable": {}}), *structured.batch(["x"] * 3), *structured.stream("x")]
+        assert [each["parsed"] if include_raw else each for each in results[:4]] == [value] * 4
+
+
 def test_what_structured_output_does_not_take(world: World) -> None:
     asked = model(GuardedChatModel, guarded(world), world)
-    refused: list[dict[str, Any]] = [{"method": "function_calling"}, {"strict": False}, {"tools": []}]
+    refused: list[dict[str, Any]] = [{"method": "tools"}, {"strict": 1.5}, {"tools": []}]
     for wrong in refused:
         with pytest.raises(UsageError, match=next(iter(wrong))):
             asked.with_structured_output(DIGIT, **wrong)
     with pytest.raises(UsageError, match="describes a function"):
         asked.with_structured_output({"name": "add", "parameters": {"type": "object"}})
+    with pytest.raises(UsageError, match="add a title"):
+        asked.with_structured_output(DIGIT, method="function_calling")
+    with pytest.raises(UsageError, match="requires a GuardedChatModel"):
+        model(GuardedLLM, guarded(world), world).with_structured_output(DIGIT, method="function_calling")
+    with pytest.raises(UsageError, match="response_format"):
+        asked.invoke("b", response_format={"type": "json_object"})
+
+
+def test_a_response_format_of_openais_api(world: World) -> None:
+    asked = model(GuardedChatModel, guarded(world, budget=Budget(max_attempts=100_000)), world)
+    wanted = {"type": "json_schema", "json_schema": {"name": "digit", "schema": DIGIT}}
+    assert {asked.invoke("b", response_format=wanted).content.strip() for _ in range(5)} <= {"0", "1"}
+
+
+@pytest.mark.parametrize("kind", [GuardedLLM, GuardedChatModel])
+def test_standard_parameters_of_langchain(world: World, kind: Any) -> None:
+    asked = kind(guarded(world, Length(min=0)), max_tokens=1, temperature=1.0, stop=["c"], options={"top_k": 0})
+    texts = [content(reply) for reply in asked.batch(PROMPTS)]
+    assert {len(text) for text in texts} <= {0, 1}
+    assert len({*texts}) > 1
+    assert "c" not in texts
+    assert max(len(content(reply)) for reply in asked.batch(PROMPTS, max_new_tokens=4)) > 1
+    greedy = kind(guarded(world, Length(min=0)), max_tokens=3, temperature=0)
+    assert len({content(reply) for reply in greedy.batch(["b"] * 9)}) == 1
+    with pytest.raises(UsageError, match=r"temprature is not a parameter.*did you mean 'temperature'"):
+        kind(guarded(world), temprature=1.0)
+
+
+def test_reasoning_is_not_part_of_the_answer() -> None:
+    world = tools_world()
+    asked = GuardedChatModel(guarded_chat(world, Regex("^x+$", on="answer")), options=world.settings)
+    replies = asked.batch(["x"] * 30)
+    assert {*"".join(reply.text for reply in replies)} == {"x"}
+    assert any(reply.additional_kwargs.get("reasoning_content") for reply in replies)
+    assert all(reply.response_metadata["model_name"] == world.model.name_or_path for reply in replies)
+
+
+def test_a_schema_applies_to_the_answer_after_reasoning() -> None:
+    world = tools_world('{"a": 1}')
+    asked = GuardedChatModel(guarded_chat(world), options=world.settings)
+    structured = asked.with_structured_output({"type": "object", "required": ["a"]}, include_raw=True)
+    results = structured.batch(["x"] * 10)
+    assert [each["parsed"] for each in results] == [{"a": 1}] * 10
+    assert any(each["raw"].additional_kwargs for each in results)
+
+
+def test_streaming_tells_callbacks_each_message(world: World) -> None:
+    class Heard(BaseCallbackHandler):
+        def __init__(self) -> None:
+            self.tokens: list[str] = []
+
+        def on_llm_new_token(self, token: str, **_: Any) -> None:
+            self.tokens.append(token)
+
+    heard = Heard()
+    asked = GuardedChatModel(guarded(world), options=world.settings, streaming=True)
+    reply = asked.invoke("b", {"callbacks": [heard]})
+    assert heard.tokens == [reply.text]
 
 
 def test_in_a_chain(world: World) -> None:

@@ -1,6 +1,7 @@
 """LlamaIndex's kinds of calls: each text that they return is checked."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -146,6 +147,34 @@ def test_negative_control_a_value_of_a_text_without_its_schema(world: World, mon
     )
     with pytest.raises(UsageError, match="does not hold for this text"):
         [llm(guarded(world), world).structured_predict(Digit, TEMPLATE, x="b") for _ in range(20)]
+
+
+def test_asynchronous_calls_leave_the_event_loop_free(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, together = llm(guarded(world), world), threading.Barrier(3, timeout=60)
+    run = asked.guarded.run
+
+    def met(*prompts: Any, **options: Any) -> Any:
+        together.wait()  # until all three calls have begun
+        return run(*prompts, **options)
+
+    monkeypatch.setattr(asked.guarded, "run", met)
+
+    async def ask() -> list[Any]:
+        async def streamed(stream: Any) -> list[Any]:
+            return [piece async for piece in await stream]
+
+        stream = streamed(asked.astream_chat(chat("b")))
+        return await asyncio.gather(asked.achat(chat("b")), asked.acomplete("b"), stream)
+
+    assert len(asyncio.run(ask())) == 3
+
+
+def test_a_value_after_reasoning() -> None:
+    from tests.integrations.fixtures_tools import guarded_chat, tools_world
+
+    world = tools_world("7")
+    asked = llm(guarded_chat(world), world)
+    assert [asked.structured_predict(Digit, TEMPLATE, x="x") for _ in range(8)] == [Digit(7)] * 8
 
 
 def test_it_takes_a_wrapper_or_what_makes_one(world: World) -> None:

@@ -159,9 +159,10 @@ def pieces_of(syntax: Syntax) -> list[str]:
     return [piece for piece in dict.fromkeys(pieces) if piece]
 
 
-def world_of(name: str, tokens: int = 9) -> World:
+def world_of(name: str, tokens: int = 9, *, more: Sequence[str] = ()) -> World:
+    """Return a world of a family, whose model writes its pieces and ``more`` at random."""
     syntax = SYNTAX[name]
-    pieces = pieces_of(syntax)
+    pieces = [*pieces_of(syntax), *more]
     tokenizer = tokenizer_of(syntax, pieces)
     model = TableModel(TableConfig(vocab_size=len(tokenizer), max_position_embeddings=200))
     with torch.no_grad():

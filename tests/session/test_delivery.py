@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from guardwrap import Budget, Fallback, GuardedGenerator, Regex
+from guardwrap import Budget, Constraint, Fallback, GuardedGenerator, Part, Regex, ToolCalls
 from guardwrap.constraints.files.coerce import PerPromptOptions
 from guardwrap.errors import ModelError
 from guardwrap.outcomes import Outcome
 from guardwrap.testing import llama_world
+from tests.messages.test_templates import world_of
 
 WORLD = llama_world(max_new_tokens=3)
 SETTINGS: dict[str, Any] = {**WORLD.settings, "seed": 3}
@@ -55,6 +56,38 @@ def test_a_fallback_is_asked_once() -> None:
     _, outcomes, made = told(on_exhausted=Fallback(instead))
     assert asked == ["a"]
     assert made[0].texts == outcomes[0].texts == ("a 1",)
+
+
+@pytest.mark.parametrize(
+    ("rule", "texts"),
+    [
+        (Regex("^fallback$", on="answer"), ("fallback",)),
+        (Regex("^x", on="answer"), ()),
+        (Regex("x", on="reasoning"), ()),
+        (ToolCalls([{"name": "f"}], choice="required"), ()),
+        (ToolCalls([{"name": "f"}]) & Regex("^fallback$", on="answer"), ("fallback",)),
+    ],
+)
+def test_a_fallback_is_the_whole_answer_of_a_message(rule: Constraint, texts: tuple[str, ...]) -> None:
+    """It is judged by rules on parts of a message like any other answer, and is not thought or called."""
+    world = world_of("Qwen or Hermes")
+    hopeless = rule & Regex("^fallback$", on=Part(message="answer", missing="fail"))
+    budget, on_exhausted = Budget(max_attempts=2), Fallback("fallback")
+    guarded = GuardedGenerator(world.pipeline(), hopeless, budget=budget, on_exhausted=on_exhausted)
+    (outcome,) = guarded.run([{"role": "user", "content": "x"}], **world.settings)
+    assert outcome.texts == texts
+    assert outcome.report.fallback is bool(texts)
+
+
+@pytest.mark.parametrize(("text", "texts"), [("bc", ()), ("cb", ("cb",))])
+def test_a_fallback_is_judged_after_the_message_that_it_continues(text: str, texts: tuple[str, ...]) -> None:
+    world = llama_world(letters="abc", max_new_tokens=1)
+    world.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    rule = ~Regex("ab", on="message") & Regex("..")  # the model writes one letter
+    guarded = GuardedGenerator(world.pipeline(), rule, budget=Budget(max_attempts=2), on_exhausted=Fallback(text))
+    chat = [{"role": "user", "content": "c"}, {"role": "assistant", "content": "a"}]
+    (outcome,) = guarded.run(chat, **world.settings)
+    assert outcome.texts == texts
 
 
 def test_whoever_is_told_may_end_it() -> None:

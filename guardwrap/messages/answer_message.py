@@ -1,0 +1,119 @@
+"""Accepted answers to chats as messages in the format of OpenAI's API, and messages that chat templates can read."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from guardwrap.constraints.message_monitor import THOUGHTS
+from guardwrap.constraints.stop_strings import cut
+from guardwrap.outcomes import Draw
+
+__all__ = ["CalledTool", "answer_message", "called_tools", "chat_turn"]
+
+
+class CalledTool(NamedTuple):
+    """A call of a tool.
+
+    Parameters
+    ----------
+    ident
+        Its id, to which the tool's result refers.
+    name
+        Name of the tool.
+    arguments
+        Its arguments.
+    """
+
+    ident: str | None
+    name: str
+    arguments: Mapping[str, Any]
+
+
+def answer_message(draw: Draw, stops: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the fields of a chat's answer: those of the parsed message, or its text alone.
+
+    Parameters
+    ----------
+    draw
+        The accepted text.
+    stops
+        Stop strings, before which texts are cut.
+    """
+    if draw.message is None:
+        return {"content": cut(draw.text, stops)}
+    message = json.loads(draw.message)
+    thoughts = [str(message[name]) for name in message if name in THOUGHTS and message[name]]
+    calls = [_call(call) for call in message.get("tool_calls") or ()]
+    content = cut(str(message.get("content") or ""), stops)
+    return {
+        **({"reasoning_content": cut("\n".join(thoughts), stops)} if thoughts else {}),
+        "content": content if content or not calls else None,
+        **({"tool_calls": calls} if calls else {}),
+    }
+
+
+def _call(call: Any) -> dict[str, Any]:
+    """Return a call of a message as OpenAI's API gives it: with an id, and its arguments as a string."""
+    function = call.get("function", call) if isinstance(call, dict) else {}
+    arguments = function.get("arguments", {})
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    ident = f"call_{uuid.uuid4().hex[:24]}"
+    return {"id": ident, "type": "function", "function": {"name": function.get("name"), "arguments": written}}
+
+
+def called_tools(message: Mapping[str, Any]) -> Iterator[CalledTool]:
+    """Yield the calls of an ``answer_message``.
+
+    A call without a name, or whose arguments are not an object, is left out: it can occur only if no tools were passed.
+    """
+    for call in message.get("tool_calls", ()):
+        name = call["function"]["name"]
+        try:
+            arguments = json.loads(call["function"]["arguments"])
+        except ValueError:
+            continue
+        if isinstance(name, str) and isinstance(arguments, dict):
+            yield CalledTool(call["id"], name, arguments)
+
+
+def chat_turn(
+    role: str,
+    content: str,
+    *,
+    calls: Sequence[CalledTool] = (),
+    reasoning: str | None = None,
+    name: str | None = None,
+    tool_call_id: str | None = None,
+) -> dict[str, Any]:
+    """Return a message of a chat as chat templates read it, with arguments of calls as objects.
+
+    Parameters
+    ----------
+    role
+        ``"system"``, ``"user"``, ``"assistant"`` or ``"tool"``.
+    content
+        Its text.
+    calls
+        The calls of an assistant message.
+    reasoning
+        The reasoning of an assistant message.
+    name
+        The name of the speaker or tool.
+    tool_call_id
+        The id of the call whose result this is.
+    """
+    turn: dict[str, Any] = {"role": role, "content": content}
+    if calls:
+        turn["tool_calls"] = [
+            {
+                **({} if call.ident is None else {"id": call.ident}),
+                "type": "function",
+                "function": {"name": call.name, "arguments": dict(call.arguments)},
+            }
+            for call in calls
+        ]
+    more = {"reasoning_content": reasoning, "name": name, "tool_call_id": tool_call_id}
+    return turn | {field: value for field, value in more.items() if value}
