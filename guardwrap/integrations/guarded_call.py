@@ -92,6 +92,7 @@ def run_prompts(
             options["tools"] = tools.definitions
         if tools is not None or writes_parts(guarded.tokenizer):
             options.setdefault("parse_messages", True)
+            tools = ToolCalls([], choice="none", name="no call without tools") if tools is None else tools
     if schema is not None and schema.on == "completion" and options.get("parse_messages"):
         optional = tools is not None and tools.choice != "none"
         schema = replace(schema, on=Part(message="answer", missing="pass" if optional else "fail"))

@@ -22,6 +22,7 @@ from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
 
 from guardwrap import Budget, BudgetExhausted, Fallback, Regex, ToolCalls
+from guardwrap.constraints.message_monitor import Undecided
 from guardwrap.errors import ConstraintError, UsageError
 from guardwrap.integrations import guarded_call
 from guardwrap.integrations.haystack import GuardedChatGenerator
@@ -153,9 +154,18 @@ def test_every_message_satisfies_the_constraint_and_the_tools_rule(
 def test_negative_control_without_the_tools_rule(
     world: World, way: Callable[..., Iterator[Reply]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guarded_call, "tool_rule", lambda *_: None)
+    monkeypatch.setattr(ToolCalls, "check", lambda _, draws: [True] * len(draws))
+    monkeypatch.setattr(ToolCalls, "monitor_in", lambda *_: Undecided())
     with pytest.raises(AssertionError, match="got through"):
         require_valid(way(world))
+
+
+def test_nothing_is_called_without_tools(world: World) -> None:
+    """With them, the same seeds give calls."""
+    model = GuardedChatModel(guarded_chat(world))
+    for bound, called in ((model.bind_tools([f]), True), (model, False)):
+        replies = [bound.invoke([HumanMessage("x")], seed=seed) for seed in range(40)]
+        assert any(reply.tool_calls or reply.invalid_tool_calls for reply in replies) is called
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -329,9 +329,10 @@ def test_what_is_no_request(url: str, content: bytes) -> None:
 
 
 def test_a_prompt_and_a_length_beyond_the_context_name_the_fields_that_were_sent(url: str) -> None:
-    body = {"model": NAME, "input": "x" * 170, "max_output_tokens": 12}
+    turns = [{"role": "user", "content": "x" * length} for length in (50, 50, 50, 20)]
+    body = {"model": NAME, "input": turns, "max_output_tokens": 12}
     error = httpx.post(f"{url}/responses", json=body, timeout=60).json()["error"]
     assert (error["param"], error["code"]) == ("max_output_tokens", "context_length_exceeded")
-    chat = {"model": NAME, "messages": [{"role": "user", "content": "x" * 170}], "max_completion_tokens": 12}
+    chat = {"model": NAME, "messages": turns, "max_completion_tokens": 12}
     error = httpx.post(f"{url}/chat/completions", json=chat, timeout=60).json()["error"]
     assert error["param"] == "max_completion_tokens"
