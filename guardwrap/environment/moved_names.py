@@ -259,7 +259,6 @@ NAMES = {
     "constraints.recogniser.Recogniser": "constraints.grammar.llguidance_matcher.Matcher",
     "constraints.references.Place": "constraints.json.references.SchemaPlace",
     "constraints.registry.any_kind": "constraints.files.named.any_constraint",
-    "constraints.schemas.misfit": "constraints.json.schema_validation.schema_misfit",
     "constraints.typed.adapter_of": "constraints.json.python_types.type_adapter_of",
     "constraints.views.settled": "constraints.views.settled_parts",
     "constraints.yaml_nodes.Reader": "documents.yaml_nodes.NodeReader",

@@ -19,7 +19,7 @@ from guardwrap.serve.parsed_request import parse_request
 from guardwrap.serve.request_policy import RequestPolicy
 from guardwrap.serve.responses_input import object_of, read_items
 from guardwrap.serve.responses_request import parse_responses
-from tests.serve.fixtures_agents import NAME, TOOL, running_server
+from tests.serve.fixtures_agents import NAME, TOOL, chat_world, running_server
 
 POLICY = RequestPolicy(models=(NAME,), parses="always")
 FLAT: dict[str, Any] = {"type": "function", **TOOL["function"]}  # type: ignore[dict-item]
@@ -328,11 +328,13 @@ def test_what_is_no_request(url: str, content: bytes) -> None:
     assert json.loads(reply.text)["error"]["type"] == "invalid_request_error"
 
 
-def test_a_prompt_and_a_length_beyond_the_context_name_the_fields_that_were_sent(url: str) -> None:
-    turns = [{"role": "user", "content": "x" * length} for length in (50, 50, 50, 20)]
-    body = {"model": NAME, "input": turns, "max_output_tokens": 12}
-    error = httpx.post(f"{url}/responses", json=body, timeout=60).json()["error"]
-    assert (error["param"], error["code"]) == ("max_output_tokens", "context_length_exceeded")
-    chat = {"model": NAME, "messages": turns, "max_completion_tokens": 12}
-    error = httpx.post(f"{url}/chat/completions", json=chat, timeout=60).json()["error"]
-    assert error["param"] == "max_completion_tokens"
+def test_a_prompt_and_a_length_beyond_the_context_name_the_fields_that_were_sent() -> None:
+    world = chat_world()
+    world.tokenizer.chat_template = str(world.tokenizer.chat_template).replace("[:50]", "")  # the whole prompt
+    body = {"model": NAME, "input": "x" * 170, "max_output_tokens": 12}
+    chat = {"model": NAME, "messages": [{"role": "user", "content": "x" * 170}], "max_completion_tokens": 12}
+    with running_server(world) as url:
+        error = httpx.post(f"{url}/responses", json=body, timeout=60).json()["error"]
+        assert (error["param"], error["code"]) == ("max_output_tokens", "context_length_exceeded")
+        error = httpx.post(f"{url}/chat/completions", json=chat, timeout=60).json()["error"]
+        assert error["param"] == "max_completion_tokens"
