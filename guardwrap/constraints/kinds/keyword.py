@@ -124,6 +124,8 @@ class Keyword(TextConstraint):
             blank is None, f"{shown(blank)} has no character that can be seen; set ignore_invisible=False to find it"
         )
         size = ITEMS_OF_ANY * len(words) if self.match == "all" else 0  # each word becomes an expression
+        if self.folding.keep_capital_i and not self.case_sensitive:  # each becomes a set of characters
+            size += 2 * sum(word.count(letter) for word in words for letter in "iIı")
         count_items(self._characters + size, "words have")
         self.compiled  # noqa: B018  # compile now, so that the first text does not wait for it
 

@@ -95,7 +95,7 @@ def test_bans_in_many_languages(language: str, word: str, text: str, occurs: boo
 INVISIBLE = "\u00ad\u200b\u200c\u200d\u2060\ufeff\u034f\ufe0f\u115f\u1160"
 ALIKE = {"i": "iI", "I": "iIı", "ı": "Iı"}
 UNSPACED = ("CJK UNIFIED", "HIRAGANA", "KATAKANA", "THAI", "COMBINING KATAKANA")
-PARTICLES = ("는", "를", "에", "에서", "은", "이")
+PARTICLES = ("은", "는", "가", "를", "과")  # those of the letters in ``NASTY``
 ARTICLES = ("", "ال", "وال", "بال", "وبال", "لل", "ولل")
 
 
@@ -124,7 +124,7 @@ def kind(char: str) -> str:
         return "unspaced"
     if name.startswith("HANGUL"):
         return "hangul"
-    word = char == "_" or unicodedata.category(char)[0] in "LMN"
+    word = char in "_\u200c\u200d" or unicodedata.category(char)[0] in "LMN"
     return "" if not word else "arabic" if name.startswith("ARABIC") else "spaced"
 
 
