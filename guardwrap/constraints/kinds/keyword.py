@@ -11,8 +11,9 @@ from typing import Any, Literal
 import regex
 
 from guardwrap.constraints.base import Constraint, require, shown
+from guardwrap.constraints.kinds.stemming import require_stemmer
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
-from guardwrap.constraints.kinds.text_folding import TextFolding, last_piece, without_last_hangul
+from guardwrap.constraints.kinds.text_folding import TextFolding, without_last_hangul
 from guardwrap.constraints.kinds.word_patterns import alternatives, ends_in_hangul, spaced
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
@@ -61,6 +62,9 @@ class Keyword(TextConstraint):
     ignore_invisible
         Whether soft hyphens, zero-width spaces and joiners, variation selectors and other characters that cannot be
         seen (Default_Ignorable_Code_Point) are left out, so that a ban on ``secret`` finds it with a soft hyphen in it.
+    stem
+        Language whose inflected forms are the same word, such as ``"german"`` (Snowball stemmer; requires the extra
+        ``stem``): ``Haus`` also finds ``Häuser``. Only with ``whole_words`` and without ``case_sensitive``.
     on
         The view of the text that is judged.
     name
@@ -93,6 +97,7 @@ class Keyword(TextConstraint):
     spacing: Literal["flexible", "exact", "optional"] = field(default="flexible", kw_only=True)
     normalize: Literal["NFC", "NFKC"] = field(default="NFC", kw_only=True)
     ignore_invisible: bool = field(default=True, kw_only=True)
+    stem: str | None = field(default=None, kw_only=True)
     on: View = field(default="completion", kw_only=True)
     name: str | None = field(default=None, kw_only=True)
     kind: Literal["keyword"] = field(default="keyword", kw_only=True)
@@ -119,6 +124,9 @@ class Keyword(TextConstraint):
         if self.max_count is not None and self.least > self.max_count:
             raise Unsatisfiable(f"min_count={self.min_count} exceeds max_count={self.max_count}")
         object.__setattr__(self, "on", read_view(self.on))
+        if self.stem is not None:
+            require_stemmer(self.stem)
+            require(self.whole_words and not self.case_sensitive, "stem needs whole words, and ignores case")
         blank = next((word for word in words if not self.folding.fold(word).strip()), None)
         require(
             blank is None, f"{shown(blank)} has no character that can be seen; set ignore_invisible=False to find it"
@@ -138,7 +146,8 @@ class Keyword(TextConstraint):
     def folding(self) -> TextFolding:
         """How words and texts are folded before they are compared."""
         capital_i = any(letter in word for word in self.words for letter in "Iı")
-        return TextFolding(self.normalize, self.case_sensitive, self.ignore_invisible, capital_i)
+        capital_i = capital_i and self.stem is None  # stemmers read small letters
+        return TextFolding(self.normalize, self.case_sensitive, self.ignore_invisible, capital_i, self.stem)
 
     @cached_property
     def folded_words(self) -> tuple[str, ...]:
@@ -235,14 +244,15 @@ class Keyword(TextConstraint):
         if self._comparison != other._comparison or self.least < 1:
             return None
         needed, banned = (
-            {replace(each.folding, keep_capital_i=True).fold(word) for word in each.words} for each in (self, other)
+            {replace(each.folding, keep_capital_i=each.stem is None).fold(word) for word in each.words}
+            for each in (self, other)
         )
         clash = needed & banned if self.match == "all" else needed if needed <= banned else set()
         return f"{', '.join(sorted(clash))} is both required and banned" if clash and self.match != "none" else None
 
     @property
     def _comparison(self) -> tuple[object, ...]:
-        return self.case_sensitive, self.whole_words, self.spacing, self.normalize, self.ignore_invisible
+        return self.case_sensitive, self.whole_words, self.spacing, self.normalize, self.ignore_invisible, self.stem
 
     def digest_fields(self) -> dict[str, Any]:
         """Return the version of the matching rules, if it makes a difference for the words in ordinary English text."""
@@ -279,7 +289,7 @@ class KeywordMonitor(Monitor):
         if self.verdict is not Verdict.UNDECIDED or constraint.prefixing:
             return self
         text = self.rest + text
-        cut = last_piece(text)
+        cut = constraint.folding.closed(text)
         folded, rest = self.folded + constraint.folding.fold(text[:cut]), text[cut:]
         certain = folded + constraint.folding.settled(rest)
         end = constraint.settled_end(certain)

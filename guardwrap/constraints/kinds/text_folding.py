@@ -9,6 +9,9 @@ from typing import Literal
 
 import regex
 
+from guardwrap.constraints.kinds.stemming import stem_words
+from guardwrap.constraints.kinds.word_patterns import SPACED_WORD
+
 __all__ = ["TextFolding", "last_piece", "without_last_hangul"]
 
 _INVISIBLE = regex.compile(r"\p{Default_Ignorable_Code_Point}+")
@@ -19,6 +22,7 @@ _MANY_MARKS = regex.compile(r"\p{M}{30}")
 # What may be sorted before, or composed with, the character before it: marks, jamo of any width, and what is left out.
 _JOINING = r"[\u0640\p{M}\p{Default_Ignorable_Code_Point}\u1160-\u11ff\u3131-\u318e\uff9e-\uffdc]"
 _PIECE = regex.compile(f".{_JOINING}*", regex.DOTALL)
+_WORD = regex.compile(rf"[\w\p{{Default_Ignorable_Code_Point}}]+|.{_JOINING}*", regex.DOTALL)
 _JOINS = regex.compile(_JOINING)
 _TYPEWRITER = (("\u2019", "'"), ("\u2010", "-"), ("\u2011", "-"))
 
@@ -42,16 +46,20 @@ class TextFolding:
         Whether to leave out default ignorable code points, such as soft hyphens and zero-width spaces.
     keep_capital_i
         Whether I stays apart from i.
+    stem
+        The language whose inflected forms become one form, or None.
     """
 
     form: Literal["NFC", "NFKC"]
     case_sensitive: bool
     ignore_invisible: bool
     keep_capital_i: bool
+    stem: str | None = None
 
     def fold(self, text: str) -> str:
         """Return the folded text."""
-        return self._with_case(self._decomposed(text))
+        folded = self._with_case(self._decomposed(text))
+        return folded if self.stem is None else stem_words(folded, self.stem)
 
     def settled(self, prefix: str) -> str:
         """Return what the folded form of every text with this prefix begins with."""
@@ -64,13 +72,29 @@ class TextFolding:
                 end -= 1
         if self.keep_capital_i and not self.case_sensitive and text[max(end - 1, 0) : end] == "I":  # a dot may follow
             end -= 1
-        return self._with_case(text[:end])
+        settled = self._with_case(text[:end])
+        if self.stem is None:
+            return settled
+        # The stem of the last word depends on all its letters. (Searching from the end for the end of a word is slow.)
+        end = len(settled)
+        while end and SPACED_WORD.match(settled[end - 1]):
+            end -= 1
+        return stem_words(settled[:end], self.stem)
+
+    def closed(self, text: str) -> int:
+        """Return up to where a text is folded alike, and apart from the rest, whatever follows."""
+        if self.stem is None:
+            return last_piece(text)
+        end = len(text)
+        while end and not text[end - 1].isspace():
+            end -= 1
+        return min(end, last_piece(text))
 
     def located(self, text: str) -> tuple[str, list[tuple[int, int]]]:
         """Return the folded text, and for each of its characters the start and end of the text that it comes from."""
         folded: list[str] = []
         origins: list[tuple[int, int]] = []
-        for match in _PIECE.finditer(text):
+        for match in (_PIECE if self.stem is None else _WORD).finditer(text):
             piece = self.fold(match.group())
             folded.append(piece)
             origins += [match.span()] * len(piece)
@@ -95,6 +119,8 @@ class TextFolding:
             return text
         if not text.isascii():
             text = text.replace("I\u0307", "i").replace("i\u0307", "i")
+        if self.stem == "turkish":
+            text = text.replace("I", "ı")
         return "I".join(map(str.casefold, text.split("I"))) if self.keep_capital_i else text.casefold()
 
 

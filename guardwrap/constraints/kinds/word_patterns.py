@@ -9,7 +9,7 @@ import regex
 
 from guardwrap.documents.limits import MAX_FIXED
 
-__all__ = ["alternatives", "ends_in_hangul", "spaced"]
+__all__ = ["SPACED_WORD", "alternatives", "ends_in_hangul", "spaced"]
 
 # Scripts whose words are not separated by spaces: Line_Break is Complex_Context or Ideographic (UAX #14), and similar.
 # The last three characters belong to more than one script.
@@ -19,6 +19,8 @@ _UNSPACED = (
 )
 _HANGUL = "\u1100-\u11ff\uac00-\ud7a3"
 _SPACED = rf"[^\W{_UNSPACED}{_HANGUL}]"
+SPACED_WORD = regex.compile(f"{_SPACED}+")
+"""A word in a script that separates words by spaces."""
 
 # Korean writes these behind nouns without a space: case and topic particles, the plural, a title, forms of "to be".
 _PARTICLES = (

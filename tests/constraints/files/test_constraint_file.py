@@ -233,6 +233,7 @@ DIFFERENT = [
         Keyword("a", spacing="exact"),
         Keyword("a", normalize="NFKC"),
         Keyword("a", ignore_invisible=False),
+        Keyword("a", stem="english"),
     ),
     *(Keyword("a", on="full"), Keyword("a", on="lines"), Keyword("a", min_count=0), Keyword("é"), Keyword("e\u0301")),
     *(

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from guardwrap import Keyword, Verdict
 from guardwrap.constraints.kinds import keyword as module
+from guardwrap.constraints.kinds import text_folding
 from guardwrap.constraints.kinds.keyword_notes import unlikely_words
 from guardwrap.constraints.kinds.text_folding import TextFolding
 from guardwrap.errors import ConstraintError, Unsatisfiable
@@ -326,7 +327,7 @@ def hasty(breakage: str, monkeypatch: pytest.MonkeyPatch) -> Keyword:
     if breakage == "edges":
         monkeypatch.setattr(Keyword, "settled_end", lambda self, folded: len(folded))
         return Keyword("か", match="none")
-    monkeypatch.setattr(module, "last_piece", len)
+    monkeypatch.setattr(text_folding, "last_piece", len)
     return Keyword("é", match="none", whole_words=False)
 
 

@@ -19,7 +19,10 @@ from tests.constraints.fixtures_strategies import profile
 Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
 COMPOSED: tuple[Literal["NFC", "NFKC"], ...] = ("NFC", "NFKC")
-FOLDINGS = [TextFolding(form, *flags) for form in COMPOSED for flags in product([False, True], repeat=3)]
+FOLDINGS = [
+    TextFolding(form, case, invisible, capital_i)
+    for form, (case, invisible, capital_i) in product(COMPOSED, product([False, True], repeat=3))
+]
 NASTY = [
     *"aiIıİßﬁﷺΣς'’‑Å\u0301\u0323\u0307\u0345\u05b0\u00ad\u034f\u200d\ufe0f",
     *"가각사\u1100\u1161\u11a8ㄱㅏﾡￂﾞｶガか\u3099\u0640\u0651سأ\u0915\u093c\u094d\u0958",
