@@ -205,11 +205,24 @@ class Keyword(TextConstraint):
         """Return a monitor, which folds and searches only the new text if the view is the completion."""
         return KeywordMonitor(self).read("") if self.on == "completion" else super().monitor()
 
+    def next_start(self, folded: str, end: int) -> int:
+        """Return where an occurrence that ends behind ``end`` may begin at the earliest, or a place before it."""
+        widest = self._widest
+        if not self._variable:
+            return end - widest
+        # White space in an occurrence may have any length, so count the other characters.
+        start = max(0, end - 4 * widest)
+        letters = "".join(folded[start:end].split()).replace("-", "")
+        return start if len(letters) > widest else 0
+
     @cached_property
-    def widest(self) -> int | None:
-        """The most folded characters of an occurrence; None if white space in it may have any length."""
-        variable = self.spacing != "exact" and any(regex.search(r"[\s\-]", word) for word in self.folded_words)
-        return None if variable else max(map(len, self.folded_words))
+    def _widest(self) -> int:
+        return max(map(len, self.folded_words))
+
+    @cached_property
+    def _variable(self) -> bool:
+        """Whether the length of an occurrence is not fixed."""
+        return self.spacing != "exact" and any(regex.search(r"[\s\-]", word) for word in self.folded_words)
 
     def verdict_on(self, counts: Sequence[int]) -> Verdict:
         """Return the verdict on a text with at least these occurrences of each expression."""
@@ -307,6 +320,4 @@ class KeywordMonitor(Monitor):
             if match.end() > end:
                 break
             count, start = count + 1, match.end()
-        # A later occurrence ends behind ``end``, so it does not begin long before it.
-        widest = self.constraint.widest
-        return count, start if widest is None else max(start, end - widest)
+        return count, max(start, self.constraint.next_start(certain, end))
