@@ -76,9 +76,11 @@ def _matches(text: str, what: Keyword | Regex, *, first: bool = False) -> Iterat
     """Yield the start and end of each match; with ``first``, only the first match of each word of a Keyword."""
     try:
         if isinstance(what, Keyword):
+            folded, origins = what.folding.located(text)
             for pattern in what.compiled:
-                word_matches = matches(pattern, text, most=CHECK_SECONDS)
-                yield from (match.span() for match in (islice(word_matches, 1) if first else word_matches))
+                word_matches = matches(pattern, folded, most=CHECK_SECONDS)
+                for match in islice(word_matches, 1) if first else word_matches:
+                    yield origins[match.start()][0], origins[match.end() - 1][1]
             return
         for match in matches(what.compiled, text, most=what.timeout, overlapped=bool(what.checksum)):
             if not what.checksum or luhn(match.group()):

@@ -197,6 +197,7 @@ def test_named_parts_are_blamed_as_a_whole():
         lambda: All([Length(max=3), Finished(), ~Length(max=3)]),
         lambda: Keyword(["a", "b"], match="all") & Keyword("B", match="none"),
         lambda: Keyword("ban", match="none") & Keyword("Ban"),
+        lambda: Keyword("Straße", match="none") & Keyword("STRASSE"),
         lambda: Keyword("mix") & Keyword("Mix".replace("I", "i"), match="none"),
         lambda: Length(min=5) & Length(max=4),
         lambda: Length(max=1, unit="words") & Length(min=2, unit="words"),
@@ -213,7 +214,7 @@ def test_visible_contradictions(parts):
 @pytest.mark.parametrize(
     ("parts", "text"),
     [
-        ((Keyword("ß"), Keyword("ss", match="none")), "ß"),
+        ((Keyword("ß", case_sensitive=True), Keyword("ss", match="none", case_sensitive=True)), "ß"),
         ((Keyword("I"), Keyword("i", match="none")), "ı"),
         ((Keyword(["a", "b"]), Keyword("a", match="none")), "b"),
         ((Keyword("a", whole_words=False), Keyword("a", match="none")), "xax"),

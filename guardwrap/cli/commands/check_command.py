@@ -19,6 +19,7 @@ from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.schema_notes import further_keys, misspelt, unheeded
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.keyword import Keyword
+from guardwrap.constraints.kinds.keyword_notes import unlikely_words
 from guardwrap.constraints.kinds.text import Length, TextConstraint
 from guardwrap.documents.time_limits import judging
 from guardwrap.environment.process import quieten_transformers
@@ -148,8 +149,8 @@ def _notes(constraint: Constraint) -> list[str]:
                 notes.append(f"{called} is not a JSON Schema keyword and has no effect (did you mean {quoted(meant)}?)")
             for name, reason in sorted(unheeded(part.schema).items()):
                 notes.append(f"{quoted(name)} in {quoted(part.title)} has no effect: it {reason}")
-        elif isinstance(part, Keyword) and len(part.words) == 1 and "," in part.words[0]:
-            notes.append(f"{quoted(part.words[0])} is one phrase; for several words write a list: [tea, coffee]")
+        elif isinstance(part, Keyword):
+            notes += unlikely_words(part)
     return notes
 
 

@@ -33,6 +33,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "haystack": ("haystack-ai",),
     "serve": ("fastapi", "uvicorn", "prometheus-client"),
     "endpoint": ("openai",),
+    "stem": ("snowballstemmer",),
     "ray": ("ray",),
 }
 """Optional extras, with the packages that each requires."""

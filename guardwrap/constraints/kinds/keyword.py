@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import permutations
+from typing import Any, Literal
 
 import regex
 
 from guardwrap.constraints.base import Constraint, require, shown
+from guardwrap.constraints.kinds.stemming import require_stemmer
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
-from guardwrap.constraints.verdicts import Verdict
+from guardwrap.constraints.kinds.text_folding import TextFolding, without_last_hangul
+from guardwrap.constraints.kinds.word_patterns import alternatives, ends_in_hangul, spaced
+from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, read_view
-from guardwrap.documents.limits import ITEMS_OF_ANY, MAX_FIXED, MAX_WORD_PAIRS, count_items
+from guardwrap.documents.limits import ITEMS_OF_ANY, MAX_WORD_PAIRS, count_items
 from guardwrap.documents.time_limits import matches
 from guardwrap.errors import Unsatisfiable, is_count
 
 __all__ = ["Keyword"]
 
 
+_GAPS = {"flexible": (r"\s+", " "), "optional": (r"[\s\-]+", "")}
+_PLAIN = regex.compile(r"[A-Za-z0-9_]+")
 _QUICK = 100_000
 """Characters of all words times characters of the text. A search of this size takes about a millisecond at most."""
 
@@ -38,10 +44,27 @@ class Keyword(TextConstraint):
     case_sensitive
         Whether upper and lower case are different.
     whole_words
-        Whether a word counts only if it is not part of a longer one.
+        Whether a word counts only if it is not part of a longer one. Chinese, Japanese, Thai, Lao, Khmer and Burmese
+        are written without spaces, so a word in their scripts counts wherever it occurs. Korean particles may follow a
+        word in Hangul, and the Arabic article may precede a word in Arabic script. Letters of two such groups do not
+        form one word: ``AI`` occurs in ``AI模型``. If False, a word counts anywhere, even if its last letter carries a
+        further mark, as ``e`` does in ``é``.
     min_count, max_count
         Inclusive limits on the number of non-overlapping occurrences; not with ``"none"``. Without either, at least
         one occurrence is required. With ``max_count`` alone, none is required.
+    spacing
+        White space within a phrase. ``"flexible"``: any white space matches any other, such as a line break or a
+        no-break space; ``"exact"``: as written; ``"optional"``: white space or a hyphen within a word or phrase matches
+        white space, hyphens or nothing, so ``e-mail`` finds ``e mail`` and ``email``.
+    normalize
+        ``"NFC"``: canonically equivalent spellings are the same, such as composed and decomposed accents; ``"NFKC"``:
+        compatible ones too, such as full-width letters.
+    ignore_invisible
+        Whether soft hyphens, zero-width spaces and joiners, variation selectors and other characters that cannot be
+        seen (Default_Ignorable_Code_Point) are left out, so that a ban on ``secret`` finds it with a soft hyphen in it.
+    stem
+        Language whose inflected forms are the same word, such as ``"german"`` (Snowball stemmer; requires the extra
+        ``stem``): ``Haus`` also finds ``Häuser``. Only with ``whole_words`` and without ``case_sensitive``.
     on
         The view of the text that is judged.
     name
@@ -53,6 +76,11 @@ class Keyword(TextConstraint):
         If a parameter is invalid.
     Unsatisfiable
         If ``min_count`` exceeds ``max_count``.
+
+    Notes
+    -----
+    Without ``case_sensitive``, words match by full case folding: ``Straße`` and ``STRASSE`` are the same. I matches i
+    and ı, and İ matches i. Curly apostrophes match straight ones, and U+2010 and U+2011 match the hyphen.
 
     Examples
     --------
@@ -66,6 +94,10 @@ class Keyword(TextConstraint):
     whole_words: bool = field(default=True, kw_only=True)
     min_count: int | None = field(default=None, kw_only=True)
     max_count: int | None = field(default=None, kw_only=True)
+    spacing: Literal["flexible", "exact", "optional"] = field(default="flexible", kw_only=True)
+    normalize: Literal["NFC", "NFKC"] = field(default="NFC", kw_only=True)
+    ignore_invisible: bool = field(default=True, kw_only=True)
+    stem: str | None = field(default=None, kw_only=True)
     on: View = field(default="completion", kw_only=True)
     name: str | None = field(default=None, kw_only=True)
     kind: Literal["keyword"] = field(default="keyword", kw_only=True)
@@ -80,6 +112,8 @@ class Keyword(TextConstraint):
         )
         object.__setattr__(self, "words", words)
         require_choice(self.match, ("any", "all", "none"), "match")
+        require_choice(self.spacing, ("flexible", "exact", "optional"), "spacing")
+        require_choice(self.normalize, ("NFC", "NFKC"), "normalize")
         for name in ("min_count", "max_count"):
             limit = getattr(self, name)
             require(limit is None or is_count(limit), f"{name}={shown(limit)}: give a whole number of at least 0")
@@ -90,8 +124,17 @@ class Keyword(TextConstraint):
         if self.max_count is not None and self.least > self.max_count:
             raise Unsatisfiable(f"min_count={self.min_count} exceeds max_count={self.max_count}")
         object.__setattr__(self, "on", read_view(self.on))
+        if self.stem is not None:
+            require_stemmer(self.stem)
+            require(self.whole_words and not self.case_sensitive, "stem needs whole words, and ignores case")
+        blank = next((word for word in words if not self.folding.fold(word).strip()), None)
+        require(
+            blank is None, f"{shown(blank)} has no character that can be seen; set ignore_invisible=False to find it"
+        )
         size = ITEMS_OF_ANY * len(words) if self.match == "all" else 0  # each word becomes an expression
-        count_items(sum(map(len, words)) + size, "words have")
+        if self.folding.keep_capital_i and not self.case_sensitive:  # each becomes a set of characters
+            size += 2 * sum(word.count(letter) for word in words for letter in "iIı")
+        count_items(self._characters + size, "words have")
         self.compiled  # noqa: B018  # compile now, so that the first text does not wait for it
 
     @property
@@ -100,38 +143,89 @@ class Keyword(TextConstraint):
         return (1 if self.max_count is None else 0) if self.min_count is None else self.min_count
 
     @cached_property
-    def compiled(self) -> tuple[regex.Pattern[str], ...]:
-        """For ``"all"`` one expression per word; for ``"any"`` and ``"none"`` one expression for all words."""
-        flags = regex.VERSION0 | (0 if self.case_sensitive else regex.IGNORECASE)
-        edge, end = (r"(?<!\w)", r"(?!\w)") if self.whole_words else ("", "")
-        # Longest first, so that where one word begins another, the longer one is counted.
-        words = [_escaped(word) for word in sorted(self.words, key=len, reverse=True)]
-        groups = words if self.match == "all" else ["|".join(words)]
-        return tuple(regex.compile(f"{edge}(?:{group}){end}", flags, cache_pattern=False) for group in groups)
+    def folding(self) -> TextFolding:
+        """How words and texts are folded before they are compared."""
+        capital_i = any(letter in word for word in self.words for letter in "Iı")
+        capital_i = capital_i and self.stem is None  # stemmers read small letters
+        return TextFolding(self.normalize, self.case_sensitive, self.ignore_invisible, capital_i, self.stem)
 
-    def counts(self, text: str, end: int) -> list[int]:
-        """Count the occurrences that end at or before ``end``."""
+    @cached_property
+    def folded_words(self) -> tuple[str, ...]:
+        """The folded words, each once."""
+        return tuple(dict.fromkeys(map(self.folding.fold, self.words)))
+
+    @cached_property
+    def compiled(self) -> tuple[regex.Pattern[str], ...]:
+        """Expressions for folded text: for ``"all"`` one per word; for ``"any"`` and ``"none"`` one for all words."""
+        # Longest first, so that where one word begins another, the longer one is counted.
+        words = sorted(self.folded_words, key=len, reverse=True)
+        capital_i = self.folding.keep_capital_i and not self.case_sensitive
+        spell = partial(spaced, spacing=self.spacing, capital_i=capital_i)
+        groups = [[word] for word in words] if self.match == "all" else [words]
+        expressions = [alternatives(group, spell, whole=self.whole_words) for group in groups]
+        return tuple(regex.compile(each, regex.VERSION0, cache_pattern=False) for each in expressions)
+
+    def find(self, pattern: regex.Pattern[str], folded: str, start: int = 0) -> Iterator[regex.Match[str]]:
+        """Yield the occurrences of one expression in a folded text."""
         # A few words in a short text are found in less time than it takes to check the time limit.
-        find = matches if self._characters * len(text) > _QUICK else regex.Pattern.finditer
-        return [sum(match.end() <= end for match in find(pattern, text)) for pattern in self.compiled]
+        quick = self._characters * (len(folded) - start) <= _QUICK
+        return pattern.finditer(folded, start) if quick else matches(pattern, folded, pos=start)
+
+    def settled_end(self, folded: str) -> int:
+        """Return up to where the occurrences in the beginning of a folded text are certain.
+
+        A whole word counts once the character after it is known; before particles, the character after all of them.
+        """
+        if not self.whole_words:
+            return len(folded)
+        return len(without_last_hangul(folded) if self._particles else folded) - 1
+
+    @cached_property
+    def _particles(self) -> bool:
+        return any(map(ends_in_hangul, self.folded_words))
 
     @cached_property
     def _characters(self) -> int:
-        return sum(map(len, self.words))
+        return sum(map(len, self.folded_words))
 
     def holds(self, text: str) -> bool:
         """Count the occurrences in one string."""
-        counts = self.counts(text, len(text))
+        folded = self.folding.fold(text)
+        counts = [sum(1 for _ in self.find(pattern, folded)) for pattern in self.compiled]
         if self.match == "none":
             return not any(counts)
         most = float("inf") if self.max_count is None else self.max_count
         return all(self.least <= count <= most for count in counts)
 
     def prefix_verdict(self, prefix: str) -> Verdict:
-        """Judge by the occurrences that are certain: a whole word counts once the character after it is known."""
-        if self.prefixing:
-            return Verdict.UNDECIDED
-        counts = self.counts(prefix, len(prefix) - (1 if self.whole_words else 0))
+        """Judge by the occurrences that are certain."""
+        return KeywordMonitor(self).read(prefix).verdict
+
+    def monitor(self) -> Monitor:
+        """Return a monitor, which folds and searches only the new text if the view is the completion."""
+        return KeywordMonitor(self).read("") if self.on == "completion" else super().monitor()
+
+    def next_start(self, folded: str, end: int) -> int:
+        """Return where an occurrence that ends behind ``end`` may begin at the earliest, or a place before it."""
+        widest = self._widest
+        if not self._variable:
+            return end - widest
+        # White space in an occurrence may have any length, so count the other characters.
+        start = max(0, end - 4 * widest)
+        letters = "".join(folded[start:end].split()).replace("-", "")
+        return start if len(letters) > widest else 0
+
+    @cached_property
+    def _widest(self) -> int:
+        return max(map(len, self.folded_words))
+
+    @cached_property
+    def _variable(self) -> bool:
+        """Whether the length of an occurrence is not fixed."""
+        return self.spacing != "exact" and any(regex.search(r"[\s\-]", word) for word in self.folded_words)
+
+    def verdict_on(self, counts: Sequence[int]) -> Verdict:
+        """Return the verdict on a text with at least these occurrences of each expression."""
         if self.match == "none":
             return Verdict.VIOLATED if any(counts) else Verdict.UNDECIDED
         if self.max_count is not None:
@@ -145,44 +239,85 @@ class Keyword(TextConstraint):
         This matters only where occurrences are counted: that some word occurs stays true.
         """
         counted = self.match == "any" and (self.least > 1 or self.max_count is not None)
-        words = list(self.words)
+        words = list(self.folded_words)
         if counted and len(words) * sum(map(len, words)) > MAX_WORD_PAIRS:
             return True
-        if not self.case_sensitive:  # in the regex module, I matches i and ı, and i matches İ, but ı does not match i
-            words = [word.replace("İ", "i").replace("ı", "i").casefold() for word in words]
-        return counted and any(a != b and a in b for a in words for b in words)
-
-    @cached_property
-    def folded(self) -> frozenset[str]:
-        """The words in a form that is equal for two words only if they occur in exactly the same texts.
-
-        This keeps apart I and i (ı matches only the first), and ß and ss.
-        """
-        return frozenset(self.words if self.case_sensitive else map(lower_ascii, self.words))
+        if not self.case_sensitive:  # I matches i and ı
+            words = [word.replace("I", "i").replace("ı", "i") for word in words]
+        if self.spacing != "exact":
+            words = [regex.sub(*_GAPS[self.spacing], word) for word in words]
+        # With optional gaps, two words may differ only in what is around them.
+        alike = self.spacing == "optional"
+        return counted and any((a != b or alike) and a in b for a, b in permutations(words, 2))
 
     def excludes(self, other: Constraint) -> str | None:
         """Return why another constraint contradicts this one; None if that is not plain."""
         if not isinstance(other, Keyword) or self.on != other.on or other.match != "none":
             return None
-        if (self.case_sensitive, self.whole_words) != (
-            other.case_sensitive,
-            other.whole_words,
-        ) or self.least < 1:
+        if self._comparison != other._comparison or self.least < 1:
             return None
-        needed, banned = self.folded, other.folded
-        clash = needed & banned if self.match == "all" else needed if needed <= banned else frozenset()
+        needed, banned = (
+            {replace(each.folding, keep_capital_i=each.stem is None).fold(word) for word in each.words}
+            for each in (self, other)
+        )
+        clash = needed & banned if self.match == "all" else needed if needed <= banned else set()
         return f"{', '.join(sorted(clash))} is both required and banned" if clash and self.match != "none" else None
 
+    @property
+    def _comparison(self) -> tuple[object, ...]:
+        return self.case_sensitive, self.whole_words, self.spacing, self.normalize, self.ignore_invisible, self.stem
 
-def _escaped(word: str) -> str:
-    """Return an expression for a word. Long words are split, with an always-true assertion between the pieces.
+    def digest_fields(self) -> dict[str, Any]:
+        """Return the version of the matching rules, if it makes a difference for the words in ordinary English text."""
+        return {} if all(map(_PLAIN.fullmatch, self.words)) else {"matching": 2}
 
-    ``compile_pattern`` rejects longer runs of fixed characters, because ``regex`` takes cubic time for them.
+
+@dataclass(frozen=True)
+class KeywordMonitor(Monitor):
+    """Monitor that counts the occurrences that are certain.
+
+    Parameters
+    ----------
+    constraint
+        The constraint.
+    folded
+        The folded form of the text, as far as no later text can change it.
+    rest
+        The last character, and the marks after it.
+    progress
+        For each expression, the number of occurrences so far, and where to look for the next one.
+    verdict
+        The verdict on the text read so far.
     """
-    step = MAX_FIXED // 2
-    return "(?!(?!))".join(regex.escape(word[i : i + step]) for i in range(0, len(word), step))
 
+    constraint: Keyword
+    folded: str = ""
+    rest: str = ""
+    progress: tuple[tuple[int, int], ...] = ()
+    verdict: Verdict = Verdict.UNDECIDED
 
-def lower_ascii(word: str) -> str:
-    """Convert A to Z, except I, to lower case."""
-    return "".join(char.lower() if char.isascii() and char != "I" else char for char in word)
+    def read(self, text: str, /) -> KeywordMonitor:
+        """Fold the new text, and search where an occurrence may have become certain."""
+        constraint = self.constraint
+        if self.verdict is not Verdict.UNDECIDED or constraint.prefixing:
+            return self
+        text = self.rest + text
+        cut = constraint.folding.closed(text)
+        folded, rest = self.folded + constraint.folding.fold(text[:cut]), text[cut:]
+        certain = folded + constraint.folding.settled(rest)
+        end = constraint.settled_end(certain)
+        before = self.progress or ((0, 0),) * len(constraint.compiled)
+        progress = tuple(
+            self._searched(pattern, certain, end, *each)
+            for pattern, each in zip(constraint.compiled, before, strict=True)
+        )
+        return KeywordMonitor(
+            constraint, folded, rest, progress, constraint.verdict_on([count for count, _ in progress])
+        )
+
+    def _searched(self, pattern: regex.Pattern[str], certain: str, end: int, count: int, start: int) -> tuple[int, int]:
+        for match in self.constraint.find(pattern, certain, start):
+            if match.end() > end:
+                break
+            count, start = count + 1, match.end()
+        return count, max(start, self.constraint.next_start(certain, end))

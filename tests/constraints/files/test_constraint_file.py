@@ -99,7 +99,7 @@ yaml_like = st.sampled_from(
 @profile(400)
 @given(anything | yaml_like, st.none() | anything | yaml_like, st.none() | anything)
 def test_any_string_survives(word, name, description):
-    made = Keyword([word, "a"], name=name) if word.strip() else Regex("a", name=word)
+    made = Keyword([word, "a"], name=name, ignore_invisible=False) if word.strip() else Regex("a", name=word)
     tree = All(
         [made, Not(Finished(), name=name), JSONSchema({"const": {word: [word, None, 1.5, True, {}]}})], name=name
     )
@@ -230,6 +230,10 @@ DIFFERENT = [
         Keyword("a", max_count=2),
         Keyword("a", case_sensitive=True),
         Keyword("a", whole_words=False),
+        Keyword("a", spacing="exact"),
+        Keyword("a", normalize="NFKC"),
+        Keyword("a", ignore_invisible=False),
+        Keyword("a", stem="english"),
     ),
     *(Keyword("a", on="full"), Keyword("a", on="lines"), Keyword("a", min_count=0), Keyword("é"), Keyword("e\u0301")),
     *(

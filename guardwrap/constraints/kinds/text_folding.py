@@ -1,0 +1,154 @@
+"""Text folding: texts that readers take for the same become the same string, so that words can be searched in it."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import regex
+
+from guardwrap.constraints.kinds.stemming import stem_words
+from guardwrap.constraints.kinds.word_patterns import SPACED_WORD
+
+__all__ = ["TextFolding", "last_piece", "without_last_hangul"]
+
+_INVISIBLE = regex.compile(r"\p{Default_Ignorable_Code_Point}+")
+_TATWEEL = "\u0640"  # stretches an Arabic word
+_ARABIC_VOWELS = regex.compile(f"[{_TATWEEL}\u064b-\u0652\u0670]+")
+_JAMO = regex.compile("[\u1100-\u11ff]+")
+_MANY_MARKS = regex.compile(r"\p{M}{30}")
+# What may be sorted before, or composed with, the character before it: marks, jamo of any width, and what is left out.
+_JOINING = r"[\u0640\p{M}\p{Default_Ignorable_Code_Point}\u1160-\u11ff\u3131-\u318e\uff9e-\uffdc]"
+_PIECE = regex.compile(f".{_JOINING}*", regex.DOTALL)
+_WORD = regex.compile(rf"[\w\p{{Default_Ignorable_Code_Point}}]+|.{_JOINING}*", regex.DOTALL)
+_JOINS = regex.compile(_JOINING)
+_TYPEWRITER = (("\u2019", "'"), ("\u2010", "-"), ("\u2011", "-"))
+
+
+@dataclass(frozen=True)
+class TextFolding:
+    """Caseless matching as in the Unicode Standard (section 3.13, D144 to D147), except for the Turkish i.
+
+    The folded text is decomposed (NFD, or NFKD), so the spelling and order of marks make no difference. Hangul
+    syllables stay whole, so no word begins or ends within one. Typographic apostrophes and hyphens become ``'`` and
+    ``-``. Arabic vowel marks and tatweel are left out, because most texts are written without them. I is the capital of
+    both i and ı, so it is kept where a word contains ı or I.
+
+    Parameters
+    ----------
+    form
+        ``"NFC"`` (canonical equivalence) or ``"NFKC"`` (compatibility).
+    case_sensitive
+        Whether to keep upper and lower case.
+    ignore_invisible
+        Whether to leave out default ignorable code points, such as soft hyphens and zero-width spaces.
+    keep_capital_i
+        Whether I stays apart from i.
+    stem
+        The language whose inflected forms become one form, or None.
+    """
+
+    form: Literal["NFC", "NFKC"]
+    case_sensitive: bool
+    ignore_invisible: bool
+    keep_capital_i: bool
+    stem: str | None = None
+
+    def fold(self, text: str) -> str:
+        """Return the folded text."""
+        folded = self._with_case(self._decomposed(text))
+        return folded if self.stem is None else stem_words(folded, self.stem)
+
+    def settled(self, prefix: str) -> str:
+        """Return what the folded form of every text with this prefix begins with."""
+        text = self._decomposed(prefix)
+        end = len(text)
+        if not text.isascii():
+            while end and unicodedata.combining(text[end - 1]):  # another mark may be sorted before these
+                end -= 1
+            if end and _is_open(text[end - 1]):
+                end -= 1
+        if self.keep_capital_i and not self.case_sensitive and text[max(end - 1, 0) : end] == "I":  # a dot may follow
+            end -= 1
+        settled = self._with_case(text[:end])
+        if self.stem is None:
+            return settled
+        # The stem of the last word depends on all its letters. (Searching from the end for the end of a word is slow.)
+        end = len(settled)
+        while end and SPACED_WORD.match(settled[end - 1]):
+            end -= 1
+        return stem_words(settled[:end], self.stem)
+
+    def closed(self, text: str) -> int:
+        """Return up to where a text is folded alike, and apart from the rest, whatever follows."""
+        if self.stem is None:
+            return last_piece(text)
+        end = len(text)
+        while end and not text[end - 1].isspace():
+            end -= 1
+        return min(end, last_piece(text))
+
+    def located(self, text: str) -> tuple[str, list[tuple[int, int]]]:
+        """Return the folded text, and for each of its characters the start and end of the text that it comes from."""
+        folded: list[str] = []
+        origins: list[tuple[int, int]] = []
+        for match in (_PIECE if self.stem is None else _WORD).finditer(text):
+            piece = self.fold(match.group())
+            folded.append(piece)
+            origins += [match.span()] * len(piece)
+        return "".join(folded), origins
+
+    def _decomposed(self, text: str) -> str:
+        if text.isascii():
+            return text
+        if self.ignore_invisible:
+            text = _INVISIBLE.sub("", text)
+        text = text.replace(_TATWEEL, "")
+        form: Literal["NFD", "NFKD"] = "NFD" if self.form == "NFC" else "NFKD"
+        text = "".join(unicodedata.normalize(form, part) for part in _parts(text))
+        text = _ARABIC_VOWELS.sub("", text)  # ligatures decompose to some, too
+        text = _JAMO.sub(lambda run: unicodedata.normalize("NFC", run.group()), text)
+        for typographic, plain in _TYPEWRITER:
+            text = text.replace(typographic, plain)
+        return text
+
+    def _with_case(self, text: str) -> str:
+        if self.case_sensitive:
+            return text
+        if not text.isascii():
+            text = text.replace("I\u0307", "i").replace("i\u0307", "i")
+        if self.stem == "turkish":
+            text = text.replace("I", "ı")
+        return "I".join(map(str.casefold, text.split("I"))) if self.keep_capital_i else text.casefold()
+
+
+def last_piece(text: str) -> int:
+    """Return where the last piece begins: the text before it is folded alike whatever follows."""
+    start = max(len(text) - 1, 0)
+    while start and _JOINS.match(text[start]):
+        start -= 1
+    return start
+
+
+def without_last_hangul(text: str) -> str:
+    """Return a text without the Hangul syllables and jamo at its end."""
+    end = len(text)
+    while end and ("\uac00" <= text[end - 1] <= "\ud7a3" or "\u1100" <= text[end - 1] <= "\u11ff"):
+        end -= 1
+    return text[:end]
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Cut a text after every 30 marks in a row: sorting marks takes quadratic time (UAX #15, Stream-Safe Text)."""
+    start = 0
+    for match in _MANY_MARKS.finditer(text):
+        yield text[start : match.end()]
+        start = match.end()
+    yield text[start:]
+
+
+def _is_open(char: str) -> bool:
+    """Whether a jamo that follows may change a character: a leading consonant, or a syllable without a final one."""
+    return "\u1100" <= char <= "\u1112" or ("\uac00" <= char <= "\ud7a3" and (ord(char) - 0xAC00) % 28 == 0)

@@ -1,0 +1,116 @@
+"""Expressions that find words in a folded text: their edges in all scripts, particles and articles, white space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+import regex
+
+from guardwrap.documents.limits import MAX_FIXED
+
+__all__ = ["SPACED_WORD", "alternatives", "ends_in_hangul", "spaced"]
+
+# Scripts whose words are not separated by spaces: Line_Break is Complex_Context or Ideographic (UAX #14), and similar.
+# The last three characters belong to more than one script.
+_UNSPACED = (
+    r"\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Yi}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tai_Le}\p{New_Tai_Lue}"
+    r"\p{Tai_Tham}\p{Tai_Viet}\p{Ahom}\p{Balinese}\p{Javanese}\u30fc\u3099\u309a"
+)
+_HANGUL = "\u1100-\u11ff\uac00-\ud7a3"
+_SPACED = rf"[^\W{_UNSPACED}{_HANGUL}]"
+SPACED_WORD = regex.compile(f"{_SPACED}+")
+"""A word in a script that separates words by spaces."""
+
+# Korean writes these behind nouns without a space: case and topic particles, the plural, a title, forms of "to be".
+_PARTICLES = (
+    "은 는 이 가 을 를 의 에 에서 에서는 에게 에게서 께 께서 한테 한테서 와 과 랑 이랑 하고 로 으로 로서 "
+    "으로서 로써 으로써 도 만 까지 부터 마저 조차 밖에 처럼 같이 만큼 보다 마다 나 이나 든지 이든지 라도 "
+    "이라도 라고 이라고 라는 이라는 란 이란 야 이야 여 이여 아 들 님 씨 이다 입니다 이에요 예요 이었다 "
+    "였다 이고 이며 인 이지만 뿐 대로 커녕"
+)
+_PARTICLE = "|".join(sorted(_PARTICLES.split(), key=len, reverse=True))
+
+# Arabic writes the article before nouns without a space, and before it "and", "so", "in", "like" or "for".
+_ARTICLE = "[وف]?(?:[بك]?ال|لل)"
+
+_EDGES = {
+    "spaced": (f"(?<!{_SPACED})", rf"(?!{_SPACED}|\p{{M}})"),
+    "arabic": (rf"(?<=(?<!{_SPACED})(?:{_ARTICLE})?)", rf"(?!{_SPACED}|\p{{M}})"),
+    "hangul": (f"(?<![{_HANGUL}])", rf"(?!\p{{M}})(?=(?:{_PARTICLE}){{0,3}}(?![{_HANGUL}]))"),
+    "free": ("", r"(?!\p{M})"),
+}
+_KINDS = tuple(
+    (regex.compile(kind), name)
+    for kind, name in ((r"(?=\p{Arabic})\w", "arabic"), (_SPACED, "spaced"), (f"[{_HANGUL}]", "hangul"))
+)
+_I = {"i": "[iI]", "I": "[iIı]", "ı": "[ıI]"}
+
+
+def alternatives(words: Sequence[str], spell: Callable[[str], str], *, whole: bool) -> str:
+    """Return an expression for any of some folded words; where two begin alike, the first one is preferred.
+
+    Parameters
+    ----------
+    words
+        The words.
+    spell
+        Returns the expression for one word without its edges.
+    whole
+        Whether a word counts only if it is not part of a longer one.
+    """
+    if not whole:
+        return f"(?:{'|'.join(map(spell, words))})"
+    runs = groupby(words, key=lambda word: (_kind(word[0]), _kind(word[-1])))
+    groups = [
+        f"{_EDGES[first][0]}(?:{'|'.join(map(spell, members))}){_EDGES[last][1]}" for (first, last), members in runs
+    ]
+    return groups[0] if len(groups) == 1 else f"(?:{'|'.join(groups)})"
+
+
+def ends_in_hangul(word: str) -> bool:
+    """Whether particles may follow a word."""
+    return _kind(word[-1]) == "hangul"
+
+
+def spaced(word: str, *, spacing: str, capital_i: bool) -> str:
+    """Return an expression for one folded word.
+
+    Parameters
+    ----------
+    word
+        The word.
+    spacing
+        ``"exact"``; ``"flexible"``: any white space matches any other; ``"optional"``: also a hyphen, or nothing.
+    capital_i
+        Whether I matches i and ı.
+    """
+    literal = _with_capital_i if capital_i else _escaped
+    gap, joint = (r"\s", r"\s+") if spacing == "flexible" else (r"[\s\-]", r"[\s\-]*")
+    inside = [index for index, char in enumerate(word) if not regex.match(gap, char)]
+    if spacing == "exact" or not inside:
+        return literal(word)
+    inner = word[inside[0] : inside[-1] + 1]
+    # What is around the word has a fixed length, so an occurrence does not grow.
+    before, after = (
+        "".join(r"\s" if char.isspace() else regex.escape(char) for char in outer)
+        for outer in (word[: inside[0]], word[inside[-1] + 1 :])
+    )
+    return before + joint.join(map(literal, regex.split(f"{gap}+", inner))) + after
+
+
+def _kind(char: str) -> str:
+    return next((kind for pattern, kind in _KINDS if pattern.match(char)), "free")
+
+
+def _with_capital_i(word: str) -> str:
+    return "".join(_I.get(part) or _escaped(part) for part in regex.split("([iIı])", word) if part)
+
+
+def _escaped(word: str) -> str:
+    """Return an expression for a text. A long one is split, with an always-true assertion between the pieces.
+
+    ``compile_pattern`` rejects longer runs of fixed characters, because ``regex`` takes cubic time for them.
+    """
+    step = MAX_FIXED // 2
+    return "(?!(?!))".join(regex.escape(word[i : i + step]) for i in range(0, len(word), step))
