@@ -14,9 +14,11 @@ from guardwrap.constraints.grammar.grammar import Grammar, csv
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
 from guardwrap.constraints.kinds.classifier import Classifier
+from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.function import Python, constraint
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length, Regex, TextConstraint
+from guardwrap.constraints.kinds.wording import Case, OneOf
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View
@@ -24,15 +26,18 @@ from guardwrap.constraints.views import View
 __all__ = [
     "All",
     "AnyOf",
+    "Case",
     "Classifier",
     "Constraint",
     "ConstraintFile",
+    "Count",
     "Finished",
     "Grammar",
     "JSONSchema",
     "Keyword",
     "Length",
     "Not",
+    "OneOf",
     "Part",
     "Python",
     "Regex",

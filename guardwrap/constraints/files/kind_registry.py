@@ -11,9 +11,11 @@ from guardwrap.constraints.grammar.grammar import Grammar
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
 from guardwrap.constraints.kinds.classifier import Classifier
+from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.function import Python
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length, Regex
+from guardwrap.constraints.kinds.wording import Case, OneOf
 from guardwrap.errors import ConstraintError
 
 __all__ = ["kinds"]
@@ -21,13 +23,16 @@ __all__ = ["kinds"]
 _OURS: dict[str, type[Constraint]] = {
     "all": All,
     "any": AnyOf,
+    "case": Case,
     "classifier": Classifier,
+    "count": Count,
     "finished": Finished,
     "grammar": Grammar,
     "json_schema": JSONSchema,
     "keyword": Keyword,
     "length": Length,
     "not": Not,
+    "one_of": OneOf,
     "python": Python,
     "regex": Regex,
     "tool_calls": ToolCalls,

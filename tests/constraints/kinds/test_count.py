@@ -1,0 +1,172 @@
+"""Counts and shares, against statements of their own, with sound verdicts on every prefix."""
+
+import unicodedata
+from collections.abc import Callable
+from typing import Any, get_args
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guardwrap import Count, Verdict
+from guardwrap.constraints.kinds.count import _RULES, Item
+from guardwrap.errors import ConstraintError, Unsatisfiable
+from guardwrap.testing import check_constraint
+
+EXAMPLES: dict[str, dict[str, int]] = {
+    "letters": {"Tea, 茶 and чай!": 10, "123": 0, "e\u0301": 1},
+    "uppercase_letters": {"ÄbC d": 2},
+    "lowercase_letters": {"ÄbC d": 2, "ß": 1},
+    "vowels": {"Education": 5, "rhythm": 0},
+    "consonants": {"Education": 4, "é": 0},
+    "digits": {"1,25 ٣": 4},
+    "punctuation": {"Hi, you! «a» 。": 5, "a+b": 0},
+    "emoji": {"👩‍💻 🇩🇪🇫🇷 ❤️ 👍🏽": 5, "❤ © 1": 0, "😀😀": 2},
+    "words": {"It's a well-known fact.": 4, "a - b": 2, "": 0, "naïve e\u0301t": 2},
+    "capital_words": {"NASA and ESA's A-1 OK.": 3, "I am": 1, "ÄÖ Äö 12": 1},
+    "numbers": {"1,250.5 and 3-4, a5 or -7": 4, "2. Tea": 1},
+    "bullets": {"* a\n- b\n  • c\n*d\n- ": 3},
+    "numbered_items": {"1. a\n2) b\n3 c\n10.d": 2},
+    "headings": {"# A\n## B\n#C\na # b": 2},
+    "placeholders": {"Dear [name], [a [b] [] [x\ny]": 2},
+    "highlights": {"*a* **b c** * d * **e": 2, "***": 0},
+}
+
+
+def test_every_item_has_examples() -> None:
+    assert set(EXAMPLES) == set(get_args(Item))
+
+
+@pytest.mark.parametrize("item", EXAMPLES)
+def test_what_counts(item: Any) -> None:
+    for text, number in EXAMPLES[item].items():
+        assert Count(item, min=0).measure(text) == number, text
+        assert Count(item, min=number, max=number).accepts(text)
+        assert not Count(item, min=number + 1).accepts(text)
+
+
+ALPHABET = "aA1.,'-*#[] \n_é\u0301ßİ’•)(👩\u200d💻🇩🇪❤\ufe0f🏽©茶"
+TEXTS = st.text(alphabet=ALPHABET, max_size=14)
+CHARACTERS: dict[str, Callable[[str], bool]] = {
+    "letters": lambda char: unicodedata.category(char).startswith("L"),
+    "uppercase_letters": lambda char: unicodedata.category(char) == "Lu",
+    "lowercase_letters": lambda char: unicodedata.category(char) == "Ll",
+    "vowels": lambda char: char in "aeiouAEIOU",
+    "consonants": lambda char: char.isascii() and char.isalpha() and char not in "aeiouAEIOU",
+    "digits": lambda char: unicodedata.category(char) == "Nd",
+    "punctuation": lambda char: unicodedata.category(char).startswith("P"),
+}
+
+
+@pytest.mark.parametrize("item", CHARACTERS)
+@given(text=TEXTS)
+def test_characters(item: Any, text: str) -> None:
+    found = [char for char in text if CHARACTERS[item](char)]
+    assert Count(item, min=0).measure(text) == len(found)
+    assert Count(item, min=0, unique=True).measure(text) == len(set("".join(found).casefold()))
+    total = sum(char.isalpha() for char in text)
+    share = Count(item, share_of="letters", min=0).measure(text)
+    letters = sum(CHARACTERS["letters"](char) for char in text)
+    assert share == (len(found) / letters if letters else 0)
+    assert total == letters
+
+
+def require_sound(rule: Count, text: str) -> None:
+    """Assert that no prefix of the text has a verdict that the text contradicts."""
+    contradicted = Verdict.VIOLATED if rule.accepts(text) else Verdict.SATISFIED
+    assert contradicted not in {rule.verdict(text[:end]) for end in range(len(text) + 1)}
+
+
+@pytest.mark.parametrize("item", EXAMPLES)
+def test_laws_of_constraints(item: Any) -> None:
+    for options in ({"max": 1}, {"min": 1, "unique": True}, {"share_of": "letters", "max": 0.5}):
+        check_constraint(Count(item, **options), [*EXAMPLES[item], "", "a1 😀 [x] *y* - z\n- z"])
+
+
+def test_negative_control_a_word_that_counts_before_it_has_ended() -> None:
+    """ "A" and then "Ab": the first is a word in capitals only until the second letter comes."""
+    with (
+        patch.dict(_RULES, {"capital_words": _RULES["capital_words"]._replace(begun=True)}),
+        pytest.raises(AssertionError),
+    ):
+        require_sound(Count("capital_words", max=0), "Ab")
+
+
+@pytest.mark.parametrize("unique", [False, True])
+@pytest.mark.parametrize("item", EXAMPLES)
+@given(text=TEXTS, limit=st.integers(0, 3))
+def test_verdicts_are_sound(item: Any, unique: bool, text: str, limit: int) -> None:
+    for limits in ({"min": limit}, {"max": limit}, {"min": limit, "max": limit + 1}):
+        require_sound(Count(item, unique=unique, **limits), text)  # type: ignore[arg-type]
+
+
+PATTERNS = ["a", "a{1,3}", r"a\b", "(?<=b)a", "[ab]+", "a(?=b)", "ab|a", "a.", "^a"]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@given(text=st.text(alphabet="abA \n", max_size=12), limit=st.integers(0, 2))
+def test_verdicts_on_patterns_are_sound(pattern: str, text: str, limit: int) -> None:
+    for options in ({}, {"ignore_case": True}, {"unique": True}):
+        require_sound(Count(pattern=pattern, max=limit, **options), text)  # type: ignore[arg-type]
+        require_sound(Count(pattern=pattern, min=limit, **options), text)  # type: ignore[arg-type]
+
+
+def test_an_attempt_ends_at_the_first_item_too_many() -> None:
+    verdicts = {
+        Count("words", max=2): ("a b", "a b c"),
+        Count("words", max=1, unique=True): ("a b", "a b c "),
+        Count("numbers", max=0): ("a ", "a 1"),
+        Count("capital_words", max=0): ("NASA", "NASA is"),
+        Count("bullets", max=1): ("- a\n-", "- a\n- b"),
+        Count(pattern="a", max=1): ("ba", "baa"),
+    }
+    for rule, (undecided, dead) in verdicts.items():
+        assert rule.verdict(undecided) is Verdict.UNDECIDED
+        assert rule.verdict(dead) is Verdict.VIOLATED
+    assert Count("emoji", min=1).verdict("Hi 😀") is Verdict.SATISFIED
+    assert Count("vowels", share_of="letters", max=0.1).verdict("aaaa") is Verdict.UNDECIDED
+
+
+def test_shares_and_their_limits() -> None:
+    rule = Count("vowels", share_of="letters", min=0.25, max=0.5)
+    assert {text for text in ("bbba", "aabb", "aaab", "bbbb", "", "a") if rule.accepts(text)} == {"bbba", "aabb"}
+    assert Count("emoji", share_of="words", max=1).accepts("hi 😀")
+    assert rule.fault("aaab") == "has 0.75 vowels per letter, not at least 0.25 and at most 0.5"
+    assert Count("words", unique=True, min=3).fault("a A b") == "has 2 different words, not at least 3"
+    assert Count(pattern="x", max=1).fault("xx") == "has 2 matches, not at most 1"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "either of= or pattern="),
+        ({"of": "words", "pattern": "a", "max": 1}, "either of= or pattern="),
+        ({"of": "words"}, "min, max or both"),
+        ({"of": "wrds", "max": 1}, "did you mean 'words'"),
+        ({"of": "words", "share_of": "leters", "max": 1}, "did you mean 'letters'"),
+        ({"of": "words", "max": 1.5}, "whole number"),
+        ({"of": "words", "max": -1}, "whole number"),
+        ({"of": "words", "max": True}, "whole number"),
+        ({"of": "words", "share_of": "letters", "max": -0.5}, "a share"),
+        ({"of": "words", "share_of": "letters", "max": float("nan")}, "a share"),
+        ({"of": "words", "ignore_case": True, "max": 1}, "pattern= only"),
+        ({"pattern": "(", "max": 1}, "invalid regular expression"),
+        ({"pattern": "a*", "max": 1}, "the empty text"),
+    ],
+)
+def test_mistakes(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConstraintError, match=problem):
+        Count(**options)
+    with pytest.raises(Unsatisfiable, match="min=3 exceeds max=2"):
+        Count("words", min=3, max=2)
+
+
+@pytest.mark.parametrize("item", EXAMPLES)
+def test_long_and_strange_texts_take_little_time(item: Any) -> None:
+    """A check that exceeds its time limit raises CheckFailed."""
+    pieces = ("a" * 10, "a-", "[", "*a", "**", "1,", "\u0301", "👩\u200d", "🇩", " ", "- ", "# ", "\n- x")
+    for piece in pieces:
+        text = piece * (40_000 // len(piece))
+        assert Count(item, min=0).accepts(text)
+        Count(item, max=10, unique=True).accepts(text)
