@@ -154,6 +154,11 @@ class Extent(NamedTuple):
     only_consumes: bool = False
     dies: bool = False
 
+    @property
+    def reach(self) -> int | None:
+        """How many characters from the start of a match decide where it ends; None if not known."""
+        return None if self.widest is None or self.lookahead is None else self.widest + self.lookahead
+
 
 def extent(pattern: str, flags: Sequence[str]) -> Extent:
     """Return what is known about the matches of an expression with these flags (names, such as ``"ignorecase"``)."""

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, Literal, NamedTuple, get_args
 
 import regex
 
 from guardwrap.constraints import regex_analysis
 from guardwrap.constraints.base import about, require, shown
+from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words, number_in_words, verdict_on_count
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import matches
 from guardwrap.errors import Unsatisfiable, is_count, is_number
-from guardwrap.formatting import digits
 
 __all__ = ["Count"]
 
@@ -162,17 +163,17 @@ class Count(TextConstraint):
                 require_choice(item, get_args(Item), name)
         require(not (self.ignore_case and self.pattern is None), "ignore_case applies to pattern= only")
         require(self.min is not None or self.max is not None, "Count needs min, max or both")
-        for limit in (self.min, self.max):
-            if self.share_of is None:
-                require(limit is None or is_count(limit), f"limit {shown(limit)}: give a whole number of at least 0")
-            else:
-                in_range = limit is None or (is_number(limit) and limit >= 0)
-                require(in_range, f"limit {shown(limit)}: give a share of at least 0, such as 0.5")
         for name, limit in (("min", self.min), ("max", self.max)):
-            if self.share_of is not None and limit is not None:
-                object.__setattr__(self, name, float(limit))  # one canonical form means one digest
+            if limit is None:
+                continue
+            if self.share_of is None:
+                require(is_count(limit), f"limit {shown(limit)}: give a whole number of at least 0")
+                continue
+            in_range = is_number(limit) and limit >= 0
+            require(in_range, f"limit {shown(limit)}: give a share of at least 0, such as 0.5")
+            object.__setattr__(self, name, float(limit))  # one canonical form means one digest
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise Unsatisfiable(f"Count min={digits(self.min)} exceeds max={digits(self.max)}")
+            raise Unsatisfiable(f"Count min={number_in_words(self.min)} exceeds max={number_in_words(self.max)}")
         object.__setattr__(self, "on", read_view(self.on))
         with about("pattern"):
             self._compiled, self._reach  # noqa: B018  # so that an invalid expression is noticed now
@@ -194,41 +195,31 @@ class Count(TextConstraint):
         """How many characters from the start of a match of ``pattern`` decide where it ends; None if not known."""
         if self.pattern is None:
             return None
-        known = regex_analysis.extent(self.pattern, self._flags)
-        return None if known.widest is None or known.lookahead is None else known.widest + known.lookahead
+        return regex_analysis.extent(self.pattern, self._flags).reach
 
     def measure(self, text: str) -> float:
         """Return the number of items in one string, or their share."""
         count = self._number(self._items(text))
         if self.share_of is None:
             return count
-        total = sum(len(item) if _RULES[self.share_of].one else 1 for item in _found(self.share_of, text))
+        total = _total(self.share_of, _found(self.share_of, text))
         return count / total if total else 0.0
-
-    def within(self, measured: float) -> bool:
-        """Whether a count or a share is between the limits."""
-        return (self.min is None or measured >= self.min) and (self.max is None or measured <= self.max)
 
     def holds(self, text: str) -> bool:
         """Count in one string."""
-        return self.within(self.measure(text))
+        return is_between(self.measure(text), self.min, self.max)
 
     def fault(self, text: str) -> str:
         """Return what was counted, and the limits."""
-        both = (("least", self.min), ("most", self.max))
-        limits = [f"at {word} {digits(limit)}" for word, limit in both if limit is not None]
         what = "matches" if self.of is None else f"{'different ' * self.unique}{self.of.replace('_', ' ')}"
         share = "" if self.share_of is None else f" per {self.share_of.replace('_', ' ').removesuffix('s')}"
-        return f"has {digits(self.measure(text))} {what}{share}, not {' and '.join(limits)}"
+        return f"has {number_in_words(self.measure(text))} {what}{share}, not {limits_in_words(self.min, self.max)}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Judge by the items that count whatever follows."""
         if self.share_of is not None or (self.of is None and self._reach is None):
             return Verdict.UNDECIDED
-        count = self._number(self._certain(prefix))
-        if self.max is not None:
-            return Verdict.VIOLATED if count > self.max else Verdict.UNDECIDED
-        return Verdict.SATISFIED if self.within(count) else Verdict.UNDECIDED
+        return verdict_on_count(self._number(self._certain(prefix)), self.min, self.max)
 
     def _items(self, text: str) -> Iterator[str]:
         if self.of is not None:
@@ -246,13 +237,20 @@ class Count(TextConstraint):
         yield from _found(self.of, prefix, 0 if rule.begun and not self.unique else rule.tail)
 
     def _number(self, items: Iterator[str]) -> int:
-        if self.unique:
-            return len({key for item in items for key in (item.casefold() if self._singles else [item.casefold()])})
-        return sum(len(item) if self._singles else 1 for item in items)
+        if not self.unique:
+            return _total(self.of, items)
+        folded = (item.casefold() for item in items)
+        return len({*chain.from_iterable(folded)} if _is_run(self.of) else {*folded})
 
-    @property
-    def _singles(self) -> bool:
-        return self.of is not None and _RULES[self.of].one
+
+def _is_run(item: str | None) -> bool:
+    """Whether what is found of an item are runs of single characters, each of which counts."""
+    return item is not None and _RULES[item].one
+
+
+def _total(item: str | None, found: Iterator[str]) -> int:
+    """Count what is found of an item; None is a pattern."""
+    return sum(map(len, found)) if _is_run(item) else sum(1 for _ in found)
 
 
 def _found(item: str, text: str, tail: int = 0) -> Iterator[str]:

@@ -13,6 +13,7 @@ import regex
 
 from guardwrap.constraints import regex_analysis
 from guardwrap.constraints.base import Constraint, about, require, shown
+from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words, verdict_on_count
 from guardwrap.constraints.message_monitor import Context, MessageMonitor, Undecided
 from guardwrap.constraints.text_parts import Part, PartMonitor
 from guardwrap.constraints.verdicts import Monitor, Verdict
@@ -246,8 +247,7 @@ class Regex(TextConstraint):
     @property
     def reach(self) -> int | None:
         """How many characters from the start of a match decide where it ends; None if not known."""
-        widest, lookahead = self.extent.widest, self.lookahead
-        return None if widest is None or lookahead is None else widest + lookahead
+        return self.extent.reach
 
     @property
     def consuming(self) -> bool:
@@ -342,7 +342,7 @@ class Length(TextConstraint):
 
     def within(self, count: int) -> bool:
         """Whether a count is between the limits."""
-        return (self.min is None or count >= self.min) and (self.max is None or count <= self.max)
+        return is_between(count, self.min, self.max)
 
     def holds(self, text: str) -> bool:
         """Measure one string."""
@@ -352,8 +352,7 @@ class Length(TextConstraint):
         """Return how long the string is, and the limits."""
         if self.unit == "tokens":
             return ""
-        limits = [f"at {word} {most}" for word, most in (("least", self.min), ("most", self.max)) if most is not None]
-        return f"has {counted(self.measure(text), self.unit[:-1])}, not {' and '.join(limits)}"
+        return f"has {counted(self.measure(text), self.unit[:-1])}, not {limits_in_words(self.min, self.max)}"
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
         """Measure the strings of the view, or count the tokens of the attempt."""
@@ -367,10 +366,7 @@ class Length(TextConstraint):
         """Return VIOLATED for a prefix that is too long, SATISFIED for one that is long enough if there is no max."""
         if self.unit == "tokens":
             return Verdict.UNDECIDED
-        count = self.measure(prefix)
-        if self.max is not None:
-            return Verdict.VIOLATED if count > self.max else Verdict.UNDECIDED
-        return Verdict.SATISFIED if self.within(count) else Verdict.UNDECIDED
+        return verdict_on_count(self.measure(prefix), self.min, self.max)
 
     def excludes(self, other: Constraint) -> str | None:
         """Return why another constraint contradicts this one; None if that is not plain."""

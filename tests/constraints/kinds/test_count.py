@@ -1,4 +1,7 @@
-"""Counts and shares, against statements of their own, with sound verdicts on every prefix."""
+"""Counts and shares, against statements of their own, with sound verdicts on every prefix.
+
+Covers ``constraints/kinds/count_limits.py`` too.
+"""
 
 import unicodedata
 from collections.abc import Callable
@@ -135,6 +138,7 @@ def test_shares_and_their_limits() -> None:
     assert rule.fault("aaab") == "has 0.75 vowels per letter, not at least 0.25 and at most 0.5"
     assert Count("words", unique=True, min=3).fault("a A b") == "has 2 different words, not at least 3"
     assert Count(pattern="x", max=1).fault("xx") == "has 2 matches, not at most 1"
+    assert Count("letters", max=1234).fault("a" * 12_345) == "has 12345 letters, not at most 1234"
 
 
 @pytest.mark.parametrize(
