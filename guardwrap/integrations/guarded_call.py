@@ -8,7 +8,7 @@ from typing import Any
 
 from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.json.json_schema import JSONSchema
-from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.constraints.json.tool_calls import NO_CALLS, ToolCalls
 from guardwrap.constraints.stop_strings import cut, stopped
 from guardwrap.constraints.text_parts import Part
 from guardwrap.errors import UsageError
@@ -92,7 +92,7 @@ def run_prompts(
             options["tools"] = tools.definitions
         if tools is not None or writes_parts(guarded.tokenizer):
             options.setdefault("parse_messages", True)
-            tools = ToolCalls([], choice="none", name="no call without tools") if tools is None else tools
+            tools = NO_CALLS if tools is None else tools
     if schema is not None and schema.on == "completion" and options.get("parse_messages"):
         optional = tools is not None and tools.choice != "none"
         schema = replace(schema, on=Part(message="answer", missing="pass" if optional else "fail"))

@@ -10,7 +10,7 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All
 from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile
-from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.constraints.json.tool_calls import NO_CALLS, ToolCalls
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.constraints.kinds.text import Length
 from guardwrap.constraints.stop_strings import stopped
@@ -33,14 +33,12 @@ from guardwrap.serve.request_policy import (
 from guardwrap.serve.structured_output import Structure, structured
 from guardwrap.serve.time_limited import TimeLimited
 
-__all__ = ["ANYTHING", "ParsedRequest", "parse_request", "with_texts_for_ids"]
+__all__ = ["ANYTHING", "ParsedRequest", "has_token_ids", "parse_request", "texts_of_ids"]
 
 ANYTHING = Length(min=0, name="no constraint")
 """A constraint that every text satisfies."""
 
 _LENGTHS = ("max_tokens", "max_completion_tokens")
-_NO_CALLS = ToolCalls([], choice="none", name="no call without tools")
-"""Clients do not expect calls of tools that they have not offered."""
 
 _MOST_STOPS, _LONGEST_STOP = 4, 64  # transformers preprocesses the whole vocabulary for each new set of stop strings
 
@@ -85,28 +83,33 @@ class ParsedRequest:
     echo: Mapping[str, Any] = field(default_factory=dict)
 
 
-def with_texts_for_ids(fields: dict[str, Any], tokenizer: Any) -> tuple[dict[str, Any], bool]:
-    """Return the fields of a request with texts as prompts, and whether these were token ids.
+def has_token_ids(fields: Mapping[str, Any]) -> bool:
+    """Whether the prompts of a request are token ids."""
+    return all(map(_are_ids, _several(fields.get("prompt"))))
+
+
+def texts_of_ids(prompts: Any, tokenizer: Any) -> list[str]:
+    """Return the texts that one or several prompts of token ids stand for.
 
     Raises
     ------
     ErrorResponse
-        If token ids are not how the tokenizer encodes their text, so that no text stands for them.
+        If ids are not how the tokenizer encodes their text, so that no text stands for them.
     """
-    prompts = fields.get("prompt")
-    several = prompts if isinstance(prompts, list) and prompts and isinstance(prompts[0], list) else [prompts]
-    if not all(_are_ids(ids) for ids in several):
-        return fields, False
-    texts = []
+    texts, several = [], _several(prompts)
     for i, ids in enumerate(several):
         if max(ids) >= len(tokenizer):
             raise bad("prompt", f"has a token id of {max(ids)}; this model has {len(tokenizer)} tokens")
         text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         if tokenizer(text, add_special_tokens=False)["input_ids"] != ids:
-            where = "prompt" if several is not prompts else f"prompt.{i}"
+            where = f"prompt.{i}" if several is prompts else "prompt"
             raise bad(where, "these token ids are not how the model's tokenizer encodes their text; send the text")
         texts.append(text)
-    return {**fields, "prompt": texts}, True
+    return texts
+
+
+def _several(prompts: Any) -> list[Any]:
+    return prompts if isinstance(prompts, list) and prompts and isinstance(prompts[0], list) else [prompts]
 
 
 def _are_ids(value: Any) -> bool:
@@ -198,7 +201,7 @@ def _ours(
     try:
         with reading("the request"):
             structures = [_of_answer(each, answer) for each in structured(fields, policy.limits)]
-            calls = [_NO_CALLS if tools is None else tools] if parses else []
+            calls = [NO_CALLS if tools is None else tools] if parses else []
             rules = map(ConstraintFile, [*structures, *calls])
             files = [*policy.always, *rules, *constraints_of(own, policy)]
             file = as_constraint_file(files) if files else ConstraintFile(ANYTHING)

@@ -153,7 +153,8 @@ class ResponsesReply:
 
     def _usage(self, draw: Draw, prompt_tokens: int) -> dict[str, Any]:
         """Count the tokens of the prompt and of the returned text. The report counts those of all attempts."""
-        thoughts, new = answer_message(draw, self.request.stops).get("reasoning_content", ""), len(draw.token_ids)
+        thoughts = "".join(item["content"][0]["text"] for item in self._output if item["type"] == "reasoning")
+        new = len(draw.token_ids)
         with tokenizer_lock(self.tokenizer):
             reasoning = len(self.tokenizer.encode(thoughts, add_special_tokens=False)) if thoughts else 0
         return {

@@ -36,7 +36,7 @@ from guardwrap.samplers.sampler_registry import sampler_names
 from guardwrap.serve.admission import Gate, closing
 from guardwrap.serve.error_responses import ErrorResponse, bad, refusal_of
 from guardwrap.serve.fields import parsed
-from guardwrap.serve.parsed_request import ParsedRequest, parse_request, with_texts_for_ids
+from guardwrap.serve.parsed_request import ParsedRequest, has_token_ids, parse_request, texts_of_ids
 from guardwrap.serve.replies import Reply, require_complete
 from guardwrap.serve.request_body import read_body, require_json, require_key, unread
 from guardwrap.serve.request_handling import AnyReply, Gone, Stream, as_json, served, streamed
@@ -189,8 +189,9 @@ class Service:
 
         def read() -> tuple[ParsedRequest, int]:
             fields = parsed(raw)
-            with tokenizer_lock(pipe.tokenizer):
-                fields, by_ids = with_texts_for_ids(fields, pipe.tokenizer)
+            if by_ids := has_token_ids(fields):
+                with tokenizer_lock(pipe.tokenizer):
+                    fields["prompt"] = texts_of_ids(fields["prompt"], pipe.tokenizer)
             request = parse(fields, self.policy)
             if by_ids:
                 request.options["add_special_tokens"] = False  # the ids are the whole prompt

@@ -14,7 +14,7 @@ from guardwrap.constraints.files.constraint_file import ConstraintFile, parse
 from guardwrap.proposals import Adapter
 from guardwrap.serve.error_responses import ErrorResponse
 from guardwrap.serve.fields import known_fields, parsed
-from guardwrap.serve.parsed_request import ANYTHING, parse_request, with_texts_for_ids
+from guardwrap.serve.parsed_request import ANYTHING, has_token_ids, parse_request, texts_of_ids
 from guardwrap.serve.request_policy import RequestPolicy
 from guardwrap.serve.server_settings import ServerLimits
 from guardwrap.testing import llama_world
@@ -105,11 +105,13 @@ def test_fields_that_are_heeded(fields, options):
 def test_token_ids_stand_for_text_or_are_refused():
     tokenizer = llama_world(letters="ab").tokenizer
     ids = tokenizer("ab", add_special_tokens=False)["input_ids"]
-    assert with_texts_for_ids({"prompt": [ids, ids[:1]]}, tokenizer) == ({"prompt": ["ab", "a"]}, True)
+    for prompt, texts in (([ids, ids[:1]], ["ab", "a"]), (ids, ["ab"])):
+        assert has_token_ids({"prompt": prompt})
+        assert texts_of_ids(prompt, tokenizer) == texts
     for text in ("ab", ["ab"], None, [True], [[1], "ab"]):
-        assert with_texts_for_ids({"prompt": text}, tokenizer) == ({"prompt": text}, False)
+        assert not has_token_ids({"prompt": text})
     with patch.object(type(tokenizer), "decode", lambda *_, **__: "ba"), pytest.raises(ErrorResponse, match="send the"):
-        with_texts_for_ids({"prompt": ids}, tokenizer)
+        texts_of_ids(ids, tokenizer)
 
 
 def test_samplers():

@@ -28,7 +28,7 @@ from guardwrap.documents.time_limits import CHECK_SECONDS, StepOver, TimeLimit, 
 from guardwrap.errors import CheckFailed, ConstraintError, UsageError, first_line, is_count, nearest
 from guardwrap.outcomes import Draw
 
-__all__ = ["ToolCalls"]
+__all__ = ["NO_CALLS", "ToolCalls"]
 
 
 def _in_python_only(value: Any) -> Any:
@@ -184,8 +184,7 @@ class ToolCalls(Constraint):
 
     def fault_of_call(self, text: str) -> str:
         """Return what is wrong with one call, given as JSON; "" if nothing is. It may quote the call."""
-        call = json.loads(text)
-        call = call.get("function", call) if isinstance(call, dict) else call
+        call = _function_in(text)
         written = json.dumps(call, ensure_ascii=False)
         if self.call.holds(written):
             return ""
@@ -211,8 +210,7 @@ class ToolCalls(Constraint):
 
     def place_in_call(self, text: str) -> str | None:
         """Return the first place in a call, as JSON, that is invalid; None if there is none."""
-        call = json.loads(text)
-        call = call.get("function", call) if isinstance(call, dict) else call
+        call = _function_in(text)
         name = call.get("name") if isinstance(call, dict) else None
         allowed = next((tool["name"] for tool in self.allowed if tool["name"] == name), None)
         if allowed is None:
@@ -282,6 +280,12 @@ def _choice(choice: Any, names: Sequence[str]) -> Any:
     if wanted not in names:
         raise ConstraintError(f"choice: there is no tool {wanted!r}{nearest(wanted, names)}")
     return {"name": wanted}
+
+
+def _function_in(text: str) -> Any:
+    """Return the value of a call, without the wrapper of OpenAI's format."""
+    call = json.loads(text)
+    return call.get("function", call) if isinstance(call, dict) else call
 
 
 def _place_in_tool(name: str | None, place: str | None) -> str | None:
@@ -379,3 +383,7 @@ class _CallMonitor(RegionMonitor):
             allowed = how[1] in {tool["name"] for tool in self.rule.allowed}
             return self.rule.arguments[how[1]].monitor() if allowed else JSONSchema(False).monitor()
         return None
+
+
+NO_CALLS = ToolCalls([], choice="none", name="no call without tools")
+"""The rule for callers that offer no tool, because they cannot run one that they do not know."""
