@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from guardwrap.backends.endpoint.message_deltas import deltas_in
+from guardwrap.backends.endpoint.message_deltas import Delta, deltas_in
 from guardwrap.constraints.json.lexical import load_json
 from guardwrap.constraints.message_monitor import Event, joined_parts
 from guardwrap.messages.parsed_message import CUT_OFF, UNPARSED, message_fault, message_text
@@ -47,8 +47,12 @@ class SentRegions:
 
     def read(self, text: str, /) -> tuple[SentRegions, Sequence[Event]]:
         """Return the state after more pieces, given as lines of JSON, and what happened in them."""
+        return self.after(deltas_in(text))
+
+    def after(self, deltas: Iterable[Delta]) -> tuple[SentRegions, list[Event]]:
+        """Return the state after more pieces, and what happened in them."""
         state, events = self, list[Event]()
-        for delta in deltas_in(text):
+        for delta in deltas:
             if delta.part != "tool_calls":
                 state = replace(state, **{delta.part: getattr(state, delta.part) + delta.text})
             elif delta.call == state.calls:
@@ -109,15 +113,16 @@ def sent_message(lines: str, *, finished: bool) -> SentMessage:
     finished
         Whether the model ended the message, before the token limit.
     """
-    read, events = SentRegions().read(lines)
+    deltas = deltas_in(lines)
+    read, events = SentRegions().after(deltas)
     state, ending = read.finish()
     if state.failed:
-        raw = "".join(delta.text for delta in deltas_in(lines))
+        raw = "".join(delta.text for delta in deltas)
         return SentMessage(raw, UNPARSED if finished else CUT_OFF, (), None)
     strings = joined_parts([*events, *ending], _WHOLE)
     fields = _fields(read, strings.get("tool_calls", ()))
     text, fault = message_text(fields), message_fault(fields)
-    if fault is None and not finished and deltas_in(lines)[-1].part == "reasoning":
+    if fault is None and not finished and deltas[-1].part == "reasoning":
         fault = CUT_OFF
     parts = tuple((part, tuple(texts)) for part, texts in strings.items())
     message = json_text({"role": "assistant", **fields})

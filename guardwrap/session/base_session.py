@@ -263,10 +263,20 @@ def unseen_tools(constraint: Constraint, tools: Any) -> tuple[str, ...]:
     return (_UNSEEN,) if asked and not tools else ()
 
 
-def part_asked(constraint: Constraint) -> str | None:
-    """Return the first part of messages that a rule in the constraint judges; None if no rule judges one."""
+def part_asked(asked: RequestOptions, each: Iterable[RequestOptions] | None = None) -> str | None:
+    """Return the first part of messages that a rule of a call judges; None if no rule judges one.
+
+    Parameters
+    ----------
+    asked
+        Options that hold for every prompt.
+    each
+        The options of each prompt. They are looked at only if they are a tuple: others are read one by one later.
+    """
+    every = [asked, *(each if isinstance(each, tuple) else ())]
     parts = (
         message_part(part.on) if hasattr(part, "on") else getattr(part, "reads_message", None)
-        for part in walk(constraint)
+        for options in every
+        for part in walk(options.constraint)
     )
     return next((part for part in parts if part is not None), None)

@@ -91,7 +91,7 @@ class EndpointJob(Job):
             prompt = replace(prompt, law=replace(prompt.law, mask=masking(asked.constraint)[1]))
         reader = self.reader
         if asked.constraint is not self.asked.constraint:
-            _require_parsed(asked.constraint, self.call)
+            _require_parsed(asked, self.call)
             reader = PrefixReader(asked.constraint).after(self.call.context())
         watch, weigh = TextWatch(reader), self.weigh if weighed else None
         return self._request(prompt, asked, notes=self.notes, watch=watch, locate=watch.place, weigh=weigh)
@@ -195,7 +195,7 @@ class EndpointSession(BaseSession):
         proposal = self._proposal_in(own)
         asked = self._asked(own)
         each = self._each(own, asked)
-        parses = bool(own.get("parse_messages") or settings.chat) or _reads_parts(asked, each)
+        parses = bool(own.get("parse_messages") or settings.chat) or part_asked(asked, each) is not None
         _require_possible(asked, proposal, self.model, settings)
         size = self._size(own)
         notes = [f"a is {self.model.described} under {settings.words}"]
@@ -228,15 +228,9 @@ class EndpointSession(BaseSession):
         return _both(proposal, self.adapter if adapter_option is None else _adapter(adapter_option))
 
 
-def _reads_parts(asked: RequestOptions, each: Any) -> bool:
-    """Whether a rule of a call judges a part of the message."""
-    every = [asked, *(each if isinstance(each, tuple) else ())]
-    return any(part_asked(options.constraint) is not None for options in every)
-
-
-def _require_parsed(constraint: Constraint, call: EndpointCall) -> None:
+def _require_parsed(asked: RequestOptions, call: EndpointCall) -> None:
     """Raise UsageError if a rule of one prompt judges a part of messages, which the call does not read."""
-    part = part_asked(constraint)
+    part = part_asked(asked)
     if part is not None and not call.parses:
         raise UsageError(NO_MESSAGE.format(part, "pass parse_messages=True to the call"))
 

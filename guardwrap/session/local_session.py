@@ -233,8 +233,7 @@ class LocalSession(BaseSession):
         model = self.model if proposal is None else proposal.pipe.model
         notes = (() if off is None else (off,)) + unseen_tools(constraint, call.preprocess.get("tools"))
         each = self._each(own, asked)
-        every = [constraint, *(one.constraint for one in each)] if isinstance(each, tuple) else [constraint]
-        part = next(filter(None, map(part_asked, every)), None) or ("message" if own.get("parse_messages") else None)
+        part = part_asked(asked, each) or ("message" if own.get("parse_messages") else None)
         if part is not None:
             call = call.with_parts(part)
         if proposal is not None and proposal.adapter is not None:

@@ -125,8 +125,8 @@ def test_a_batch_is_one_call_of_the_wrapper(world: World, kind: Any, monkeypatch
 
 @pytest.mark.parametrize("kind", [GuardedLLM, GuardedChatModel])
 def test_a_stream_is_one_piece_the_text(world: World, kind: Any) -> None:
-    said = content(model(kind, guarded(world, seed=1), world).invoke("b"))
-    assert [content(piece) for piece in model(kind, guarded(world, seed=1), world).stream("b")] == [said]
+    text = content(model(kind, guarded(world, seed=1), world).invoke("b"))
+    assert [content(piece) for piece in model(kind, guarded(world, seed=1), world).stream("b")] == [text]
 
 
 def test_reports(world: World) -> None:

@@ -47,15 +47,15 @@ def standard_world() -> World:
     first = world.tokenizer("<|im_start|>assistant\n")["input_ids"]
 
     def ids(*texts: str) -> list[int]:
-        found: list[int] = world.tokenizer.convert_tokens_to_ids([piece_name(text) for text in texts])
-        return found
+        token_ids: list[int] = world.tokenizer.convert_tokens_to_ids([piece_name(text) for text in texts])
+        return token_ids
 
-    own = call_text("f", {"a": 1}).replace(": ", ":").replace(", ", ",")
+    valid_call = call_text("f", {"a": 1}).replace(": ", ":").replace(", ", ",")
     with torch.no_grad():
         table = world.model.table
-        table[TOOLS + len(first) - 1, :, ids(*calls, own)] += 9.0
+        table[TOOLS + len(first) - 1, :, ids(*calls, valid_call)] += 9.0
         table[NO_TOOLS + len(first) - 1, :, ids("x", *ANSWERS)] += 9.0
-        table[:, ids("x", *calls, own, *ANSWERS), 0] += 9.0
+        table[:, ids("x", *calls, valid_call, *ANSWERS), 0] += 9.0
     return world
 
 

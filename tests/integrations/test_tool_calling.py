@@ -257,9 +257,9 @@ def test_messages_of_langchain_become_the_pipelines_chat(world: World, monkeypat
     wrapper = guarded_chat(world)
     seen = seen_by(wrapper, monkeypatch)
     call = {"name": "f", "args": {"a": 1}, "id": "c1"}
-    said = AIMessage("", tool_calls=[call], additional_kwargs={"reasoning_content": "hm"})
+    sent = AIMessage("", tool_calls=[call], additional_kwargs={"reasoning_content": "hm"})
     blocks = AIMessage([{"type": "tool_use", "id": "c1", "name": "f", "input": {"a": 1}}], tool_calls=[call])
-    for message in (said, blocks):
+    for message in (sent, blocks):
         langchain_model(world, wrapper).bind_tools([f]).invoke(
             [HumanMessage("x"), message, ToolMessage("2", tool_call_id="c1")]
         )
@@ -275,9 +275,9 @@ def test_messages_of_llamaindex_become_the_pipelines_chat(world: World, monkeypa
     seen = seen_by(wrapper, monkeypatch)
     for arguments in ({"a": 1}, '{"a": 1}'):
         call = ToolCallBlock(tool_call_id="c1", tool_name="f", tool_kwargs=arguments)
-        said = ChatMessage(role="assistant", blocks=[ThinkingBlock(content="hm"), call])
+        sent = ChatMessage(role="assistant", blocks=[ThinkingBlock(content="hm"), call])
         result = ChatMessage(role="tool", content="2", additional_kwargs={"tool_call_id": "c1"})
-        llamaindex_model(world, wrapper).chat([ChatMessage("x"), said, result])
+        llamaindex_model(world, wrapper).chat([ChatMessage("x"), sent, result])
     assert seen == [HISTORY, HISTORY]
     with pytest.raises(UsageError, match="only messages of text"):
         llamaindex_model(world).chat(
@@ -291,9 +291,9 @@ def test_messages_of_haystack_become_the_pipelines_chat(world: World, monkeypatc
     wrapper = guarded_chat(world)
     seen = seen_by(wrapper, monkeypatch)
     call = ToolCall("f", {"a": 1}, "c1")
-    said = HaystackMessage.from_assistant(tool_calls=[call], reasoning="hm")
+    sent = HaystackMessage.from_assistant(tool_calls=[call], reasoning="hm")
     for result in ("2", [TextContent("2")]):
-        chat = [HaystackMessage.from_user("x"), said, HaystackMessage.from_tool(result, call)]
+        chat = [HaystackMessage.from_user("x"), sent, HaystackMessage.from_tool(result, call)]
         haystack_model(world, wrapper).run(chat)
     assert seen == [[*HISTORY[:2], {**HISTORY[2], "name": "f"}]] * 2
     image = HaystackMessage.from_user(
@@ -364,10 +364,10 @@ def test_haystack_streams_accepted_replies(world: World) -> None:
 
 
 def test_the_tools_of_a_haystack_component_are_saved(tmp_path: Any) -> None:
-    made = Pipeline()
+    chat_pipeline = Pipeline()
     tools = [create_tool_from_function(f)]
-    made.add_component("llm", GuardedChatGenerator(str(tmp_path), NO_BAD, tools=tools))
-    data = made.to_dict()
+    chat_pipeline.add_component("llm", GuardedChatGenerator(str(tmp_path), NO_BAD, tools=tools))
+    data = chat_pipeline.to_dict()
     assert data["components"]["llm"]["init_parameters"]["tools"]
     allowed = ["guardwrap.integrations.haystack", "tests.integrations.fixtures_tools"]
     assert Pipeline.from_dict(data, allowed_modules=allowed).to_dict() == data

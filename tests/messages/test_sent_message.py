@@ -95,12 +95,12 @@ RULES: dict[str, Any] = {
 
 
 def gold(rule: str) -> dict[Any, float]:
-    found: dict[Any, float] = defaultdict(float)
+    shares: dict[Any, float] = defaultdict(float)
     for (thought, p), (answer, q), (calls, r) in product(THOUGHTS.items(), ANSWERS.items(), CALLS.items()):
         if allowed(thought, answer, calls, rule):
-            found[thought, answer, calls_of(calls)] += p * q * r
-    whole = sum(found.values())
-    return {message: p / whole for message, p in found.items()}
+            shares[thought, answer, calls_of(calls)] += p * q * r
+    whole = sum(shares.values())
+    return {message: p / whole for message, p in shares.items()}
 
 
 def calls_of(calls: Any) -> Any:
@@ -115,8 +115,8 @@ def drawn(server: Server, rule: Any, count: int) -> Any:
     for message in outcome.messages:
         assert message is not None
         calls = [call["function"] for call in message.get("tool_calls", [])]
-        made = tuple((call["name"], json.dumps(call["arguments"])) for call in calls)
-        messages.append((message.get("reasoning_content", ""), message.get("content", ""), made))
+        called = tuple((call["name"], json.dumps(call["arguments"])) for call in calls)
+        messages.append((message.get("reasoning_content", ""), message.get("content", ""), called))
     return messages, outcome
 
 

@@ -43,7 +43,7 @@ def chat_of(agent: openai.OpenAI, seed: int = 1, **fields: Any) -> Any:
     return agent.chat.completions.create(model=NAME, seed=seed, **fields)
 
 
-def said(output: Any) -> dict[str, Any]:
+def parts_of(output: Any) -> dict[str, Any]:
     """Return reasoning, text and calls of the items of an output."""
     joined: dict[str, Any] = {"reasoning": "", "text": "", "calls": []}
     for item in output:
@@ -56,7 +56,7 @@ def said(output: Any) -> dict[str, Any]:
     return joined
 
 
-def said_in_chat(message: Any) -> dict[str, Any]:
+def parts_in_chat(message: Any) -> dict[str, Any]:
     calls = [(call.function.name, call.function.arguments) for call in message.tool_calls or []]
     return {
         "reasoning": getattr(message, "reasoning_content", None) or "",
@@ -79,7 +79,7 @@ def test_one_seed_gives_the_texts_of_the_chat(agent: openai.OpenAI) -> None:
         for seed in range(6):
             response = response_of(agent, seed, **response_fields)
             chat = chat_of(agent, seed, **chat_fields)
-            assert said(response.output) == said_in_chat(chat.choices[0].message)
+            assert parts_of(response.output) == parts_in_chat(chat.choices[0].message)
             assert (response.status == "incomplete") == (chat.choices[0].finish_reason == "length")
             usage = (response.usage.input_tokens, response.usage.output_tokens, response.usage.total_tokens)
             assert usage == (chat.usage.prompt_tokens, chat.usage.completion_tokens, chat.usage.total_tokens)
@@ -89,8 +89,8 @@ def test_one_seed_gives_the_texts_of_the_chat(agent: openai.OpenAI) -> None:
     assert kinds == {"reasoning", "message", "function_call"}
     assert {response.status for response in replies} == {"completed", "incomplete"}
     assert any(response.usage.output_tokens_details.reasoning_tokens for response in replies)
-    other = [said(response_of(agent, seed + 1).output) for seed in range(6)]
-    assert other != [said(response_of(agent, seed).output) for seed in range(6)]  # so the seeds above matter
+    other = [parts_of(response_of(agent, seed + 1).output) for seed in range(6)]
+    assert other != [parts_of(response_of(agent, seed).output) for seed in range(6)]  # so the seeds above matter
 
 
 def test_a_response_has_the_fields_that_clients_read(agent: openai.OpenAI) -> None:
@@ -102,7 +102,7 @@ def test_a_response_has_the_fields_that_clients_read(agent: openai.OpenAI) -> No
     assert response.instructions == "y"
     assert response.store is False
     assert response.tools[0].name == "f"
-    assert response.output_text == said(response.output)["text"]
+    assert response.output_text == parts_of(response.output)["text"]
     for item in response.output:
         if item.type == "message":
             assert [part.annotations for part in item.content] == [[]]
@@ -128,7 +128,7 @@ def test_calls_and_their_results_are_sent_again(agent: openai.OpenAI) -> None:
         assert calls
         assert {(call.name, call.arguments) for call in calls} == {("f", '{"a": 1}')}
         chat = chat_of(agent, turn, messages=messages, tool_choice="required").choices[0].message
-        assert said(response.output) == said_in_chat(chat)
+        assert parts_of(response.output) == parts_in_chat(chat)
         items += [
             *response.output,
             *({"type": "function_call_output", "call_id": c.call_id, "output": "2"} for c in calls),
@@ -245,7 +245,7 @@ def test_a_stream_has_the_standard_events_and_the_text_of_the_response(agent: op
             output_of(events)
             last = Response.model_validate(events[-1]["response"])
             whole = response_of(agent, seed, **fields)
-            assert said(last.output) == said(whole.output)
+            assert parts_of(last.output) == parts_of(whole.output)
             assert (last.status, last.usage) == (whole.status, whole.usage)
             assert events[-1]["response"]["guardwrap"]["accepted"] == 1
             kinds |= {item.type for item in last.output}
@@ -272,15 +272,15 @@ def test_openais_helper_reads_the_stream(agent: openai.OpenAI) -> None:
         text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
         response = stream.get_final_response()
     assert response.output_text == text
-    assert said(response.output) == said(response_of(agent, 1).output)
+    assert parts_of(response.output) == parts_of(response_of(agent, 1).output)
 
 
 def test_an_async_client_gets_the_same(agent: openai.OpenAI) -> None:
     async def output() -> dict[str, Any]:
         async with openai.AsyncOpenAI(base_url=agent.base_url, api_key="any", max_retries=0) as made:
-            return said((await response_of(made, 1)).output)  # type: ignore[arg-type]
+            return parts_of((await response_of(made, 1)).output)  # type: ignore[arg-type]
 
-    assert asyncio.run(output()) == said(response_of(agent, 1).output)
+    assert asyncio.run(output()) == parts_of(response_of(agent, 1).output)
 
 
 def test_each_event_has_its_name_on_the_wire(http: Any) -> None:

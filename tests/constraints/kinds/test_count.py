@@ -65,13 +65,13 @@ CHARACTERS: dict[str, Callable[[str], bool]] = {
 @pytest.mark.parametrize("item", CHARACTERS)
 @given(text=TEXTS)
 def test_characters(item: Any, text: str) -> None:
-    found = [char for char in text if CHARACTERS[item](char)]
-    assert Count(item, min=0).measure(text) == len(found)
-    assert Count(item, min=0, unique=True).measure(text) == len(set("".join(found).casefold()))
+    members = [char for char in text if CHARACTERS[item](char)]
+    assert Count(item, min=0).measure(text) == len(members)
+    assert Count(item, min=0, unique=True).measure(text) == len(set("".join(members).casefold()))
     total = sum(char.isalpha() for char in text)
     share = Count(item, share_of="letters", min=0).measure(text)
     letters = sum(CHARACTERS["letters"](char) for char in text)
-    assert share == (len(found) / letters if letters else 0)
+    assert share == (len(members) / letters if letters else 0)
     assert total == letters
 
 
