@@ -109,7 +109,7 @@ _MAX_SCALAR = 1_000  # characters of a number or a date; PyYAML takes quadratic 
 def fault_in_yaml(text: str) -> str | None:
     """Return why a text is not one YAML 1.1 document with standard tags, as PyYAML reads it; None if it is.
 
-    Aliases are resolved and never expanded, so an alias bomb takes no more time than its text.
+    Aliases are resolved and never expanded, so an alias bomb is as cheap as its text.
     """
     try:
         root = compose(text, "text", "give a value")

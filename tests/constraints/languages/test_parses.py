@@ -86,7 +86,12 @@ def test_the_limit_is_the_last_length_that_passes():
 
 def test_the_monitor_of_lines_judges_only_where_a_line_ends(monkeypatch):
     judged = []
-    monkeypatch.setattr(parses, "run_verdict", lambda constraint, text: judged.append(text) or Verdict.UNDECIDED)
+
+    def note(constraint, text):
+        judged.append(text)
+        return Verdict.UNDECIDED
+
+    monkeypatch.setattr(parses, "run_verdict", note)
     monitor = Parses("python").monitor()
     for text in ["x", " = ", "1", "\n", "y", "=2\nz"]:
         monitor = monitor.read(text)
