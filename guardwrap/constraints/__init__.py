@@ -1,8 +1,8 @@
 """Constraints: the rules that a text must satisfy, how they combine, and the files that hold them.
 
-Begin with ``base``, which defines ``Constraint``. ``kinds``, ``json`` and ``grammar`` hold the constraints themselves,
-``combinators`` has ``&``, ``|`` and ``~``, and ``files`` reads and writes them as YAML. ``verdicts``, ``monitors`` and
-``prefix_reader`` judge a text while it grows.
+Begin with ``base``, which defines ``Constraint``. ``kinds``, ``json``, ``grammar`` and ``languages`` hold the kinds of
+constraints, ``combinators`` has ``&``, ``|`` and ``~``, and ``files`` reads and writes them as YAML. ``verdicts``,
+``monitors`` and ``prefix_reader`` judge a text while it grows.
 """
 
 from guardwrap.constraints.base import Constraint
@@ -19,6 +19,7 @@ from guardwrap.constraints.kinds.function import Python, constraint
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length, Regex, TextConstraint
 from guardwrap.constraints.kinds.wording import Case, OneOf
+from guardwrap.constraints.languages.parses import Parses
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View
@@ -38,6 +39,7 @@ __all__ = [
     "Length",
     "Not",
     "OneOf",
+    "Parses",
     "Part",
     "Python",
     "Regex",

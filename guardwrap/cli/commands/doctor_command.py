@@ -33,6 +33,8 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "haystack": ("haystack-ai",),
     "serve": ("fastapi", "uvicorn", "prometheus-client"),
     "endpoint": ("openai",),
+    "sql": ("sqlglot",),
+    "html": ("tinyhtml5",),
     "stem": ("snowballstemmer",),
     "ray": ("ray",),
 }

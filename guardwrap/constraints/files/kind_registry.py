@@ -16,6 +16,7 @@ from guardwrap.constraints.kinds.function import Python
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length, Regex
 from guardwrap.constraints.kinds.wording import Case, OneOf
+from guardwrap.constraints.languages.parses import Parses
 from guardwrap.errors import ConstraintError
 
 __all__ = ["kinds"]
@@ -33,6 +34,7 @@ _OURS: dict[str, type[Constraint]] = {
     "length": Length,
     "not": Not,
     "one_of": OneOf,
+    "parses": Parses,
     "python": Python,
     "regex": Regex,
     "tool_calls": ToolCalls,

@@ -1,0 +1,62 @@
+"""Python source code, as the running interpreter parses it. Nothing is compiled to byte code or executed."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from codeop import PyCF_ALLOW_INCOMPLETE_INPUT  # type: ignore[attr-defined]  # not in typeshed
+
+from guardwrap.constraints.verdicts import Verdict
+
+__all__ = ["fault_in_python", "python_verdict"]
+
+_NAME = "<checked text>"
+"""The file name that the parser sees. It is not the name of any module, so a warnings filter can select it."""
+
+_SILENT = ("ignore", None, Warning, re.compile(re.escape(_NAME)), 0)
+
+
+def fault_in_python(text: str) -> str | None:
+    """Return the first syntax error with its line; None if the text is a module.
+
+    Python's grammar alone decides: ``return`` outside a function is a later error of the compiler, so it is accepted.
+    """
+    try:
+        _parse(text)
+    except SyntaxError as error:
+        return f"line {error.lineno or 1}: {error.msg}"
+    except (MemoryError, RecursionError):  # how the parser reports a text that is nested too deeply
+        return "is nested too deeply"
+    except ValueError:  # a null character, or half of a surrogate pair
+        return "has a character that Python source cannot contain"
+    return None
+
+
+def python_verdict(prefix: str) -> Verdict:
+    """Return VIOLATED if the complete lines of a prefix cannot begin a module.
+
+    The parser reports incomplete input if its tokenizer reached the end, also within a string or a bracket. If it fails
+    before, it has read tokens of complete lines only. They are the same in every continuation, so it fails there too.
+    The last line is left out, because its last token may still change.
+    """
+    lines = prefix[: prefix.rfind("\n") + 1]
+    if not lines:
+        return Verdict.UNDECIDED
+    try:
+        _parse(lines, PyCF_ALLOW_INCOMPLETE_INPUT)
+    except SyntaxError as error:
+        # Some releases report a string that is still open as an error of its own.
+        is_open = any(words in str(error.msg) for words in ("incomplete input", "unterminated", "never closed", "EOF"))
+        return Verdict.UNDECIDED if is_open else Verdict.VIOLATED
+    except (MemoryError, RecursionError, ValueError):
+        return Verdict.UNDECIDED
+    return Verdict.UNDECIDED
+
+
+def _parse(text: str, flags: int = 0) -> None:
+    # The parser warns of escapes such as "\d", and the warning would print the text. ``catch_warnings`` is not safe in
+    # threads, so a filter for this file name stays in front of the others.
+    if warnings.filters[:1] != [_SILENT]:
+        warnings.filterwarnings("ignore", module=_SILENT[3].pattern)
+    compile(text, _NAME, "exec", ast.PyCF_ONLY_AST | flags, dont_inherit=True)
