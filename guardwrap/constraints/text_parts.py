@@ -26,8 +26,10 @@ Split = Callable[[str], list[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    r"""A part of the new text, without the white space around it. Give exactly one of the parameters but ``missing``;
-    ``word`` may be added to ``line``, ``sentence``, ``paragraph`` or ``each``.
+    r"""A part of the new text, without the white space around it.
+
+    Give exactly one of the parameters but ``missing``. Only ``word`` goes with ``line``, ``sentence``, ``paragraph`` or
+    ``each``.
 
     Parameters
     ----------

@@ -30,15 +30,22 @@ class Count(TextConstraint):
     Parameters
     ----------
     of
-        What is counted: ``"letters"``, ``"uppercase_letters"``, ``"lowercase_letters"``, ``"digits"`` and
-        ``"punctuation"`` in every script; ``"vowels"`` and ``"consonants"`` from A to Z; ``"emoji"``; ``"words"``
-        (letters, digits, ``_``, and apostrophes and hyphens between them; in Chinese and Japanese, each Han character,
-        each Hiragana and each run of Katakana); ``"capital_words"`` and ``"lowercase_words"`` (without a letter of the
-        other case); ``"palindromes"`` (of at least three letters); ``"pronouns"`` (personal and possessive ones),
-        coordinating ``"conjunctions"`` and ``"stop_words"`` from short lists; ``"statements"``, ``"questions"`` and
-        ``"exclamations"`` (sentences that end in a full stop, a question mark, an exclamation mark); ``"numbers"`` such as ``1,250.5``; ``"bullets"``, ``"numbered_items"`` and ``"headings"`` at the
-        beginning of a line, as in Markdown; ``"placeholders"`` such as ``[name]``; ``"highlights"`` such as
-        ``*this*`` and ``**this**``. None if ``pattern`` is given.
+        What is counted, in every script:
+
+        - ``"letters"``, ``"uppercase_letters"``, ``"lowercase_letters"``, ``"digits"``, ``"punctuation"``, ``"emoji"``;
+          ``"vowels"`` and ``"consonants"`` from A to Z.
+        - ``"words"``: letters, digits, ``_``, and apostrophes and hyphens between them; in Chinese and Japanese, each
+          Han character, each Hiragana and each run of Katakana. ``"capital_words"`` and ``"lowercase_words"``: words
+          without a letter of the other case; ``"palindromes"``: words of at least three letters.
+        - ``"pronouns"`` (personal and possessive ones), coordinating ``"conjunctions"`` and ``"stop_words"``, from
+          short lists for ``language``.
+        - ``"statements"``, ``"questions"``, ``"exclamations"``: sentences that end in a full stop, a question mark or
+          an exclamation mark.
+        - ``"numbers"`` such as ``1,250.5``.
+        - ``"bullets"``, ``"numbered_items"`` and ``"headings"`` at the beginning of a line, as in Markdown;
+          ``"placeholders"`` such as ``[name]``; ``"highlights"`` such as ``*this*`` and ``**this**``.
+
+        None if ``pattern`` is given.
     pattern
         Regular expression of what is counted, of which the matches must not overlap; None if ``of`` is given.
     ignore_case

@@ -49,7 +49,7 @@ def plain(word: str) -> str:
 
 
 def is_palindrome(word: str) -> bool:
-    """Whether a word of at least three letters and digits is the same backwards; case and marks between do not count."""
+    """Whether a word of at least three letters and digits is the same backwards, whatever stands between them."""
     check_deadline()
     letters = [char for char in plain(word) if char.isalnum()]
     return len(letters) > 2 and letters == letters[::-1]
