@@ -13,7 +13,7 @@ from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words
 from guardwrap.constraints.kinds.text import TextConstraint
 from guardwrap.constraints.text_parts import begun_length
 from guardwrap.constraints.verdicts import Verdict
-from guardwrap.constraints.views import View, read_view
+from guardwrap.constraints.views import TEXT_VIEWS, View, read_view
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import Unsatisfiable, is_count
 from guardwrap.formatting import counted
@@ -21,9 +21,7 @@ from guardwrap.outcomes import Draw
 
 __all__ = ["Split"]
 
-_WITHIN = ("completion", "first_sentence", "last_sentence", "sentences", "first_line", "last_line", "lines") + (
-    *("paragraphs", "first_word", "last_word", "words"),
-)
+_WITHIN = tuple(name for name in TEXT_VIEWS if name not in ("full", "message"))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -63,22 +63,22 @@ def units_of(text: str, unit: str) -> list[str]:
 def begun_units(prefix: str, unit: str) -> tuple[list[str], str]:
     """Return the units of a prefix that no later text changes, and the one that grows, which may be empty.
 
-    Of the one that grows, only what stays in it is returned, up to the end of its last settled word.
+    Of a sentence or paragraph that grows, only what stays in it is returned: its settled words, with a space behind.
     """
     units = units_of(prefix, unit)
     if unit == "words":
         ended = settled_words(prefix)
         return ended, units[-1] if len(units) > len(ended) else ""
-    if unit == "lines" and (not units or prefix[-1:].splitlines() == [""]):
-        return units, ""
+    if unit == "lines":
+        last = (prefix.splitlines(keepends=True) or [""])[-1]
+        grows = last.strip() != "" and last == last.splitlines()[0]
+        return (units[:-1], units[-1]) if grows else (units, "")
     if not units:
         return [], ""
-    # The last words of a sentence may turn out to begin the next one.
     *ended, growing = units
-    words = settled_words(growing)
-    if not words:
-        return ended, growing if unit == "lines" else ""
-    return ended, growing if unit == "lines" else growing[: _end_of(words, growing)]
+    # The last words of a sentence may turn out to begin the next one.
+    words = settled_words(growing if prefix.endswith(growing) else f"{growing} ")
+    return ended, f"{growing[: _end_of(words, growing)]} " if words else ""
 
 
 def _end_of(words: Sequence[str], text: str) -> int:
@@ -144,10 +144,11 @@ def _indent(unit: str) -> int:
 
 
 def _syllables(word: str) -> int:
-    """Estimate the number of syllables of a word: its groups of vowels without a silent e at the end, and at least 1."""
+    """Estimate the number of syllables of a word: its groups of vowels, without a silent e at the end."""
     plain = _folded(word)
     groups = len(_VOWELS.findall(plain))
-    return max(1, groups - (_SILENT.search(plain) is not None))
+    silent = word.isascii() and _SILENT.search(plain) is not None
+    return max(1, groups - silent)
 
 
 def _alliteration(unit: str) -> int:
@@ -170,7 +171,7 @@ _FEATURES: dict[str, Callable[[str], Any]] = {
     "last_word": lambda unit: (first_and_last(unit) or (None, None))[1],
     "words": lambda unit: len(words_of(unit)) or None,
     "characters": lambda unit: len(unit.strip()),
-    "letters": lambda unit: len(_LETTER.findall(unit)) or None,
+    "letters": lambda unit: len(_LETTER.findall(unit)) if words_of(unit) else None,
     "syllables": lambda unit: sum(map(_syllables, words_of(unit))) or None,
     "indent": _indent,
     "alliteration": lambda unit: _alliteration(unit) if words_of(unit) else None,
