@@ -1,4 +1,4 @@
-"""The ``Split`` constraint: how many parts a separator makes of a text, and what holds for each of them."""
+"""The ``Split`` constraint: the parts of a text between separators, and what holds for each of them."""
 
 from __future__ import annotations
 

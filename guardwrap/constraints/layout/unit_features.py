@@ -106,7 +106,7 @@ def first_and_last(unit: str) -> tuple[str, str] | None:
 
 
 def features(units: Sequence[str], name: str) -> list[Any]:
-    """Return a feature of each unit that has it."""
+    """Return a feature of each unit, except those without it."""
     values = []
     for unit in units:
         check_deadline()
