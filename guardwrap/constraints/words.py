@@ -6,7 +6,7 @@ import regex
 
 from guardwrap.documents.time_limits import matches
 
-__all__ = ["WORD", "count_spaced_words", "settled_words", "words_of"]
+__all__ = ["FIRST_WORD", "WORD", "count_spaced_words", "settled_words", "words_of"]
 
 # Each character of these is a word (UAX #29). Words of Thai, Lao, Khmer and Burmese could only be found with a
 # dictionary, so a run of their letters without spaces is one word.
@@ -15,7 +15,8 @@ _LETTER = rf"[\p{{L}}\p{{M}}\p{{Nd}}_--[{_ALONE}]]"
 WORD = rf"(?:[{_ALONE}]\p{{M}}*|{_LETTER}+(?:['’\-]{_LETTER}+)*)"
 """Expression of a word, for version 1 of ``regex``: sets are subtracted in it."""
 
-_WORD = regex.compile(WORD, regex.VERSION1)
+FIRST_WORD = regex.compile(WORD, regex.VERSION1)
+"""Finds the first word of a text."""
 _JOINTS = "'’-"
 _ANY_ALONE = regex.compile(rf"[{_ALONE}]")
 _PARTS = regex.compile(rf"[{_ALONE}]|{_LETTER}[^{_ALONE}]*", regex.VERSION1)
@@ -27,12 +28,12 @@ def words_of(text: str) -> list[str]:
     In Chinese and Japanese, each Han character and each Hiragana is a word, and so is a run of Katakana (UAX #29). In
     Thai, Lao, Khmer and Burmese, a run without spaces is one word, as no dictionary is used.
     """
-    return [match.group() for match in matches(_WORD, text)]
+    return [match.group() for match in matches(FIRST_WORD, text)]
 
 
 def settled_words(prefix: str) -> list[str]:
     """Return the words of a prefix that no continuation can change."""
-    found = list(matches(_WORD, prefix))
+    found = list(matches(FIRST_WORD, prefix))
     if found:
         end = found[-1].end()
         if end == len(prefix) or (end == len(prefix) - 1 and prefix[-1] in _JOINTS):

@@ -167,6 +167,8 @@ def _require_own(value: Any, where: str, policy: RequestPolicy, depth: int = 0) 
     inner = value.get("of")
     if kind == "not" and inner is not None:
         _require_own(inner, f"{where}.of", policy, depth + 1)
+    elif kind == "split" and value.get("each") is not None:
+        _require_own(value["each"], f"{where}.each", policy, depth + 1)
     elif kind in ("all", "any") and isinstance(inner, list):
         for i, each in enumerate(inner):
             _require_own(each, f"{where}.of.{i}", policy, depth + 1)

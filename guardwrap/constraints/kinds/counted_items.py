@@ -43,7 +43,7 @@ Item = Literal[
 ]
 
 
-def plain(word: str) -> str:
+def _plain(word: str) -> str:
     """Return a word in lower case, with straight apostrophes and composed accents."""
     return unicodedata.normalize("NFC", word.casefold().replace("’", "'"))
 
@@ -51,7 +51,7 @@ def plain(word: str) -> str:
 def is_palindrome(word: str) -> bool:
     """Whether a word of at least three letters and digits is the same backwards, whatever stands between them."""
     check_deadline()
-    letters = [char for char in plain(word) if char.isalnum()]
+    letters = [char for char in _plain(word) if char.isalnum()]
     return len(letters) > 2 and letters == letters[::-1]
 
 
@@ -157,7 +157,7 @@ def _found(item: str, text: str, language: str, last: int, *, whole: bool) -> It
         ended = sentences(text) if whole else sentences(text)[:-1]
         yield from (sentence for sentence in ended if sentence.rstrip(_CLOSING).endswith(tuple(_ENDS[item])))
         return
-    keep = (lambda word: plain(word) in listed_words(item, language)) if item in LISTED else _RULES[item].keep
+    keep = (lambda word: _plain(word) in listed_words(item, language)) if item in LISTED else _RULES[item].keep
     for match in matches(_COMPILED[item], text):
         if match.end() <= last and (keep is None or keep(match.group())):
             yield match.group()

@@ -34,7 +34,7 @@ _PRONOUNS = {
     "bizim bizde bizden siz sizi size sizin sizde sizden onlar onları onlara onların kendi kendim kendisi",
 }
 _CONJUNCTIONS = {
-    "en": "and but for nor or so yet",
+    "en": "and but nor for or so yet",
     "de": "und oder aber denn sondern doch sowie",
     "fr": "mais ou et donc or ni car",
     "es": "y e o u pero ni sino mas",

@@ -44,7 +44,7 @@ class Edges(TextConstraint):
 
     Examples
     --------
-    >>> Edges(start="Dear", end=["Yours", "Bye!"]).accepts("Dear Ada, see you. Bye!")
+    >>> Edges(start="Hello", end=["Yours", "Bye!"]).accepts("Hello Ada, see you. Bye!")
     True
     """
 

@@ -1,19 +1,19 @@
-"""The ``Split`` constraint: how many parts a separator makes of a text, and what holds for each of them."""
+"""The ``Split`` constraint: the parts of a text between separators, and what holds for each of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal
 
 from guardwrap.constraints.base import Constraint, require, shown, walk
-from guardwrap.constraints.checking import run_check, run_verdict
+from guardwrap.constraints.checking import run_verdict
+from guardwrap.constraints.combinators import All, AnyOf, Not
 from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words
 from guardwrap.constraints.kinds.text import TextConstraint
+from guardwrap.constraints.layout.copies import Copy
 from guardwrap.constraints.text_parts import begun_length
 from guardwrap.constraints.verdicts import Verdict
-from guardwrap.constraints.views import TEXT_VIEWS, View, read_view
+from guardwrap.constraints.views import TEXT_VIEWS, View, read_view, view
 from guardwrap.documents.time_limits import check_deadline
 from guardwrap.errors import Unsatisfiable, is_count
 from guardwrap.formatting import counted
@@ -35,8 +35,8 @@ class Split(TextConstraint):
     min, max
         Limits on the number of parts, inclusive; None means no limit.
     each
-        A constraint that each part must satisfy, without the white space around it. Its ``on`` must be the name of a
-        view that is not part of a message, and is a view of the part.
+        A constraint on texts that each part must satisfy, without the white space around it. Its ``on`` is the name of
+        a view of the part, such as ``"sentences"``.
     different
         Whether no two parts may be equal.
     on
@@ -86,15 +86,14 @@ class Split(TextConstraint):
         require(isinstance(self.different, bool), "different must be true or false")
         if self.each is not None:
             require(isinstance(self.each, Constraint), f"each must be a constraint, not {shown(self.each)}")
-            views = [getattr(part, "on", "completion") for part in walk(self.each)]
-            wrong = next((on for on in views if on not in _WITHIN), None)
-            require(wrong is None, f"on={wrong!r} within each: name a view of text, such as 'lines'")
+            leaves = [part for part in walk(self.each) if not isinstance(part, All | AnyOf | Not)]
+            for leaf in leaves:
+                textual = isinstance(leaf, TextConstraint) and getattr(leaf, "unit", "") != "tokens"
+                textual = textual and not (isinstance(leaf, Copy) and leaf.text is None)
+                require(textual, f"{leaf.title} cannot be used within each, as it judges more than a text")
+                on = getattr(leaf, "on", "completion")
+                require(on in _WITHIN, f"on={on!r} within each: name a view of text, such as 'lines'")
         object.__setattr__(self, "on", read_view(self.on))
-
-    @cached_property
-    def cost(self) -> int:  # type: ignore[override]
-        """The cost of ``each``."""
-        return 0 if self.each is None else self.each.cost
 
     def holds(self, text: str) -> bool:
         """Split one string, and judge its parts."""
@@ -107,7 +106,7 @@ class Split(TextConstraint):
     def _all_hold(self, parts: list[str]) -> bool:
         if self.different and len({*parts}) < len(parts):
             return False
-        return self.each is None or all(run_check(self.each, list(_draws(parts))))
+        return self.each is None or all(_holds(self.each, part) for part in parts)
 
     def fault(self, text: str) -> str:
         """Return the number of parts and the limits, if it is that."""
@@ -130,7 +129,14 @@ class Split(TextConstraint):
         return Verdict.UNDECIDED
 
 
-def _draws(texts: Iterable[str]) -> Iterable[Draw]:
-    for text in texts:
-        check_deadline()
-        yield Draw("", (), text)
+def _holds(constraint: Constraint, part: str) -> bool:
+    """Judge one part within the time limit of the whole text."""
+    check_deadline()
+    if isinstance(constraint, All):
+        return all(_holds(each, part) for each in constraint.of)
+    if isinstance(constraint, AnyOf):
+        return any(_holds(each, part) for each in constraint.of)
+    if isinstance(constraint, Not):
+        return not _holds(constraint.of, part)
+    assert isinstance(constraint, TextConstraint)
+    return all(map(constraint.holds, view(Draw("", (), part), constraint.on) or ()))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal
 
 import regex
 
 from guardwrap.constraints.views import filled_lines, paragraphs, sentences
-from guardwrap.constraints.words import settled_words, words_of
-from guardwrap.documents.time_limits import check_deadline
+from guardwrap.constraints.words import FIRST_WORD, settled_words, words_of
+from guardwrap.documents.time_limits import check_deadline, within
 
 __all__ = [
     "GROWING",
@@ -52,6 +53,7 @@ _SPLIT: dict[str, Callable[[str], list[str]]] = {
 _VOWELS = regex.compile("[aeiouyæøœаеиоуыэюяєіїαεηιουω]+")
 _SILENT = regex.compile("(?<=[aeiouy].*)(?<![aeiouyl])e$")
 _LETTER = regex.compile(r"\p{L}")
+_SHORT = 40
 _HANGUL = regex.compile("[\u1100-\u11ff\uac00-\ud7a3]")
 
 
@@ -95,7 +97,11 @@ def has_settled_word(unit: str) -> bool:
 
 def _folded(word: str) -> str:
     """Return a word in lower case without accents, for comparisons."""
+    if word.isascii():
+        return word.lower()
     decomposed = unicodedata.normalize("NFD", word.casefold().replace("’", "'"))
+    if len(decomposed) == 1:
+        return decomposed
     return unicodedata.normalize("NFC", "".join(char for char in decomposed if not unicodedata.combining(char)))
 
 
@@ -106,13 +112,19 @@ def first_and_last(unit: str) -> tuple[str, str] | None:
 
 
 def features(units: Sequence[str], name: str) -> list[Any]:
-    """Return a feature of each unit that has it."""
+    """Return a feature of each unit, except those without it."""
     values = []
     for unit in units:
         check_deadline()
-        if (value := _FEATURES[name](unit)) is not None:
+        if (value := _remembered(unit, name) if len(unit) <= _SHORT else _FEATURES[name](unit)) is not None:
             values.append(value)
     return values
+
+
+@lru_cache(maxsize=4096)
+def _remembered(unit: str, name: str) -> Any:
+    """Return a feature of a short unit: words come again and again."""
+    return _FEATURES[name](unit)
 
 
 def settled_feature(unit: str, name: str, kind: str) -> Any:
@@ -131,10 +143,11 @@ def settled_feature(unit: str, name: str, kind: str) -> Any:
 
 
 def _first_letter(unit: str) -> str | None:
-    ends = first_and_last(unit)
-    if ends is None or not ends[0]:
+    word = within(FIRST_WORD.search, unit)
+    folded = "" if word is None else _folded(word.group())
+    if not folded:
         return None
-    letter = ends[0][0]
+    letter = folded[0]
     return unicodedata.normalize("NFD", letter)[0] if _HANGUL.match(letter) else letter
 
 

@@ -1,6 +1,7 @@
 """Counts and shares, against statements of their own, with sound verdicts on every prefix.
 
-Covers ``count_limits.py``, ``counted_items.py`` and ``word_lists.py`` too.
+Covers ``constraints/kinds/count_limits.py``, ``constraints/kinds/counted_items.py`` and
+``constraints/kinds/word_lists.py`` too.
 """
 
 import unicodedata

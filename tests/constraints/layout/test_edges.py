@@ -26,8 +26,8 @@ RULES: dict[str, dict[str, Any]] = {
     ("rule", "accepted", "rejected"),
     [
         ({"start": '"', "end": '"'}, [' "so" \n', '""'], ['"', '"a', 'a"', ""]),
-        ({"start": ["Dear", "Hi"]}, ["Dear Ada", "\n Hi", "Hire"], ["Hello", "De", "dear"]),
-        ({"start": "dear", "end": "bye!", "ignore_case": True}, ["DEAR Ada, BYE! "], ["Dear bye", "ear bye!"]),
+        ({"start": ["Hey", "Hi"]}, ["Hey Ada", "\n Hi", "Hire"], ["Hello", "He", "hey"]),
+        ({"start": "hey", "end": "bye!", "ignore_case": True}, ["HEY Ada, BYE! "], ["Hey bye", "ey bye!"]),
         ({"end": "机密。", "start": "这"}, ["这是机密。"], ["这是机密"]),
         ({"start": "STRASSE", "ignore_case": True}, ["Straße 1"], ["Strase"]),
         ({"start": "ab", "end": "ba"}, ["abba"], ["aba"]),
@@ -54,8 +54,8 @@ def test_laws_and_the_statement(name: str, text: str) -> None:
 
 
 def test_an_attempt_ends_at_the_first_wrong_letter() -> None:
-    rule = Edges(start=["Dear", "Hi"])
-    verdicts = [rule.verdict(text) for text in (" ", "D", "Ho", "Hi")]
+    rule = Edges(start=["Hey", "Hi"])
+    verdicts = [rule.verdict(text) for text in (" ", "H", "Ho", "Hi")]
     assert verdicts == [Verdict.UNDECIDED, Verdict.UNDECIDED, Verdict.VIOLATED, Verdict.SATISFIED]
 
 

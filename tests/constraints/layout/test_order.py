@@ -1,4 +1,7 @@
-"""How words, sentences, lines and paragraphs follow each other. Covers ``unit_features.py`` too."""
+"""How words, sentences, lines and paragraphs follow each other.
+
+Covers ``constraints/layout/unit_features.py`` too.
+"""
 
 from typing import Any, get_args
 from unittest.mock import patch
@@ -11,6 +14,7 @@ from guardwrap import Order, Verdict
 from guardwrap.constraints.layout import unit_features
 from guardwrap.constraints.layout.order import Relation
 from guardwrap.constraints.layout.unit_features import Feature
+from guardwrap.constraints.words import words_of
 from guardwrap.errors import ConstraintError
 from guardwrap.testing import check_constraint
 
@@ -100,7 +104,7 @@ def test_negative_control_a_word_that_grows_is_not_compared() -> None:
     rule = Order("words", "different")
     check_constraint(rule, ["a ab"])
     with (
-        patch.object(unit_features, "settled_words", unit_features.words_of),
+        patch.object(unit_features, "settled_words", words_of),
         pytest.raises(AssertionError, match="unsound"),
     ):
         check_constraint(rule, ["a ab"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guardwrap import Case, Count, JSONSchema, Length, Part, Regex, Split, Verdict
+from guardwrap import Case, CheckFailed, Copy, Count, Finished, JSONSchema, Length, Part, Regex, Split, Verdict
 from guardwrap.constraints import dump, parse
 from guardwrap.constraints.layout import split
 from guardwrap.errors import ConstraintError, Unsatisfiable
@@ -91,6 +91,9 @@ def test_yaml_and_faults() -> None:
         ({"by": "a", "each": "b"}, "each must be a constraint"),
         ({"by": "a", "each": Regex("b", on=Part(line=1))}, "within each"),
         ({"by": "a", "each": ~Regex("b", on="full")}, "within each: name a view"),
+        ({"by": "a", "each": Finished()}, "judges more than a text"),
+        ({"by": "a", "each": Length(max=1, unit="tokens")}, "judges more than a text"),
+        ({"by": "a", "each": ~Copy()}, "judges more than a text"),
         ({"by": "a", "max": 1, "different": 1}, "true or false"),
     ],
 )
@@ -99,6 +102,20 @@ def test_mistakes(options: dict[str, Any], problem: str) -> None:
         Split(**options)
     with pytest.raises(Unsatisfiable, match="min=3 exceeds max=2"):
         Split("a", min=3, max=2)
+
+
+def test_slow_rules_keep_to_the_limits_of_the_whole_text() -> None:
+    slow = Split("\n", each=Regex("(a|aa)+b", match="fullmatch"))
+    text = f"{'a' * 40}\n{'a' * 40}c"
+    assert slow.verdict(text) is U  # within 0.05 s; the second part would be VIOLATED
+    with pytest.raises(CheckFailed, match=r"took more than 1 s|ran out"):
+        slow.accepts(text)
+
+
+def test_ready_made_constraints_for_each_part() -> None:
+    rule = parse("guardwrap: 1\nconstraint: {kind: split, by: '***', each: 'catalogue:no-urls'}\n").constraint
+    assert rule.accepts("a *** b")
+    assert not rule.accepts("a *** https://example.com")
 
 
 def test_long_texts_take_little_time() -> None:
