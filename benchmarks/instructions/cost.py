@@ -2,9 +2,9 @@
 
     python benchmarks/instructions/cost.py --out benchmarks/results/instructions-cost.jsonl
 
-asks the embedded model for one text per prompt of ``cost_prompts.yaml``, within the tokens of 16 attempts of full length,
+asks the embedded model for one text per prompt of ``cost_prompts.yaml``, within the tokens of 16 full attempts,
 and writes one line of JSON per prompt: computed tokens (rows times passes of the model), attempts and whether there was
-a text, for the rules declared and as ``Python`` functions without prefix verdicts. Prompts that have a line are skipped,
+a text, for the rules declared and as ``Python`` functions without prefix verdicts. Prompts with a line are skipped,
 so a run that was stopped can be continued. ``--summary`` prints the figures.
 """
 
@@ -32,9 +32,7 @@ def constraint_of(rule: Any) -> Constraint:
 
 
 def cost(guarded: GuardedGenerator, prompt: str) -> dict[str, Any]:
-    (outcome,) = guarded.run(
-        [{"role": "user", "content": prompt}], budget=BUDGET, seed=3, **SETTINGS
-    )
+    (outcome,) = guarded.run([{"role": "user", "content": prompt}], budget=BUDGET, seed=3, **SETTINGS)
     usage = outcome.report.usage
     return {"answered": outcome.ok, "computed": usage.computed_tokens, "attempts": usage.attempts}
 

@@ -2,7 +2,7 @@
 
     python benchmarks/instructions/model_texts.py
 
-writes ``model_texts.json.gz`` beside this file: texts of every prompt in ``PROMPTS``, at temperature 0.7, unconstrained.
+writes ``model_texts.json.gz`` beside this file: texts of each prompt in ``PROMPTS``, at temperature 0.7, with no rule.
 The seed is fixed, so the file can be made again with the same versions of torch and transformers.
 """
 
