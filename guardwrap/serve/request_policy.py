@@ -37,8 +37,8 @@ __all__ = ["RequestPolicy", "budget_of", "constraints_of", "drawn_from", "requir
 _FIELDS = ("constraint", "constraints", "sampler", "proposal", "adapter", "budget")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _KINDS = (
-    "all", "any", "not", "case", "classifier", "count", "finished", "grammar", "json_schema", "keyword", "length",
-    "one_of", "parses", "regex", "tool_calls",
+    "all", "any", "not", "case", "classifier", "count", "finished", "grammar", "json_schema", "keyword", "language",
+    "length", "one_of", "parses", "personal_data", "readability", "regex", "secrets", "tool_calls",
 )  # fmt: skip
 """Kinds that run no user code. Kinds of other packages may read files, so only the server's own files may use them."""
 
