@@ -21,6 +21,8 @@ _WRONG = 0.01
 """A text is surely not in these languages if together they have less than this probability."""
 _RIGHT = 0.5
 """A text is in these languages if together they have at least this probability."""
+_FEWEST = 12
+"""Bytes of UTF-8 that letters must have: twelve Latin, six Cyrillic or four Chinese ones. Less decides nothing."""
 _PIECE = 10_000
 """Characters that are judged together, because the identifier cannot be interrupted."""
 
@@ -43,7 +45,7 @@ class Language(TextConstraint):
         certain must be in allowed languages. For texts that may quote another language.
     uncertain
         What happens to a text, or with ``share`` to one of which all sentences are uncertain: ``"pass"`` or ``"fail"``.
-        Texts without letters are uncertain.
+        Texts of fewer than twelve Latin letters, six Cyrillic or four Chinese ones are uncertain.
     on
         The view of the text that is judged.
     name
@@ -108,10 +110,12 @@ class Language(TextConstraint):
         right = wrong = 0
         for part in [text] if self.share is None else sentences(text):
             for piece in _pieces(part):
-                letters = sum(map(str.isalpha, piece))
-                probability = probability_of(piece, self.languages) if letters else _WRONG
-                right += letters * (probability >= _RIGHT)
-                wrong += letters * (probability < _WRONG)
+                letters = "".join(filter(str.isalpha, piece))
+                if len(letters.encode("utf-8", "surrogatepass")) < _FEWEST:
+                    continue
+                probability = probability_of(piece, self.languages)
+                right += len(letters) * (probability >= _RIGHT)
+                wrong += len(letters) * (probability < _WRONG)
         return right, wrong
 
 

@@ -41,7 +41,7 @@ class PersonalData(TextConstraint):
     kinds
         - ``"email"``: addresses of electronic mail.
         - ``"card"``: payment cards, by length, grouping and the Luhn check.
-        - ``"ip"``: IPv4 and IPv6 addresses, except loopback and unspecified ones. A version number of four parts
+        - ``"ip"``: IPv4 and IPv6 addresses of machines, not of loopback or groups. A version number of four parts
           counts, too.
         - ``"iban"``: bank accounts, by country and check digits. Requires the extra ``guardwrap[pii]``.
         - ``"phone"``: phone numbers that the numbering plan of their country has: with ``+`` and a country code, or as

@@ -94,7 +94,7 @@ def _is_ip(candidate: str) -> bool:
         return False
     if not any(map(str.isdigit, candidate)):
         return False  # "ADA::DB" names a module
-    return not (address.is_loopback or address.is_unspecified)
+    return not (address.is_loopback or address.is_unspecified or address.is_link_local or address.is_multicast)
 
 
 IP = HitRule(_IP_CHARACTERS, _named("an IP address", _has_ip))
@@ -102,7 +102,7 @@ IP = HitRule(_IP_CHARACTERS, _named("an IP address", _has_ip))
 # The number of digits bounds the work for a run; no phone number has more.
 _PHONE_RUN = regex.compile(r"(?<![\w+])[+(]?[0-9](?:[ .\-/()]{0,2}+[0-9]){6,19}+(?!\w)")
 _PHONE_STARTS = regex.compile(r"^|(?<= )[+(0]")
-_DATE = regex.compile(r"[0-9]{1,4}[./\-][0-9]{1,2}[./\-][0-9]{1,4}")
+_NO_PHONE = regex.compile(r"[0-9]{1,4}[./\-][0-9]{1,2}[./\-][0-9]{1,4}|[0-9]+\.[0-9]+\Z")  # dates, decimals
 
 
 def phone_rule(countries: tuple[str, ...]) -> HitRule:
@@ -122,7 +122,7 @@ def _has_phone(run: str, regions: tuple[str, ...]) -> bool:
 
 def _is_phone(candidate: str, regions: tuple[str, ...]) -> bool:
     phonenumbers = import_module("phonenumbers")
-    if _DATE.match(candidate):
+    if _NO_PHONE.match(candidate):
         return False
     for region in (None, *regions) if candidate.startswith(("+", "(+")) else regions:
         check_deadline()

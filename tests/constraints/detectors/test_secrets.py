@@ -1,5 +1,7 @@
 """Secrets: the forms of keys and tokens, texts about them, sound verdicts, and hostile texts."""
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,11 +89,9 @@ def test_files_and_requests_may_use_it():
 
 
 @pytest.mark.parametrize(
-    "text", ["a" * 10**6, "-eyJ" * 10**5, "sk-" * 10**5, "A1" * 10**5, "x." * 10**5, "-----BEGIN " * 10**5]
+    "text", ["a" * 30_000, "-eyJ" * 30_000, "sk-" * 30_000, "A1" * 30_000, "x." * 30_000, "-----BEGIN " * 30_000]
 )
 def test_hostile_texts_end(text):
-    try:
+    with contextlib.suppress(CheckFailed):
         assert Secrets(random_strings=True).accepts(text) in (True, False)
-    except CheckFailed:
-        pass
     assert Secrets().verdict(text) in Verdict
