@@ -59,10 +59,10 @@ class Language(TextConstraint):
     Notes
     -----
     Prefixes are UNDECIDED: whatever a text begins with, it may continue at length in another language. To stop
-    attempts early that begin in the wrong script, add ``~Regex(r"\\p{Cyrillic}")``, or judge each sentence with
+    attempts early that begin in the wrong script, add ``~Regex("[а-я]")``, or judge each sentence with
     ``on="sentences"``: then an attempt ends after the first sentence in another language.
 
-    Similar languages, such as Czech and Slovak or Danish and Norwegian, are told apart in long texts only.
+    Similar languages, such as Czech and Slovak or Danish and Norwegian, can be distinguished in long texts only.
 
     Examples
     --------

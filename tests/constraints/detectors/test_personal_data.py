@@ -1,6 +1,7 @@
 """The constraint ``PersonalData``: kinds, countries, sound verdicts, files, and absent libraries."""
 
 import contextlib
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from guardwrap.errors import CheckFailed, ConstraintError
 from guardwrap.serve.request_policy import RequestPolicy, constraints_of
 from guardwrap.testing import check_constraint
 
-OWN_KINDS = ["email", "card", "ip"]  # those without a library
+OWN_KINDS: Any = ["email", "card", "ip"]  # those without a library
 
 
 def test_the_kind_of_hit_is_named_without_the_text():
@@ -40,9 +41,11 @@ def test_verdicts_wait_until_no_continuation_can_undo_a_hit():
 
 
 PIECES = st.sampled_from(
-    ["4111", "1111", "4111 1111 1111 1111", "378282246310005", "ada@", "example.org", "10.0.0.1", "2001:db8::1", "DE89"]
-    + ["3704 0044 0532 0130 00", "+49 30", "12345678", "020 7946 0958", "123-45-6789", "54362315", "K", "44051401359"]
-    + list(" 19a-.:/(Z@+é\n")
+    (
+        *("4111", "1111", "4111 1111 1111 1111", "378282246310005", "ada@", "example.org", "10.0.0.1", "2001:db8::1"),
+        *("DE89", "3704 0044 0532 0130 00", "+49 30", "12345678", "020 7946 0958", "123-45-6789", "54362315", "K"),
+        *("44051401359", *" 19a-.:/(Z@+é\n"),
+    )
 )
 
 
@@ -104,8 +107,11 @@ def test_a_missing_library_is_named_with_its_extra(kind, library, monkeypatch):
 
 @pytest.mark.parametrize(
     "text",
-    ["1" * 20_000, "1 " * 20_000, "a@" * 20_000, "a@a." * 20_000, ":" * 20_000, "1.1.1.1." * 20_000, "4111 " * 20_000]
-    + ["DE89 " * 20_000, "+49 30 1234 " * 20_000, "A1-" * 20_000, "(" * 20_000, "\ud800" * 1000, "٤" * 20_000],
+    [
+        *("1" * 20_000, "1 " * 20_000, "a@" * 20_000, "a@a." * 20_000, ":" * 20_000, "1.1.1.1." * 20_000),
+        *("4111 " * 20_000, "DE89 " * 20_000, "+49 30 1234 " * 20_000, "A1-" * 20_000, "(" * 20_000),
+        *("\ud800" * 1000, "٤" * 20_000),
+    ],
 )
 def test_hostile_texts_end(text):
     pytest.importorskip("stdnum")

@@ -1,6 +1,7 @@
 """Reading levels: the formulas by hand, syllables in nine languages, limits and files."""
 
 import contextlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -58,6 +59,7 @@ def test_easy_texts_are_easier_in_each_language():
         ),
         "it": ("Il gatto è qui. Ha sete.", "Le considerazioni istituzionali necessitano deliberazioni straordinarie."),
     }
+    language: Any
     for language, (easy, hard) in pairs.items():
         rule = Readability("flesch", language=language, min=60)
         assert (rule.accepts(easy), rule.accepts(hard)) == (True, False)
