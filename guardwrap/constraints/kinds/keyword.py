@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import permutations
 from typing import Any, Literal
 
@@ -26,6 +26,8 @@ __all__ = ["Keyword"]
 
 _GAPS = {"flexible": (r"\s+", " "), "optional": (r"[\s\-]+", "")}
 _PLAIN = regex.compile(r"[A-Za-z0-9_]+")
+_SHORT = 1024
+"""The longest expression that stays compiled, in characters."""
 _QUICK = 100_000
 """Characters of all words times characters of the text. A search of this size takes about a millisecond at most."""
 
@@ -163,7 +165,7 @@ class Keyword(TextConstraint):
         spell = partial(spaced, spacing=self.spacing, capital_i=capital_i)
         groups = [[word] for word in words] if self.match == "all" else [words]
         expressions = [alternatives(group, spell, whole=self.whole_words) for group in groups]
-        return tuple(regex.compile(each, regex.VERSION0, cache_pattern=False) for each in expressions)
+        return tuple((_kept if len(each) <= _SHORT else _compiled)(each) for each in expressions)
 
     def find(self, pattern: regex.Pattern[str], folded: str, start: int = 0) -> Iterator[regex.Match[str]]:
         """Yield the occurrences of one expression in a folded text."""
@@ -270,6 +272,14 @@ class Keyword(TextConstraint):
     def digest_fields(self) -> dict[str, Any]:
         """Return the version of the matching rules, if it makes a difference for the words in ordinary English text."""
         return {} if all(map(_PLAIN.fullmatch, self.words)) else {"matching": 2}
+
+
+def _compiled(expression: str) -> regex.Pattern[str]:
+    return regex.compile(expression, regex.VERSION0, cache_pattern=False)
+
+
+_kept = lru_cache(128)(_compiled)
+"""Short expressions stay compiled, since the requests of one app repeat their words."""
 
 
 @dataclass(frozen=True)
