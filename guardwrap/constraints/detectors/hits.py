@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from guardwrap.documents.time_limits import check_deadline, matches
+from guardwrap.documents.time_limits import matches
 
 __all__ = ["HitRule", "first_hit"]
 
@@ -51,7 +51,6 @@ def first_hit(rules: Iterable[HitRule], text: str, *, grows: bool = False) -> st
         last = len(text) - rule.tail if grows else len(text)
         for match in matches(rule.run, text):
             if match.end() <= last:
-                check_deadline()
                 hit = rule.find(match.group())
                 if hit is not None:
                     return hit

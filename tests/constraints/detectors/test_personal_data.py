@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from guardwrap import PersonalData, Verdict
 from guardwrap.constraints import parse
-from guardwrap.constraints.detectors import personal_data
+from guardwrap.constraints.detectors import personal_data, personal_numbers
 from guardwrap.errors import CheckFailed, ConstraintError
 from guardwrap.serve.request_policy import RequestPolicy, constraints_of
 from guardwrap.testing import check_constraint
@@ -61,6 +61,14 @@ def test_verdicts_on_national_numbers_are_sound(text):
     pytest.importorskip("phonenumbers")
     rule = PersonalData(["phone", "iban", "national_id"], countries=["us", "gb", "es", "pl", "nl"])
     check_constraint(rule, [text])
+
+
+def test_negative_control_a_card_that_is_judged_too_early(monkeypatch):
+    texts = ["4111 1111 1111 1111000."]
+    check_constraint(PersonalData(["card"]), texts)
+    monkeypatch.setattr(personal_numbers, "CARD", personal_numbers.CARD._replace(tail=0))
+    with pytest.raises(AssertionError, match="unsound"):
+        check_constraint(PersonalData(["card"]), texts)
 
 
 def test_files_and_requests_may_use_it():
