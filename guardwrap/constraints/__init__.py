@@ -24,6 +24,11 @@ from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length, Regex, TextConstraint
 from guardwrap.constraints.kinds.wording import Case, OneOf
 from guardwrap.constraints.languages.parses import Parses
+from guardwrap.constraints.layout.copies import Copy
+from guardwrap.constraints.layout.depth import Depth
+from guardwrap.constraints.layout.edges import Edges
+from guardwrap.constraints.layout.order import Order
+from guardwrap.constraints.layout.split import Split
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View
@@ -35,7 +40,10 @@ __all__ = [
     "Classifier",
     "Constraint",
     "ConstraintFile",
+    "Copy",
     "Count",
+    "Depth",
+    "Edges",
     "Finished",
     "Grammar",
     "JSONSchema",
@@ -44,6 +52,7 @@ __all__ = [
     "Length",
     "Not",
     "OneOf",
+    "Order",
     "Parses",
     "Part",
     "PersonalData",
@@ -51,6 +60,7 @@ __all__ = [
     "Readability",
     "Regex",
     "Secrets",
+    "Split",
     "TextConstraint",
     "ToolCalls",
     "Verdict",

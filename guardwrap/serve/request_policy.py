@@ -37,8 +37,9 @@ __all__ = ["RequestPolicy", "budget_of", "constraints_of", "drawn_from", "requir
 _FIELDS = ("constraint", "constraints", "sampler", "proposal", "adapter", "budget")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _KINDS = (
-    "all", "any", "not", "case", "classifier", "count", "finished", "grammar", "json_schema", "keyword", "language",
-    "length", "one_of", "parses", "personal_data", "readability", "regex", "secrets", "tool_calls",
+    "all", "any", "not", "case", "classifier", "copy", "count", "depth", "edges", "finished", "grammar",
+    "json_schema", "keyword", "language", "length", "one_of", "order", "parses", "personal_data", "readability",
+    "regex", "secrets", "split", "tool_calls",
 )  # fmt: skip
 """Kinds that run no user code. Kinds of other packages may read files, so only the server's own files may use them."""
 
@@ -167,6 +168,8 @@ def _require_own(value: Any, where: str, policy: RequestPolicy, depth: int = 0) 
     inner = value.get("of")
     if kind == "not" and inner is not None:
         _require_own(inner, f"{where}.of", policy, depth + 1)
+    elif kind == "split" and value.get("each") is not None:
+        _require_own(value["each"], f"{where}.each", policy, depth + 1)
     elif kind in ("all", "any") and isinstance(inner, list):
         for i, each in enumerate(inner):
             _require_own(each, f"{where}.of.{i}", policy, depth + 1)

@@ -21,6 +21,11 @@ from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length, Regex
 from guardwrap.constraints.kinds.wording import Case, OneOf
 from guardwrap.constraints.languages.parses import Parses
+from guardwrap.constraints.layout.copies import Copy
+from guardwrap.constraints.layout.depth import Depth
+from guardwrap.constraints.layout.edges import Edges
+from guardwrap.constraints.layout.order import Order
+from guardwrap.constraints.layout.split import Split
 from guardwrap.errors import ConstraintError
 
 __all__ = ["kinds"]
@@ -30,7 +35,10 @@ _OURS: dict[str, type[Constraint]] = {
     "any": AnyOf,
     "case": Case,
     "classifier": Classifier,
+    "copy": Copy,
     "count": Count,
+    "depth": Depth,
+    "edges": Edges,
     "finished": Finished,
     "grammar": Grammar,
     "json_schema": JSONSchema,
@@ -39,12 +47,14 @@ _OURS: dict[str, type[Constraint]] = {
     "length": Length,
     "not": Not,
     "one_of": OneOf,
+    "order": Order,
     "parses": Parses,
     "personal_data": PersonalData,
     "python": Python,
     "readability": Readability,
     "regex": Regex,
     "secrets": Secrets,
+    "split": Split,
     "tool_calls": ToolCalls,
 }
 
