@@ -18,8 +18,7 @@ from guardwrap.documents.time_limits import within
 
 __all__ = ["Secrets"]
 
-# The forms are those that the issuers document, and that detect-secrets 1.5.0 and the secret scanning of code hosts
-# look for. Each has a prefix of its own, so a text about keys is no hit.
+# The forms are those that the issuers document. Each has a prefix of its own, so a text about keys is no hit.
 _FORMS = {
     "AWS access key": r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}",
     "GitHub token": r"gh[pousr]_[A-Za-z0-9]{36,251}|github_pat_[A-Za-z0-9_]{82}",
@@ -33,6 +32,11 @@ _FORMS = {
     "Google OAuth secret": r"GOCSPX-[A-Za-z0-9_\-]{28}",
     "SendGrid key": r"SG\.[A-Za-z0-9_\-]{22}\.[A-Za-z0-9_\-]{43}",
     "Hugging Face token": r"hf_[A-Za-z]{34}",
+    "Azure storage key": r"AccountKey=[A-Za-z0-9+/]{86}==",
+    "Databricks token": r"dapi[0-9a-f]{32}(?:-[0-9])?",
+    "DigitalOcean token": r"do[opr]_v1_[0-9a-f]{64}",
+    "Shopify token": r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}",
+    "Twilio key": r"(?:AC|SK)[0-9a-f]{32}",
     "npm token": r"npm_[A-Za-z0-9]{36}",
     "PyPI token": r"pypi-AgEIcHlwaS5vcmc[A-Za-z0-9_\-]{70,250}",
     "JSON Web Token": r"eyJ[A-Za-z0-9_\-]{10,4000}\.eyJ[A-Za-z0-9_\-]{10,4000}\.[A-Za-z0-9_\-]{10,2000}",
@@ -85,9 +89,9 @@ _RANDOM = HitRule(_RUN, _find_random)
 class Secrets(TextConstraint):
     """The text has no secret in it: no API key, access token or private key of a well-known form.
 
-    It knows the forms of AWS, GitHub, GitLab, OpenAI, Anthropic, Slack, Stripe, Google, SendGrid, Hugging Face, npm and
-    PyPI, JSON Web Tokens, and private keys in PEM. It does not know whether a key is valid, and misses passwords that
-    people choose.
+    It knows the forms of AWS, GitHub, GitLab, OpenAI, Anthropic, Slack, Stripe, Google, SendGrid, Hugging Face, Azure
+    storage, Databricks, DigitalOcean, Shopify, Twilio, npm and PyPI, JSON Web Tokens, and private keys in PEM. It does
+    not know whether a key is valid, and misses passwords that people choose.
 
     Parameters
     ----------
