@@ -7,6 +7,10 @@ constraints, ``combinators`` has ``&``, ``|`` and ``~``, and ``files`` reads and
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All, AnyOf, Not
+from guardwrap.constraints.detectors.language import Language
+from guardwrap.constraints.detectors.personal_data import PersonalData
+from guardwrap.constraints.detectors.readability import Readability
+from guardwrap.constraints.detectors.secrets import Secrets
 from guardwrap.constraints.files.coerce import catalogue
 from guardwrap.constraints.files.constraint_file import ConstraintFile, dump, json_schema, load, parse
 from guardwrap.constraints.files.named import any_constraint as _any_constraint  # noqa: F401  # pydantic reads constraints by it
@@ -44,14 +48,18 @@ __all__ = [
     "Grammar",
     "JSONSchema",
     "Keyword",
+    "Language",
     "Length",
     "Not",
     "OneOf",
     "Order",
     "Parses",
     "Part",
+    "PersonalData",
     "Python",
+    "Readability",
     "Regex",
+    "Secrets",
     "Split",
     "TextConstraint",
     "ToolCalls",

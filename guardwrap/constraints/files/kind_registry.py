@@ -7,6 +7,10 @@ from importlib.metadata import entry_points
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All, AnyOf, Not
+from guardwrap.constraints.detectors.language import Language
+from guardwrap.constraints.detectors.personal_data import PersonalData
+from guardwrap.constraints.detectors.readability import Readability
+from guardwrap.constraints.detectors.secrets import Secrets
 from guardwrap.constraints.grammar.grammar import Grammar
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
@@ -39,13 +43,17 @@ _OURS: dict[str, type[Constraint]] = {
     "grammar": Grammar,
     "json_schema": JSONSchema,
     "keyword": Keyword,
+    "language": Language,
     "length": Length,
     "not": Not,
     "one_of": OneOf,
     "order": Order,
     "parses": Parses,
+    "personal_data": PersonalData,
     "python": Python,
+    "readability": Readability,
     "regex": Regex,
+    "secrets": Secrets,
     "split": Split,
     "tool_calls": ToolCalls,
 }
