@@ -17,6 +17,7 @@ from guardwrap.constraints.files.named import any_constraint as _any_constraint 
 from guardwrap.constraints.grammar.grammar import Grammar, csv
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.constraints.judges.judge import Judge
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.function import Python, constraint
@@ -47,6 +48,7 @@ __all__ = [
     "Finished",
     "Grammar",
     "JSONSchema",
+    "Judge",
     "Keyword",
     "Language",
     "Length",

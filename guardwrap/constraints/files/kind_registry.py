@@ -14,6 +14,7 @@ from guardwrap.constraints.detectors.secrets import Secrets
 from guardwrap.constraints.grammar.grammar import Grammar
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.constraints.judges.judge import Judge
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.function import Python
@@ -42,6 +43,7 @@ _OURS: dict[str, type[Constraint]] = {
     "finished": Finished,
     "grammar": Grammar,
     "json_schema": JSONSchema,
+    "judge": Judge,
     "keyword": Keyword,
     "language": Language,
     "length": Length,
