@@ -17,8 +17,9 @@ from typing import Any
 import checkers
 import expected
 import yaml
-from random_texts import texts
+from random_texts import mixed, spoken, texts
 
+from guardwrap import Language
 from guardwrap.constraints import Constraint, parse
 
 FOLDER = Path(__file__).parent
@@ -80,7 +81,8 @@ def main() -> None:
             print(f"{row['id']}: {error}", flush=True)
             continue
         seeds = expected.SATISFYING.get(row["id"], [])
-        drawn = texts(seeds, options.texts, zlib.crc32(row["id"].encode())) + of_model
+        draw = spoken if any(isinstance(part, Language) for part in judge.parts) else mixed
+        drawn = texts(seeds, options.texts, zlib.crc32(row["id"].encode()), draw) + of_model
         for package, check in checkers.checks(classes, row).items():
             found = compared(row, check, judge, drawn)
             unexplained = found.pop("unexplained")

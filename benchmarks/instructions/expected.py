@@ -188,10 +188,6 @@ def stop_words_differ(text: str) -> bool:
     return len(list(found_items("stop_words", text))) != len(theirs)
 
 
-def rows_differ(text: str) -> bool:
-    return any(line.count(",") != 4 for line in text.splitlines())
-
-
 def after_quote(text: str) -> bool:
     return any(not character.isascii() and not character.isalnum() for character in re.split('["“”]', text)[-1])
 
@@ -246,9 +242,11 @@ def uncertain(code: str) -> Explains:
 
 
 CLASSES: dict[str, dict[str, Explains]] = {
-    "change_case:english_capital": {"an uncertain language": uncertain("en")},
-    "change_case:english_lowercase": {"an uncertain language": uncertain("en")},
-    "language:response_language": {"an uncertain language": uncertain("de")},
+    "change_case:english_capital": {"langdetect takes capitals for another language": str.isupper},
+    "language:response_language": {
+        "langdetect takes capitals for another language": str.isupper,
+        "an uncertain language": uncertain("de"),
+    },
     "length_constraints:number_sentences": {"NLTK finds another number of sentences": nltk_sentences_differ},
     "detectable_format:number_bullet_lists": {
         "a line begins with a dash or asterisk that no space follows, or is a blank bullet": has(
@@ -337,7 +335,7 @@ CLASSES: dict[str, dict[str, Explains]] = {
     "custom:reverse_newline": {
         "case, which does not matter for the order here": has(r"(?m)^[^A-Z\n]|[a-z][A-Z]|^.[A-Z]")
     },
-    "custom:csv_special_character": {"a row of more or fewer than five fields": rows_differ},
+    "custom:csv_special_character": {"a quotation mark that RFC 4180 wants doubled": has(r'""\w')},
 }
 
 

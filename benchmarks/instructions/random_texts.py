@@ -1,7 +1,7 @@
 """Random texts to compare rules and checkers on: parts put together, and changes of texts that satisfy a rule."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 WORDS = [
     "tea",
@@ -119,13 +119,52 @@ PIECES = (
 )
 
 
+SPOKEN = {
+    "en": (
+        "The weather will be nice again tomorrow.",
+        "Most people in this town drink tea with a little milk.",
+        "She asked whether the train had left, but nobody knew.",
+        "What would you do if you had a whole day without any work?",
+    ),
+    "de": (
+        "Das Wetter wird morgen wieder schöner.",
+        "Die meisten Leute in dieser Stadt trinken Tee mit etwas Milch.",
+        "Sie fragte, ob der Zug schon abgefahren sei, aber niemand wusste es.",
+        "Was würdest du tun, wenn du einen ganzen Tag lang keine Arbeit hättest?",
+    ),
+    "fr": (
+        "Demain, il fera de nouveau beau.",
+        "La plupart des gens de cette ville boivent du thé avec un peu de lait.",
+        "Elle a demandé si le train était déjà parti, mais personne ne le savait.",
+    ),
+    "es": (
+        "Mañana volverá a hacer buen tiempo.",
+        "La mayoría de la gente de esta ciudad bebe té con un poco de leche.",
+        "Preguntó si el tren ya había salido, pero nadie lo sabía.",
+    ),
+    "ru": (
+        "Завтра снова будет хорошая погода.",
+        "Большинство людей в этом городе пьют чай с молоком.",
+        "Она спросила, ушёл ли уже поезд, но никто этого не знал.",
+    ),
+    "ja": ("明日はまた天気が良くなるでしょう。", "この町のほとんどの人は牛乳を少し入れてお茶を飲みます。"),
+}
+"""Sentences for rules on languages: classifiers see what they like in words at random."""
+
+
+def spoken(rng: random.Random) -> str:
+    """Return up to six sentences of one language."""
+    sentences = SPOKEN[rng.choice(("en", "de", *SPOKEN))]
+    return cased(" ".join(rng.choice(sentences) for _ in range(rng.randint(1, 6))), rng)
+
+
 def sentence(rng: random.Random) -> str:
     words = [rng.choice(WORDS) for _ in range(rng.choice((1, 2, 3, 4, 6, 9)))]
     joints = JOINTS if rng.random() < 0.5 else (" ",)
     return "".join(word + rng.choice(joints) for word in words).rstrip() + rng.choice(ENDS)
 
 
-def text(rng: random.Random) -> str:
+def mixed(rng: random.Random) -> str:
     """Put sentences and pieces together; a third of the texts has one case."""
     parts = []
     for _ in range(rng.choice((1, 1, 2, 3, 3, 5, 8))):
@@ -150,12 +189,12 @@ def changed(value: str, rng: random.Random) -> str:
     return value
 
 
-def texts(seeds: Sequence[str], count: int, seed: int) -> list[str]:
-    """Return texts that are not blank: half random, half changes of the seeds, if there are any."""
+def texts(seeds: Sequence[str], count: int, seed: int, draw: Callable[[random.Random], str] = mixed) -> list[str]:
+    """Return texts that are not blank: half drawn, half changes of the seeds, if there are any."""
     rng = random.Random(seed)
     found: list[str] = []
     while len(found) < count:
-        new = changed(rng.choice(seeds), rng) if seeds and len(found) % 2 else text(rng)
+        new = changed(rng.choice(seeds), rng) if seeds and len(found) % 2 else draw(rng)
         if new.strip():
             found.append(new)
     return found
