@@ -11,8 +11,7 @@ import typer
 import yaml
 
 from guardwrap.cli.commands.init_command import editor_schema
-from guardwrap.constraints.files.catalogue_files import catalogue_names, catalogue_path
-from guardwrap.constraints.files.coerce import catalogue as entry
+from guardwrap.constraints.files.catalogue_files import catalogue_descriptions, catalogue_path
 from guardwrap.constraints.views import sentences
 from guardwrap.environment.package_data import CARD, PREFIX, adapters
 from guardwrap.errors import UsageError
@@ -41,7 +40,7 @@ def show_catalogue(
 
 
 def _print_list() -> None:
-    files = [(name, _in_short(entry(name).description or "")) for name in catalogue_names()]
+    files = [(name, _in_short(about)) for name, about in catalogue_descriptions().items()]
     trained = [(name, _about(yaml.safe_load((path / CARD).read_text(encoding="utf-8"))))
                for name, path in adapters().items()]  # fmt: skip
     if not sys.stdout.isatty():  # one line per entry, for other programs
