@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
@@ -18,14 +19,21 @@ from guardwrap.errors import UsageError
 
 __all__ = ["show_catalogue"]
 
+PROGRAM = "guardwrap catalogue"
+
 
 def show_catalogue(
-    name: Annotated[str | None, typer.Argument(show_default=False, help="Print this file instead of the list.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(show_default=False, help="Print this file instead of the list, or search.")
+    ] = None,
+    word: Annotated[str | None, typer.Argument(show_default=False, help="What to search for, after search.")] = None,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of constraint files, for editors.")
     ] = False,
 ) -> None:
     """List the ready-made constraint files and adapters, or print a constraint file.
+
+    `guardwrap catalogue search WORD` lists the constraint files with the word in their name or description.
 
     Use a constraint with `-c catalogue:NAME`, or edit a copy. Use an adapter with `--adapter catalogue:NAME`.
     """
@@ -33,6 +41,10 @@ def show_catalogue(
         raise UsageError("--schema is the same for every file; leave the name out")
     if schema:
         typer.echo(json.dumps(editor_schema(), indent=2))
+    elif name == "search":
+        _search(word)
+    elif word:
+        raise UsageError(f"unexpected argument; to search: {PROGRAM} search WORD")
     elif name:
         typer.echo(catalogue_path(name.removeprefix(PREFIX)).read_text(encoding="utf-8"), nl=False)
     else:
@@ -63,6 +75,19 @@ def _print_list() -> None:
             table.add_row(*row)
         console.print(table)
         console.print(f"\n{use}\n", style="dim")
+
+
+def _search(word: str | None) -> None:
+    if not word or not word.strip():
+        raise UsageError(f"search for what? {PROGRAM} search WORD")
+    wanted = word.strip().casefold()
+    files = catalogue_descriptions()
+    hits = {name: about for name, about in files.items() if wanted in name or wanted in about.casefold()}
+    if not hits:
+        close = get_close_matches(wanted, files, n=3, cutoff=0.4)
+        raise UsageError(f"no ready-made constraint fits; the nearest names: {', '.join(close) or 'none'}")
+    for name in sorted(hits, key=lambda name: (wanted not in name, name)):
+        typer.echo(f"{name}\t{_in_short(hits[name])}")
 
 
 def _in_short(description: str) -> str:
