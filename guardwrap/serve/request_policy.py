@@ -33,7 +33,7 @@ from guardwrap.samplers.sampler_registry import read_sampler
 from guardwrap.serve.error_responses import bad, in_field
 from guardwrap.serve.server_settings import ServerLimits
 
-__all__ = ["RequestPolicy", "budget_of", "constraints_of", "drawn_from", "fields_of", "require_mapping", "sampler_of"]
+__all__ = ["RequestPolicy", "budget_of", "constraints_of", "drawn_from", "field_values", "require_mapping", "sampler_of"]
 
 _FIELDS = ("constraint", "constraints", "fields", "sampler", "proposal", "adapter", "budget")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
@@ -122,7 +122,7 @@ def constraints_of(fields: Mapping[str, Any], policy: RequestPolicy) -> list[Con
     return [_file_of(each, place, policy) for each, place in zip(several, places, strict=True)]
 
 
-def fields_of(fields: Mapping[str, Any], file: ConstraintFile, policy: RequestPolicy) -> Mapping[str, Any]:
+def field_values(fields: Mapping[str, Any], file: ConstraintFile, policy: RequestPolicy) -> Mapping[str, Any]:
     """Return the values for the placeholders of the server's constraint files.
 
     Raises

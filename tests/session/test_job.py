@@ -206,16 +206,17 @@ def test_fields_fill_the_constraint_of_each_prompt(world: World) -> None:
 def test_fields_that_do_not_fit(world: World) -> None:
     guarded = guarded_of(world, parse(ROW, path="row.yaml"))
     row = {"word": "a", "n": 1}
-    for options, says in [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({}, "row.yaml requires the fields 'word', 'n'"),
         ({"fields": {"word": "a"}}, "has no field 'n', which row.yaml requires"),
         ({"fields": [row, {"word": "a"}]}, r"\[1\]: has no field 'n'"),
-        ({"fields": [row]}, "more prompts"),
-        ({"fields": [row] * 3}, "fewer prompts"),
+        ({"fields": [row]}, "one item per prompt; its length is 1"),
+        ({"fields": [row] * 3}, "its length is 3"),
         ({"fields": "word"}, "fields takes a mapping"),
         ({"fields": [row, "word"]}, "fields takes a mapping"),
         ({"fields": [row], "constraint_each": [None, None]}, "different lengths"),
         ({"fields": [row, {"word": "a", "n": "1"}]}, "row.yaml:3: constraint.1.min: must be a whole number"),
-    ]:
+    ]
+    for options, says in cases:
         with pytest.raises(UsageError, match=says):
             guarded.run(PROMPTS[:2], **options, **world.settings)

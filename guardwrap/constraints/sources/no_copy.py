@@ -123,7 +123,7 @@ _FOLDING = folding("NFKC", ignore_case=True)
 
 
 def _folded(text: str) -> str:
-    return _JOINT.sub(" ", _FOLDING.fold(text))
+    return str(_JOINT.sub(" ", _FOLDING.fold(text)))
 
 
 def _runs(words: Iterable[str], size: int) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from guardwrap.constraints import regex_analysis
 from guardwrap.constraints.base import about, require, shown
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
-from guardwrap.constraints.sources.references import ITEMS, Item, Reference
+from guardwrap.constraints.sources.named_items import ITEMS, Item, Reference
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.limits import count_items

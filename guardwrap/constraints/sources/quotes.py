@@ -31,7 +31,7 @@ _CLOSING = {
     '"': '"', "＂": "＂", "“": "”", "„": "“”", "‟": "”", "”": "”", "«": "»", "»": "«»", "‹": "›", "›": "‹›",
     "‘": "’", "‚": "‘’", "「": "」", "『": "』", "〝": "〞〟",
 }  # fmt: skip
-"""Marks that end a quotation, by the mark that begins it. Languages differ: “en”, „de“, „pl”, «fr», »da«, ”sv”, 「ja」."""
+"""Marks that end a quotation, by the mark that begins it: “en”, „de“, „pl”, «fr», »da«, ”sv”, 「ja」."""
 
 _OPENER = regex.compile('[“„‟”«»‹›「『〝＂‚]|(?<![0-9])"|(?<!\\p{L})‘')
 _PARAGRAPH = r"\n[^\S\n]*\n"

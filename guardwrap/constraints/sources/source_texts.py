@@ -52,7 +52,7 @@ def plain_documents(texts: object, field_name: str) -> tuple[str, ...]:
 
 def without_layout(text: str) -> str:
     """Return a folded text with one kind of quotation mark, and one space for white space between words."""
-    return _NO_SPACE.sub("", _SPACE.sub(" ", _MARK.sub("'", text))).strip()
+    return str(_NO_SPACE.sub("", _SPACE.sub(" ", _MARK.sub("'", text)))).strip()
 
 
 def folding(form: Literal["NFC", "NFKC"], *, ignore_case: bool) -> TextFolding:

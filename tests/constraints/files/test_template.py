@@ -1,6 +1,6 @@
 """Constraint files with fields, whose placeholders are filled with values.
 
-Covers ``template.py`` and ``constraint_data.py``.
+Covers ``constraints/files/constraint_data.py`` too.
 """
 
 import pytest

@@ -1,6 +1,6 @@
 """Quotations that occur in a source.
 
-Covers ``source_texts.py`` too.
+Covers ``constraints/sources/source_texts.py`` too.
 """
 
 from contextlib import suppress
@@ -8,11 +8,13 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guardwrap import Draw, Part, Quotes, Verdict
 from guardwrap.constraints.checking import run_check
+from guardwrap.constraints.kinds.text_folding import TextFolding
 from guardwrap.constraints.message_monitor import Context
 from guardwrap.constraints.sources import quotes
 from guardwrap.errors import CheckFailed, ConstraintError
@@ -22,7 +24,8 @@ U, V = Verdict.UNDECIDED, Verdict.VIOLATED
 SHOP = "The shop opens at nine,\nand it doesn’t close before six. Café Ñandú is next to it."
 PIECES = st.lists(
     st.sampled_from(
-        ["“", "”", '"', "«", "»", "„", "‘", "’", "a b c", "a", "b", " c", "A", " ", "\n", "\n\n", "[…]", "[", "...", "]", ".",
+        ["“", "”", '"', "«", "»", "„", "‘", "’", "a b c", "a", "b", " c", "A", " ", "\n", "\n\n", "[…]", "[", "...",
+         "]", ".",
          ",", "e", "\u0301", "\u0323", "\u00ad", "é", "茶", "茶 好", "的", "5", "ก", "Σ"]
     ),
     max_size=12,
@@ -35,20 +38,25 @@ SOURCES = ["a b c", "a  b, c e\u0301 茶好的 a", "A b\nc. “a” b c’ab 5 c
     [
         (
             SHOP,
-            ["It says “The shop opens at nine”.", "No quote.", "“at nine,” it says", 'So "opens\n at  nine".', "“The shop”"],
-            ["“the shop opens”", "“The shop opens at ten.”", "“hop opens at nine”", "“shop opens at nin”", "“opens at night"],
+            ["It says “The shop opens at nine”.", "No quote.", "“at nine,” it says", 'So "opens\n at  nine".',
+             "“The shop”"],
+            ["“the shop opens”", "“The shop opens at ten.”", "“hop opens at nine”", "“shop opens at nin”",
+             "“opens at night"],
         ),
         (
             SHOP,
-            ["“The shop […] close before six”", "“opens [...] it doesn't close”", "‘it doesn’t close’", "“Cafe\u0301 Ñandú is”"],
+            ["“The shop […] close before six”", "“opens [...] it doesn't close”", "‘it doesn’t close’",
+             "“Cafe\u0301 Ñandú is”"],
             ["“and it […] The shop opens”", "“opens […] at ten now”", "‘it doesn’t open’", "“Cafe Nandu is”"],
         ),
         (SHOP, ['a 5" pipe and a 6" one', "an “odd” “new one”", "“The shop opens\n\nToday"], ['"never so closed']),
-        ("Der Laden öffnet um neun.", ["„Der Laden öffnet“", "»Laden öffnet um«", "‚um neun‘"], ["„Der Laden schließt“"]),
+        ("Der Laden öffnet um neun.", ["„Der Laden öffnet“", "»Laden öffnet um«",
+        "‚um neun‘"], ["„Der Laden schließt“"]),
         ("Le magasin ouvre à neuf heures.", ["« Le magasin ouvre »", "«magasin ouvre à»"], ["« Le magasin ferme à »"]),
         ("La tienda abre a las nueve.", ["«La tienda abre»", "“abre a las nueve”"], ["«La tienda cierra a»"]),
         ("A loja abre às nove horas.", ["“A loja abre”"], ["“A loja fecha às”"]),
-        ("Sklep jest czynny od dziewiątej.", ["„Sklep jest czynny”", "«jest czynny od»"], ["„Sklep jest zamknięty od”"]),
+        ("Sklep jest czynny od dziewiątej.", ["„Sklep jest czynny”",
+        "«jest czynny od»"], ["„Sklep jest zamknięty od”"]),
         ("Dükkân saat dokuzda açılır.", ["“saat dokuzda açılır”"], ["“saat onda açılır”"]),
         ("Магазин открыт с девяти утра.", ["«Магазин открыт с»", "„открыт с девяти“"], ["«Магазин закрыт с»"]),
         ("يفتح المحل في التاسعة صباحا", ["«يفتح المحل في»"], ["«يغلق المحل في»"]),
@@ -57,7 +65,8 @@ SOURCES = ["a b c", "a  b, c e\u0301 茶好的 a", "A b\nc. “a” b c’ab 5 c
         ("店は九時に開きます。", ["「九時に開きます」と", "『店は九時』"], ["「十時に開きます」"]),
         ("ร้านเปิดเก้าโมงเช้าทุกวัน", ["“เปิดเก้าโมงเช้า”"], ["“ปิดสิบโมงเช้าทุกวัน”"]),
         ("가게는 아홉 시에 문을 엽니다.", ["“아홉 시에 문을”", "‘가게는 아홉 시’"], ["“열 시에 문을”"]),
-        (["one two three", "four five six"], ["“one two three” “four five six”"], ["“three four five”", "“one […] five six”"]),
+        (["one two three", "four five six"], ["“one two three” “four five six”"], ["“three four five”",
+        "“one […] five six”"]),
     ],
 )  # fmt: skip
 def test_what_is_accepted(source: Any, accepted: list[str], rejected: list[str]) -> None:
@@ -135,10 +144,10 @@ def test_the_prompt_is_the_source() -> None:
 def test_negative_controls() -> None:
     text = "“hop opens at nine”"
     assert not Quotes(SHOP).accepts(text)
-    with patch.object(quotes, "_LETTER", quotes.regex.compile(r"(?!)")):  # words without edges
+    with patch.object(quotes, "_LETTER", regex.compile(r"(?!)")):  # words without edges
         assert Quotes(SHOP).accepts(text)
-    whole = quotes.TextFolding.fold  # what a prefix folds to, although a mark may follow
-    with patch.object(quotes.TextFolding, "settled", whole), pytest.raises(AssertionError):
+    whole = TextFolding.fold  # what a prefix folds to, although a mark may follow
+    with patch.object(TextFolding, "settled", whole), pytest.raises(AssertionError):
         check_constraint(Quotes("a e\u0323\u0301 b", shortest=1), ["“a e\u0301\u0323 b”"])
 
 

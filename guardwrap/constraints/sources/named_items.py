@@ -1,4 +1,4 @@
-"""Hosts, URLs, e-mail addresses and citations: how they are found in a text, and the form in which they are compared."""
+"""Hosts, URLs, e-mail addresses and citations: how they are found in a text, and their form for comparisons."""
 
 from __future__ import annotations
 
@@ -57,33 +57,35 @@ _TLDS = (
     "tech news page link "
     # country codes, except those that are frequent ends of file names or words, such as md, py, sh, rs, so, st
     "ac ae ar at au be bg br by ca ch ci cl cn cz de dk ee eg es eu fi fr ge gg gr hk hr hu id ie il in iq ir is it jp "
-    "ke kr kz lt lu lv ma mx my ng nl no nz pe ph pk pl pt qa ro ru sa se sg si sk su th tn tr tw ua ug uk us uy uz ve vn "
-    "za рф 中国 中國 香港 한국 भारत مصر"
+    "ke kr kz lt lu lv ma mx my ng nl no nz pe ph pk pl pt qa ro ru sa se sg si sk su th tn tr tw ua ug uk us uy uz ve "
+    "vn za рф 中国 中國 香港 한국 भारत مصر"
 )
 _LABEL = r"[\p{L}\p{N}](?:[\p{L}\p{M}\p{N}_-]{0,61}[\p{L}\p{M}\p{N}])?"
 _STOP = r"\s<>\"“”„«»「」『』`|^\p{Cc}"
-_SCHEME = r"(?<![\p{L}\p{N}+.-])\p{L}[\p{L}\p{N}+.-]{1,20}:[/\\]{2}"
-_URL = regex.compile(
-    rf"(?:{_SCHEME}|(?<![\p{{L}}\p{{N}}@.-])www[{_DOTS}]|(?<![:\p{{L}}\p{{N}}/\\])//(?=[\p{{L}}\p{{N}}]))[^{_STOP}]*",
-    regex.IGNORECASE,
-)
+_SCHEME = r"(?<![\p{L}\p{N}+.-])(?:(?:https?|wss?|ftp):[/\\]|\p{L}[\p{L}\p{N}+.-]{1,20}:[/\\]{2})"
+_WWW = rf"(?<![\p{{L}}\p{{N}}@.-])www[{_DOTS}]"
+_BOTH_SLASHES = r"(?<![:\p{L}\p{N}/\\])//(?=[\p{L}\p{N}])"
+_URL = regex.compile(rf"(?:{_SCHEME}|{_WWW}|{_BOTH_SLASHES})[^{_STOP}]*", regex.IGNORECASE)
 _EMAIL_CHARACTER = r"[\p{L}\p{M}\p{N}._%+'’-]"
 _EMAIL = regex.compile(rf"(?<!{_EMAIL_CHARACTER}){_EMAIL_CHARACTER}{{1,64}}+[@＠][\p{{L}}\p{{M}}\p{{N}}{_DOTS}_-]*")
 _BARE = regex.compile(
-    rf"(?<![\p{{L}}\p{{M}}\p{{N}}@/\\._-])(?:{_LABEL}[{_DOTS}]){{1,8}}+[\p{{L}}\p{{M}}\p{{N}}-]{{2,63}}"
+    rf"(?<!%(?=[0-9A-Fa-f]{{2}}))(?<![\p{{L}}\p{{M}}\p{{N}}@＠/\\._-])(?:{_LABEL}[{_DOTS}]){{1,8}}(?P<ending>[\p{{L}}\p{{M}}\p{{N}}-]{{2,63}})"
+    r"(?![\p{L}\p{M}\p{N}_-])"
 )
+_OF_A_HOST = regex.compile(rf"[\p{{L}}\p{{M}}\p{{N}}{_DOTS}_-]")
+_INVISIBLE = regex.compile(r"\p{Cf}+")
 _ENDINGS = frozenset(unicodedata.normalize("NFKC", tld) for tld in _TLDS.split())
 _CLOSING = ".,;:!?…。，、；：！？'’*_~"
 _PAIRS = {")": "(", "]": "[", "}": "{", "）": "（", "】": "【"}
 _PORT = regex.compile(r":[0-9]*$")
-_ABSOLUTE = regex.compile(r"\p{L}[\p{L}\p{N}+.-]*://", regex.IGNORECASE)
+_ABSOLUTE = regex.compile(r"(\p{L}[\p{L}\p{N}+.-]*):/")
 
 
 def _host(authority: str) -> str:
     """Return the host of a URL's authority (``user@host:port``) as browsers read it, in Unicode."""
     host = unquote(authority.rpartition("@")[2])
     host = unicodedata.normalize("NFKC", host).casefold().rpartition("@")[2]
-    host = _PORT.sub("", host).replace("。", ".").replace("\u00ad", "").strip(".")
+    host = _PORT.sub("", host).replace("。", ".").strip(".")
     return unicodedata.normalize("NFKC", ".".join(map(_unpunycoded, host.split(".")))).casefold()
 
 
@@ -100,24 +102,26 @@ def _unpunycoded(label: str) -> str:
 
 def _without_end(url: str) -> str:
     """Return a URL without the punctuation of the sentence that follows it."""
-    while url:
-        last = url[-1]
-        if last in _CLOSING or (last in _PAIRS and url.count(last) > url.count(_PAIRS[last])):
-            url = url[:-1]
-            continue
-        break
-    return url
+    counts = {char: url.count(char) for pair in _PAIRS.items() for char in pair}
+    end = len(url)
+    while end and (
+        url[end - 1] in _CLOSING or counts.get(url[end - 1], 0) > counts.get(_PAIRS.get(url[end - 1], ""), 0)
+    ):
+        if url[end - 1] in _PAIRS:
+            counts[url[end - 1]] -= 1
+        elif url[end - 1] not in _CLOSING:  # an opening bracket
+            break
+        end -= 1
+    return url[:end]
 
 
 def _parts(url: str) -> tuple[str, str, str]:
-    r"""Return scheme, authority and the rest of a URL, with ``\\`` as ``/``."""
+    r"""Return scheme, authority (``user@host:port``) and the rest of a URL, with ``\\`` as ``/``."""
     url = url.replace("\\", "/")
-    scheme, slashes, rest = url.partition("//")
-    if not slashes or ("/" in scheme or not (scheme == "" or scheme.endswith(":"))):
-        scheme, rest = "", url
-    rest = rest.lstrip("/")
+    scheme = None if url[:3].casefold() == "www" else _ABSOLUTE.match(url)
+    rest = url.lstrip("/") if scheme is None else url[scheme.end() :].lstrip("/")
     end = next((i for i, char in enumerate(rest) if char in "/?#"), len(rest))
-    return scheme.rstrip(":").casefold(), rest[:end], rest[end:]
+    return "" if scheme is None else scheme[1].casefold(), _without_end(rest[:end]), rest[end:]
 
 
 def _of_host(host: str) -> Reference:
@@ -136,6 +140,7 @@ def _urls_in(text: str, settled: bool) -> Iterator[tuple[str, bool]]:
 
 
 def _hosts(text: str, settled: bool) -> Iterator[Reference]:
+    text = _INVISIBLE.sub("", text)
     for url, ended in _urls_in(text, settled):
         _, authority, rest = _parts(url)
         if (ended or rest) and _host(authority):
@@ -145,10 +150,14 @@ def _hosts(text: str, settled: bool) -> Iterator[Reference]:
             host = _host(match.group().replace("＠", "@").rpartition("@")[2])
             if "." in host:
                 yield _of_host(host)
+    open_from = len(text)  # from here on, a name may still grow
+    while settled and open_from and _OF_A_HOST.match(text[open_from - 1]):
+        open_from -= 1
     for match in matches(_BARE, text):
-        if not settled or match.end() < len(text):
+        if not settled or match.end() < open_from:
             host = _host(match.group())
-            if host.rpartition(".")[2] in _ENDINGS:
+            ending = match["ending"]  # "tea.It" lacks a space
+            if host.rpartition(".")[2] in _ENDINGS and ending in (ending.lower(), ending.upper()):
                 yield _of_host(host)
 
 
@@ -183,6 +192,7 @@ def _path(path: str) -> str:
 
 
 def _urls(text: str, settled: bool) -> Iterator[Reference]:
+    text = _INVISIBLE.sub("", text)
     for url, ended in _urls_in(text, settled):
         if ended and _host(_parts(url)[1]):
             yield Reference(_url(url))
@@ -198,6 +208,7 @@ def _email(address: str) -> str:
 
 
 def _emails(text: str, settled: bool) -> Iterator[Reference]:
+    text = _INVISIBLE.sub("", text)
     for match in matches(_EMAIL, text):
         if not settled or match.end() < len(text):
             address = _email(match.group().lstrip(".'’-_"))
@@ -213,8 +224,10 @@ def _email_entry(entry: str) -> str | None:
 # --- citations --------------------------------------------------------------------------------------------------------
 
 _NUMBERS = r"\d{1,4}(?:\s?[–-]\s?\d{1,4})?"
+_AND = "and|und|et|y|e|i|og|och|en|ve|и"
 _NAME = r"\p{Lu}[\p{L}\p{M}'’-]*"
-_AUTHORS = rf"{_NAME}(?:\ {_NAME}){{0,3}}(?:(?:,?\ (?:&|and|und|et|y|e|i|og|och|en|ve|и)\ |,\ ){_NAME}(?:\ {_NAME}){{0,3}}){{0,5}}"
+_PERSON = rf"{_NAME}(?:\ {_NAME}){{0,3}}"
+_AUTHORS = rf"{_PERSON}(?:(?:,?\ (?:&|{_AND})\ |,\ ){_PERSON}){{0,5}}"
 _YEAR = r"(?:\d{4}\p{Ll}?|n\.d\.|in\ press)"
 _WORK = rf"{_AUTHORS}(?:,\ |\ et\ al\.?,?\ ){_YEAR}(?:,\ {_YEAR})*(?:[,:]\ [^;()]{{1,40}})?"
 _CITATION = regex.compile(
@@ -261,7 +274,7 @@ def _cited(groups: dict[str, str | None]) -> Iterator[str]:
 def _work(spelled: str) -> str:
     """Return the form of authors and year: without commas, with ``&`` between authors, in lower case."""
     text = unicodedata.normalize("NFKC", spelled).replace("’", "'")
-    text = regex.sub(r",?\s+(?:and|und|et(?!\s+al)|y|e|i|og|och|en|ve|и)\s+", " & ", text)
+    text = regex.sub(rf",?\s+(?!et\s+al)(?:{_AND})\s+", " & ", text)
     return " ".join(regex.sub(r"\bet\s+al\b\.?", "et al", text).replace(",", " ").split()).casefold()
 
 
