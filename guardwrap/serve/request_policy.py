@@ -33,7 +33,15 @@ from guardwrap.samplers.sampler_registry import read_sampler
 from guardwrap.serve.error_responses import bad, in_field
 from guardwrap.serve.server_settings import ServerLimits
 
-__all__ = ["RequestPolicy", "budget_of", "constraints_of", "drawn_from", "field_values", "require_mapping", "sampler_of"]
+__all__ = [
+    "RequestPolicy",
+    "budget_of",
+    "constraints_of",
+    "drawn_from",
+    "field_values",
+    "require_mapping",
+    "sampler_of",
+]
 
 _FIELDS = ("constraint", "constraints", "fields", "sampler", "proposal", "adapter", "budget")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
