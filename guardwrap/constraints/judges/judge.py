@@ -216,5 +216,5 @@ class Judge(Constraint):
 
 @lru_cache(maxsize=8)
 def _named(model: str, answers: tuple[str, ...]) -> LocalAnswers:
-    """Return what asks a model with a name. It is made once, as every request to a server has constraints of its own."""
+    """Return what asks a model with a name, made once: every request to a server has constraints of its own."""
     return LocalAnswers(model, answers)
