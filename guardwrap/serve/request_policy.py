@@ -179,7 +179,7 @@ def _require_own(value: Any, where: str, policy: RequestPolicy, depth: int = 0) 
 def _require_listed(model: Any, where: str, policy: RequestPolicy) -> None:
     if not isinstance(model, str) or model not in policy.classifiers:
         listed = f"; known: {', '.join(policy.classifiers)}" if policy.classifiers else ""
-        problem = f"this server has no model for judgements {short(model)}{nearest(model, policy.classifiers)}{listed}"
+        problem = f"this server has no classifier or judge {short(model)}{nearest(model, policy.classifiers)}{listed}"
         raise bad(f"{where}.model", problem)
 
 
