@@ -188,7 +188,8 @@ class GuardedGenerator(PipelineLike):
         **options
             ``constraints``, ``sampler``, ``proposal``, ``adapter``, ``budget``, ``seed`` and ``batch_size`` override
             the wrapper's settings for this call (``proposal=False``, ``adapter=False``: none). ``constraint_each``
-            gives each prompt one more constraint; a constraint file there also sets the prompt's budget and sampler. A
+            gives each prompt one more constraint; a constraint file there also sets the prompt's budget and sampler.
+            ``fields`` fills the placeholders of constraint files: a mapping, or a list with one for each prompt. A
             ``streamer`` (TextStreamer) receives the whole text once it has been accepted. All other options go to the
             pipeline.
 

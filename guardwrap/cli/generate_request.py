@@ -16,6 +16,7 @@ from guardwrap.cli.signals import ends_at_once
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All
 from guardwrap.constraints.files.constraint_file import ConstraintFile
+from guardwrap.constraints.files.template import fill
 from guardwrap.documents.validation import read_option
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import plain
@@ -137,8 +138,9 @@ class GenerateRequest:
         """Return the fields that the report of a prompt has if this request generates for it."""
         prompt_options = item.own
         report = {**self.made_with(), "requested": self.count, "seed": prompt_options.seed}
-        if prompt_options.constraints is not None:
-            both = All((self.constraints.constraint, prompt_options.constraints))
+        if prompt_options.constraints is not None or prompt_options.fields is not None:
+            both = fill(self.constraints.constraint, prompt_options.fields)
+            both = both if prompt_options.constraints is None else All((both, prompt_options.constraints))
             report |= {"constraint": both.digest, "proposal": self._describe_proposal(both)}
         if prompt_options.sampler is not None:
             report["sampler"] = prompt_options.sampler.name

@@ -30,6 +30,9 @@ from guardwrap.constraints.layout.depth import Depth
 from guardwrap.constraints.layout.edges import Edges
 from guardwrap.constraints.layout.order import Order
 from guardwrap.constraints.layout.split import Split
+from guardwrap.constraints.sources.no_copy import NoCopy
+from guardwrap.constraints.sources.only_from import OnlyFrom
+from guardwrap.constraints.sources.quotes import Quotes
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View
@@ -52,13 +55,16 @@ __all__ = [
     "Keyword",
     "Language",
     "Length",
+    "NoCopy",
     "Not",
     "OneOf",
+    "OnlyFrom",
     "Order",
     "Parses",
     "Part",
     "PersonalData",
     "Python",
+    "Quotes",
     "Readability",
     "Regex",
     "Secrets",

@@ -244,7 +244,7 @@ class Job:
         return id(self.model), self.batch_size, self.causal
 
 
-_ONE_EACH = "constraint_each takes one constraint per prompt"
+_ONE_EACH = "constraint_each and fields take one item per prompt"
 _Item = TypeVar("_Item")
 
 
@@ -256,11 +256,11 @@ def _side_by_side(
     for prompt in prompts:
         prompt_options = next(remaining, None)
         if prompt_options is None:
-            raise UsageError(f"{_ONE_EACH}; there are more prompts than constraints")
+            raise UsageError(f"{_ONE_EACH}; there are more prompts than items")
         asked.append(prompt_options)
         yield prompt
     if next(remaining, None) is not None:
-        raise UsageError(f"{_ONE_EACH}; there are fewer prompts than constraints")
+        raise UsageError(f"{_ONE_EACH}; there are fewer prompts than items")
 
 
 def backend_for(model: Any, size: int) -> Backend:

@@ -60,6 +60,7 @@ from guardwrap.cli.shared import (
 )
 from guardwrap.cli.signals import describe_os_error as why
 from guardwrap.cli.signals import exit_of, terminated_in_order
+from guardwrap.constraints.files.template import require_filled
 from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.prompt_files.overrides import own_of
 from guardwrap.prompt_files.prompts import Item, PromptSource, prompt_source_of
@@ -132,6 +133,8 @@ def generate(
         seed=seed,
     )
     source = prompt_source_of(prompts or [], file, jsonl, parquet)
+    if not (source.jsonl or source.parquet):
+        require_filled(request.constraints.constraint)
     if source.path is not None:
         over = limits if retry_failed else None
         read_own = own_of(source.path, request.constraints.constraint, request.budget, over)

@@ -51,6 +51,7 @@ from guardwrap.cli.shared import (
     printable_text,
     read_constraints,
 )
+from guardwrap.constraints.files.template import require_filled
 from guardwrap.documents.validation import read_option
 from guardwrap.errors import UsageError
 from guardwrap.formatting import counted
@@ -120,6 +121,8 @@ def plan(
     limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_computed_tokens": max_computed_tokens}
     budget = dataclasses.replace(constraint_file.budget or Budget(), **known({**limits, "max_seconds": max_seconds}))
     source = prompt_source_of(prompts or [], file, jsonl)
+    if not source.jsonl:
+        require_filled(constraint_file.constraint)
     if source.path is not None:
         source = dataclasses.replace(source, read_own=own_of(source.path, constraint_file.constraint, budget))
     tried, others = _tried(islice(source.items(), _SHOWN) if source.streams else source.items())
@@ -162,7 +165,8 @@ def _plan(guarded: GuardedGenerator, items: Sequence[Item], *, chat: bool, **opt
 
 def _kind(item: Item) -> str:
     """Return a key for prompts that cost alike: their own constraint, sampler and budget."""
-    return json.dumps({name: item.fields.get(name) for name in _KIND})  # a schema may depend on the order of its keys
+    names = (*_KIND, *(item.own.fields or ()))
+    return json.dumps({name: item.fields.get(name) for name in names})  # a schema may depend on the order of its keys
 
 
 def _tried(items: Iterable[Item]) -> tuple[list[Item], Counter[str]]:

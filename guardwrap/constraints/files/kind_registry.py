@@ -27,6 +27,9 @@ from guardwrap.constraints.layout.depth import Depth
 from guardwrap.constraints.layout.edges import Edges
 from guardwrap.constraints.layout.order import Order
 from guardwrap.constraints.layout.split import Split
+from guardwrap.constraints.sources.no_copy import NoCopy
+from guardwrap.constraints.sources.only_from import OnlyFrom
+from guardwrap.constraints.sources.quotes import Quotes
 from guardwrap.errors import ConstraintError
 
 __all__ = ["kinds"]
@@ -47,12 +50,15 @@ _OURS: dict[str, type[Constraint]] = {
     "keyword": Keyword,
     "language": Language,
     "length": Length,
+    "no_copy": NoCopy,
     "not": Not,
     "one_of": OneOf,
+    "only_from": OnlyFrom,
     "order": Order,
     "parses": Parses,
     "personal_data": PersonalData,
     "python": Python,
+    "quotes": Quotes,
     "readability": Readability,
     "regex": Regex,
     "secrets": Secrets,
