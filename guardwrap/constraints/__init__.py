@@ -25,6 +25,7 @@ from guardwrap.constraints.layout.depth import Depth
 from guardwrap.constraints.layout.edges import Edges
 from guardwrap.constraints.layout.order import Order
 from guardwrap.constraints.layout.split import Split
+from guardwrap.constraints.quantities.values import Values
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View
@@ -55,6 +56,7 @@ __all__ = [
     "Split",
     "TextConstraint",
     "ToolCalls",
+    "Values",
     "Verdict",
     "View",
     "catalogue",

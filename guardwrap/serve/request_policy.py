@@ -38,7 +38,7 @@ _FIELDS = ("constraint", "constraints", "sampler", "proposal", "adapter", "budge
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _KINDS = (
     "all", "any", "not", "case", "classifier", "copy", "count", "depth", "edges", "finished", "grammar",
-    "json_schema", "keyword", "length", "one_of", "order", "parses", "regex", "split", "tool_calls",
+    "json_schema", "keyword", "length", "one_of", "order", "parses", "regex", "split", "tool_calls", "values",
 )  # fmt: skip
 """Kinds that run no user code. Kinds of other packages may read files, so only the server's own files may use them."""
 

@@ -22,6 +22,7 @@ from guardwrap.constraints.layout.depth import Depth
 from guardwrap.constraints.layout.edges import Edges
 from guardwrap.constraints.layout.order import Order
 from guardwrap.constraints.layout.split import Split
+from guardwrap.constraints.quantities.values import Values
 from guardwrap.errors import ConstraintError
 
 __all__ = ["kinds"]
@@ -48,6 +49,7 @@ _OURS: dict[str, type[Constraint]] = {
     "regex": Regex,
     "split": Split,
     "tool_calls": ToolCalls,
+    "values": Values,
 }
 
 
