@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from guardwrap.backends.endpoint.server import Endpoint
     from guardwrap.budget import Budget
     from guardwrap.constraints import (
+        Arithmetic,
         Case,
         Classifier,
         Constraint,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         JSONSchema,
         Keyword,
         Length,
+        NumbersFrom,
         OneOf,
         Order,
         Parses,
@@ -59,6 +61,7 @@ _WHERE = {
     "Outcome": "outcomes",
     "Report": "outcomes",
     "Usage": "outcomes",
+    "Arithmetic": "constraints",
     "Case": "constraints",
     "Classifier": "constraints",
     "Constraint": "constraints",
@@ -71,6 +74,7 @@ _WHERE = {
     "JSONSchema": "constraints",
     "Keyword": "constraints",
     "Length": "constraints",
+    "NumbersFrom": "constraints",
     "OneOf": "constraints",
     "Order": "constraints",
     "Parses": "constraints",
@@ -97,6 +101,7 @@ _WHERE = {
 
 __all__ = [
     "Adapter",
+    "Arithmetic",
     "Budget",
     "BudgetExhausted",
     "Case",
@@ -120,6 +125,7 @@ __all__ = [
     "Keyword",
     "Length",
     "Masked",
+    "NumbersFrom",
     "OneOf",
     "Order",
     "Outcome",

@@ -25,6 +25,8 @@ from guardwrap.constraints.layout.depth import Depth
 from guardwrap.constraints.layout.edges import Edges
 from guardwrap.constraints.layout.order import Order
 from guardwrap.constraints.layout.split import Split
+from guardwrap.constraints.quantities.arithmetic import Arithmetic
+from guardwrap.constraints.quantities.source_numbers import NumbersFrom
 from guardwrap.constraints.quantities.values import Values
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Verdict
@@ -33,6 +35,7 @@ from guardwrap.constraints.views import View
 __all__ = [
     "All",
     "AnyOf",
+    "Arithmetic",
     "Case",
     "Classifier",
     "Constraint",
@@ -47,6 +50,7 @@ __all__ = [
     "Keyword",
     "Length",
     "Not",
+    "NumbersFrom",
     "OneOf",
     "Order",
     "Parses",

@@ -22,6 +22,8 @@ from guardwrap.constraints.layout.depth import Depth
 from guardwrap.constraints.layout.edges import Edges
 from guardwrap.constraints.layout.order import Order
 from guardwrap.constraints.layout.split import Split
+from guardwrap.constraints.quantities.arithmetic import Arithmetic
+from guardwrap.constraints.quantities.source_numbers import NumbersFrom
 from guardwrap.constraints.quantities.values import Values
 from guardwrap.errors import ConstraintError
 
@@ -30,6 +32,7 @@ __all__ = ["kinds"]
 _OURS: dict[str, type[Constraint]] = {
     "all": All,
     "any": AnyOf,
+    "arithmetic": Arithmetic,
     "case": Case,
     "classifier": Classifier,
     "copy": Copy,
@@ -42,6 +45,7 @@ _OURS: dict[str, type[Constraint]] = {
     "keyword": Keyword,
     "length": Length,
     "not": Not,
+    "numbers_from": NumbersFrom,
     "one_of": OneOf,
     "order": Order,
     "parses": Parses,

@@ -360,3 +360,36 @@ def numerals(text: str, locale: str, *, whole: bool = True) -> Iterator[Numeral]
 def _signed(text: str, start: int, end: int, value: Fraction | None, decimals: int, digits: str) -> Numeral:
     begin = sign_before(text, start)
     return Numeral(begin, end, -value if value is not None and begin < start else value, decimals, digits)
+
+
+class DigitRun(NamedTuple):
+    """Digits of one number at a place in a text.
+
+    Parameters
+    ----------
+    end
+        Where they end.
+    value
+        Their value; None if they are not one number of the locale.
+    decimals
+        Number of digits after the decimal separator.
+    """
+
+    end: int
+    value: Fraction | None
+    decimals: int
+
+
+def literal_at(text: str, place: int, locale: str) -> DigitRun | None:
+    """Read the digits that begin at a place of a text, without sign and words; None without digits."""
+    style = LOCALES[locale]
+    run = _run(style).match(text, place)
+    if run is None:
+        return None
+    readings = _read_run(run.group(), style)
+    if len(readings) == 1:
+        return DigitRun(run.end(), readings[0][2], readings[0][3])
+    space = regex.search(f"[{_SPACES}]", run.group())
+    if space is not None:  # in French, "2020 300" is two numbers
+        return literal_at(text[: place + space.start()], place, locale)
+    return DigitRun(run.end(), None, 0)
