@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from guardwrap.backends.endpoint.server import Endpoint
     from guardwrap.budget import Budget
     from guardwrap.constraints import (
+        Arithmetic,
         Case,
         Classifier,
         Constraint,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         Language,
         Length,
         NoCopy,
+        NumbersFrom,
         OneOf,
         OnlyFrom,
         Order,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
         Secrets,
         Split,
         ToolCalls,
+        Values,
         Verdict,
         catalogue,
         constraint,
@@ -66,6 +69,7 @@ _WHERE = {
     "Outcome": "outcomes",
     "Report": "outcomes",
     "Usage": "outcomes",
+    "Arithmetic": "constraints",
     "Case": "constraints",
     "Classifier": "constraints",
     "Constraint": "constraints",
@@ -81,6 +85,7 @@ _WHERE = {
     "Language": "constraints",
     "Length": "constraints",
     "NoCopy": "constraints",
+    "NumbersFrom": "constraints",
     "OneOf": "constraints",
     "OnlyFrom": "constraints",
     "Order": "constraints",
@@ -93,6 +98,7 @@ _WHERE = {
     "Secrets": "constraints",
     "Split": "constraints",
     "ToolCalls": "constraints",
+    "Values": "constraints",
     "Verdict": "constraints",
     "catalogue": "constraints",
     "constraint": "constraints",
@@ -111,6 +117,7 @@ _WHERE = {
 
 __all__ = [
     "Adapter",
+    "Arithmetic",
     "Budget",
     "BudgetExhausted",
     "Case",
@@ -137,6 +144,7 @@ __all__ = [
     "Length",
     "Masked",
     "NoCopy",
+    "NumbersFrom",
     "OneOf",
     "OnlyFrom",
     "Order",
@@ -154,6 +162,7 @@ __all__ = [
     "Split",
     "ToolCalls",
     "Usage",
+    "Values",
     "Verdict",
     "catalogue",
     "constraint",

@@ -30,6 +30,9 @@ from guardwrap.constraints.layout.depth import Depth
 from guardwrap.constraints.layout.edges import Edges
 from guardwrap.constraints.layout.order import Order
 from guardwrap.constraints.layout.split import Split
+from guardwrap.constraints.quantities.arithmetic import Arithmetic
+from guardwrap.constraints.quantities.source_numbers import NumbersFrom
+from guardwrap.constraints.quantities.values import Values
 from guardwrap.constraints.sources.no_copy import NoCopy
 from guardwrap.constraints.sources.only_from import OnlyFrom
 from guardwrap.constraints.sources.quotes import Quotes
@@ -40,6 +43,7 @@ from guardwrap.constraints.views import View
 __all__ = [
     "All",
     "AnyOf",
+    "Arithmetic",
     "Case",
     "Classifier",
     "Constraint",
@@ -57,6 +61,7 @@ __all__ = [
     "Length",
     "NoCopy",
     "Not",
+    "NumbersFrom",
     "OneOf",
     "OnlyFrom",
     "Order",
@@ -71,6 +76,7 @@ __all__ = [
     "Split",
     "TextConstraint",
     "ToolCalls",
+    "Values",
     "Verdict",
     "View",
     "catalogue",

@@ -27,6 +27,9 @@ from guardwrap.constraints.layout.depth import Depth
 from guardwrap.constraints.layout.edges import Edges
 from guardwrap.constraints.layout.order import Order
 from guardwrap.constraints.layout.split import Split
+from guardwrap.constraints.quantities.arithmetic import Arithmetic
+from guardwrap.constraints.quantities.source_numbers import NumbersFrom
+from guardwrap.constraints.quantities.values import Values
 from guardwrap.constraints.sources.no_copy import NoCopy
 from guardwrap.constraints.sources.only_from import OnlyFrom
 from guardwrap.constraints.sources.quotes import Quotes
@@ -37,6 +40,7 @@ __all__ = ["kinds"]
 _OURS: dict[str, type[Constraint]] = {
     "all": All,
     "any": AnyOf,
+    "arithmetic": Arithmetic,
     "case": Case,
     "classifier": Classifier,
     "copy": Copy,
@@ -52,6 +56,7 @@ _OURS: dict[str, type[Constraint]] = {
     "length": Length,
     "no_copy": NoCopy,
     "not": Not,
+    "numbers_from": NumbersFrom,
     "one_of": OneOf,
     "only_from": OnlyFrom,
     "order": Order,
@@ -64,6 +69,7 @@ _OURS: dict[str, type[Constraint]] = {
     "secrets": Secrets,
     "split": Split,
     "tool_calls": ToolCalls,
+    "values": Values,
 }
 
 
