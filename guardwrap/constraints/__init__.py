@@ -7,12 +7,17 @@ constraints, ``combinators`` has ``&``, ``|`` and ``~``, and ``files`` reads and
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All, AnyOf, Not
+from guardwrap.constraints.detectors.language import Language
+from guardwrap.constraints.detectors.personal_data import PersonalData
+from guardwrap.constraints.detectors.readability import Readability
+from guardwrap.constraints.detectors.secrets import Secrets
 from guardwrap.constraints.files.coerce import catalogue
 from guardwrap.constraints.files.constraint_file import ConstraintFile, dump, json_schema, load, parse
 from guardwrap.constraints.files.named import any_constraint as _any_constraint  # noqa: F401  # pydantic reads constraints by it
 from guardwrap.constraints.grammar.grammar import Grammar, csv
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.constraints.judges.judge import Judge
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.function import Python, constraint
@@ -25,6 +30,9 @@ from guardwrap.constraints.layout.depth import Depth
 from guardwrap.constraints.layout.edges import Edges
 from guardwrap.constraints.layout.order import Order
 from guardwrap.constraints.layout.split import Split
+from guardwrap.constraints.quantities.arithmetic import Arithmetic
+from guardwrap.constraints.quantities.source_numbers import NumbersFrom
+from guardwrap.constraints.quantities.values import Values
 from guardwrap.constraints.sources.no_copy import NoCopy
 from guardwrap.constraints.sources.only_from import OnlyFrom
 from guardwrap.constraints.sources.quotes import Quotes
@@ -35,6 +43,7 @@ from guardwrap.constraints.views import View
 __all__ = [
     "All",
     "AnyOf",
+    "Arithmetic",
     "Case",
     "Classifier",
     "Constraint",
@@ -46,21 +55,28 @@ __all__ = [
     "Finished",
     "Grammar",
     "JSONSchema",
+    "Judge",
     "Keyword",
+    "Language",
     "Length",
     "NoCopy",
     "Not",
+    "NumbersFrom",
     "OneOf",
     "OnlyFrom",
     "Order",
     "Parses",
     "Part",
+    "PersonalData",
     "Python",
     "Quotes",
+    "Readability",
     "Regex",
+    "Secrets",
     "Split",
     "TextConstraint",
     "ToolCalls",
+    "Values",
     "Verdict",
     "View",
     "catalogue",

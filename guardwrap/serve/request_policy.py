@@ -22,6 +22,7 @@ from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.files.constraint_data import read_constraint
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.files.proposal_fields import AProposal
+from guardwrap.constraints.judges.judge import Judge
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.documents.limits import MAX_DEPTH
 from guardwrap.documents.validation import Invalid, validated
@@ -46,9 +47,9 @@ __all__ = [
 _FIELDS = ("constraint", "constraints", "fields", "sampler", "proposal", "adapter", "budget")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _KINDS = (
-    "all", "any", "not", "case", "classifier", "copy", "count", "depth", "edges", "finished", "grammar",
-    "json_schema", "keyword", "length", "no_copy", "one_of", "only_from", "order", "parses", "quotes", "regex", "split",
-    "tool_calls",
+    "all", "any", "arithmetic", "case", "classifier", "copy", "count", "depth", "edges", "finished", "grammar",
+    "json_schema", "judge", "keyword", "language", "length", "no_copy", "not", "numbers_from", "one_of", "only_from",
+    "order", "parses", "personal_data", "quotes", "readability", "regex", "secrets", "split", "tool_calls", "values",
 )  # fmt: skip
 """Kinds that run no user code. Kinds of other packages may read files, so only the server's own files may use them."""
 
@@ -165,7 +166,7 @@ def _file_of(value: Any, where: str, policy: RequestPolicy) -> ConstraintFile:
     except (Invalid, GuardwrapError) as error:
         raise in_field(where, error) from None
     for part in walk(file.constraint):  # a file of the catalogue may contain classifiers as well
-        if isinstance(part, Classifier):
+        if isinstance(part, Classifier | Judge):
             _require_listed(part.model, where, policy)
     return file
 
@@ -197,7 +198,7 @@ def _require_own(value: Any, where: str, policy: RequestPolicy, depth: int = 0) 
         raise bad(
             f"{where}.kind" if "kind" in value else where, problem if "kind" in value else "the field kind is missing"
         )
-    if kind == "classifier":
+    if kind in ("classifier", "judge"):
         _require_listed(value.get("model"), where, policy)
     inner = value.get("of")
     if kind == "not" and inner is not None:
@@ -212,7 +213,7 @@ def _require_own(value: Any, where: str, policy: RequestPolicy, depth: int = 0) 
 def _require_listed(model: Any, where: str, policy: RequestPolicy) -> None:
     if not isinstance(model, str) or model not in policy.classifiers:
         listed = f"; known: {', '.join(policy.classifiers)}" if policy.classifiers else ""
-        problem = f"this server has no classifier {short(model)}{nearest(model, policy.classifiers)}{listed}"
+        problem = f"this server has no classifier or judge {short(model)}{nearest(model, policy.classifiers)}{listed}"
         raise bad(f"{where}.model", problem)
 
 

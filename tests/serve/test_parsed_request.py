@@ -293,7 +293,7 @@ def test_neutral_values_and_labels_change_nothing(fields):
             "guardwrap.constraint.model",
             "known: mood",
         ),
-        ({"guardwrap": {"constraint": "catalogue:positive-ending"}}, "guardwrap.constraint.model", "no classifier"),
+        ({"guardwrap": {"constraint": "catalogue:positive-ending"}}, "guardwrap.constraint.model", "no classifier or judge"),
         ({"guardwrap": {"constraints": []}}, "guardwrap.constraints", "at least one"),
         ({"guardwrap": {"constraint": {}, "constraints": []}}, "guardwrap.constraints", "not both"),
         ({"guardwrap": {"constraint": 5}}, "guardwrap.constraint", "give an object"),

@@ -7,9 +7,14 @@ from importlib.metadata import entry_points
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All, AnyOf, Not
+from guardwrap.constraints.detectors.language import Language
+from guardwrap.constraints.detectors.personal_data import PersonalData
+from guardwrap.constraints.detectors.readability import Readability
+from guardwrap.constraints.detectors.secrets import Secrets
 from guardwrap.constraints.grammar.grammar import Grammar
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.constraints.judges.judge import Judge
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.function import Python
@@ -22,6 +27,9 @@ from guardwrap.constraints.layout.depth import Depth
 from guardwrap.constraints.layout.edges import Edges
 from guardwrap.constraints.layout.order import Order
 from guardwrap.constraints.layout.split import Split
+from guardwrap.constraints.quantities.arithmetic import Arithmetic
+from guardwrap.constraints.quantities.source_numbers import NumbersFrom
+from guardwrap.constraints.quantities.values import Values
 from guardwrap.constraints.sources.no_copy import NoCopy
 from guardwrap.constraints.sources.only_from import OnlyFrom
 from guardwrap.constraints.sources.quotes import Quotes
@@ -32,6 +40,7 @@ __all__ = ["kinds"]
 _OURS: dict[str, type[Constraint]] = {
     "all": All,
     "any": AnyOf,
+    "arithmetic": Arithmetic,
     "case": Case,
     "classifier": Classifier,
     "copy": Copy,
@@ -41,19 +50,26 @@ _OURS: dict[str, type[Constraint]] = {
     "finished": Finished,
     "grammar": Grammar,
     "json_schema": JSONSchema,
+    "judge": Judge,
     "keyword": Keyword,
+    "language": Language,
     "length": Length,
     "no_copy": NoCopy,
     "not": Not,
+    "numbers_from": NumbersFrom,
     "one_of": OneOf,
     "only_from": OnlyFrom,
     "order": Order,
     "parses": Parses,
+    "personal_data": PersonalData,
     "python": Python,
     "quotes": Quotes,
+    "readability": Readability,
     "regex": Regex,
+    "secrets": Secrets,
     "split": Split,
     "tool_calls": ToolCalls,
+    "values": Values,
 }
 
 
