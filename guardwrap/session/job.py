@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator, Sized
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator, Sequence, Sized
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 from guardwrap.backends.refill.decode import RefillBackend
@@ -23,10 +24,12 @@ from guardwrap.pipelines.proposal_draws import require_weighable
 from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.proposals import Masked
 from guardwrap.samplers import Sampler
+from guardwrap.samplers.collecting import collecting
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.batch import Batches, OnBusy
 from guardwrap.scheduling.request import OnEnd, OnText, Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
+from guardwrap.session.twisting import PROMPTS, MakeTwist, Spent, Twists
 
 __all__ = ["Job", "RequestOptions", "backend_for"]
 
@@ -74,6 +77,8 @@ class Job:
         Makes the watch that judges the running attempts of a prompt, given a constraint; None without early abort.
     masked
         The masked proposal; None without a mask.
+    twists
+        The twisted proposal; None without a twist.
     vocabulary
         The text that each token adds, for a masked proposal; None if that is not known.
     notes
@@ -104,6 +109,7 @@ class Job:
     model: Any
     watches: Callable[[Constraint, PreparedPrompt], PrefixWatch] | None = None
     masked: Masked | None = None
+    twists: Twists | None = None
     vocabulary: Vocabulary | None = None
     notes: tuple[str, ...] = ()
     of_weights: tuple[str, ...] = ()
@@ -133,7 +139,7 @@ class Job:
         """
         numbered = enumerate(prompts, start=first)
         if self.each is None:
-            return map(self.request, self.call.prompts(numbered, self.batch_size))
+            return map(self.request, self._learned(self.call.prompts(numbered, self.batch_size)))
         if isinstance(prompts, Sized) and isinstance(self.each, Sized) and len(prompts) != len(self.each):
             raise UsageError(f"{_ONE_EACH}; its length is {len(self.each)}, the number of prompts {len(prompts)}")
         asked: deque[RequestOptions] = deque()
@@ -143,9 +149,33 @@ class Job:
     def requests_of(self, prompts: Iterable[PreparedPrompt]) -> Iterator[Request]:
         """Make requests from prompts that are already prepared."""
         if self.each is None:
-            return map(self.request, prompts)
+            return map(self.request, self._learned(prompts))
         asked: deque[RequestOptions] = deque()
         return (self.request(prompt, asked.popleft()) for prompt in _side_by_side(prompts, self.each, asked))
+
+    def _learned(self, prompts: Iterable[PreparedPrompt]) -> Iterable[PreparedPrompt]:
+        """Learn the values of a twist from the first prompts, unless they are known."""
+        if self.twists is None or self.twists.constraint.values is not None:
+            return prompts
+        prompts = iter(prompts)
+        first = list(islice(prompts, PROMPTS))
+        if first:
+            self.twists.constraint.learn(first, self._attempts)
+        return chain(first, prompts)
+
+    def _attempts(self, prompts: Sequence[PreparedPrompt], count: int, seed: int, twist: MakeTwist) -> Spent:
+        """Draw attempts that are not returned, ``count`` for each prompt, and return their cost."""
+        sampler, attempts = collecting(weigh=False)
+        budget = Budget(max_attempts=count)
+        asked = RequestOptions(self.asked.constraint, sampler, budget, seed)
+        requests = []
+        for prompt in prompts:
+            many = replace(prompt, law=replace(prompt.law, count=count))
+            request = replace(self, twists=None, weigh=None, on_text=None, on_end=None).request(many, asked)
+            requests.append(replace(request, twist=twist(prompt), lookahead=None))
+        outcomes = [outcome for _, outcome in Scheduler(self.backend()).serve(iter(requests), window=len(requests))]
+        drawn = sum(len(each) for each in attempts)
+        return Spent(drawn, sum(outcome.report.usage.computed_tokens for outcome in outcomes))
 
     def request(self, prompt: PreparedPrompt, asked: RequestOptions | None = None) -> Request:
         """Make a request from a prepared prompt.
@@ -175,7 +205,9 @@ class Job:
         weigh = self.weigh if asked.sampler.weighs else None
         notes = (*prompt.law.notes, *self.call.notes(prompt))
         locate = None if watch is None else watch.place
-        how = {"watch": watch, "locate": locate, "mask": mask, "lookahead": lookahead, "weigh": weigh}
+        twist = None if self.twists is None else self.twists.twist(prompt)
+        notes += () if self.twists is None else self.twists.notes
+        how = {"watch": watch, "locate": locate, "mask": mask, "lookahead": lookahead, "weigh": weigh, "twist": twist}
         return self._request(prompt, asked, notes, **how)
 
     def _request(self, prompt: Any, asked: RequestOptions, notes: tuple[str, ...] = (), **how: Any) -> Request:

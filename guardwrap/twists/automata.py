@@ -1,0 +1,167 @@
+"""Deterministic automata over characters, which follow how far a text has come towards satisfying a constraint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["MOST_STATES", "Automaton", "Progress", "TooManyStates", "build", "product"]
+
+MOST_STATES = 20_000
+"""The most states of an automaton."""
+
+States = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
+
+
+class TooManyStates(Exception):
+    """The automaton of a constraint has more than ``MOST_STATES`` states."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """An automaton as functions. States and kinds are any hashable values.
+
+    Parameters
+    ----------
+    start
+        The state before the first character.
+    kinds
+        The kinds of characters that ``step`` tells apart.
+    kind_of
+        Returns the kind of a character.
+    step
+        Returns the state after a character, from the state before it and its kind.
+    satisfied
+        Whether a text that ends in a state satisfies the constraint, from the state and whether the model ended it.
+    """
+
+    start: Any
+    kinds: Sequence[Hashable]
+    kind_of: Callable[[str], Hashable]
+    step: Callable[[Any, Any], Any]
+    satisfied: Callable[[Any, bool], bool]
+
+
+@dataclass(frozen=True, eq=False)
+class Automaton:
+    """An automaton as tables. States are numbers, and 0 is the start.
+
+    Parameters
+    ----------
+    table
+        The state after each kind of character, ``[states, kinds]``.
+    kind_of
+        Returns the kind of a character, as a number.
+    ended, cut
+        Whether a text that ends in each state satisfies the constraint, if the model ended it and if the token limit
+        did; ``[states]`` each.
+    """
+
+    table: States
+    kind_of: Callable[[str], int]
+    ended: Flags
+    cut: Flags
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def read(self, text: str, state: int = 0) -> int:
+        """Return the state after a text."""
+        for char in text:
+            state = int(self.table[state, self.kind_of(char)])
+        return state
+
+    def live(self) -> Flags:
+        """Return from which states a satisfying text can be reached, ``[states]``."""
+        return self._reaches(self.ended | self.cut)
+
+    def safe(self) -> Flags:
+        """Return from which states only satisfying texts can be reached, ``[states]``."""
+        return ~self._reaches(~(self.ended & self.cut))
+
+    def _reaches(self, some: Flags) -> Flags:
+        while True:
+            more = some | some[self.table].any(1)
+            if (more == some).all():
+                return some
+            some = more
+
+
+def build(progress: Progress) -> Automaton:
+    """Return the tables of the states that can be reached.
+
+    Raises
+    ------
+    TooManyStates
+        If there are more than ``MOST_STATES``.
+    """
+    numbers: dict[Hashable, int] = {progress.start: 0}
+    states, rows = [progress.start], []
+    for state in states:  # the list grows during the loop
+        row = []
+        for kind in progress.kinds:
+            after = progress.step(state, kind)
+            if after not in numbers:
+                if len(states) == MOST_STATES:
+                    raise TooManyStates
+                numbers[after] = len(states)
+                states.append(after)
+            row.append(numbers[after])
+        rows.append(row)
+    kinds = {kind: number for number, kind in enumerate(progress.kinds)}
+    return Automaton(
+        np.array(rows, dtype=np.int32).reshape(len(states), len(kinds)),
+        lambda char: kinds[progress.kind_of(char)],
+        np.array([progress.satisfied(state, True) for state in states]),
+        np.array([progress.satisfied(state, False) for state in states]),
+    )
+
+
+def product(automata: Sequence[Automaton], combine: Callable[[Flags, Flags], Flags]) -> Automaton:
+    """Return the automaton that follows several at once.
+
+    Parameters
+    ----------
+    automata
+        The automata, at least one.
+    combine
+        Combines whether two parts are satisfied: ``numpy.logical_and`` for all parts, ``numpy.logical_or`` for any.
+
+    Raises
+    ------
+    TooManyStates
+        If more than ``MOST_STATES`` states can be reached.
+    """
+    return reduce(lambda one, other: _pair(one, other, combine), automata)
+
+
+def _pair(one: Automaton, other: Automaton, combine: Callable[[Flags, Flags], Flags]) -> Automaton:
+    widths = one.table.shape[1], other.table.shape[1]
+    left, right = (axis.ravel() for axis in np.indices(widths))
+    numbers = np.full(len(one) * len(other), -1, dtype=np.int32)
+    numbers[0] = 0
+    states, table, frontier = np.array([0]), [], np.array([0])
+    while len(frontier):
+        after = one.table[frontier // len(other)][:, left].astype(np.int64) * len(other)
+        after += other.table[frontier % len(other)][:, right]
+        new = np.unique(after)
+        new = new[numbers[new] < 0]
+        if len(states) + len(new) > MOST_STATES:
+            raise TooManyStates
+        numbers[new] = np.arange(len(states), len(states) + len(new), dtype=np.int32)
+        states = np.concatenate([states, new])
+        table.append(numbers[after])
+        frontier = new
+    first, second = states // len(other), states % len(other)
+    return Automaton(
+        np.concatenate(table),
+        lambda char: one.kind_of(char) * widths[1] + other.kind_of(char),
+        combine(one.ended[first], other.ended[second]),
+        combine(one.cut[first], other.cut[second]),
+    )
