@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,9 +31,12 @@ from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.batch import Batches, OnBusy
 from guardwrap.scheduling.request import OnEnd, OnText, Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
-from guardwrap.session.twisting import PROMPTS, MakeTwist, Spent, Twists
+from guardwrap.session.twisting import PROMPTS, ROUNDS, MakeTwist, Spent, Twists
 
 __all__ = ["Job", "RequestOptions", "backend_for"]
+
+_LEARNER = ThreadPoolExecutor(1, "guardwrap-learner")
+"""Learns twists for calls in event loops, one at a time: callers that learn nothing wait neither for it nor long."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +151,22 @@ class Job:
         prepared = self.call.prompts(_side_by_side(numbered, self.each, asked), self.batch_size)
         return (self.request(prompt, asked.popleft()) for prompt in prepared)
 
+    async def arequests(self, prompts: Iterable[Any]) -> Iterator[Request]:
+        """Make requests like ``requests``, without blocking the event loop while a twist is learned."""
+        if not self.learns:
+            return self.requests(prompts)
+
+        def learn() -> Iterator[Request]:
+            if self.on_busy is not None:
+                self.on_busy(True)
+            try:
+                return self.requests(prompts)
+            finally:
+                if self.on_busy is not None:
+                    self.on_busy(False)
+
+        return await asyncio.get_running_loop().run_in_executor(_LEARNER, learn)
+
     def requests_of(self, prompts: Iterable[PreparedPrompt]) -> Iterator[Request]:
         """Make requests from prompts that are already prepared."""
         if self.each is None:
@@ -153,9 +174,14 @@ class Job:
         asked: deque[RequestOptions] = deque()
         return (self.request(prompt, asked.popleft()) for prompt in _side_by_side(prompts, self.each, asked))
 
+    @property
+    def learns(self) -> bool:
+        """Whether ``requests`` draws attempts, to learn the values of a twist."""
+        return self.twists is not None and not self.twists.constraint.learned
+
     def _learned(self, prompts: Iterable[PreparedPrompt]) -> Iterable[PreparedPrompt]:
         """Learn the values of a twist from the first prompts, unless they are known."""
-        if self.twists is None or self.twists.constraint.values is not None:
+        if self.twists is None or not self.learns:
             return prompts
         prompts = iter(prompts)
         first = list(islice(prompts, PROMPTS))
@@ -166,7 +192,8 @@ class Job:
     def _attempts(self, prompts: Sequence[PreparedPrompt], count: int, seed: int, twist: MakeTwist) -> Spent:
         """Draw attempts that are not returned, ``count`` for each prompt, and return their cost."""
         sampler, attempts = collecting(weigh=False)
-        budget = Budget(max_attempts=count)
+        seconds = self.asked.budget.max_seconds  # learning takes at most as long as the call itself may
+        budget = Budget(max_attempts=count, max_seconds=None if seconds is None else seconds / ROUNDS)
         asked = RequestOptions(self.asked.constraint, sampler, budget, seed)
         requests = []
         for prompt in prompts:

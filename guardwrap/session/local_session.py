@@ -6,6 +6,7 @@ into requests, which a scheduler serves. ``endpoint_session`` does the same for 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
 __all__ = ["LocalSession"]
+
+TWISTS = 8
+"""The most constraints whose twists are kept, with up to 100 MB each; those used last remain."""
 
 
 class LocalSession(BaseSession):
@@ -83,7 +87,7 @@ class LocalSession(BaseSession):
         size = (batch_size_of(self.pipe) or BATCH_SIZE) if config.batch_size is None else config.batch_size
         self.batch_size = require_whole("batch_size", size, 1)
         self._stable: dict[str, StablePrefix] = {}
-        self._learned: dict[Any, tuple[TwistedConstraint, Any]] = {}
+        self._learned: OrderedDict[Any, tuple[TwistedConstraint, Any]] = OrderedDict()
         self._learning = Lock()
         proposal, adapter = merge_proposals((config.proposal, config.adapter), (file.proposal, file.adapter))
         self.proposal = proposal_of(self.pipe, None if proposal is False else proposal)
@@ -298,9 +302,14 @@ class LocalSession(BaseSession):
         source = proposal.pipe.model, proposal.adapter, None if proposal.prompt is None else proposal.prompt.template
         key = constraint.digest, *map(id, source), stable
         with self._learning:
-            if key not in self._learned:
-                self._learned[key] = TwistedConstraint.of(constraint, stable.vocabulary), source
-            learned, _ = self._learned[key]
+            known = self._learned.get(key)
+        # Automata are made outside the lock, so that those of hostile constraints delay nobody else.
+        new = known or (TwistedConstraint.of(constraint, stable.vocabulary), source)
+        with self._learning:
+            learned, _ = self._learned.setdefault(key, new)
+            self._learned.move_to_end(key)
+            if len(self._learned) > TWISTS:
+                self._learned.popitem(last=False)
         return Twists(learned, proposal.twisted.strength)
 
     def _adapter_in(self, own: Mapping[str, Any]) -> Any:

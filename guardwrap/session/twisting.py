@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import NamedTuple
 
@@ -25,10 +26,17 @@ PROMPTS = 4
 ROUNDS, ATTEMPTS = 3, 128
 """Rounds of learning, and attempts in each. The first round draws from the model, the others with what is known."""
 
+MOST_VALUES = 4_000_000
+"""The most values of a constraint, 32 MB: states, times tokens."""
+
 _LEARNED = "the twist was learned from {} attempts, {} computed tokens, which are not part of this report's cost"
 _NONE = (
     "Twisted() follows keywords, lengths, Finished(), and their combinations by &, | and ~, with up to {} states; "
     "{} is none of these, so use Masked()"
+)
+
+_TOO_LONG = (
+    "{} has {} states, which Twisted() follows for up to {} tokens; set max_new_tokens to that at most, or use Masked()"
 )
 
 MakeTwist = Callable[[PreparedPrompt], Twist]
@@ -37,8 +45,8 @@ MakeTwist = Callable[[PreparedPrompt], Twist]
 class Spent(NamedTuple):
     """The cost of attempts that are not returned."""
 
-    attempts: int
-    computed_tokens: int
+    attempts: int = 0
+    computed_tokens: int = 0
 
 
 Attempts = Callable[[Sequence[PreparedPrompt], int, int, MakeTwist], Spent]
@@ -53,14 +61,18 @@ class TwistedConstraint:
     ----------
     values : numpy.ndarray or None
         log ψ in nats, ``[tokens + 1, states]``, for a strength of 1; None before it is learned.
+    rounds : int
+        The rounds of learning that were not cut short by a time limit.
     spent : Spent
         The cost of learning.
     """
 
     states: TokenStates
     counts: SoftCounts
+    title: str = ""
     values: Values | None = None
-    spent: Spent = field(default_factory=lambda: Spent(0, 0))
+    rounds: int = 0
+    spent: Spent = field(default_factory=Spent)
     _learning: Lock = field(default_factory=Lock, repr=False)
 
     @classmethod
@@ -77,28 +89,41 @@ class TwistedConstraint:
         automaton = automaton_of(constraint)
         if automaton is None:
             raise UsageError(_NONE.format(MOST_STATES, constraint.title))
-        return cls(TokenStates(automaton, vocabulary), SoftCounts(len(automaton)))
+        return cls(TokenStates(automaton, vocabulary), SoftCounts(len(automaton)), constraint.title)
+
+    @property
+    def learned(self) -> bool:
+        """Whether nothing is left to learn."""
+        return self.rounds == ROUNDS
 
     def learn(self, prompts: Sequence[PreparedPrompt], attempts: Attempts) -> None:
-        """Learn the values from attempts for some prompts. The first caller learns, and others wait."""
+        """Learn the values from attempts for some prompts. The first caller learns, and others wait.
+
+        If a time limit cuts that short, the values are those of the attempts so far, and the next call learns on.
+
+        Raises
+        ------
+        UsageError
+            If texts may have so many tokens that there are more than ``MOST_VALUES`` values.
+        """
         with self._learning:
-            if self.values is not None:
-                return
-            most = max(map(_most, prompts))
-            values: Values | None = None
-            for number in range(ROUNDS):
-                spent = attempts(
-                    prompts,
-                    -(-ATTEMPTS // len(prompts)),
-                    number,
-                    lambda prompt, known=values: Twist(  # type: ignore[misc]
-                        self.states, known, prompt.law.end_ids, _most(prompt), self.counts
-                    ),
-                )
+            most, states = max(map(_most, prompts)), len(self.states.automaton)
+            if (most + 1) * states > MOST_VALUES:
+                raise UsageError(_TOO_LONG.format(self.title, states, MOST_VALUES // states - 1))
+            count = -(-ATTEMPTS // len(prompts))
+            while not self.learned:
+                before = self.values
+                # A round that goes on where another one was cut short draws other attempts.
+                spent = attempts(prompts, count, self.spent.attempts, partial(self._learning_twist, before))
                 self.spent = Spent(*map(sum, zip(self.spent, spent, strict=True)))
                 self.counts.close_round()
-                values = log_values(self.states.automaton, self.counts, most)
-            self.values = values
+                self.values = log_values(self.states.automaton, self.counts, most)
+                if spent.attempts < count * len(prompts):
+                    return
+                self.rounds += 1
+
+    def _learning_twist(self, values: Values | None, prompt: PreparedPrompt) -> Twist:
+        return Twist(self.states, values, prompt.law.end_ids, _most(prompt), self.counts)
 
 
 @dataclass(frozen=True)

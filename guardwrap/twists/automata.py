@@ -9,18 +9,25 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order
+
+from guardwrap.documents.time_limits import check_deadline
 
 __all__ = ["MOST_STATES", "Automaton", "Progress", "TooManyStates", "build", "product"]
 
 MOST_STATES = 20_000
 """The most states of an automaton."""
 
+MOST_KINDS, MOST_CELLS, MOST_PAIRS = 30_000, 5_000_000, 20_000_000
+"""The most kinds of characters, entries of a table, and pairs of states of two automata: up to 100 MB."""
+
 States = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
 
 class TooManyStates(Exception):
-    """The automaton of a constraint has more than ``MOST_STATES`` states."""
+    """The automaton of a constraint has more than ``MOST_STATES`` states, or its tables are too large."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +93,16 @@ class Automaton:
         return ~self._reaches(~(self.ended & self.cut))
 
     def _reaches(self, some: Flags) -> Flags:
-        while True:
-            more = some | some[self.table].any(1)
-            if (more == some).all():
-                return some
-            some = more
+        """Return from which states one of some states can be reached."""
+        count, kinds = self.table.shape
+        ends = np.flatnonzero(some)
+        # Edges in reverse, and one more node with an edge to each of these states.
+        begin = np.concatenate([self.table.ravel(), np.full(len(ends), count, dtype=np.int32)])
+        after = np.concatenate([np.repeat(np.arange(count, dtype=np.int32), kinds), ends.astype(np.int32)])
+        edges = csr_array((np.ones(len(begin), dtype=np.int8), (begin, after)), shape=(count + 1, count + 1))
+        reached = np.zeros(count + 1, dtype=np.bool_)
+        reached[breadth_first_order(edges, count, return_predecessors=False)] = True
+        return reached[:count]
 
 
 def build(progress: Progress) -> Automaton:
@@ -104,11 +116,12 @@ def build(progress: Progress) -> Automaton:
     numbers: dict[Hashable, int] = {progress.start: 0}
     states, rows = [progress.start], []
     for state in states:  # the list grows during the loop
+        check_deadline()
         row = []
         for kind in progress.kinds:
             after = progress.step(state, kind)
             if after not in numbers:
-                if len(states) == MOST_STATES:
+                if len(states) == MOST_STATES or len(states) * len(progress.kinds) > MOST_CELLS:
                     raise TooManyStates
                 numbers[after] = len(states)
                 states.append(after)
@@ -136,18 +149,23 @@ def product(automata: Sequence[Automaton], combine: Callable[[Flags, Flags], Fla
     Raises
     ------
     TooManyStates
-        If more than ``MOST_STATES`` states can be reached.
+        If more than ``MOST_STATES`` states can be reached, or the tables are too large.
     """
     return reduce(lambda one, other: _pair(one, other, combine), automata)
 
 
 def _pair(one: Automaton, other: Automaton, combine: Callable[[Flags, Flags], Flags]) -> Automaton:
     widths = one.table.shape[1], other.table.shape[1]
+    if widths[0] * widths[1] > MOST_KINDS or len(one) * len(other) > MOST_PAIRS:
+        raise TooManyStates
     left, right = (axis.ravel() for axis in np.indices(widths))
     numbers = np.full(len(one) * len(other), -1, dtype=np.int32)
     numbers[0] = 0
     states, table, frontier = np.array([0]), [], np.array([0])
     while len(frontier):
+        check_deadline()
+        if len(states) * len(left) > MOST_CELLS:
+            raise TooManyStates
         after = one.table[frontier // len(other)][:, left].astype(np.int64) * len(other)
         after += other.table[frontier % len(other)][:, right]
         new = np.unique(after)

@@ -11,20 +11,25 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All, AnyOf, Not
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length
+from guardwrap.documents.time_limits import TimeLimit, time_limit
 from guardwrap.twists.automata import Automaton, Progress, TooManyStates, build, product
 from guardwrap.twists.word_progress import word_progress
 
 __all__ = ["automaton_of"]
 
+BUILD_SECONDS = 2.0
+"""The most CPU seconds for an automaton. Constraints may come from anyone."""
+
 
 def automaton_of(constraint: Constraint) -> Automaton | None:
-    """Return the automaton that follows a constraint; None if there is none of a fair size.
+    """Return the automaton that follows a constraint; None if there is none of a fair size, soon enough.
 
     The automaton may be wrong about some texts: a proposal that follows it still has exact weights.
     """
     try:
-        return _automaton(constraint)
-    except TooManyStates:
+        with time_limit(BUILD_SECONDS):
+            return _automaton(constraint)
+    except (TooManyStates, TimeLimit):
         return None
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, diags_array, vstack
 
 from guardwrap.twists.automata import Automaton
 
@@ -42,8 +43,8 @@ class SoftCounts:
         Number of next tokens that were drawn in each state.
     ends : dict of int to float
         Sum of the probabilities that the text ends there.
-    onward : dict of int to numpy.ndarray
-        Sums of the probabilities of the tokens that lead to each state, ``[states]``.
+    onward : dict of int to scipy.sparse.csr_array
+        Sums of the probabilities of the tokens that lead to each state, ``[1, states]``.
     """
 
     states: int
@@ -51,7 +52,7 @@ class SoftCounts:
     full: set[int] = field(default_factory=set)
     visits: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     ends: dict[int, float] = field(default_factory=lambda: defaultdict(float))
-    onward: dict[int, Values] = field(default_factory=dict)
+    onward: dict[int, Any] = field(default_factory=dict)
 
     def note(self, state: int, after: npt.NDArray[np.int32], shares: Values, ends: float) -> None:
         """Add the distribution of one next token.
@@ -69,7 +70,8 @@ class SoftCounts:
             return
         self.visits[state] += 1
         self.ends[state] += ends
-        sums: Values = np.bincount(after, shares, minlength=self.states).astype(np.float64)
+        # Sparse, as states may be many, and only a few are one token away.
+        sums = csr_array(np.bincount(after, shares, minlength=self.states)[None])
         self.onward[state] = self.onward[state] + sums if state in self.onward else sums
 
     def close_round(self) -> None:
@@ -97,7 +99,8 @@ def log_values(automaton: Automaton, counts: SoftCounts, tokens: int) -> Values:
     """
     visited = np.array(sorted(counts.visits), dtype=np.int64)
     visits = np.array([counts.visits[state] for state in visited.tolist()], dtype=np.float64)
-    onward = csr_array(np.stack([counts.onward[state] for state in visited.tolist()]) / visits[:, None])
+    sums = [csr_array((0, len(automaton))), *(counts.onward[state] for state in visited.tolist())]
+    onward = diags_array(1 / visits) @ vstack(sums, format="csr")
     ends = np.array([counts.ends[state] for state in visited.tolist()]) / visits * automaton.ended[visited]
     trust = np.minimum(visits / _FEW, 1.0)
     live, safe = automaton.live(), automaton.safe()

@@ -13,8 +13,8 @@ from guardwrap.twists.automata import Automaton
 
 __all__ = ["TokenStates"]
 
-_KEPT = 300
-"""The most states whose successors are kept: 200 kB each with a vocabulary of 50 000 tokens."""
+_KEPT = 8_000_000
+"""The most successors that are kept, 32 MB: those of 160 states with a vocabulary of 50 000 tokens."""
 
 States = npt.NDArray[np.int32]
 Column = tuple[npt.NDArray[np.int64], npt.NDArray[np.int16]]
@@ -47,7 +47,7 @@ class TokenStates:
             for tokens, kinds in self._codes[begins]:
                 states[tokens] = self.automaton.table[states[tokens], kinds]
             self._after[key] = states
-            if len(self._after) > _KEPT:
+            if len(self._after) * self._vocabulary.size > _KEPT and len(self._after) > 1:
                 self._after.popitem(last=False)
         self._after.move_to_end(key)
         return self._after[key]

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from guardwrap import Budget, Masked, Prompt, Regex
+from guardwrap import Budget, Masked, Prompt, Regex, Twisted
 from guardwrap.constraints.files.constraint_file import ConstraintFile, parse
 from guardwrap.proposals import Adapter
 from guardwrap.serve.error_responses import ErrorResponse
@@ -83,6 +83,8 @@ def test_what_is_left_out_is_the_models_own():
         ({"stop": ["x", "y", "x"]}, {"stop_strings": ["x", "y"]}),
         ({"stop": []}, {"stop_strings": None}),
         ({"guardwrap": {"proposal": "masked"}}, {"proposal": Masked()}),
+        ({"guardwrap": {"proposal": "twisted"}}, {"proposal": Twisted()}),
+        ({"guardwrap": {"proposal": {"twisted": {"strength": 0.5}}}}, {"proposal": Twisted(strength=0.5)}),
         ({"guardwrap": {"proposal": {"prompt": "a {prompt}"}}}, {"proposal": Prompt("a {prompt}"), "adapter": False}),
         ({"guardwrap": {"proposal": "careful"}}, {"proposal": Prompt("Be careful. {prompt}"), "adapter": False}),
         ({"guardwrap": {"proposal": False}}, {"proposal": False}),

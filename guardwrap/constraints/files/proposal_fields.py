@@ -18,6 +18,7 @@ from guardwrap.errors import ConstraintError, UnknownName, nearest, quoted
 from guardwrap.proposals import HUB_ID, Adapter, Masked, Prompt, Twisted
 
 __all__ = [
+    "NAMED",
     "AProposal",
     "AnAdapter",
     "adapter_misfit",
@@ -116,10 +117,11 @@ def _form(value: Any) -> str:
     return "a name" if isinstance(value, str) else "options"
 
 
-_NAMED: dict[str, type[Masked | Twisted]] = {"masked": Masked, "twisted": Twisted}
+NAMED: dict[str, type[Masked | Twisted]] = {"masked": Masked, "twisted": Twisted}
+"""Proposals that a name stands for."""
 
 AProposal: Any = Annotated[
-    Annotated[Literal["masked", "twisted"], AfterValidator(lambda name: _NAMED[name]()), Tag("a name")]
+    Annotated[Literal["masked", "twisted"], AfterValidator(lambda name: NAMED[name]()), Tag("a name")]
     | Annotated[_OneOf, AfterValidator(_one), Tag("options")],
     Discriminator(_form),
 ]
@@ -141,7 +143,7 @@ def proposal_spelt(proposal: Prompt | Masked | Twisted) -> str | dict[str, Any]:
     ConstraintError
         If it is a function or another model, which a file cannot hold.
     """
-    for name, kind in _NAMED.items():
+    for name, kind in NAMED.items():
         if not isinstance(proposal, kind):
             continue
         options = _without_defaults(proposal)
