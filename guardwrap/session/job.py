@@ -143,12 +143,13 @@ class Job:
             If there are more or fewer prompts than entries of ``each``. Raised at once if both lengths are known.
         """
         numbered = enumerate(prompts, start=first)
+        most = PROMPTS if isinstance(prompts, Sized) else 1  # further prompts may not have come yet
         if self.each is None:
-            return map(self.request, self._learned(self.call.prompts(numbered, self.batch_size)))
+            return map(self.request, self._learned(self.call.prompts(numbered, self.batch_size), most))
         if isinstance(prompts, Sized) and isinstance(self.each, Sized) and len(prompts) != len(self.each):
             raise UsageError(f"{_ONE_EACH}; its length is {len(self.each)}, the number of prompts {len(prompts)}")
         asked: deque[RequestOptions] = deque()
-        prepared = self.call.prompts(_side_by_side(numbered, self.each, asked), self.batch_size)
+        prepared = self._learned(self.call.prompts(_side_by_side(numbered, self.each, asked), self.batch_size), most)
         return (self.request(prompt, asked.popleft()) for prompt in prepared)
 
     async def arequests(self, prompts: Iterable[Any]) -> Iterator[Request]:
@@ -172,19 +173,20 @@ class Job:
         if self.each is None:
             return map(self.request, self._learned(prompts))
         asked: deque[RequestOptions] = deque()
-        return (self.request(prompt, asked.popleft()) for prompt in _side_by_side(prompts, self.each, asked))
+        prepared = self._learned(_side_by_side(prompts, self.each, asked))
+        return (self.request(prompt, asked.popleft()) for prompt in prepared)
 
     @property
     def learns(self) -> bool:
         """Whether ``requests`` draws attempts, to learn the values of a twist."""
         return self.twists is not None and not self.twists.constraint.learned
 
-    def _learned(self, prompts: Iterable[PreparedPrompt]) -> Iterable[PreparedPrompt]:
+    def _learned(self, prompts: Iterable[PreparedPrompt], most: int = PROMPTS) -> Iterable[PreparedPrompt]:
         """Learn the values of a twist from the first prompts, unless they are known."""
         if self.twists is None or not self.learns:
             return prompts
         prompts = iter(prompts)
-        first = list(islice(prompts, PROMPTS))
+        first = list(islice(prompts, most))
         if first:
             self.twists.constraint.learn(first, self._attempts)
         return chain(first, prompts)
@@ -220,6 +222,8 @@ class Job:
             If the sampler uses weights, and attempts of this prompt cannot be weighed.
         """
         asked = asked or self.asked
+        if self.twists is not None and asked.constraint.digest != self.asked.constraint.digest:
+            raise UsageError(_ONE_TWIST)
         if asked.sampler.weighs:
             prompt = require_weighable(prompt)
         watch = None if self.watches is None else self.watches(asked.constraint, prompt)
@@ -303,6 +307,7 @@ class Job:
         return id(self.model), self.batch_size, self.causal
 
 
+_ONE_TWIST = "Twisted() is learned for one constraint; leave out the constraints of single prompts, or Twisted()"
 _ONE_EACH = "constraint_each takes one constraint per prompt"
 _Item = TypeVar("_Item")
 

@@ -260,7 +260,7 @@ class LocalSession(BaseSession):
             raise UsageError(f"Masked() has to judge unfinished texts, and there is {notes[-1]}; leave it out")
         twists = None
         if proposal is not None and proposal.twisted is not None:
-            twists = self._twists(proposal, model, constraint, stable, each)
+            twists = self._twists(proposal, constraint, stable)
         by_mask = proposal is not None and proposal.only_masks(self.pipe)  # decoding then gives the weights
         causal = self.call_class.causal
         if causal:
@@ -285,9 +285,7 @@ class LocalSession(BaseSession):
             batches=self.batches,
         )
 
-    def _twists(
-        self, proposal: Proposal, model: Any, constraint: Constraint, stable: StablePrefix, each: Any
-    ) -> Twists:
+    def _twists(self, proposal: Proposal, constraint: Constraint, stable: StablePrefix) -> Twists:
         """Return the twists of a call, whose values may be learned already.
 
         Raises
@@ -296,8 +294,6 @@ class LocalSession(BaseSession):
             If no automaton follows the constraint, or the text of tokens is not known.
         """
         assert proposal.twisted is not None
-        if each is not None:
-            raise UsageError("Twisted() is learned for one constraint; leave out constraint_each, or the proposal")
         # ψ depends on what attempts are drawn from. Objects are part of the key, so that their ids stay theirs.
         source = proposal.pipe.model, proposal.adapter, None if proposal.prompt is None else proposal.prompt.template
         key = constraint.digest, *map(id, source), stable

@@ -113,7 +113,7 @@ class TwistedConstraint:
             count = -(-ATTEMPTS // len(prompts))
             while not self.learned:
                 before = self.values
-                # A round that goes on where another one was cut short draws other attempts.
+                # After a round that was cut short, the next one draws other attempts.
                 spent = attempts(prompts, count, self.spent.attempts, partial(self._learning_twist, before))
                 self.spent = Spent(*map(sum, zip(self.spent, spent, strict=True)))
                 self.counts.close_round()
