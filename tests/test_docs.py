@@ -151,11 +151,12 @@ def run_command(line: str) -> Any:
 SERVED = "serve.md"  # what it shows needs a server: it is run in tests/serve/test_page.py
 AGENTS = "agents.md"  # this needs one too, and the agents: it is run in tests/serve/test_agents.py
 RAY = "ray.md"  # and this one Ray: it is run in tests/ray/test_ray_docs.py
-WRITE_JSON = {"structured.md", "integrations.md"}  # the tiny model does not: they are run in test_examples.py
+# What the tiny model cannot do is run in test_examples.py: JSON, and answers to questions.
+BEYOND = {"structured.md", "integrations.md", "judges.md"}
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page, "python") and page not in {*WRITE_JSON, SERVED, AGENTS, RAY}]
+    "page", [page for page in PAGES if blocks(page, "python") and page not in {*BEYOND, SERVED, AGENTS, RAY}]
 )
 def test_python_blocks_run(page: str, model: Any, given: Any) -> None:
     given(page)

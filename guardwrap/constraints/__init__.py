@@ -7,12 +7,17 @@ constraints, ``combinators`` has ``&``, ``|`` and ``~``, and ``files`` reads and
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All, AnyOf, Not
+from guardwrap.constraints.detectors.language import Language
+from guardwrap.constraints.detectors.personal_data import PersonalData
+from guardwrap.constraints.detectors.readability import Readability
+from guardwrap.constraints.detectors.secrets import Secrets
 from guardwrap.constraints.files.coerce import catalogue
 from guardwrap.constraints.files.constraint_file import ConstraintFile, dump, json_schema, load, parse
 from guardwrap.constraints.files.named import any_constraint as _any_constraint  # noqa: F401  # pydantic reads constraints by it
 from guardwrap.constraints.grammar.grammar import Grammar, csv
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.constraints.judges.judge import Judge
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.function import Python, constraint
@@ -20,6 +25,11 @@ from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length, Regex, TextConstraint
 from guardwrap.constraints.kinds.wording import Case, OneOf
 from guardwrap.constraints.languages.parses import Parses
+from guardwrap.constraints.layout.copies import Copy
+from guardwrap.constraints.layout.depth import Depth
+from guardwrap.constraints.layout.edges import Edges
+from guardwrap.constraints.layout.order import Order
+from guardwrap.constraints.layout.split import Split
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View
@@ -31,18 +41,28 @@ __all__ = [
     "Classifier",
     "Constraint",
     "ConstraintFile",
+    "Copy",
     "Count",
+    "Depth",
+    "Edges",
     "Finished",
     "Grammar",
     "JSONSchema",
+    "Judge",
     "Keyword",
+    "Language",
     "Length",
     "Not",
     "OneOf",
+    "Order",
     "Parses",
     "Part",
+    "PersonalData",
     "Python",
+    "Readability",
     "Regex",
+    "Secrets",
+    "Split",
     "TextConstraint",
     "ToolCalls",
     "Verdict",

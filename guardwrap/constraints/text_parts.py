@@ -18,12 +18,18 @@ __all__ = ["MESSAGE", "Part", "PartMonitor", "begun_length", "read_part", "selec
 MESSAGE = ("answer", "reasoning", "tool_calls")
 """Parts of messages."""
 
+_UNITS = ("line", "sentence", "paragraph")
+"""Parts that have a number, and words of their own."""
+
 Split = Callable[[str], list[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    r"""A part of the new text, without the white space around it. Give exactly one of the parameters but ``missing``.
+    r"""A part of the new text, without the white space around it.
+
+    Give exactly one of the parameters but ``missing``. Only ``word`` goes with ``line``, ``sentence``, ``paragraph`` or
+    ``each``.
 
     Parameters
     ----------
@@ -39,6 +45,11 @@ class Part:
     line, sentence, paragraph
         Number of a line, sentence or paragraph that is not empty: 1 is the first one, -1 the last. A paragraph ends at
         an empty line.
+    word
+        Number of a word: letters, digits and ``_``, with apostrophes and hyphens between them; in Chinese and Japanese,
+        a Han character, a Hiragana or a run of Katakana. With one of the above, a word of that part.
+    each
+        ``"line"``, ``"sentence"`` or ``"paragraph"``, with ``word``: that word of each one which has so many.
     missing
         Decision about texts without the part: ``"fail"`` rejects them, ``"pass"`` accepts them.
 
@@ -64,12 +75,15 @@ class Part:
     line: int | None = None
     sentence: int | None = None
     paragraph: int | None = None
+    word: int | None = None
+    each: Literal["line", "sentence", "paragraph"] | None = None
     missing: Literal["fail", "pass"] = "fail"
 
     def __post_init__(self) -> None:
         chosen = [field.name for field in fields(self) if field.name != "missing" and self._has(field.name)]
-        if len(chosen) != 1:
-            names = "after, between, match, message, line, sentence or paragraph"
+        outer = [name for name in chosen if name in (*_UNITS, "each")] if "word" in chosen else []
+        if len(set(chosen) - {*outer[:1]}) != 1 or chosen == ["each"]:
+            names = "after, between, match, message, line, sentence, paragraph or word"
             raise ConstraintError(f"select a part by exactly one of {names}, not {' and '.join(chosen) or 'none'}")
         if self.message not in (None, *MESSAGE):
             raise ConstraintError(f"message={self.message!r} is not one of {', '.join(MESSAGE)}")
@@ -82,7 +96,9 @@ class Part:
         for marker in (self.after, *(self.between or ())):
             if marker is not None and not (isinstance(marker, str) and marker.strip()):
                 raise ConstraintError(f"a marker must be a string that is not blank, not {marker!r}")
-        for name in ("line", "sentence", "paragraph"):
+        if self.each not in (None, *_UNITS):
+            raise ConstraintError(f"each={self.each!r} is not one of {', '.join(_UNITS)}")
+        for name in (*_UNITS, "word"):
             number = getattr(self, name)
             least = "give a whole number of at least 1, or of at most -1"
             require(number is None or (type(number) is int and number != 0), f"{name}={number!r}: {least}")
@@ -142,23 +158,57 @@ def _pieces(text: str, part: Part, split: Mapping[str, Split]) -> list[str]:
     if part.match is not None:
         match = within(part.compiled.search, text)
         return [] if match is None else [(match[1] if match.re.groups else match[0]) or ""]
-    name, number = _numbered(part)
-    pieces = split[name](text)
+    pieces = _outer(split, text, part)
+    return pieces if part.word is None else _words(split["word"], pieces, part.word)
+
+
+def settled(prefix: str, part: Part, split: Mapping[str, Split], whole: Mapping[str, Split]) -> list[str]:
+    """Return the numbered parts of a prefix that no continuation can change.
+
+    Parameters
+    ----------
+    prefix
+        The beginning of a text.
+    part
+        The selection.
+    split
+        Functions as for ``selected``.
+    whole
+        Functions that return only those parts that no continuation can change.
+    """
+    names = [name for name in (*_UNITS, "word", "each") if getattr(part, name) is not None]
+    if not names:  # the others have no piece that is settled early
+        return []
+    if any(getattr(part, name) < 0 for name in names if name not in ("each", "word")):
+        return []
+    if part.word is None:
+        return [piece.strip() for piece in _outer(whole, prefix, part)]
+    if names == ["word"]:
+        return _nth(whole["word"](prefix), part.word) if part.word > 0 else []
+    done = _outer(whole, prefix, part)
+    found = _words(split["word"], done, part.word)
+    # The part that still grows has settled words, too, and stays where it is in the order of parts.
+    growing = _outer(split, prefix, part)[len(done) :][-1:] if part.word > 0 else []
+    return found + _words(whole["word"], growing, part.word)
+
+
+def _outer(split: Mapping[str, Split], text: str, part: Part) -> list[str]:
+    """Return the lines, sentences or paragraphs that a part selects, or whose words it selects; or the whole text."""
+    if part.each is not None:
+        return split[part.each](text)
+    for name in _UNITS:
+        if (number := getattr(part, name)) is not None:
+            return _nth(split[name](text), number)
+    return [text]
+
+
+def _words(split: Split, pieces: Sequence[str], number: int) -> list[str]:
+    return [word for piece in pieces for word in _nth(split(piece), number)]
+
+
+def _nth(pieces: list[str], number: int) -> list[str]:
     place = number - 1 if number > 0 else number
     return [pieces[place]] if -len(pieces) <= place < len(pieces) else []
-
-
-def settled(prefix: str, part: Part, split: Mapping[str, Split]) -> list[str]:
-    """Return the numbered part of a prefix if no continuation can change it."""
-    if part.line is part.sentence is part.paragraph is None:  # the others have no piece that is settled early
-        return []
-    name, number = _numbered(part)
-    whole = split[name](prefix)
-    return [whole[number - 1].strip()] if 0 < number <= len(whole) else []
-
-
-def _numbered(part: Part) -> tuple[str, int]:
-    return next((name, n) for name in ("line", "sentence", "paragraph") if (n := getattr(part, name)) is not None)
 
 
 def _spans(text: str, opening: str, closing: str) -> list[str]:

@@ -9,6 +9,7 @@ from pydantic import Discriminator, Tag
 
 from guardwrap.constraints import text_parts
 from guardwrap.constraints.text_parts import Part
+from guardwrap.constraints.words import settled_words, words_of
 from guardwrap.documents.time_limits import within
 from guardwrap.errors import ConstraintError, UsageError, nearest
 from guardwrap.outcomes import Draw
@@ -25,13 +26,16 @@ Name = Literal[
     "last_line",
     "lines",
     "paragraphs",
+    "first_word",
+    "last_word",
+    "words",
     "message",
     "answer",
     "reasoning",
     "tool_calls",
 ]
 """``completion`` (the new text), ``full`` (prompt and new text), ``message`` (the new text after the assistant message
-that it continues), one sentence or line, every sentence, line or paragraph, or a part of a message."""
+that it continues), one sentence, line or word, every sentence, line, paragraph or word, or a part of a message."""
 
 NO_MESSAGE = (
     "on={!r} judges the messages that are parsed from answers to chats; {}. "
@@ -178,7 +182,7 @@ def _of_message(draw: Draw, part: str, *, missing: str) -> list[str] | None:
 def settled_parts(prefix: str, on: View) -> list[str]:
     """Return the parts of a view that no continuation of the prefix can change."""
     if isinstance(on, Part):
-        return text_parts.settled(prefix, on, _SETTLED)
+        return text_parts.settled(prefix, on, _SPLIT, _SETTLED)
     end, _, unit = on.rpartition("_")
     if end == "last" or unit.removesuffix("s") not in _SETTLED:
         return []
@@ -194,9 +198,15 @@ def _settled_lines(prefix: str) -> list[str]:
     return [line for line in whole if line.strip()]
 
 
-_SPLIT: dict[str, text_parts.Split] = {"sentence": sentences, "line": filled_lines, "paragraph": paragraphs}
+_SPLIT: dict[str, text_parts.Split] = {
+    "sentence": sentences,
+    "line": filled_lines,
+    "paragraph": paragraphs,
+    "word": words_of,
+}
 _SETTLED: dict[str, text_parts.Split] = {
     "sentence": lambda prefix: sentences(prefix)[:-1],
     "line": _settled_lines,
     "paragraph": lambda prefix: paragraphs(prefix)[:-1],
+    "word": settled_words,
 }

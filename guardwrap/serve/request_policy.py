@@ -21,6 +21,7 @@ from guardwrap.constraints.files.catalogue_files import catalogue_names
 from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile, read_constraint
 from guardwrap.constraints.files.proposal_fields import NAMED, AProposal
+from guardwrap.constraints.judges.judge import Judge
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.documents.limits import MAX_DEPTH
 from guardwrap.documents.validation import Invalid, validated
@@ -37,8 +38,9 @@ __all__ = ["RequestPolicy", "budget_of", "constraints_of", "drawn_from", "requir
 _FIELDS = ("constraint", "constraints", "sampler", "proposal", "adapter", "budget")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _KINDS = (
-    "all", "any", "not", "case", "classifier", "count", "finished", "grammar", "json_schema", "keyword", "length",
-    "one_of", "parses", "regex", "tool_calls",
+    "all", "any", "not", "case", "classifier", "copy", "count", "depth", "edges", "finished", "grammar", "judge",
+    "json_schema", "keyword", "language", "length", "one_of", "order", "parses", "personal_data", "readability",
+    "regex", "secrets", "split", "tool_calls",
 )  # fmt: skip
 """Kinds that run no user code. Kinds of other packages may read files, so only the server's own files may use them."""
 
@@ -130,7 +132,7 @@ def _file_of(value: Any, where: str, policy: RequestPolicy) -> ConstraintFile:
     except (Invalid, GuardwrapError) as error:
         raise in_field(where, error) from None
     for part in walk(file.constraint):  # a file of the catalogue may contain classifiers as well
-        if isinstance(part, Classifier):
+        if isinstance(part, Classifier | Judge):
             _require_listed(part.model, where, policy)
     return file
 
@@ -162,11 +164,13 @@ def _require_own(value: Any, where: str, policy: RequestPolicy, depth: int = 0) 
         raise bad(
             f"{where}.kind" if "kind" in value else where, problem if "kind" in value else "the field kind is missing"
         )
-    if kind == "classifier":
+    if kind in ("classifier", "judge"):
         _require_listed(value.get("model"), where, policy)
     inner = value.get("of")
     if kind == "not" and inner is not None:
         _require_own(inner, f"{where}.of", policy, depth + 1)
+    elif kind == "split" and value.get("each") is not None:
+        _require_own(value["each"], f"{where}.each", policy, depth + 1)
     elif kind in ("all", "any") and isinstance(inner, list):
         for i, each in enumerate(inner):
             _require_own(each, f"{where}.of.{i}", policy, depth + 1)
@@ -175,7 +179,7 @@ def _require_own(value: Any, where: str, policy: RequestPolicy, depth: int = 0) 
 def _require_listed(model: Any, where: str, policy: RequestPolicy) -> None:
     if not isinstance(model, str) or model not in policy.classifiers:
         listed = f"; known: {', '.join(policy.classifiers)}" if policy.classifiers else ""
-        problem = f"this server has no classifier {short(model)}{nearest(model, policy.classifiers)}{listed}"
+        problem = f"this server has no model for judgements {short(model)}{nearest(model, policy.classifiers)}{listed}"
         raise bad(f"{where}.model", problem)
 
 

@@ -67,6 +67,17 @@ def of(text: str, on: Any) -> list[str] | None:
         ("last_line", "one\ntwo\n", ["two"]),
         ("paragraphs", "a\nb\n\nc", ["a\nb", "c"]),
         ("paragraphs", "", [""]),
+        (Part(word=2), "It's well-known. Yes", ["well-known"]),
+        (Part(word=-1), "so (they) say...", ["say"]),
+        (Part(word=3), "one two", None),
+        (Part(sentence=2, word=1), "One. «Two» is here.", ["Two"]),
+        (Part(line=-1, word=-1), "a b\nc d!\n", ["d"]),
+        (Part(each="sentence", word=2), "One two. Three. Four five six?", ["two", "five"]),
+        (Part(each="line", word=1), "...", None),
+        (Part(word=2), "机密", ["密"]),
+        ("first_word", "«Yes», he said.", ["Yes"]),
+        ("last_word", "«Yes», he said.", ["said"]),
+        ("words", "a-b c'd -", ["a-b", "c'd"]),
     ],
 )
 def test_what_is_selected(on: Any, text: str, parts: list[str] | None) -> None:
@@ -95,6 +106,10 @@ def test_a_missing_part_is_a_decision() -> None:
 MARKED = st.lists(
     st.sampled_from(["</t>", "<c>", "</c>", "<", "/", "t", "c", ">", "1", "2", " ", "\n", "é"]), max_size=12
 )
+SPOKEN = st.lists(
+    st.sampled_from(["a", "1", "-", "'", " ", ".", "\n", "3.", " M", "ä", "p.m.", "机", "。", "”", "«", "\u0301"]),
+    max_size=12,
+)
 RULES: dict[str, Constraint] = {
     "ban after": ~Regex("1", on=THOUGHT),
     "search after": Regex("12", on=THOUGHT),
@@ -112,6 +127,12 @@ RULES: dict[str, Constraint] = {
     "last line": Regex("1", on="last_line"),
     "paragraphs": Regex("1", on="paragraphs"),
     "group": Regex("1", on=Part(match="<c>(.*?)</c>")),
+    "words": Regex("1", on="words"),
+    "first word": Regex("1", on="first_word"),
+    "word": Regex("1", on=Part(word=2)),
+    "word of a sentence": Regex("1", on=Part(sentence=2, word=1)),
+    "word of each line": Regex("1", on=Part(each="line", word=2)),
+    "last word of each sentence": Regex("1", on=Part(each="sentence", word=-1, missing="pass")),
 }
 
 
@@ -131,10 +152,17 @@ def test_python_and_yaml_are_one(name: str) -> None:
 
 
 @given(
-    pieces=MARKED,
-    rest=MARKED,
-    on=st.sampled_from(["first_line", "paragraphs", "lines", Part(line=1), Part(paragraph=2)]),
+    pieces=MARKED | SPOKEN,
+    rest=MARKED | SPOKEN,
+    on=st.sampled_from(
+        [
+            *("first_line", "paragraphs", "lines", "words", "first_word", Part(line=1), Part(paragraph=2)),
+            *(Part(word=1), Part(sentence=1, word=1), Part(sentence=2, word=2), Part(each="line", word=1)),
+            *(Part(each="sentence", word=2), Part(each="sentence", word=-1), Part(paragraph=1, word=-1)),
+        ]
+    ),
 )
+@settings(max_examples=600, deadline=None)
 def test_a_settled_part_never_changes(pieces: list[str], rest: list[str], on: View) -> None:
     prefix = "".join(pieces)
     fixed, parts = settled_parts(prefix, on), of(prefix + "".join(rest), on)
@@ -203,13 +231,19 @@ def test_values_of_a_part() -> None:
 
 
 WRONG: list[tuple[Any, str]] = [
-    ({}, "exactly one of after, between, match, message, line, sentence or paragraph, not none"),
+    ({}, "exactly one of after, between, match, message, line, sentence, paragraph or word, not none"),
     ({"after": "a", "line": 1}, "not after and line"),
     ({"before": "a"}, "unknown field 'before' of a part"),
     ({"after": " "}, "a marker must be a string that is not blank"),
     ({"between": ["a"]}, "between needs two markers"),
     ({"match": "("}, "missing )"),
     ({"line": 0}, "line=0: give a whole number of at least 1"),
+    ({"line": 1, "sentence": 1, "word": 1}, "not line and sentence and word"),
+    ({"after": "a", "word": 1}, "not after and word"),
+    ({"each": "sentence"}, "exactly one of"),
+    ({"each": "line", "line": 1, "word": 1}, "not line and word and each"),
+    ({"each": "word", "word": 1}, "each='word' is not one of line, sentence, paragraph"),
+    ({"word": 0}, "word=0: give a whole number"),
     ({"line": 1.5}, "line=1.5: give a whole number"),
     ({"after": "a", "missing": "skip"}, "missing='skip' is neither 'fail' nor 'pass'"),
     ("first_lines", "did you mean 'first_line'"),

@@ -375,5 +375,7 @@ def test_negative_control_without_the_look_at_it_a_request_would_read_the_disk(m
     monkeypatch.chdir(tmp_path)
     asked: dict[str, Any] = {"guardwrap": {"constraint": {"kind": "not", "of": {"file": "secret.yaml"}}}}
     assert refused(**asked).param == "guardwrap.constraint.of.file"
+    each: dict[str, Any] = {"guardwrap": {"constraint": {"kind": "split", "by": "*", "each": {"file": "secret.yaml"}}}}
+    assert refused(**each).param == "guardwrap.constraint.each.file"
     monkeypatch.setattr("guardwrap.serve.request_policy._require_own", lambda *_: None)
     assert not constraint_of(**asked).accepts("secret")

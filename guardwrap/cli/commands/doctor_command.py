@@ -35,6 +35,8 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "endpoint": ("openai",),
     "sql": ("sqlglot",),
     "html": ("tinyhtml5",),
+    "language": ("py3langid",),
+    "pii": ("phonenumbers", "python-stdnum"),
     "stem": ("snowballstemmer",),
     "ray": ("ray",),
 }

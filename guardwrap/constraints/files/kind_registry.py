@@ -7,9 +7,14 @@ from importlib.metadata import entry_points
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All, AnyOf, Not
+from guardwrap.constraints.detectors.language import Language
+from guardwrap.constraints.detectors.personal_data import PersonalData
+from guardwrap.constraints.detectors.readability import Readability
+from guardwrap.constraints.detectors.secrets import Secrets
 from guardwrap.constraints.grammar.grammar import Grammar
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.constraints.judges.judge import Judge
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.function import Python
@@ -17,6 +22,11 @@ from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length, Regex
 from guardwrap.constraints.kinds.wording import Case, OneOf
 from guardwrap.constraints.languages.parses import Parses
+from guardwrap.constraints.layout.copies import Copy
+from guardwrap.constraints.layout.depth import Depth
+from guardwrap.constraints.layout.edges import Edges
+from guardwrap.constraints.layout.order import Order
+from guardwrap.constraints.layout.split import Split
 from guardwrap.errors import ConstraintError
 
 __all__ = ["kinds"]
@@ -26,17 +36,27 @@ _OURS: dict[str, type[Constraint]] = {
     "any": AnyOf,
     "case": Case,
     "classifier": Classifier,
+    "copy": Copy,
     "count": Count,
+    "depth": Depth,
+    "edges": Edges,
     "finished": Finished,
     "grammar": Grammar,
     "json_schema": JSONSchema,
+    "judge": Judge,
     "keyword": Keyword,
+    "language": Language,
     "length": Length,
     "not": Not,
     "one_of": OneOf,
+    "order": Order,
     "parses": Parses,
+    "personal_data": PersonalData,
     "python": Python,
+    "readability": Readability,
     "regex": Regex,
+    "secrets": Secrets,
+    "split": Split,
     "tool_calls": ToolCalls,
 }
 

@@ -2,96 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import Any, Literal, NamedTuple, get_args
-
-import regex
+from typing import Any, Literal, get_args
 
 from guardwrap.constraints import regex_analysis
 from guardwrap.constraints.base import about, require, shown
 from guardwrap.constraints.kinds.count_limits import is_between, limits_in_words, number_in_words, verdict_on_count
+from guardwrap.constraints.kinds.counted_items import Item, found_items, is_run, settled_items, total
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.kinds.word_lists import LISTED, languages_of
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
 from guardwrap.documents.time_limits import matches
 from guardwrap.errors import Unsatisfiable, is_count, is_number
 
 __all__ = ["Count"]
-
-Item = Literal[
-    "letters",
-    "uppercase_letters",
-    "lowercase_letters",
-    "vowels",
-    "consonants",
-    "digits",
-    "punctuation",
-    "emoji",
-    "words",
-    "capital_words",
-    "numbers",
-    "bullets",
-    "numbered_items",
-    "headings",
-    "placeholders",
-    "highlights",
-]
-
-
-class _Rule(NamedTuple):
-    """How an item is recognized.
-
-    Parameters
-    ----------
-    pattern
-        Expression of one item. Whether it matches at a place must not depend on more than ``tail`` characters after
-        the match.
-    tail
-        Number of characters after a match that may still change where it ends.
-    begun
-        Whether an item counts as soon as it has begun, because it stays one however it continues.
-    keep
-        Which matches count; None for all.
-    one
-        Whether every match is a single character.
-    """
-
-    pattern: str
-    tail: int = 0
-    begun: bool = True
-    keep: Callable[[str], bool] | None = None
-    one: bool = False
-
-
-_WORD = r"[\p{L}\p{M}\p{Nd}_]+(?:['’\-][\p{L}\p{M}\p{Nd}_]+)*"
-_PICTURE = r"(?:\p{Emoji_Presentation}|\p{Extended_Pictographic}\uFE0F)\p{Emoji_Modifier}?"
-_RULES: dict[str, _Rule] = {
-    "letters": _Rule(r"\p{L}", one=True),
-    "uppercase_letters": _Rule(r"\p{Lu}", one=True),
-    "lowercase_letters": _Rule(r"\p{Ll}", one=True),
-    "vowels": _Rule("[aeiouAEIOU]", one=True),
-    "consonants": _Rule("[b-df-hj-np-tv-zB-DF-HJ-NP-TV-Z]", one=True),
-    "digits": _Rule(r"\p{Nd}", one=True),
-    "punctuation": _Rule(r"\p{P}", one=True),
-    # Two letters of a flag, or a picture with its skin color and those that it is joined to.
-    "emoji": _Rule(rf"\p{{RI}}\p{{RI}}|{_PICTURE}(?:\u200D{_PICTURE})*", tail=2),
-    "words": _Rule(_WORD, tail=2),
-    "capital_words": _Rule(_WORD, tail=2, begun=False, keep=str.isupper),
-    "numbers": _Rule(r"(?<!\w)[-+]?\p{Nd}+(?:[.,]\p{Nd}+)*", tail=2),
-    "bullets": _Rule(r"(?m)^[ \t]*[*\-+•][ \t]+\S"),
-    "numbered_items": _Rule(r"(?m)^[ \t]*\p{Nd}{1,3}[.)][ \t]+\S"),
-    "headings": _Rule(r"(?m)^#{1,6}[ \t]+\S"),
-    "placeholders": _Rule(r"\[[^\[\]\n]{1,200}\]"),
-    "highlights": _Rule(r"\*{1,2}[^*\s](?:[^*\n]{0,200}[^*\s])?\*{1,2}", tail=1, begun=False),
-}
-
-_COMPILED = {
-    item: regex.compile(f"(?:{rule.pattern})+" if rule.one else rule.pattern, regex.VERSION0)
-    for item, rule in _RULES.items()
-}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -101,12 +30,22 @@ class Count(TextConstraint):
     Parameters
     ----------
     of
-        What is counted: ``"letters"``, ``"uppercase_letters"``, ``"lowercase_letters"``, ``"digits"`` and
-        ``"punctuation"`` in every script; ``"vowels"`` and ``"consonants"`` from A to Z; ``"emoji"``; ``"words"``
-        (letters, digits, ``_``, and apostrophes and hyphens between them); ``"capital_words"`` (without a lower case
-        letter); ``"numbers"`` such as ``1,250.5``; ``"bullets"``, ``"numbered_items"`` and ``"headings"`` at the
-        beginning of a line, as in Markdown; ``"placeholders"`` such as ``[name]``; ``"highlights"`` such as
-        ``*this*`` and ``**this**``. None if ``pattern`` is given.
+        What is counted, in every script:
+
+        - ``"letters"``, ``"uppercase_letters"``, ``"lowercase_letters"``, ``"digits"``, ``"punctuation"``, ``"emoji"``;
+          ``"vowels"`` and ``"consonants"`` from A to Z.
+        - ``"words"``: letters, digits, ``_``, and apostrophes and hyphens between them; in Chinese and Japanese, each
+          Han character, each Hiragana and each run of Katakana. ``"capital_words"`` and ``"lowercase_words"``: words
+          without a letter of the other case; ``"palindromes"``: words of at least three letters.
+        - ``"pronouns"`` (personal and possessive ones), coordinating ``"conjunctions"`` and ``"stop_words"``, from
+          short lists for ``language``.
+        - ``"statements"``, ``"questions"``, ``"exclamations"``: sentences that end in a full stop, a question mark or
+          an exclamation mark.
+        - ``"numbers"`` such as ``1,250.5``.
+        - ``"bullets"``, ``"numbered_items"`` and ``"headings"`` at the beginning of a line, as in Markdown;
+          ``"placeholders"`` such as ``[name]``; ``"highlights"`` such as ``*this*`` and ``**this**``.
+
+        None if ``pattern`` is given.
     pattern
         Regular expression of what is counted, of which the matches must not overlap; None if ``of`` is given.
     ignore_case
@@ -115,6 +54,13 @@ class Count(TextConstraint):
         Limits, inclusive; None means no limit.
     unique
         Whether equal items count once. Case is ignored.
+    each
+        Whether the limits are for each item by itself: with ``max=2``, no word occurs more than twice. Case is ignored.
+    shortest
+        Number of characters; items with fewer do not count.
+    language
+        Language of the word lists (ISO 639-1): ``"de"``, ``"en"``, ``"es"``, ``"fr"``, ``"pt"``, and for pronouns and
+        conjunctions also ``"pl"``, ``"ru"`` and ``"tr"``.
     share_of
         An item as for ``of``: the limits are for the number of items divided by the number of these, or 0 without
         any.
@@ -151,6 +97,9 @@ class Count(TextConstraint):
     min: int | float | None = field(default=None, kw_only=True)
     max: int | float | None = field(default=None, kw_only=True)
     unique: bool = field(default=False, kw_only=True)
+    each: bool = field(default=False, kw_only=True)
+    shortest: int = field(default=1, kw_only=True)
+    language: str = field(default="en", kw_only=True)
     share_of: Item | None = field(default=None, kw_only=True)
     on: View = field(default="completion", kw_only=True)
     name: str | None = field(default=None, kw_only=True)
@@ -162,6 +111,14 @@ class Count(TextConstraint):
             if item is not None:
                 require_choice(item, get_args(Item), name)
         require(not (self.ignore_case and self.pattern is None), "ignore_case applies to pattern= only")
+        whole = is_count(self.shortest) and self.shortest > 0
+        require(whole, f"shortest={shown(self.shortest)}: give a whole number of at least 1")
+        require(not (self.each and (self.unique or self.share_of)), "each cannot be used with unique or share_of")
+        require(self.shortest == 1 or not is_run(self.of), "shortest applies to items of several characters only")
+        listed = [item for item in (self.of, self.share_of) if item in LISTED]
+        require(bool(listed) or self.language == "en", f"language applies to {', '.join(LISTED)} only")
+        for item in listed:
+            require_choice(self.language, languages_of(str(item)), "language")
         require(self.min is not None or self.max is not None, "Count needs min, max or both")
         for name, limit in (("min", self.min), ("max", self.max)):
             if limit is None:
@@ -198,20 +155,26 @@ class Count(TextConstraint):
         return regex_analysis.extent(self.pattern, self._flags).reach
 
     def measure(self, text: str) -> float:
-        """Return the number of items in one string, or their share."""
+        """Return the number of items in one string, or their share; with ``each``, that of the most frequent item."""
+        if self.each:
+            return max(self._frequencies(self._items(text)).values(), default=0)
         count = self._number(self._items(text))
         if self.share_of is None:
             return count
-        total = _total(self.share_of, _found(self.share_of, text))
-        return count / total if total else 0.0
+        whole = total(self.share_of, found_items(self.share_of, text, self.language))
+        return count / whole if whole else 0.0
 
     def holds(self, text: str) -> bool:
         """Count in one string."""
+        if self.each:
+            return all(is_between(count, self.min, self.max) for count in self._frequencies(self._items(text)).values())
         return is_between(self.measure(text), self.min, self.max)
 
     def fault(self, text: str) -> str:
         """Return what was counted, and the limits."""
         what = "matches" if self.of is None else f"{'different ' * self.unique}{self.of.replace('_', ' ')}"
+        if self.each:
+            return f"has {what} that do not occur {limits_in_words(self.min, self.max)} times each"
         share = "" if self.share_of is None else f" per {self.share_of.replace('_', ' ').removesuffix('s')}"
         return f"has {number_in_words(self.measure(text))} {what}{share}, not {limits_in_words(self.min, self.max)}"
 
@@ -219,43 +182,33 @@ class Count(TextConstraint):
         """Judge by the items that count whatever follows."""
         if self.share_of is not None or (self.of is None and self._reach is None):
             return Verdict.UNDECIDED
+        if self.each:
+            if self.max is None:  # what follows may be an item that is too rare
+                return Verdict.UNDECIDED
+            most = max(self._frequencies(self._certain(prefix)).values(), default=0)
+            return Verdict.VIOLATED if most > self.max else Verdict.UNDECIDED
         return verdict_on_count(self._number(self._certain(prefix)), self.min, self.max)
 
     def _items(self, text: str) -> Iterator[str]:
         if self.of is not None:
-            return _found(self.of, text)
-        return (match.group() for match in matches(self._compiled, text))
+            return self._long(found_items(self.of, text, self.language))
+        return self._long(match.group() for match in matches(self._compiled, text))
 
     def _certain(self, prefix: str) -> Iterator[str]:
         """Yield the items that every text with this prefix has."""
         if self.of is None:
             assert self._reach is not None
             last = len(prefix) - self._reach
-            yield from (match.group() for match in matches(self._compiled, prefix) if match.start() <= last)
-            return
-        rule = _RULES[self.of]
-        yield from _found(self.of, prefix, 0 if rule.begun and not self.unique else rule.tail)
+            found = (match.group() for match in matches(self._compiled, prefix) if match.start() <= last)
+            return self._long(found)
+        return self._long(settled_items(self.of, prefix, self.language, exactly=self.unique or self.each))
+
+    def _long(self, items: Iterator[str]) -> Iterator[str]:
+        return items if self.shortest == 1 else (item for item in items if len(item) >= self.shortest)
 
     def _number(self, items: Iterator[str]) -> int:
-        if not self.unique:
-            return _total(self.of, items)
+        return len(self._frequencies(items)) if self.unique else total(self.of, items)
+
+    def _frequencies(self, items: Iterator[str]) -> Counter[str]:
         folded = (item.casefold() for item in items)
-        return len({*chain.from_iterable(folded)} if _is_run(self.of) else {*folded})
-
-
-def _is_run(item: str | None) -> bool:
-    """Whether what is found of an item are runs of single characters, each of which counts."""
-    return item is not None and _RULES[item].one
-
-
-def _total(item: str | None, found: Iterator[str]) -> int:
-    """Count what is found of an item; None is a pattern."""
-    return sum(map(len, found)) if _is_run(item) else sum(1 for _ in found)
-
-
-def _found(item: str, text: str, tail: int = 0) -> Iterator[str]:
-    """Yield the items that end at least ``tail`` characters before the end; single characters in runs."""
-    rule, last = _RULES[item], len(text) - tail
-    for match in matches(_COMPILED[item], text):
-        if match.end() <= last and (rule.keep is None or rule.keep(match.group())):
-            yield match.group()
+        return Counter(chain.from_iterable(folded) if is_run(self.of) else folded)

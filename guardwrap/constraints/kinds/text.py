@@ -18,6 +18,7 @@ from guardwrap.constraints.message_monitor import Context, MessageMonitor, Undec
 from guardwrap.constraints.text_parts import Part, PartMonitor
 from guardwrap.constraints.verdicts import Monitor, Verdict
 from guardwrap.constraints.views import View, message_part, read_view, sentences, settled_parts, view
+from guardwrap.constraints.words import count_spaced_words
 from guardwrap.documents.time_limits import (
     CHECK_SECONDS,
     VERDICT_SECONDS,
@@ -154,7 +155,7 @@ class TextConstraint(Constraint):
                 return Verdict.VIOLATED
         except CheckFailed:  # the check of the whole text raises it again
             return Verdict.UNDECIDED
-        one = isinstance(self.on, Part) or self.on.startswith("first_")
+        one = self.on.each is None if isinstance(self.on, Part) else self.on.startswith("first_")
         return Verdict.SATISFIED if parts and one else Verdict.UNDECIDED
 
 
@@ -300,7 +301,8 @@ class Length(TextConstraint):
     min, max
         Limits, inclusive; None means no limit.
     unit
-        ``"characters"`` (code points), ``"words"`` (separated by white space), ``"sentences"``, ``"lines"``, or
+        ``"characters"`` (code points), ``"words"`` (separated by white space; in Chinese and
+        Japanese, each Han character, each Hiragana and each run of Katakana), ``"sentences"``, ``"lines"``, or
         ``"tokens"`` (of the attempt, including the end-of-sequence token; only with ``on="completion"``).
     on
         The view of the text that is judged.
@@ -337,7 +339,7 @@ class Length(TextConstraint):
         if self.unit == "characters":
             return len(text)
         if self.unit == "words":
-            return len(text.split())
+            return count_spaced_words(text)
         return len(sentences(text) if self.unit == "sentences" else text.splitlines())
 
     def within(self, count: int) -> bool:

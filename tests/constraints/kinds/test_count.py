@@ -1,6 +1,7 @@
 """Counts and shares, against statements of their own, with sound verdicts on every prefix.
 
-Covers ``constraints/kinds/count_limits.py`` too.
+Covers ``constraints/kinds/count_limits.py``, ``constraints/kinds/counted_items.py`` and
+``constraints/kinds/word_lists.py`` too.
 """
 
 import unicodedata
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guardwrap import Count, Verdict
-from guardwrap.constraints.kinds.count import _RULES, Item
+from guardwrap.constraints.kinds.counted_items import _RULES, Item
 from guardwrap.errors import ConstraintError, Unsatisfiable
 from guardwrap.testing import check_constraint
 
@@ -28,6 +29,14 @@ EXAMPLES: dict[str, dict[str, int]] = {
     "emoji": {"👩‍💻 🇩🇪🇫🇷 ❤️ 👍🏽": 5, "❤ © 1": 0, "😀😀": 2},
     "words": {"It's a well-known fact.": 4, "a - b": 2, "": 0, "naïve e\u0301t": 2},
     "capital_words": {"NASA and ESA's A-1 OK.": 3, "I am": 1, "ÄÖ Äö 12": 1},
+    "lowercase_words": {"a B cD it's ÄÖ äö 12": 3},
+    "palindromes": {"Level, Anna! No; aa 12321 Otto-otto x's": 4, "été": 1},
+    "pronouns": {"I told her: it’s MINE, they're ours.": 4},
+    "conjunctions": {"And yet, so or band": 4},
+    "stop_words": {"The cat didn’t see me": 3},
+    "statements": {"One. Two? (Three.) Four! Mr. Five": 2, "机密。是吗？": 1},
+    "questions": {"One. Two? “Three?” Four! Five": 2, "机密。是吗？": 1, "لماذا؟": 1},
+    "exclamations": {"One. Two? Three! ¡Four! Five": 2},
     "numbers": {"1,250.5 and 3-4, a5 or -7": 4, "2. Tea": 1},
     "bullets": {"* a\n- b\n  • c\n*d\n- ": 3},
     "numbered_items": {"1. a\n2) b\n3 c\n10.d": 2},
@@ -83,7 +92,8 @@ def require_sound(rule: Count, text: str) -> None:
 
 @pytest.mark.parametrize("item", EXAMPLES)
 def test_laws_of_constraints(item: Any) -> None:
-    for options in ({"max": 1}, {"min": 1, "unique": True}, {"share_of": "letters", "max": 0.5}):
+    each: dict[str, Any] = {"max": 1, "each": True}
+    for options in ({"max": 1}, {"min": 1, "unique": True}, {"share_of": "letters", "max": 0.5}, each):
         check_constraint(Count(item, **options), [*EXAMPLES[item], "", "a1 😀 [x] *y* - z\n- z"])
 
 
@@ -102,6 +112,10 @@ def test_negative_control_a_word_that_counts_before_it_has_ended() -> None:
 def test_verdicts_are_sound(item: Any, unique: bool, text: str, limit: int) -> None:
     for limits in ({"min": limit}, {"max": limit}, {"min": limit, "max": limit + 1}):
         require_sound(Count(item, unique=unique, **limits), text)  # type: ignore[arg-type]
+        if not unique:
+            require_sound(Count(item, each=True, **limits), text)  # type: ignore[arg-type]
+        if item not in CHARACTERS:
+            require_sound(Count(item, unique=unique, shortest=2, **limits), text)  # type: ignore[arg-type]
 
 
 PATTERNS = ["a", "a{1,3}", r"a\b", "(?<=b)a", "[ab]+", "a(?=b)", "ab|a", "a.", "^a"]
@@ -131,6 +145,61 @@ def test_an_attempt_ends_at_the_first_item_too_many() -> None:
     assert Count("vowels", share_of="letters", max=0.1).verdict("aaaa") is Verdict.UNDECIDED
 
 
+def test_each_item_by_itself() -> None:
+    once = Count("words", each=True, max=1)
+    assert {text for text in ("a b", "A b a", "", "a aa") if once.accepts(text)} == {"a b", "", "a aa"}
+    assert once.verdict("tea a te") is Verdict.UNDECIDED
+    assert once.verdict("tea a tea") is Verdict.UNDECIDED  # it may become teapot
+    assert once.verdict("tea a tea  ") is Verdict.VIOLATED
+    assert once.verdict("机密机") is Verdict.UNDECIDED
+    assert Count("letters", each=True, max=1).verdict("aA") is Verdict.VIOLATED
+    twice = Count(pattern="[ab]", each=True, min=2, max=3)
+    assert {text for text in ("aabb", "aab", "xx", "aaaa") if twice.accepts(text)} == {"aabb", "xx"}
+    assert once.fault("a a") == "has words that do not occur at most 1 times each"
+
+
+def test_negative_control_a_word_that_has_not_ended_is_no_repetition() -> None:
+    with (
+        patch.dict(_RULES, {"words": _RULES["words"]._replace(tail=0)}),
+        pytest.raises(AssertionError),
+    ):
+        require_sound(Count("words", each=True, max=1), "a ab")
+
+
+def test_items_of_some_length() -> None:
+    long = Count("palindromes", shortest=5, min=2)
+    assert {text for text in ("level Anna radar", "level anna noon", "racecar kayak") if long.accepts(text)} == {
+        "level Anna radar",
+        "racecar kayak",
+    }
+    assert Count("words", shortest=4, max=1).verdict("a bcd efgh ijk") is Verdict.UNDECIDED
+    assert Count("words", shortest=4, max=1).verdict("a bcd efgh ijkl") is Verdict.VIOLATED
+
+
+@pytest.mark.parametrize(
+    ("item", "language", "text", "number"),
+    [
+        ("pronouns", "de", "Ich sah IHN, und sie gab mir Äpfel.", 4),
+        ("pronouns", "ru", "Я вижу её и тебя", 3),
+        ("pronouns", "tr", "Ben seni gördüm", 2),
+        ("pronouns", "fr", "Il m'a vu, je le crois", 3),
+        ("conjunctions", "es", "pan y agua o vino, pero no", 3),
+        ("conjunctions", "pl", "chleb i woda lub wino", 2),
+        ("stop_words", "pt", "o gato não está em casa", 4),
+        ("stop_words", "de", "Die Katze ist nicht hier", 4),
+    ],
+)
+def test_word_lists_by_language(item: Any, language: str, text: str, number: int) -> None:
+    assert Count(item, language=language, min=0).measure(text) == number
+    check_constraint(Count(item, language=language, max=1), [text])
+
+
+def test_the_ratio_of_questions_to_statements() -> None:
+    two_to_one = Count("questions", share_of="statements", min=0.5, max=0.5)
+    assert two_to_one.accepts("One. Two? Three.")
+    assert not two_to_one.accepts("One. Two?")
+
+
 def test_shares_and_their_limits() -> None:
     rule = Count("vowels", share_of="letters", min=0.25, max=0.5)
     assert {text for text in ("bbba", "aabb", "aaab", "bbbb", "", "a") if rule.accepts(text)} == {"bbba", "aabb"}
@@ -155,6 +224,12 @@ def test_shares_and_their_limits() -> None:
         ({"of": "words", "share_of": "letters", "max": -0.5}, "a share"),
         ({"of": "words", "share_of": "letters", "max": float("nan")}, "a share"),
         ({"of": "words", "ignore_case": True, "max": 1}, "pattern= only"),
+        ({"of": "words", "max": 1, "each": True, "unique": True}, "each cannot be used"),
+        ({"of": "words", "max": 1, "shortest": 0}, "shortest=0"),
+        ({"of": "letters", "max": 1, "shortest": 2}, "several characters only"),
+        ({"of": "words", "max": 1, "language": "de"}, "language applies to"),
+        ({"of": "pronouns", "max": 1, "language": "xx"}, "language='xx' is not one of"),
+        ({"of": "stop_words", "max": 1, "language": "pl"}, "language='pl' is not one of"),
         ({"pattern": "(", "max": 1}, "invalid regular expression"),
         ({"pattern": "a*", "max": 1}, "the empty text"),
     ],
