@@ -128,9 +128,10 @@ def build(progress: Progress) -> Automaton:
             row.append(numbers[after])
         rows.append(row)
     kinds = {kind: number for number, kind in enumerate(progress.kinds)}
+    table, merged = _merged(np.array(rows, dtype=np.int32).reshape(len(states), len(kinds)))
     return Automaton(
-        np.array(rows, dtype=np.int32).reshape(len(states), len(kinds)),
-        lambda char: kinds[progress.kind_of(char)],
+        table,
+        lambda char: merged[kinds[progress.kind_of(char)]],
         np.array([progress.satisfied(state, True) for state in states]),
         np.array([progress.satisfied(state, False) for state in states]),
     )
@@ -177,9 +178,16 @@ def _pair(one: Automaton, other: Automaton, combine: Callable[[Flags, Flags], Fl
         table.append(numbers[after])
         frontier = new
     first, second = states // len(other), states % len(other)
+    columns, merged = _merged(np.concatenate(table))
     return Automaton(
-        np.concatenate(table),
-        lambda char: one.kind_of(char) * widths[1] + other.kind_of(char),
+        columns,
+        lambda char: merged[one.kind_of(char) * widths[1] + other.kind_of(char)],
         combine(one.ended[first], other.ended[second]),
         combine(one.cut[first], other.cut[second]),
     )
+
+
+def _merged(table: States) -> tuple[States, list[int]]:
+    """Return a table in which kinds of characters with equal columns are one, and the new number of each kind."""
+    _, first, number = np.unique(table, axis=1, return_index=True, return_inverse=True)
+    return table[:, first], number.ravel().tolist()

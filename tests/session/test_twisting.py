@@ -129,7 +129,7 @@ HOSTILE = [
     Length(max=10**6),
     Length(max=15_000, unit="characters") & Length(max=15_000, unit="words"),
     Keyword(tuple(f"{letter}{number}x" for letter in "abcdefghij" for number in range(30)), match="all"),
-    Keyword("qwertyuiop asdfghjkl zxcvbnm") & Keyword("the quick brown fox jumps") & Keyword("over the lazy dogs"),
+    Keyword("qwertyuiop asdfghjkl zxcvbnm") & Keyword("the quick brown fox jumps") & Keyword("lazy dogs 12345"),
 ]
 
 

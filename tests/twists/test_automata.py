@@ -104,3 +104,25 @@ def test_the_number_of_states_is_limited(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(TooManyStates):
         product([one, other], np.logical_and)
     assert automaton_of(Length(max=20)) is None
+
+
+def test_kinds_of_characters_that_lead_to_the_same_states_are_one() -> None:
+    """So that the kinds of joined words, which multiply, stay few."""
+    alone = automaton_of(Keyword("tea"))
+    joined = automaton_of(Keyword("tea") & Keyword("coffee") & Keyword("milk"))
+    assert alone is not None
+    assert joined is not None
+    assert len({tuple(column) for column in alone.table.T.tolist()}) == alone.table.shape[1] < 10
+    assert joined.table.shape[1] < 1_000
+    for text in ("tea, coffee, milk.", "tea and milk.", "Coﬀee, tea, MILK!"):
+        assert joined.ended[joined.read(text)] == (Keyword("tea") & Keyword("coffee") & Keyword("milk")).accepts(text)
+
+
+def test_what_can_be_reached_backwards() -> None:
+    rule = automaton_of(Keyword("ab", whole_words=False, match="none") & Length(max=3))
+    assert rule is not None
+    assert [bool(rule.live()[rule.read(text)]) for text in ("", "a", "aaa", "ab", "aaaa")] == [True] * 3 + [False] * 2
+    assert not rule.safe().any()
+    done = automaton_of(Keyword("ab", whole_words=False))
+    assert done is not None
+    assert [bool(done.safe()[done.read(text)]) for text in ("a", "ab", "abc")] == [False, True, True]
