@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from guardwrap.outcomes import Draw, Estimate, Outcome, Report, Usage
     from guardwrap.pipelines.embedded_model import load_local
     from guardwrap.planning.plan import Forecast, Plan
-    from guardwrap.proposals import Adapter, Masked, Prompt
+    from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
     from guardwrap.samplers import imh, qrs
     from guardwrap.session.fallback import Fallback
 
@@ -111,6 +111,7 @@ _WHERE = {
     "Adapter": "proposals",
     "Masked": "proposals",
     "Prompt": "proposals",
+    "Twisted": "proposals",
     "imh": "samplers",
     "qrs": "samplers",
 }
@@ -161,6 +162,7 @@ __all__ = [
     "Secrets",
     "Split",
     "ToolCalls",
+    "Twisted",
     "Usage",
     "Values",
     "Verdict",

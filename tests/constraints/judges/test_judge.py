@@ -13,7 +13,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, TextGenerationPipeline
 
 from guardwrap import Budget, GuardedGenerator, Judge, Verdict
-from guardwrap.constraints.files.constraint_file import read_constraint
+from guardwrap.constraints.files.constraint_data import read_constraint
 from guardwrap.constraints.judges.local_answers import LocalAnswers, pieces_of
 from guardwrap.errors import CheckFailed, ConstraintError, ModelError
 from guardwrap.outcomes import Draw

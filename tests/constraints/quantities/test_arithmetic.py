@@ -4,6 +4,7 @@ import time
 from fractions import Fraction
 
 import pytest
+import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -158,12 +159,9 @@ SUMS = st.recursive(
 @given(text=SUMS)
 @settings(max_examples=300, deadline=None)
 def test_values_are_those_of_python(text: str) -> None:
-    source = "".join(
-        f"Fraction({each})" if each.isdigit() else each for each in arithmetic.regex.findall(r"\d+|\*\*|\D", text)
-    )
+    source = "".join(f"Fraction({each})" if each.isdigit() else each for each in regex.findall(r"\d+|\*\*|\D", text))
     tokens: list[Token] = [
-        Fraction(each) if each.isdigit() else each.replace("**", "^")
-        for each in arithmetic.regex.findall(r"\d+|\*\*|\D", text)
+        Fraction(each) if each.isdigit() else each.replace("**", "^") for each in regex.findall(r"\d+|\*\*|\D", text)
     ]
     try:
         value = evaluate(tokens)
@@ -192,7 +190,7 @@ def test_parameters_views_and_files() -> None:
     assert Arithmetic().fault("1 + 1 = 3, 1 + 1 = 2") == "1 of 2 equations are wrong"
     for options in ({"locale": "xx"}, {"min_count": -1}, {"min_count": True}):
         with pytest.raises(ConstraintError):
-            Arithmetic(**options)  # type: ignore[arg-type]
+            Arithmetic(**options)
 
 
 @pytest.mark.parametrize(
