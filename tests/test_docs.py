@@ -110,8 +110,9 @@ def given(model: Any, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             Path("clean.yaml").write_text("guardwrap: 1\nconstraint: {kind: length, max: 500}\n")
             rows = [line for line in lines if line.startswith('{"id"')]
             Path("rows.jsonl").write_text("\n".join(rows))
-            easy_rule = "fields: [must_mention, n]\nconstraint: {kind: not, of: {kind: length, min: '{n}', max: 1}}\n"
-            Path("mention.yaml").write_text("guardwrap: 1\n" + easy_rule)
+            # A rule that the tiny model keeps:
+            none = "[{kind: keyword, words: '{must_mention}', match: none}, {kind: regex, pattern: '{n}?'}]"
+            Path("mention.yaml").write_text(f"guardwrap: 1\nfields: [must_mention, n]\nconstraint: {none}\n")
             Path("short.yaml").write_text("guardwrap: 1\nconstraint: {kind: length, min: 0}\n")
         if page == "adapters.md":
             put_adapters(model, load("rules.yaml"))

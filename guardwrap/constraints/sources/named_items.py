@@ -73,6 +73,7 @@ _BARE = regex.compile(
     r"(?![\p{L}\p{M}\p{N}_-])"
 )
 _OF_A_HOST = regex.compile(rf"[\p{{L}}\p{{M}}\p{{N}}{_DOTS}_-]")
+_LONGEST_LABEL = 63  # RFC 1035; decoding takes quadratic time
 _INVISIBLE = regex.compile(r"\p{Cf}+")
 _ENDINGS = frozenset(unicodedata.normalize("NFKC", tld) for tld in _TLDS.split())
 _CLOSING = ".,;:!?…。，、；：！？'’*_~"
@@ -90,7 +91,7 @@ def _host(authority: str) -> str:
 
 
 def _unpunycoded(label: str) -> str:
-    if not label.startswith("xn--"):
+    if not label.startswith("xn--") or len(label) > _LONGEST_LABEL:
         return label
     try:
         decoded = label[4:].encode("ascii").decode("punycode")

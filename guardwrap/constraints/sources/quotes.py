@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -119,16 +120,21 @@ class Quotes(ComparedConstraint):
 
     def holds(self, text: str) -> bool:
         """Compare the quotations of one string."""
-        compared = [quotation for quotation in _quotations(text, whole=True) if self._is_long(words_of(quotation.text))]
-        return len(compared) >= (self.min or 0) and all(self._occurs(quotation.text) for quotation in compared)
+        compared = self._compared(text)
+        return compared.total() >= (self.min or 0) and all(map(self._occurs, compared))
+
+    def _compared(self, text: str) -> Counter[str]:
+        """Return the quotations that are long enough, and how often each occurs."""
+        quoted = Counter(quotation.text for quotation in _quotations(text, whole=True))
+        return Counter({each: times for each, times in quoted.items() if self._is_long(words_of(each))})
 
     def fault(self, text: str) -> str:
         """Return how many quotations are not in the source, or that there are too few."""
-        compared = [quotation for quotation in _quotations(text, whole=True) if self._is_long(words_of(quotation.text))]
-        wrong = sum(not self._occurs(quotation.text) for quotation in compared)
+        compared = self._compared(text)
+        wrong = sum(times for each, times in compared.items() if not self._occurs(each))
         if wrong:
-            return f"has {wrong} of {len(compared)} quotations that are not in the source"
-        return f"has {len(compared)} quotations of at least {self.shortest} words, not at least {self.min}"
+            return f"has {wrong} of {compared.total()} quotations that are not in the source"
+        return f"has {compared.total()} quotations of at least {self.shortest} words, not at least {self.min}"
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Compare the quotations that have ended, and the beginning of one that has not."""
