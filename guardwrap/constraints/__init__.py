@@ -27,7 +27,7 @@ from guardwrap.constraints.layout.order import Order
 from guardwrap.constraints.layout.split import Split
 from guardwrap.constraints.quantities.arithmetic import Arithmetic
 from guardwrap.constraints.quantities.source_numbers import NumbersFrom
-from guardwrap.constraints.quantities.values import Values
+from guardwrap.constraints.quantities.value_ranges import Values
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View
