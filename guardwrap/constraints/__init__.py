@@ -19,6 +19,7 @@ from guardwrap.constraints.kinds.function import Python, constraint
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length, Regex, TextConstraint
 from guardwrap.constraints.kinds.wording import Case, OneOf
+from guardwrap.constraints.languages.code_rules import Code
 from guardwrap.constraints.languages.parses import Parses
 from guardwrap.constraints.layout.copies import Copy
 from guardwrap.constraints.layout.depth import Depth
@@ -38,6 +39,7 @@ __all__ = [
     "Arithmetic",
     "Case",
     "Classifier",
+    "Code",
     "Constraint",
     "ConstraintFile",
     "Copy",

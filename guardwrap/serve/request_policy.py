@@ -37,9 +37,9 @@ __all__ = ["RequestPolicy", "budget_of", "constraints_of", "drawn_from", "requir
 _FIELDS = ("constraint", "constraints", "sampler", "proposal", "adapter", "budget")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _KINDS = (
-    "all", "any", "not", "arithmetic", "case", "classifier", "copy", "count", "depth", "edges", "finished", "grammar",
-    "json_schema", "keyword", "length", "numbers_from", "one_of", "order", "parses", "regex", "split", "tool_calls",
-    "values",
+    "all", "any", "not", "arithmetic", "case", "classifier", "code", "copy", "count", "depth", "edges", "finished",
+    "grammar", "json_schema", "keyword", "length", "numbers_from", "one_of", "order", "parses", "regex", "split",
+    "tool_calls", "values",
 )  # fmt: skip
 """Kinds that run no user code. Kinds of other packages may read files, so only the server's own files may use them."""
 

@@ -16,6 +16,7 @@ from guardwrap.constraints.kinds.function import Python
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length, Regex
 from guardwrap.constraints.kinds.wording import Case, OneOf
+from guardwrap.constraints.languages.code_rules import Code
 from guardwrap.constraints.languages.parses import Parses
 from guardwrap.constraints.layout.copies import Copy
 from guardwrap.constraints.layout.depth import Depth
@@ -35,6 +36,7 @@ _OURS: dict[str, type[Constraint]] = {
     "arithmetic": Arithmetic,
     "case": Case,
     "classifier": Classifier,
+    "code": Code,
     "copy": Copy,
     "count": Count,
     "depth": Depth,

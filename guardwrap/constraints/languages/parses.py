@@ -18,7 +18,7 @@ __all__ = ["Parses"]
 
 LanguageName = Literal["csv", "html", "json", "jsonl", "markdown_table", "python", "sql", "toml", "xml", "yaml"]
 
-_MAX_CHARACTERS = 30_000
+MAX_CHARACTERS = 30_000
 """The longest text in a language whose parser cannot be interrupted."""
 
 
@@ -137,13 +137,13 @@ class Parses(TextConstraint):
 
     def _fault(self, text: str) -> str | None:
         if self._is_too_long(text):
-            return f"has more than {_MAX_CHARACTERS} characters"
+            return f"has more than {MAX_CHARACTERS} characters"
         if self.language == "sql":
             return sql_statements.fault_in_sql(text, self.dialect)
         return _LANGUAGES[self.language].fault(text)
 
     def _is_too_long(self, text: str) -> bool:
-        return len(text) > _MAX_CHARACTERS and not _LANGUAGES[self.language].bounded
+        return len(text) > MAX_CHARACTERS and not _LANGUAGES[self.language].bounded
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Return VIOLATED if no continuation of the prefix parses."""
@@ -180,7 +180,7 @@ class LineMonitor(Monitor):
         The verdict on it.
     """
 
-    constraint: Parses
+    constraint: TextConstraint
     text: str = ""
     verdict: Verdict = Verdict.UNDECIDED
 
@@ -189,6 +189,6 @@ class LineMonitor(Monitor):
         if self.verdict is not Verdict.UNDECIDED or not text:
             return self
         whole = self.text + text
-        judged = "\n" in text or len(whole) > _MAX_CHARACTERS
+        judged = "\n" in text or len(whole) > MAX_CHARACTERS
         verdict = run_verdict(self.constraint, whole) if judged else self.verdict
         return LineMonitor(self.constraint, whole, verdict)

@@ -168,8 +168,6 @@ def test_attempts_end_when_a_value_is_out_of_range() -> None:
 def test_negative_control_a_number_that_may_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     everything = plain_numbers
     monkeypatch.setattr(value_ranges, "plain_numbers", lambda text, locale, whole: everything(text, locale, whole=True))
-        value_ranges, "plain_numbers", lambda text, locale, whole: plain_numbers(text, locale, whole=True)
-    )
     with pytest.raises(AssertionError, match="unsound"):
         check_constraint(Values(min=5), ["10"])
 
