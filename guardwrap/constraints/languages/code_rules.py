@@ -146,16 +146,16 @@ class Code(TextConstraint):
 
     def _faults(self, module: ast.Module) -> Iterator[str]:
         """Yield what breaks a rule and no later line can mend."""
-        for node in module.body:
-            signature = self._signatures.get(node.name) if isinstance(node, Definition) else None
-            if isinstance(node, Definition) and signature is not None and not _agree(node, signature):
-                yield f"line {node.lineno}: {node.name} has another signature"
+        for definition in module.body:
+            signature = self._signatures.get(definition.name) if isinstance(definition, Definition) else None
+            if isinstance(definition, Definition) and signature is not None and not _agree(definition, signature):
+                yield f"line {definition.lineno}: {definition.name} has another signature"
         aliases = _aliases(module)
         ruled = self.imports is not None or self.forbid_imports
         for node in ast.walk(module):
             check_deadline()
-            is_import = ruled and isinstance(node, ast.Import | ast.ImportFrom)
-            if is_import and not all(map(self._may_import, _modules(node))):
+            imported = _modules(node) if ruled and isinstance(node, ast.Import | ast.ImportFrom) else []
+            if isinstance(node, ast.stmt) and not all(map(self._may_import, imported)):
                 yield f"line {node.lineno}: imports a module that is not allowed"
             if isinstance(node, ast.ImportFrom) and self._imports_function(node):
                 yield f"line {node.lineno}: imports a function that is not allowed"

@@ -149,7 +149,7 @@ def test_negative_control_a_line_that_has_not_ended() -> None:
 
 
 def test_parameters_views_and_files() -> None:
-    fenced = Part(between=["```python\n", "```"])
+    fenced = Part(between=("```python\n", "```"))
     assert Code(imports=[], on=fenced).accepts("See:\n```python\nx = 1\n```")
     assert not Code(imports=[], on=fenced).accepts("See:\n```python\nimport os\n```")
     file = parse("guardwrap: 1\nconstraint: {kind: code, imports: [math], defines: 'def f(a)'}\n")
