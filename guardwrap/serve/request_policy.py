@@ -47,9 +47,10 @@ __all__ = [
 _FIELDS = ("constraint", "constraints", "fields", "sampler", "proposal", "adapter", "budget")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _KINDS = (
-    "all", "any", "arithmetic", "case", "classifier", "copy", "count", "depth", "edges", "finished", "grammar",
-    "json_schema", "judge", "keyword", "language", "length", "no_copy", "not", "numbers_from", "one_of", "only_from",
-    "order", "parses", "personal_data", "quotes", "readability", "regex", "secrets", "split", "tool_calls", "values",
+    "all", "any", "arithmetic", "case", "classifier", "code", "copy", "count", "depth", "edges", "finished",
+    "grammar", "json_schema", "judge", "keyword", "language", "length", "no_copy", "not", "numbers_from", "one_of",
+    "only_from", "order", "parses", "personal_data", "quotes", "readability", "regex", "secrets", "split",
+    "tool_calls", "values",
 )  # fmt: skip
 """Kinds that run no user code. Kinds of other packages may read files, so only the server's own files may use them."""
 

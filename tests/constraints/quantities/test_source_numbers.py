@@ -81,8 +81,7 @@ def test_attempts_end_when_a_number_does_not_occur() -> None:
 
 
 def test_negative_control_a_number_that_may_grow() -> None:
-    read = numerals
-    unsettled = patch.object(source_numbers, "numerals", lambda text, locale, whole=True: read(text, locale))
+    unsettled = patch.object(source_numbers, "numerals", lambda text, locale, whole=True: numerals(text, locale))
     with unsettled, pytest.raises(AssertionError, match="unsound"):
         check_constraint(NumbersFrom(SOURCE), ["1000"])
 
@@ -92,14 +91,8 @@ def test_parameters_and_files() -> None:
     assert file.constraint == NumbersFrom(["1", "2"], ignore=["years"])
     assert parse("guardwrap: 1\nconstraint: {kind: numbers_from}\n").constraint == NumbersFrom()
     assert "7" in NumbersFrom("8").fault("7 is new")
-    wrong: list[dict[str, Any]] = [
-        {"source": 5},
-        {"source": []},
-        {"ignore": ["dates"]},
-        {"ignore": "years"},
-        {"locale": "xx"},
-    ]
-    for options in wrong:
+    options: dict[str, Any]
+    for options in ({"source": 5}, {"source": []}, {"ignore": ["dates"]}, {"ignore": "years"}, {"locale": "xx"}):
         with pytest.raises(ConstraintError):
             NumbersFrom(**options)
     with pytest.raises(ConstraintError, match="source_locale"):
