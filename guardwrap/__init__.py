@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Arithmetic,
         Case,
         Classifier,
+        Code,
         Constraint,
         Copy,
         Count,
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from guardwrap.outcomes import Draw, Estimate, Outcome, Report, Usage
     from guardwrap.pipelines.embedded_model import load_local
     from guardwrap.planning.plan import Forecast, Plan
-    from guardwrap.proposals import Adapter, Masked, Prompt
+    from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
     from guardwrap.samplers import imh, qrs
     from guardwrap.session.fallback import Fallback
 
@@ -72,6 +73,7 @@ _WHERE = {
     "Arithmetic": "constraints",
     "Case": "constraints",
     "Classifier": "constraints",
+    "Code": "constraints",
     "Constraint": "constraints",
     "Copy": "constraints",
     "Count": "constraints",
@@ -111,6 +113,7 @@ _WHERE = {
     "Adapter": "proposals",
     "Masked": "proposals",
     "Prompt": "proposals",
+    "Twisted": "proposals",
     "imh": "samplers",
     "qrs": "samplers",
 }
@@ -123,6 +126,7 @@ __all__ = [
     "Case",
     "CheckFailed",
     "Classifier",
+    "Code",
     "Constraint",
     "Copy",
     "Count",
@@ -161,6 +165,7 @@ __all__ = [
     "Secrets",
     "Split",
     "ToolCalls",
+    "Twisted",
     "Usage",
     "Values",
     "Verdict",

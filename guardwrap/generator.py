@@ -288,7 +288,7 @@ class GuardedGenerator(PipelineLike):
             raise UsageError("astream() does not accept a generator of prompts; pass a list, or use stream()")
         job = await asyncio.to_thread(self._session.job, options)
         job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy)
-        async with aclosing(job.aserved(job.requests(inputs.prompts))) as served:
+        async with aclosing(job.aserved(await job.arequests(inputs.prompts))) as served:
             async for prompt, constraint, outcome in served:
                 yield await asyncio.to_thread(self._delivery.completed, job, prompt, constraint, outcome)
 

@@ -158,6 +158,7 @@ def read_request(
     limits: Mapping[str, Any],
     proposal: str | None,
     masked: bool,
+    twisted: bool,
     adapter: str | None,
     no_proposal: bool,
     generation: Mapping[str, Any],
@@ -169,7 +170,7 @@ def read_request(
     ----------
     constraints
         The constraint file.
-    model, endpoint, sampler, proposal, masked, adapter, no_proposal
+    model, endpoint, sampler, proposal, masked, twisted, adapter, no_proposal
         Options of the command line. ``sampler`` is a name or YAML.
     limits
         Limits from the command line, by field of ``Budget``.
@@ -188,7 +189,13 @@ def read_request(
     chosen = sampler_named("rejection" if named is None else named, constraints.source if sampler is None else None)
     budget = dataclasses.replace(constraints.budget or Budget(), **limits)
     proposed, drawing = proposed_by(
-        constraints, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal, served=endpoint is not None
+        constraints,
+        proposal=proposal,
+        masked=masked,
+        twisted=twisted,
+        adapter=adapter,
+        none=no_proposal,
+        served=endpoint is not None,
     )
     with_options = named if isinstance(named, dict) else None  # of others, reports say the name
     drawn_with = known({"endpoint": endpoint, "adapter": adapter, "sampler": with_options})

@@ -24,6 +24,7 @@ from guardwrap.constraints.kinds.function import Python, constraint
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length, Regex, TextConstraint
 from guardwrap.constraints.kinds.wording import Case, OneOf
+from guardwrap.constraints.languages.code_rules import Code
 from guardwrap.constraints.languages.parses import Parses
 from guardwrap.constraints.layout.copies import Copy
 from guardwrap.constraints.layout.depth import Depth
@@ -32,7 +33,7 @@ from guardwrap.constraints.layout.order import Order
 from guardwrap.constraints.layout.split import Split
 from guardwrap.constraints.quantities.arithmetic import Arithmetic
 from guardwrap.constraints.quantities.source_numbers import NumbersFrom
-from guardwrap.constraints.quantities.values import Values
+from guardwrap.constraints.quantities.value_ranges import Values
 from guardwrap.constraints.sources.no_copy import NoCopy
 from guardwrap.constraints.sources.only_from import OnlyFrom
 from guardwrap.constraints.sources.quotes import Quotes
@@ -46,6 +47,7 @@ __all__ = [
     "Arithmetic",
     "Case",
     "Classifier",
+    "Code",
     "Constraint",
     "ConstraintFile",
     "Copy",

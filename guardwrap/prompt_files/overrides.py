@@ -40,6 +40,7 @@ _OF_THE_RUN = {
     "temperature": "--temperature",
     "top_k": "--top-k",
     "top_p": "--top-p",
+    "twisted": "--twisted",
 }
 """Options that are the same for a whole run, with their command-line option, if there is one."""
 

@@ -21,7 +21,7 @@ from guardwrap.constraints.files.catalogue_files import catalogue_names
 from guardwrap.constraints.files.coerce import as_constraint_file
 from guardwrap.constraints.files.constraint_data import read_constraint
 from guardwrap.constraints.files.constraint_file import ConstraintFile
-from guardwrap.constraints.files.proposal_fields import AProposal
+from guardwrap.constraints.files.proposal_fields import NAMED, AProposal
 from guardwrap.constraints.judges.judge import Judge
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.documents.limits import MAX_DEPTH
@@ -29,7 +29,7 @@ from guardwrap.documents.validation import Invalid, validated
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import GuardwrapError, nearest
-from guardwrap.proposals import Adapter, Masked, Prompt
+from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
 from guardwrap.samplers.sampler_registry import read_sampler
 from guardwrap.serve.error_responses import bad, in_field
 from guardwrap.serve.server_settings import ServerLimits
@@ -47,9 +47,10 @@ __all__ = [
 _FIELDS = ("constraint", "constraints", "fields", "sampler", "proposal", "adapter", "budget")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _KINDS = (
-    "all", "any", "arithmetic", "case", "classifier", "copy", "count", "depth", "edges", "finished", "grammar",
-    "json_schema", "judge", "keyword", "language", "length", "no_copy", "not", "numbers_from", "one_of", "only_from",
-    "order", "parses", "personal_data", "quotes", "readability", "regex", "secrets", "split", "tool_calls", "values",
+    "all", "any", "arithmetic", "case", "classifier", "code", "copy", "count", "depth", "edges", "finished",
+    "grammar", "json_schema", "judge", "keyword", "language", "length", "no_copy", "not", "numbers_from", "one_of",
+    "only_from", "order", "parses", "personal_data", "quotes", "readability", "regex", "secrets", "split",
+    "tool_calls", "values",
 )  # fmt: skip
 """Kinds that run no user code. Kinds of other packages may read files, so only the server's own files may use them."""
 
@@ -83,7 +84,7 @@ class RequestPolicy:
     named: Mapping[str, ConstraintFile] = dataclasses.field(default_factory=dict)
     always: tuple[ConstraintFile, ...] = ()
     adapters: Mapping[str, Adapter] = dataclasses.field(default_factory=dict)
-    proposals: Mapping[str, Prompt | Masked] = dataclasses.field(default_factory=dict)
+    proposals: Mapping[str, Prompt | Masked | Twisted] = dataclasses.field(default_factory=dict)
     classifiers: tuple[str, ...] = ()
     limits: ServerLimits = dataclasses.field(default_factory=ServerLimits)
     parses: Literal["never", "tools", "always"] = "never"
@@ -243,8 +244,8 @@ def drawn_from(fields: Mapping[str, Any], policy: RequestPolicy) -> tuple[Any, A
     if isinstance(proposal, str) and proposal in policy.proposals:
         proposal = policy.proposals[proposal]
     elif proposal is not None and proposal is not False:
-        if isinstance(proposal, str) and proposal != "masked":
-            raise bad("guardwrap.proposal", _no_name(proposal, "proposal", ("masked", *policy.proposals)))
+        if isinstance(proposal, str) and proposal not in NAMED:
+            raise bad("guardwrap.proposal", _no_name(proposal, "proposal", (*NAMED, *policy.proposals)))
         try:
             proposal = validated(proposal, _a_proposal())
         except (Invalid, GuardwrapError) as error:

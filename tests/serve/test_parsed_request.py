@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from guardwrap import Budget, Keyword, Masked, Prompt, Regex
+from guardwrap import Budget, Keyword, Masked, Prompt, Regex, Twisted
 from guardwrap.constraints.files.constraint_file import ConstraintFile, parse
 from guardwrap.proposals import Adapter
 from guardwrap.serve.error_responses import ErrorResponse
@@ -85,6 +85,8 @@ def test_what_is_left_out_is_the_models_own():
         ({"stop": ["x", "y", "x"]}, {"stop_strings": ["x", "y"]}),
         ({"stop": []}, {"stop_strings": None}),
         ({"guardwrap": {"proposal": "masked"}}, {"proposal": Masked()}),
+        ({"guardwrap": {"proposal": "twisted"}}, {"proposal": Twisted()}),
+        ({"guardwrap": {"proposal": {"twisted": {"strength": 0.5}}}}, {"proposal": Twisted(strength=0.5)}),
         ({"guardwrap": {"proposal": {"prompt": "a {prompt}"}}}, {"proposal": Prompt("a {prompt}"), "adapter": False}),
         ({"guardwrap": {"proposal": "careful"}}, {"proposal": Prompt("Be careful. {prompt}"), "adapter": False}),
         ({"guardwrap": {"proposal": False}}, {"proposal": False}),
@@ -293,7 +295,7 @@ def test_neutral_values_and_labels_change_nothing(fields):
             "guardwrap.constraint.model",
             "known: mood",
         ),
-        ({"guardwrap": {"constraint": "catalogue:positive-ending"}}, "guardwrap.constraint.model", "no classifier or judge"),
+        ({"guardwrap": {"constraint": "catalogue:positive-ending"}}, "guardwrap.constraint.model", "no classifier"),
         ({"guardwrap": {"constraints": []}}, "guardwrap.constraints", "at least one"),
         ({"guardwrap": {"constraint": {}, "constraints": []}}, "guardwrap.constraints", "not both"),
         ({"guardwrap": {"constraint": 5}}, "guardwrap.constraint", "give an object"),

@@ -44,6 +44,7 @@ from guardwrap.cli.shared import (
     Prompts,
     Proposal,
     Server,
+    Twisted,
     Verbose,
     generator_of,
     known,
@@ -94,6 +95,7 @@ def plan(
     proposal: Proposal = None,
     adapter: Adapter = None,
     masked: Masked = False,
+    twisted: Twisted = False,
     no_proposal: NoProposal = False,
     pilot: _Pilot = 64,
     count: Count = 1,
@@ -132,15 +134,21 @@ def plan(
     named = None if sampler is None else read_option(sampler, "--sampler")
     served = endpoint is not None
     proposed, drawing = proposed_by(
-        constraint_file, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal, served=served
+        constraint_file,
+        proposal=proposal,
+        masked=masked,
+        twisted=twisted,
+        adapter=adapter,
+        none=no_proposal,
+        served=served,
     )
     generator = generator_of(model, endpoint)
     wrapper = {"budget": budget, "proposal": proposed, "adapter": drawing, "batch_size": batch_size}
     options = known({**generation, "seed": seed, "sampler": named})
     guarded = load_generator(generator, constraint_file, **wrapper)
     result = _plan(guarded, tried, chat=chat, pilot=pilot, num_return_sequences=count, **options)
-    drawn_by = {"--proposal": proposal is not None, "--adapter": adapter is not None, "--masked": masked}
-    advice = as_said(in_flags(result.advice), [flag for flag, is_given in drawn_by.items() if is_given])
+    drawn_by = {"--proposal": proposal, "--adapter": adapter, "--masked": masked or None, "--twisted": twisted or None}
+    advice = as_said(in_flags(result.advice), list(known(drawn_by)))
     if source.path is not None:  # name them by line, because the tried prompts need not be the first ones
         advice = by_places(advice, [item.where for item in tried])
     result = dataclasses.replace(result, advice=advice)

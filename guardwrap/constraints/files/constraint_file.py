@@ -28,7 +28,7 @@ from guardwrap.documents.time_limits import check_deadline
 from guardwrap.documents.validation import Document, Invalid, read_document
 from guardwrap.documents.yaml_nodes import read_text, reading, to_yaml
 from guardwrap.errors import ConstraintError, SpecError, UsageError, nearest
-from guardwrap.proposals import Adapter, Masked, Prompt, require_one
+from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, require_one
 
 __all__ = ["ConstraintFile", "dump", "json_schema", "load", "load_part", "parse"]
 
@@ -54,7 +54,7 @@ class ConstraintFile:
         The file that it was read from, so that later errors can name the line; None if it was created in Python.
     proposal, adapter
         What attempts are drawn from instead of the model itself; None for the caller's choice. An adapter can be
-        combined with a mask, but with no other proposal.
+        combined with a mask or a twist, but with no other proposal.
     sample
         Values with which ``accepts`` and ``rejects`` are tested, if the constraint has placeholders.
     """
@@ -67,7 +67,7 @@ class ConstraintFile:
     accepts: tuple[str, ...] = ()
     rejects: tuple[str, ...] = ()
     source: Document | None = field(default=None, compare=False, repr=False)
-    proposal: Prompt | Masked | None = None
+    proposal: Prompt | Masked | Twisted | None = None
     adapter: Adapter | None = None
     sample: Mapping[str, Any] = field(default_factory=dict)
 
@@ -127,8 +127,8 @@ class _File(_Strict):
     sampler
         The sampler, which decides which attempts become texts: a name, or a name with options. Default: rejection.
     proposal
-        What attempts are drawn from instead of the model itself: another prompt, or the masked model. An adapter can
-        only be combined with a mask.
+        What attempts are drawn from instead of the model itself: another prompt, or the masked or twisted model. An
+        adapter can only be combined with a mask or a twist.
     adapter
         A trained adapter that attempts are drawn from.
     budget

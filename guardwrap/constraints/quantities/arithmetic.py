@@ -12,7 +12,7 @@ import regex
 from guardwrap.constraints.base import require, shown
 from guardwrap.constraints.kinds.count_limits import is_between, verdict_on_count
 from guardwrap.constraints.kinds.text import TextConstraint, require_choice
-from guardwrap.constraints.quantities.expressions import Token, TooLarge, evaluate
+from guardwrap.constraints.quantities.expressions import Token, TooLarge, expression_value
 from guardwrap.constraints.quantities.numerals import LOCALES, is_edge, literal_at
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View, read_view
@@ -216,7 +216,7 @@ def _is_right(left: _Side, sign: str, right: _Side) -> bool:
     if left.literal is not None and right.literal is not None and sign == "=":
         return True  # as in "level 5 = 10 points", nothing is computed
     try:
-        values = evaluate(left.tokens), evaluate(right.tokens)
+        values = expression_value(left.tokens), expression_value(right.tokens)
     except TooLarge:
         return False
     if values[0] is None or values[1] is None:

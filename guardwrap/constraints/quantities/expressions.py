@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from guardwrap.documents.time_limits import check_deadline
 
-__all__ = ["Token", "TooLarge", "evaluate"]
+__all__ = ["Token", "TooLarge", "expression_value"]
 
 Token = Fraction | str | None
 """A number (None if it cannot be read), one of ``+ - * / ^ ( )``, or ``%`` after a number."""
@@ -51,7 +51,7 @@ _BINARY: dict[str, tuple[int, Callable[[Fraction, Fraction], Fraction]]] = {
 """Precedence and function. A sign has the precedence 3: -2^2 is -4."""
 
 
-def evaluate(tokens: Sequence[Token]) -> Fraction | None:
+def expression_value(tokens: Sequence[Token]) -> Fraction | None:
     """Return the value of an expression; None if it is not one, or its value is not rational.
 
     Parameters

@@ -14,7 +14,7 @@ import regex
 from guardwrap.constraints.quantities.numerals import (
     Numeral,
     Unsettled,
-    Words,
+    WordTable,
     after_space,
     is_edge,
     numerals,
@@ -147,7 +147,7 @@ def _babel_locale(locale: str) -> str:
 
 
 @cache
-def _unit_words(dimension: str, locale: str) -> Words:
+def _unit_words(dimension: str, locale: str) -> WordTable:
     """Return the words for units of a dimension, with the unit's name each."""
     from babel.units import format_unit
 
@@ -163,7 +163,7 @@ def _unit_words(dimension: str, locale: str) -> Words:
                 if (len(word) > 1 or not is_edge(word)) and phrase[:1].isdecimal() and word.lower() != "in":
                     words.setdefault(word.replace("\u00a0", " ").lower(), name)
         words.update(dict.fromkeys(unit.symbols, name))
-    return Words(words)
+    return WordTable(words)
 
 
 _CURRENCIES = {
@@ -209,7 +209,7 @@ def currencies() -> tuple[str, ...]:
 
 
 @cache
-def _currency_words(locale: str) -> Words:
+def _currency_words(locale: str) -> WordTable:
     """Return symbols, codes and names of currencies, with the code each.
 
     A symbol of several currencies is the one of the locale's, or of none.
@@ -224,7 +224,7 @@ def _currency_words(locale: str) -> Words:
         shared = {"¥": ("¥", "￥"), "￥": ("¥", "￥")}.get(symbol, (symbol,))
         for word in {code.lower(), *names, *own.split(), *shared}:
             words[word] = code
-    return Words(words)
+    return WordTable(words)
 
 
 def _is_code_in_capitals(text: str, start: int, end: int, code: str) -> bool:
@@ -291,7 +291,7 @@ def _continues_range(text: str, end: int, *, whole: bool) -> bool:
     return match is not None
 
 
-def _measured(text: str, locale: str, words: Words, *, whole: bool) -> Iterator[tuple[Numeral, str, int]]:
+def _measured(text: str, locale: str, words: WordTable, *, whole: bool) -> Iterator[tuple[Numeral, str, int]]:
     """Yield numbers with the names of their units and where these end."""
     waiting: list[Numeral] = []
     for number in numerals(text, locale, whole=whole):

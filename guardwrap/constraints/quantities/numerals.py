@@ -17,7 +17,7 @@ __all__ = [
     "Numeral",
     "Style",
     "Unsettled",
-    "Words",
+    "WordTable",
     "after_space",
     "is_edge",
     "numerals",
@@ -31,8 +31,8 @@ MAX_DIGITS = 1_000
 _SPACES = " \u00a0\u202f\u2009"
 
 
-class Words:
-    """Words with a value each, of which the longest is found that begins at a place of a text.
+class WordTable:
+    """WordTable with a value each, of which the longest is found that begins at a place of a text.
 
     Parameters
     ----------
@@ -94,21 +94,21 @@ class Style:
     groups
         Separators of groups of digits.
     scales
-        Words that multiply the number before them, in lower case.
+        WordTable that multiply the number before them, in lower case.
     indian
         Whether groups of two digits may come before the last group, as in ``1,00,000``.
     """
 
     decimal: str
     groups: str
-    scales: Words
+    scales: WordTable
     indian: bool = False
 
 
-def _powers(*texts: str) -> Words:
+def _powers(*texts: str) -> WordTable:
     """Read pairs of a word and a power of ten."""
     pairs = " ".join(texts).split()
-    return Words(
+    return WordTable(
         {word.replace("_", " "): 10 ** int(power) for word, power in zip(pairs[::2], pairs[1::2], strict=True)}
     )
 

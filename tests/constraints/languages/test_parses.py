@@ -99,7 +99,7 @@ def test_the_monitor_of_lines_judges_only_where_a_line_ends(monkeypatch):
 
 
 def test_negative_control_a_limit_that_only_verdicts_apply(monkeypatch):
-    monkeypatch.setattr(parses, "_MAX_CHARACTERS", 3)
+    monkeypatch.setattr(parses, "MAX_CHARACTERS", 3)
     monkeypatch.setattr(parses.Parses, "_fault", lambda self, text: None)
     with pytest.raises(AssertionError, match="unsound"):
         check_constraint(Parses("csv"), ["a,b,c"])

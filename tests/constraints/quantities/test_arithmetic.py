@@ -1,7 +1,9 @@
-"""Equations in texts; also covers ``expressions.py``."""
+"""Equations in texts. Covers ``constraints/quantities/expressions.py``."""
 
+import re
 import time
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from guardwrap import Arithmetic, Part, Verdict
 from guardwrap.constraints import parse
 from guardwrap.constraints.quantities import arithmetic
-from guardwrap.constraints.quantities.expressions import Token, TooLarge, evaluate
+from guardwrap.constraints.quantities.expressions import Token, TooLarge, expression_value
 from guardwrap.errors import ConstraintError, GuardwrapError
 from guardwrap.testing import check_constraint
 
@@ -158,15 +160,12 @@ SUMS = st.recursive(
 @given(text=SUMS)
 @settings(max_examples=300, deadline=None)
 def test_values_are_those_of_python(text: str) -> None:
-    source = "".join(
-        f"Fraction({each})" if each.isdigit() else each for each in arithmetic.regex.findall(r"\d+|\*\*|\D", text)
-    )
+    source = "".join(f"Fraction({each})" if each.isdigit() else each for each in re.findall(r"\d+|\*\*|\D", text))
     tokens: list[Token] = [
-        Fraction(each) if each.isdigit() else each.replace("**", "^")
-        for each in arithmetic.regex.findall(r"\d+|\*\*|\D", text)
+        Fraction(each) if each.isdigit() else each.replace("**", "^") for each in re.findall(r"\d+|\*\*|\D", text)
     ]
     try:
-        value = evaluate(tokens)
+        value = expression_value(tokens)
     except TooLarge:
         return
     if value is not None:
@@ -190,9 +189,10 @@ def test_parameters_views_and_files() -> None:
     assert not Arithmetic(min_count=1).accepts("no equation")
     assert parse("guardwrap: 1\nconstraint: {kind: arithmetic, locale: de}\n").constraint == Arithmetic(locale="de")
     assert Arithmetic().fault("1 + 1 = 3, 1 + 1 = 2") == "1 of 2 equations are wrong"
+    options: dict[str, Any]
     for options in ({"locale": "xx"}, {"min_count": -1}, {"min_count": True}):
         with pytest.raises(ConstraintError):
-            Arithmetic(**options)  # type: ignore[arg-type]
+            Arithmetic(**options)
 
 
 @pytest.mark.parametrize(

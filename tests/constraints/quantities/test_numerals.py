@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guardwrap.constraints.quantities import numerals as module
-from guardwrap.constraints.quantities.numerals import LOCALES, Unsettled, Words, numerals
+from guardwrap.constraints.quantities.numerals import LOCALES, Unsettled, WordTable, numerals
 
 READ: dict[str, dict[str, list[str | None]]] = {
     "en": {
@@ -125,7 +125,7 @@ def test_most_numbers_settle_soon() -> None:
 
 
 def test_words() -> None:
-    words = Words({"km": 1, "kmh": 2, "円": 3})
+    words = WordTable({"km": 1, "kmh": 2, "円": 3})
     assert words.at("5 KM.", 2) == (4, 1)
     assert words.at("5 kmh", 2) == (5, 2)
     assert words.at("5 kmx", 2) is None

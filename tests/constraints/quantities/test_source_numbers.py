@@ -13,6 +13,7 @@ from guardwrap.constraints import parse
 from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.message_monitor import Context
 from guardwrap.constraints.quantities import source_numbers
+from guardwrap.constraints.quantities.numerals import numerals
 from guardwrap.errors import ConstraintError, GuardwrapError
 from guardwrap.testing import check_constraint
 
@@ -80,8 +81,7 @@ def test_attempts_end_when_a_number_does_not_occur() -> None:
 
 
 def test_negative_control_a_number_that_may_grow() -> None:
-    read = source_numbers.numerals
-    unsettled = patch.object(source_numbers, "numerals", lambda text, locale, whole=True: read(text, locale))
+    unsettled = patch.object(source_numbers, "numerals", lambda text, locale, whole=True: numerals(text, locale))
     with unsettled, pytest.raises(AssertionError, match="unsound"):
         check_constraint(NumbersFrom(SOURCE), ["1000"])
 
@@ -91,6 +91,7 @@ def test_parameters_and_files() -> None:
     assert file.constraint == NumbersFrom(["1", "2"], ignore=["years"])
     assert parse("guardwrap: 1\nconstraint: {kind: numbers_from}\n").constraint == NumbersFrom()
     assert "7" in NumbersFrom("8").fault("7 is new")
+    options: dict[str, Any]
     for options in ({"source": 5}, {"source": []}, {"ignore": ["dates"]}, {"ignore": "years"}, {"locale": "xx"}):
         with pytest.raises(ConstraintError):
             NumbersFrom(**options)

@@ -1,4 +1,4 @@
-"""Values in a range; also covers ``measures.py`` and ``dates.py``."""
+"""Values in a range. Covers ``constraints/quantities/measures.py`` and ``constraints/quantities/dates.py``."""
 
 import time
 from typing import Any
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from guardwrap import Part, Values, Verdict
 from guardwrap.constraints import parse
-from guardwrap.constraints.quantities import measures, values
+from guardwrap.constraints.quantities import measures, value_ranges
 from guardwrap.constraints.quantities.dates import date_style, dates
 from guardwrap.constraints.quantities.measures import durations, money, plain_numbers, quantities
 from guardwrap.errors import ConstraintError, GuardwrapError, Unsatisfiable
@@ -94,7 +94,7 @@ PIECES = {
 
 
 def expected(table: dict[str, list[str]]) -> dict[str, list[str]]:
-    return {text: [str(values._limit(float(each))) for each in numbers] for text, numbers in table.items()}
+    return {text: [str(value_ranges._limit(float(each))) for each in numbers] for text, numbers in table.items()}
 
 
 def read(readings: Any) -> list[str]:
@@ -166,7 +166,8 @@ def test_attempts_end_when_a_value_is_out_of_range() -> None:
 
 
 def test_negative_control_a_number_that_may_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "plain_numbers", lambda text, locale, whole: plain_numbers(text, locale, whole=True))
+    everything = plain_numbers
+    monkeypatch.setattr(value_ranges, "plain_numbers", lambda text, locale, whole: everything(text, locale, whole=True))
     with pytest.raises(AssertionError, match="unsound"):
         check_constraint(Values(min=5), ["10"])
 
