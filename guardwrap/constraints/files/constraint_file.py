@@ -106,7 +106,11 @@ class _Strict(BaseModel):
 class _Examples(_Strict):
     accepts: list[str] = []
     rejects: list[str] = []
-    fields_: dict[str, Any] = Field(default={}, alias="fields")
+    fields_: dict[str, Any] = Field(
+        default={},
+        alias="fields",
+        description="Values for the placeholders of the constraint, with which these are tested.",
+    )
 
 
 class _File(_Strict):
