@@ -24,7 +24,9 @@ __all__ = ["ConstraintTemplate", "fill", "names_of_fields", "require_filled"]
 
 _Place = tuple[str | int, ...]
 
-_STRUCTURE = frozenset(("kind", "file", "path", "flags", "function", "prefix", "model", "grammar", "type", "format"))
+_STRUCTURE = frozenset(
+    ("kind", "file", "path", "flags", "function", "prefix", "model", "message", "grammar", "type", "format")
+)
 """Keys whose strings decide what a rule is, runs or reads. ``on`` and keys that begin with $ belong to them too."""
 
 _COMPILED = 256  # filled constraints that are kept
@@ -93,6 +95,8 @@ class ConstraintTemplate(Constraint):
     @property
     def reads_message(self) -> str | None:
         """The first part of messages that its rules judge, or None."""
+        if ("kind", "tool_calls") in [(_key_of(at), text) for at, text, _ in _strings(self.data, (), constraint=True)]:
+            return "tool_calls"
         views = (
             text for place, text, _ in _strings(self.data, (), constraint=True) if _key_of(place) in ("on", "message")
         )
@@ -163,7 +167,7 @@ class ConstraintTemplate(Constraint):
             return node
         pattern = _is_pattern(place)
         whole = self._placeholder.fullmatch(node)
-        if whole and not pattern:
+        if whole and not pattern and _key_of(place) != "question":
             return values[whole[1]]
 
         def text(match: re.Match[str]) -> str:
@@ -174,6 +178,8 @@ class ConstraintTemplate(Constraint):
             return f"(?:{_SYNTAX.sub(_escaped, inserted)})" if pattern else inserted
 
         filled = self._placeholder.sub(text, node)
+        if _key_of(place) == "question" and _judged(filled) != _judged(node):
+            raise Invalid(place, "a value contains a placeholder of the question, {text} or {prompt}")
         if len(filled) > MAX_BYTES:
             raise Invalid(place, f"has {len(filled)} characters with its values; at most {MAX_BYTES} are allowed")
         return filled
@@ -201,6 +207,11 @@ _ESCAPE = re.compile(r"\\(?:[^a-zA-Z0-9]|[wWdDsSbBAZzntrfv])")
 _CLASS = re.compile(r"\[\^?+\]?+[^\[\]]*\]|\{[\d,]*\}")
 _PLAIN = re.compile(r"\(\?(?:[a-zA-Z-]*[:)]|[=!>|]|<[=!]|P?<\w+>)")
 _OPEN = re.compile(r"[\\\[{]|\(\?")
+
+
+def _judged(question: str) -> tuple[int, int]:
+    """Return how often the question of a judge names the text and the prompt."""
+    return question.count("{text}"), question.count("{prompt}")
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -68,8 +68,10 @@ _BOTH_SLASHES = r"(?<![:\p{L}\p{N}/\\])//(?=[\p{L}\p{N}])"
 _URL = regex.compile(rf"(?:{_SCHEME}|{_WWW}|{_BOTH_SLASHES})[^{_STOP}]*", regex.IGNORECASE)
 _EMAIL_CHARACTER = r"[\p{L}\p{M}\p{N}._%+'’-]"
 _EMAIL = regex.compile(rf"(?<!{_EMAIL_CHARACTER}){_EMAIL_CHARACTER}{{1,64}}+[@＠][\p{{L}}\p{{M}}\p{{N}}{_DOTS}_-]*")
+# After a letter that is not ASCII, 。 ends a sentence.
 _BARE = regex.compile(
-    rf"(?<!%(?=[0-9A-Fa-f]{{2}}))(?<![\p{{L}}\p{{M}}\p{{N}}@＠/\\._-])(?:{_LABEL}[{_DOTS}]){{1,8}}(?P<ending>[\p{{L}}\p{{M}}\p{{N}}-]{{2,63}})"
+    rf"(?<!%(?=[0-9A-Fa-f]{{2}}))(?<![\p{{L}}\p{{M}}\p{{N}}@＠/\\._-])"
+    rf"(?:{_LABEL}(?:\.|(?<=[A-Za-z0-9])[{_DOTS}])){{1,8}}(?P<ending>[\p{{L}}\p{{M}}\p{{N}}-]{{2,63}})"
     r"(?![\p{L}\p{M}\p{N}_-])"
 )
 _OF_A_HOST = regex.compile(rf"[\p{{L}}\p{{M}}\p{{N}}{_DOTS}_-]")

@@ -138,6 +138,26 @@ def test_places_in_expressions_that_are_safe(pattern):
     read(rule(f'{{kind: regex, pattern: "{pattern}"}}')).filled({"x": "*"})
 
 
+@pytest.mark.parametrize("value", ["{text}", "a {prompt}", ["a"]])
+def test_values_do_not_change_what_a_question_names(value):
+    file = read(rule("{kind: judge, question: 'Is {x} said? {text}', model: gpt2, threshold: 0.5}"))
+    with pytest.raises(SpecError, match=r"m.yaml:3: constraint.question: (a value contains|'x' is a list)"):
+        file.filled({"x": value})
+    split = read(rule("{kind: judge, question: '{x}{y} {text}', model: gpt2, threshold: 0.5}", "x", "y"))
+    with pytest.raises(SpecError, match="a value contains"):
+        split.filled({"x": "{te", "y": "xt}"})
+    assert "Is {y} said?" in file.filled({"x": "{y}"}).constraint.question
+
+
+def test_parts_of_messages_are_known_without_values():
+    on = {"answer": "answer", "{message: reasoning}": "reasoning", "lines": None, "[a]": None}
+    for view, part in on.items():
+        line = f"[{{kind: keyword, words: '{{x}}'}}, {{kind: length, max: 3, on: {view}}}]"
+        assert read(rule(line)).constraint.reads_message == part
+    tools = "[{kind: tool_calls, tools: [{name: f, parameters: {type: object}}]}, {kind: keyword, words: '{x}'}]"
+    assert read(rule(tools)).constraint.reads_message == "tool_calls"
+
+
 def test_errors_of_the_file():
     for text, problem in {
         rule("{kind: keyword, words: tea}"): r"m.yaml:2: fields.0: 'x' is not used",

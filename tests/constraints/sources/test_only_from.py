@@ -40,7 +40,8 @@ def test_hosts() -> None:
     judged(
         OnlyFrom(**RULES["hosts"]),
         [
-            "https://good.com/a?b#c", "HTTPS://GOOD.COM.", "See good.com, or www2.good.org!",
+            "https://good.com/a?b#c", "HTTPS://GOOD.COM.",
+            "です。net などを表示します。ac", "See good.com, or www2.good.org!",
             "https://user@good.com:80/",
             "https://good.com./", "https://ｇｏｏｄ.com", "https://good。com/", "http://xn--mller-kva.de/",
             "https://MÜLLER.de",
@@ -61,7 +62,7 @@ def test_hosts() -> None:
             "http://127.0.0.1/", "https:/\\evil.net", "javascript://evil.net", "http://evil",
             "https://good.com，https://evil.com",
             "siehe evil.de", "voir evil.fr.", "看evil.cn。", "см. пример.рф", "https://good.com＠evil.com",
-            "visit EVIL.COM",
+            "visit EVIL.COM", "evil。com",
             "https://good.com?@evil.net https://evil.net", "https://xn--good-.com", "https://xn--good-.com/",
             "good.com.br",
         ],
