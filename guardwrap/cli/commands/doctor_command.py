@@ -36,6 +36,8 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "sql": ("sqlglot",),
     "values": ("babel",),
     "html": ("tinyhtml5",),
+    "language": ("py3langid",),
+    "pii": ("phonenumbers", "python-stdnum"),
     "stem": ("snowballstemmer",),
     "ray": ("ray",),
 }

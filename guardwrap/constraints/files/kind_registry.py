@@ -7,9 +7,14 @@ from importlib.metadata import entry_points
 
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All, AnyOf, Not
+from guardwrap.constraints.detectors.language import Language
+from guardwrap.constraints.detectors.personal_data import PersonalData
+from guardwrap.constraints.detectors.readability import Readability
+from guardwrap.constraints.detectors.secrets import Secrets
 from guardwrap.constraints.grammar.grammar import Grammar
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.tool_calls import ToolCalls
+from guardwrap.constraints.judges.judge import Judge
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.constraints.kinds.count import Count
 from guardwrap.constraints.kinds.function import Python
@@ -26,6 +31,9 @@ from guardwrap.constraints.layout.split import Split
 from guardwrap.constraints.quantities.arithmetic import Arithmetic
 from guardwrap.constraints.quantities.source_numbers import NumbersFrom
 from guardwrap.constraints.quantities.value_ranges import Values
+from guardwrap.constraints.sources.no_copy import NoCopy
+from guardwrap.constraints.sources.only_from import OnlyFrom
+from guardwrap.constraints.sources.quotes import Quotes
 from guardwrap.errors import ConstraintError
 
 __all__ = ["kinds"]
@@ -44,15 +52,23 @@ _OURS: dict[str, type[Constraint]] = {
     "finished": Finished,
     "grammar": Grammar,
     "json_schema": JSONSchema,
+    "judge": Judge,
     "keyword": Keyword,
+    "language": Language,
     "length": Length,
+    "no_copy": NoCopy,
     "not": Not,
     "numbers_from": NumbersFrom,
     "one_of": OneOf,
+    "only_from": OnlyFrom,
     "order": Order,
     "parses": Parses,
+    "personal_data": PersonalData,
     "python": Python,
+    "quotes": Quotes,
+    "readability": Readability,
     "regex": Regex,
+    "secrets": Secrets,
     "split": Split,
     "tool_calls": ToolCalls,
     "values": Values,

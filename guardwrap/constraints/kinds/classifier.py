@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import WithJsonSchema
@@ -18,7 +18,7 @@ from guardwrap.environment.hub import cached_or_online
 from guardwrap.errors import CheckFailed, ConstraintError, ModelError, first_line, is_count, is_number, nearest
 from guardwrap.outcomes import Draw
 
-__all__ = ["Classifier"]
+__all__ = ["Classifier", "loaded", "weights_digest"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,14 +92,7 @@ class Classifier(Constraint):
     @cached_property
     def pipeline(self) -> Any:
         """The loaded pipeline, its labels checked."""
-        pipe = self.model
-        if isinstance(pipe, str):
-            from transformers import pipeline
-
-            try:
-                pipe = pipeline("text-classification", model=cached_or_online(pipe))
-            except Exception as error:  # the libraries raise anything for a damaged file
-                raise ModelError(f"cannot load the classifier {self.model!r}: {first_line(error)}") from None
+        pipe = loaded("text-classification", self.model) if isinstance(self.model, str) else self.model
         labels = [str(name) for name in pipe.model.config.id2label.values()]
         if self.label not in labels:
             raise ConstraintError(
@@ -175,7 +168,30 @@ class Classifier(Constraint):
     @cached_property
     def _weights(self) -> str:
         labels = sorted((int(index), str(label)) for index, label in self.model.model.config.id2label.items())
-        digest = hashlib.sha256(repr(labels).encode())
-        for name, tensor in sorted(self.model.model.state_dict().items()):
-            digest.update(name.encode() + tensor.detach().cpu().float().numpy().tobytes())
-        return digest.hexdigest()[:16]
+        return weights_digest(self.model.model, repr(labels))
+
+
+@lru_cache(maxsize=4)
+def loaded(task: str, name: str) -> Any:
+    """Return a pipeline by its name. It is loaded once, as every request to a server has constraints of its own.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be loaded.
+    """
+    from transformers import pipeline
+
+    try:
+        return pipeline(task, model=cached_or_online(name))
+    except Exception as error:  # the libraries raise anything for a damaged file
+        what = "judge" if task == "text-generation" else "classifier"
+        raise ModelError(f"cannot load the {what} {name!r}: {first_line(error)}") from None
+
+
+def weights_digest(model: Any, begun: str = "") -> str:
+    """Return 16 hex digits of the SHA-256 of a text and the weights of a model."""
+    digest = hashlib.sha256(begun.encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode() + tensor.detach().cpu().float().numpy().tobytes())
+    return digest.hexdigest()[:16]

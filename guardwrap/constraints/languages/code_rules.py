@@ -48,7 +48,7 @@ class Code(TextConstraint):
         ``"def solve(xs: list[int]) -> int"`` and ``"class Stack"``. Each definition of that name must have the same
         parameters with the same defaults, and the annotations that the signature has.
     on
-        The view of the text that is judged, such as ``Part(between=["```python\n", "```"])``.
+        The view of the text that is judged, such as ``Part(between=["<code>", "</code>"])``.
     name
         Label in reports.
 

@@ -92,7 +92,7 @@ class Parses(TextConstraint):
     dialect
         For ``"sql"``: the name of one of sqlglot's dialects, such as ``"postgres"``; None for a lenient mixture.
     on
-        The view of the text that is judged, such as ``Part(between=["```python\n", "```"])``.
+        The view of the text that is judged, such as ``Part(between=["<code>", "</code>"])``.
     name
         Label in reports.
 

@@ -1,0 +1,146 @@
+"""The ``Language`` constraint: which language a text is written in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, Literal
+
+from guardwrap.constraints.base import require, shown
+from guardwrap.constraints.kinds.text import TextConstraint, require_choice
+from guardwrap.constraints.views import View, read_view, sentences
+from guardwrap.documents.time_limits import check_deadline
+from guardwrap.errors import is_number
+
+__all__ = ["Language"]
+
+_WRONG = 0.01
+"""A text is surely not in these languages if together they have less than this probability."""
+_RIGHT = 0.5
+"""A text is in these languages if together they have at least this probability."""
+_FEWEST = 12
+"""Bytes of UTF-8 that letters must have: twelve Latin, six Cyrillic or four Chinese ones. Less decides nothing."""
+_PIECE = 10_000
+"""Characters that are judged together, because the identifier cannot be interrupted."""
+
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Language(TextConstraint):
+    """The text is written in a language, or in one of several.
+
+    py3langid gives each of its languages a probability. The text is in an allowed language if these together have
+    at least 0.5, in another one if they have less than 0.01, and otherwise uncertain, as short texts often are.
+
+    Parameters
+    ----------
+    languages
+        Two-letter code of the language (ISO 639-1), such as ``"de"``, or a list of them.
+    share
+        Judge each sentence instead of the whole text: at least this share of the letters of those sentences that are
+        certain must be in allowed languages. For texts that may quote another language.
+    uncertain
+        What happens to a text, or with ``share`` to one of which all sentences are uncertain: ``"pass"`` or ``"fail"``.
+        Texts of fewer than twelve Latin letters, six Cyrillic or four Chinese ones are uncertain.
+    on
+        The view of the text that is judged.
+    name
+        Label in reports.
+
+    Raises
+    ------
+    ConstraintError
+        If a parameter is invalid, or py3langid is not installed: it comes with ``guardwrap[language]``.
+
+    Notes
+    -----
+    Prefixes are UNDECIDED: whatever a text begins with, it may continue at length in another language. To stop
+    attempts early that begin in the wrong script, add ``~Regex("[а-я]")``, or judge each sentence with
+    ``on="sentences"``: then an attempt ends after the first sentence in another language.
+
+    Similar languages, such as Czech and Slovak or Danish and Norwegian, can be distinguished in long texts only.
+
+    Examples
+    --------
+    >>> german = Language("de")
+    >>> german.accepts("Der Zug nach Berlin fährt heute leider erst zwei Stunden später ab.")
+    True
+    >>> german.accepts("Unfortunately the train to Berlin leaves two hours later today.")
+    False
+    """
+
+    languages: str | Sequence[str]
+    share: float | None = field(default=None, kw_only=True)
+    uncertain: Literal["pass", "fail"] = field(default="pass", kw_only=True)
+    on: View = field(default="completion", kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+    kind: Literal["language"] = field(default="language", kw_only=True)
+
+    way_out = "; shorten the texts"
+
+    def __post_init__(self) -> None:
+        library = find_spec("py3langid") is not None
+        require(library, "Language requires py3langid: pip install 'guardwrap[language]'")
+        languages: Any = (self.languages,) if isinstance(self.languages, str) else self.languages
+        valid = isinstance(languages, Sequence) and len(languages) > 0
+        require(valid, f"languages must be a code such as 'de', or a list of codes, not {shown(self.languages)}")
+        for language in languages:
+            require_choice(language, known_languages(), "languages")
+        object.__setattr__(self, "languages", tuple(sorted(set(languages))))  # one canonical form means one digest
+        if self.share is not None:
+            in_range = is_number(self.share) and 0 < self.share <= 1
+            require(in_range, f"share={shown(self.share)}: give a share above 0 and at most 1, such as 0.8")
+            object.__setattr__(self, "share", float(self.share))
+        require_choice(self.uncertain, ("pass", "fail"), "uncertain")
+        object.__setattr__(self, "on", read_view(self.on))
+
+    def holds(self, text: str) -> bool:
+        """Identify the language of one string, or of its sentences."""
+        right, wrong = self._letters(text)
+        if not right + wrong:
+            return self.uncertain == "pass"
+        return right >= (1.0 if self.share is None else self.share) * (right + wrong)
+
+    def _letters(self, text: str) -> tuple[int, int]:
+        """Return the number of letters in pieces that are in an allowed language, and in another one."""
+        right = wrong = 0
+        for part in [text] if self.share is None else sentences(text):
+            for piece in _pieces(part):
+                letters = "".join(filter(str.isalpha, piece))
+                if len(letters.encode("utf-8", "surrogatepass")) < _FEWEST:
+                    continue
+                probability = probability_of(piece, self.languages)
+                right += len(letters) * (probability >= _RIGHT)
+                wrong += len(letters) * (probability < _WRONG)
+        return right, wrong
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield a text in equal pieces of at most ``_PIECE`` characters."""
+    size = -(-len(text) // -(-len(text) // _PIECE)) if text else 1
+    for start in range(0, len(text), size):
+        check_deadline()
+        yield text[start : start + size]
+
+
+def probability_of(text: str, languages: Sequence[str]) -> float:
+    """Return the probability that a text is in one of some languages."""
+    with _lock:
+        ranked = _identifier().rank(text)
+    return float(sum(probability for language, probability in ranked if language in languages))
+
+
+def known_languages() -> tuple[str, ...]:
+    """Return the codes of the languages that can be identified, in alphabetical order."""
+    return tuple(sorted(_identifier().labels))
+
+
+@cache
+def _identifier() -> Any:
+    from py3langid import langid
+
+    return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)

@@ -1,0 +1,1 @@
+"""Constraints that ask a language model about a text."""

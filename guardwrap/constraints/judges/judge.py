@@ -1,0 +1,220 @@
+"""The ``Judge`` constraint: a language model answers a question about the text."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Annotated, Any, Literal
+
+from pydantic import WithJsonSchema
+
+from guardwrap.constraints.base import Constraint, require, shown
+from guardwrap.constraints.judges.local_answers import LocalAnswers, pieces_of
+from guardwrap.constraints.kinds.classifier import weights_digest
+from guardwrap.constraints.kinds.text import require_choice
+from guardwrap.constraints.views import View, read_view, view
+from guardwrap.errors import CheckFailed, is_number
+from guardwrap.outcomes import Draw
+
+__all__ = ["Judge", "JudgeUsage"]
+
+_KEPT = 10_000
+"""The most answers that are kept."""
+
+_LEAST = 1e-4
+"""The least probability of all answers together. Below it the model does something else than answering."""
+
+
+@dataclass
+class JudgeUsage:
+    """What a judge has cost since it was made.
+
+    Attributes
+    ----------
+    asked, kept
+        Questions that the model answered, and those whose answer was known already.
+    seconds
+        Wall-clock time of the model.
+    """
+
+    asked: int = 0
+    kept: int = 0
+    seconds: float = 0.0
+
+
+class _Memory:
+    """The answers of a judge, and a lock. Copies and other processes begin with an empty one."""
+
+    def __init__(self) -> None:
+        self.known: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self.lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[_Memory], tuple[()]]:
+        return _Memory, ()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Judge(Constraint):
+    r"""A language model gives an answer to a question about the text a probability above, or below, a threshold.
+
+    The probability is that of the tokens that begin this answer, in any case, divided by that of the tokens that begin
+    one of the answers. Nothing is sampled, so the judgement is a function of the question.
+
+    Parameters
+    ----------
+    question
+        A question with ``{text}``, which is replaced by the text, and perhaps ``{prompt}``, by the prompt. Special
+        tokens in them are read as plain text. The judge's chat template is applied, if it has one.
+    model
+        The judge: a ``text-generation`` pipeline, or the Hub id or path of a causal language model.
+    answer
+        The answer whose probability counts.
+    answers
+        All answers between which the model decides. They must not begin with the same token.
+    threshold
+        Probability between 0 and 1.
+    side
+        ``"above"``: probability > threshold; ``"below"``: probability < threshold.
+    on
+        The view of the text that is judged.
+    name
+        Label in reports.
+
+    Attributes
+    ----------
+    usage : JudgeUsage
+        What the judge has cost so far.
+
+    Raises
+    ------
+    ConstraintError
+        If a parameter is invalid. Answers are checked with a pipeline at once, with a name at the first question.
+    ModelError
+        If the model cannot be loaded, or a question is longer than its context.
+
+    Notes
+    -----
+    Texts are judged when they are complete, and after all other parts of the constraint, one by one, so that no number
+    depends on the batch. Answers are kept. If the answers have hardly any probability together, CheckFailed is raised.
+
+    Examples
+    --------
+    ::
+
+        Judge("Is this reply polite? Answer yes or no.\n\n{text}", "path/or/hub-id", threshold=0.8)
+    """
+
+    question: str
+    model: Annotated[Any, WithJsonSchema({"type": "string"})]
+    answer: str = field(default="yes", kw_only=True)
+    answers: Sequence[str] = field(default=("yes", "no"), kw_only=True)
+    threshold: float = field(default=0.5, kw_only=True)
+    side: Literal["above", "below"] = field(default="above", kw_only=True)
+    on: View = field(default="completion", kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+    kind: Literal["judge"] = field(default="judge", kw_only=True)
+
+    cost = 3
+
+    def __post_init__(self) -> None:
+        require(
+            isinstance(self.question, str) and "{text}" in self.question,
+            f"question={shown(self.question)} needs {{text}} where the text belongs",
+        )
+        require(
+            (isinstance(self.model, str) and bool(self.model)) or hasattr(self.model, "tokenizer"),
+            f"model must be a Hub id, a path or a text-generation pipeline, not {type(self.model).__name__}",
+        )
+        answers = self.answers
+        valid = isinstance(answers, Sequence) and not isinstance(answers, str) and len(answers) > 1
+        valid = valid and all(isinstance(each, str) and each.strip() for each in answers)
+        require(valid, f"answers must be a list of at least two answers, not {shown(answers)}")
+        object.__setattr__(self, "answers", tuple(answers))
+        require_choice(self.answer, tuple(answers), "answer")
+        require(is_number(self.threshold) and 0 <= self.threshold <= 1, "threshold must be a probability")
+        object.__setattr__(self, "threshold", float(self.threshold))
+        require_choice(self.side, ("above", "below"), "side")
+        object.__setattr__(self, "on", read_view(self.on))
+        object.__setattr__(self, "usage", JudgeUsage())
+        object.__setattr__(self, "_memory", _Memory())
+        if not isinstance(self.model, str):
+            self._asker  # noqa: B018  # report answers that begin alike now, not at the first text
+
+    @cached_property
+    def _asker(self) -> LocalAnswers:
+        answers = tuple(self.answers)
+        return _named(self.model, answers) if isinstance(self.model, str) else LocalAnswers(self.model, answers)
+
+    def probabilities(self, texts: Sequence[str], prompts: Sequence[str] | None = None) -> list[float]:
+        """Return the answer's probability for each text.
+
+        Parameters
+        ----------
+        texts
+            The texts.
+        prompts
+            The prompt of each text, for questions with ``{prompt}``; None for empty ones.
+        """
+        pairs = list(zip(texts, prompts or [""] * len(texts), strict=True))
+        if "{prompt}" not in self.question:
+            pairs = [(text, "") for text, _ in pairs]
+        memory: _Memory = self._memory  # type: ignore[attr-defined]
+        with memory.lock:  # two threads would ask the same question
+            return [self._answered(memory.known, *pair) for pair in pairs]
+
+    def _answered(self, known: OrderedDict[tuple[str, str], float], text: str, prompt: str) -> float:
+        usage: JudgeUsage = self.usage  # type: ignore[attr-defined]
+        if (text, prompt) in known:
+            usage.kept += 1
+            return known[text, prompt]
+        began = time.monotonic()
+        masses = self._asker.masses(pieces_of(self.question, {"text": text, "prompt": prompt}))
+        usage.asked += 1
+        usage.seconds += time.monotonic() - began
+        if not sum(masses) >= _LEAST:  # NaN is not, either; this cannot count as a rejection: under ~ it would pass
+            raise CheckFailed(
+                self.title,
+                f"gave its answers a probability of {sum(masses):.1g} together; ask for one of the answers in the "
+                "question, and use a model that answers at once and is loaded in float32",
+            )
+        known[text, prompt] = masses[self.answers.index(self.answer)] / sum(masses)
+        if len(known) > _KEPT:
+            known.popitem(last=False)
+        return known[text, prompt]
+
+    def check(self, draws: Sequence[Draw], /) -> list[bool]:
+        """Ask about the strings of each draw's view; all of them must be on the right side of the threshold."""
+        texts = [view(draw, self.on) for draw in draws]
+        flat = [(text, draw.prompt) for draw, group in zip(draws, texts, strict=True) for text in group or ()]
+        scores = iter(self.probabilities([text for text, _ in flat], [prompt for _, prompt in flat]))
+        right = [[self._is_right(next(scores)) for _ in group or ()] for group in texts]
+        return [group is not None and all(each) for group, each in zip(texts, right, strict=True)]
+
+    def _is_right(self, probability: float) -> bool:
+        return probability > self.threshold if self.side == "above" else probability < self.threshold
+
+    def spec(self) -> dict[str, Any]:
+        """Return the canonical form. A pipeline appears as its model's name and a hash of its weights."""
+        spec = super().spec()
+        if not isinstance(self.model, str):
+            spec["model"] = f"{self.model.model.config.name_or_path}#{self._weights}"
+        return spec
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the model is a pipeline object, not a name."""
+        return not isinstance(self.model, str)
+
+    @cached_property
+    def _weights(self) -> str:
+        return weights_digest(self.model.model)
+
+
+@lru_cache(maxsize=8)
+def _named(model: str, answers: tuple[str, ...]) -> LocalAnswers:
+    """Return what asks a model with a name, made once: every request to a server has constraints of its own."""
+    return LocalAnswers(model, answers)
