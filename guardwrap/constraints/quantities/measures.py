@@ -168,7 +168,7 @@ def _unit_words(dimension: str, locale: str) -> WordTable:
 
 _CURRENCIES = {
     "AUD": "a$",
-    "BRL": "r$ real reais",
+    "BRL": "r$ reais",
     "CAD": "c$",
     "CHF": "franken",
     "CNY": "元 人民币 块 块钱",
@@ -178,12 +178,12 @@ _CURRENCIES = {
     "EUR": "€ euro euros euros евро 欧元 歐元 ユーロ 유로 يورو यूरो avro ยูโร",
     "GBP": "£ 英镑",
     "HKD": "hk$",
-    "HUF": "ft forint",
-    "IDR": "rp",
+    "HUF": "forint",
+    "IDR": "",
     "ILS": "₪",
     "INR": "₹ rs. rupee rupees रुपये रुपया रुपए",
     "JPY": "円 yen 日元 엔",
-    "KRW": "₩ won 원 韩元 ウォン",
+    "KRW": "₩ 원 韩元 ウォン",
     "MXN": "mx$",
     "NOK": "",
     "NZD": "nz$",
@@ -224,6 +224,8 @@ def _currency_words(locale: str) -> WordTable:
         shared = {"¥": ("¥", "￥"), "￥": ("¥", "￥")}.get(symbol, (symbol,))
         for word in {code.lower(), *names, *own.split(), *shared}:
             words[word] = code
+    if locale == "pt":
+        words["real"] = "BRL"  # in English, it is a common word
     return WordTable(words)
 
 
@@ -302,6 +304,8 @@ def _measured(text: str, locale: str, words: WordTable, *, whole: bool) -> Itera
                 continue
         except Unsettled:
             return
+        if after is not None and text[number.end : after[0]] == "s":  # the 1990s
+            after = None
         if after is not None:
             if regex.match(r"\p{Nd}:", text[max(0, number.start - 2) : number.start]):  # 1:30 h
                 number = number._replace(value=None)

@@ -69,7 +69,8 @@ class WordTable:
             if word not in self.values:
                 continue
             end = place + size
-            if not (is_edge(word[-1]) and is_edge(text[end : end + 1])):
+            following = text[end : end + 1]
+            if not (is_edge(word[-1]) and (is_edge(following) or following in tuple("'’"))):  # "les 5 m'ont dit"
                 return end, self.values[word]
         return None
 

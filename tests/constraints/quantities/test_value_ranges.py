@@ -20,6 +20,7 @@ MONEY: dict[str, dict[str, list[str]]] = {
         "$1,234.50, -$5 or 5 EUR": ["1234.50", "-5", "5"],
         "$5-10": ["5", "10"],
         "5 try": [],
+        "won 5 real games of 6 ft": [],
         "€3 million": ["3000000"],
     },
     "de": {"1.234,50 € und 5 Mio. Euro": ["1234.5", "5000000"], "5–10 €": ["5", "10"]},
@@ -50,7 +51,7 @@ DATES: dict[str, dict[str, list[str]]] = {
     "th": {"12 มีนาคม 2567": ["2024-03-12"]},
 }
 MINUTES: dict[str, dict[str, list[str]]] = {
-    "en": {"1 hour and 30 minutes, then 45 min": ["90", "45"], "2-3 hours": ["120", "180"]},
+    "en": {"1 hour and 30 minutes, then 45 min": ["90", "45"], "2-3 hours": ["120", "180"], "in the 1990s": []},
     "de": {"1 Stunde 30 Minuten; 2 Std.": ["90", "120"]},
     "fr": {"1 heure et 30 minutes": ["90"]},
     "es": {"2 horas y 3 minutos": ["123"]},
@@ -64,7 +65,7 @@ MINUTES: dict[str, dict[str, list[str]]] = {
 METERS: dict[str, dict[str, list[str]]] = {
     "en": {"5 km, 5 in total, 2 kg": ["5000"], "2–3 km": ["2000", "3000"]},
     "de": {"3,5 m und 5 Kilometer": ["3.5", "5000"]},
-    "fr": {"300 mètres": ["300"]},
+    "fr": {"300 mètres": ["300"], "les 5 m'ont dit": []},
     "es": {"5 kilómetros": ["5000"]},
     "pl": {"5 kilometrów": ["5000"]},
     "hi": {"5 किलोमीटर": ["5000"]},
