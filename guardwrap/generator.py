@@ -188,7 +188,8 @@ class GuardedGenerator(PipelineLike):
         **options
             ``constraints``, ``sampler``, ``proposal``, ``adapter``, ``budget``, ``seed`` and ``batch_size`` override
             the wrapper's settings for this call (``proposal=False``, ``adapter=False``: none). ``constraint_each``
-            gives each prompt one more constraint; a constraint file there also sets the prompt's budget and sampler. A
+            gives each prompt one more constraint; a constraint file there also sets the prompt's budget and sampler.
+            ``fields`` fills the placeholders of constraint files: a mapping, or a list with one for each prompt. A
             ``streamer`` (TextStreamer) receives the whole text once it has been accepted. All other options go to the
             pipeline.
 
@@ -287,7 +288,7 @@ class GuardedGenerator(PipelineLike):
             raise UsageError("astream() does not accept a generator of prompts; pass a list, or use stream()")
         job = await asyncio.to_thread(self._session.job, options)
         job = dataclasses.replace(job, on_text=on_text, on_busy=on_busy)
-        async with aclosing(job.aserved(job.requests(inputs.prompts))) as served:
+        async with aclosing(job.aserved(await job.arequests(inputs.prompts))) as served:
             async for prompt, constraint, outcome in served:
                 yield await asyncio.to_thread(self._delivery.completed, job, prompt, constraint, outcome)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from guardwrap.errors import UsageError, is_number, strict_arguments
 
-__all__ = ["Adapter", "Masked", "Prompt", "merge_proposals", "only_masks", "require_one"]
+__all__ = ["Adapter", "Masked", "Prompt", "Twisted", "merge_proposals", "only_masks", "require_one"]
 
 OR_REJECTION = ", or sampler='rejection', whose texts are the proposal's"
 """Suffix of messages about attempts without weights, for calls that can choose a sampler."""
@@ -168,15 +168,68 @@ class Masked:
     def __post_init__(self) -> None:
         if not is_number(self.unseen) or not 0 <= self.unseen < 1:
             raise UsageError(f"Masked(unseen={self.unseen!r}): give a share of at least 0 and below 1")
-        if isinstance(self.proposal, Masked):
-            raise UsageError("Masked(Masked(...)) is masked already; remove one of them")
+        if isinstance(self.proposal, Masked | Twisted):
+            raise UsageError(f"Masked({type(self.proposal).__name__}(...)) is masked already; remove one of them")
         if isinstance(self.proposal, Adapter):
             raise UsageError("an adapter is not an argument of Masked(); pass adapter= together with proposal=Masked()")
 
 
+@strict_arguments
+@dataclass(frozen=True)
+class Twisted:
+    """A proposal that looks ahead: next tokens are weighed by how likely they are to lead to a satisfying text.
+
+    An automaton follows how far a text has come, and ψ(state, tokens left) estimates the probability that a text in
+    that state will satisfy the constraint. Tokens are drawn from a'(x | prefix) = a(x | prefix) ψ(state after x) / N_t,
+    where N_t normalizes. Weights require no additional pass of the model: log a(y)/a'(y) is the sum of
+    log N_t - log ψ(state after x_t) over the tokens. (Twist functions, Zhao et al. 2024; ``Masked`` is ψ ∈ {0, 1}.)
+
+    ψ is learned before the first texts of a constraint, from the next-token probabilities of a few hundred attempts,
+    which are not returned; later calls of the wrapper use the same ψ. With ``"rejection"`` texts follow g', and the
+    report says so; ``"qrs"`` and ``"imh"`` correct them towards your model's own distribution, g. A learned ψ bounds no
+    weight, so the correction has the distance that the report gives.
+
+    Parameters
+    ----------
+    proposal
+        A ``Prompt`` or another model to twist, in the forms of ``proposal=``; None for the model itself. If the call or
+        the wrapper has an adapter, the adapted model is twisted.
+    strength
+        ψ is raised to this power, above 0 and up to 1. With a lower one fewer attempts satisfy the constraint, and
+        their weights vary less.
+
+    Notes
+    -----
+    Automata follow keywords, lengths, ``Finished``, and combinations of them by ``All``, ``AnyOf`` and ``Not``. Parts
+    of ``All`` without an automaton are left to rejection.
+
+    Raises
+    ------
+    UsageError
+        If ``strength`` is not in (0, 1], or the proposal has a mask or a twist already.
+
+    Examples
+    --------
+    ::
+
+        GuardedGenerator(pipe, Keyword("dragon"), proposal=Twisted(), sampler="qrs")
+    """
+
+    proposal: Any = None
+    strength: float = 0.8
+
+    def __post_init__(self) -> None:
+        if not is_number(self.strength) or not 0 < self.strength <= 1:
+            raise UsageError(f"Twisted(strength={self.strength!r}): give a power above 0 and up to 1")
+        if isinstance(self.proposal, Masked | Twisted):
+            raise UsageError("Twisted() leaves out what a mask does, too; remove one of them")
+        if isinstance(self.proposal, Adapter):
+            raise UsageError("an adapter is not an argument of Twisted(); pass adapter= beside proposal=Twisted()")
+
+
 def only_masks(proposal: Any) -> bool:
-    """Return whether a proposal only masks the model itself, and so can be combined with an adapter."""
-    return isinstance(proposal, Masked) and proposal.proposal is None
+    """Return whether a proposal only masks or twists the model itself, and so can be combined with an adapter."""
+    return isinstance(proposal, Masked | Twisted) and proposal.proposal is None
 
 
 def _elsewhere(given: Any) -> bool:
@@ -202,7 +255,7 @@ def merge_proposals(near: tuple[Any, Any], far: tuple[Any, Any]) -> tuple[Any, A
     if proposal is None:
         proposal = far[0]
         if _elsewhere(adapter) and _elsewhere(proposal):
-            proposal = replace(proposal, proposal=None) if isinstance(proposal, Masked) else None
+            proposal = replace(proposal, proposal=None) if isinstance(proposal, Masked | Twisted) else None
     if adapter is None:
         adapter = None if _elsewhere(near[0]) else far[1]
     require_one(proposal, adapter)

@@ -108,6 +108,11 @@ def given(model: Any, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             asked = [{name: easy.get(name, value) for name, value in each.items()} for each in asked]
             Path("batch.jsonl").write_text("\n".join(map(json.dumps, asked)))
             Path("clean.yaml").write_text("guardwrap: 1\nconstraint: {kind: length, max: 500}\n")
+            rows = [line for line in lines if line.startswith('{"id"')]
+            Path("rows.jsonl").write_text("\n".join(rows))
+            # A rule that the tiny model keeps:
+            none = "[{kind: keyword, words: '{must_mention}', match: none}, {kind: regex, pattern: '{n}?'}]"
+            Path("mention.yaml").write_text(f"guardwrap: 1\nfields: [must_mention, n]\nconstraint: {none}\n")
             Path("short.yaml").write_text("guardwrap: 1\nconstraint: {kind: length, min: 0}\n")
         if page == "adapters.md":
             put_adapters(model, load("rules.yaml"))
@@ -193,6 +198,7 @@ def test_constraint_files_are_valid_and_their_examples_hold(given: Any) -> None:
     for page, block in found:
         given(page)
         file = parse(block, allow_code=True)
+        file = file.filled(file.sample)
         assert all(map(file.constraint.accepts, file.accepts))
         assert not any(map(file.constraint.accepts, file.rejects))
 

@@ -59,9 +59,11 @@ class TokenLaw:
     ----------
     log_left : float
         log Z in nats, where Z is the probability of the tokens that a mask did not exclude; 0 without a mask.
+    log_lefts : array of float or None
+        With a twist, log a - log a' of each candidate in nats, in place of ``log_left``.
     """
 
-    __slots__ = ("_bounds", "_gaps", "_last", "_total", "log_left", "log_probabilities", "tokens")
+    __slots__ = ("_bounds", "_gaps", "_last", "_total", "log_left", "log_lefts", "log_probabilities", "tokens")
 
     def __init__(
         self,
@@ -78,6 +80,7 @@ class TokenLaw:
         self._last = math.nextafter(bounds[-1], 0.0)
         self._gaps = gaps
         self.log_left = 0.0
+        self.log_lefts: array[float] | None = None
 
     def drawn(self, uniform: float) -> int | None:
         """Return the index of the candidate that a uniform random number draws, or None if it draws another token."""
@@ -137,7 +140,8 @@ class PrefixTree:
         each time.
         """
         law: GenerationLaw = launch.law
-        if (launch.attempt == 0 and law.count == 1) or not law.is_stateless:
+        learns = launch.twist is not None and launch.twist.learns  # it has to see each distribution
+        if (launch.attempt == 0 and law.count == 1) or not law.is_stateless or learns:
             return None
         self._begun += 1
         if self._begun % OFTEN == 0:
@@ -147,7 +151,8 @@ class PrefixTree:
         # judgements may depend on it, and a tokenizer may map two texts to the same tokens.
         constraint = getattr(launch.request, "constraint", None)
         # With a mask, nodes are not shared between requests, because a mask may be given up for one of them only.
-        masked = None if launch.mask is None else ref(launch.request)
+        # With a twist, distributions differ.
+        masked = None if launch.mask is None and launch.twist is None else ref(launch.request)
         rule = constraint, _text_of(launch), launch.watch is None, masked
         root = self._roots.setdefault(law, {}).setdefault(rule, Node())
         root.used = self._begun
@@ -221,7 +226,7 @@ def next_token(attempt: AttemptState) -> bool:
     attempt.token_ids.append(token)
     attempt.branch = None if branch is None else branch.children.get(token)
     attempt.log_probability += law.log_probabilities[column]
-    attempt.log_left += law.log_left
+    attempt.log_left += law.log_left if law.log_lefts is None else law.log_lefts[column]
     return True
 
 

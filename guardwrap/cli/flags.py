@@ -11,7 +11,9 @@ from guardwrap.errors import UsageError
 __all__ = ["as_said", "by_places", "in_flags", "told_in_flags"]
 
 _SPELLED: dict[str, str | Callable[[re.Match[str]], str]] = {
-    r"draw from the model itself, masked with sampler=": "draw from the model itself, masked, with --masked sampler=",
+    r"draw from the model itself, (masked|twisted) with sampler=": (
+        r"draw from the model itself, \1, with --\1 sampler="
+    ),
     r"draw from the model itself with sampler=": "draw from the model itself with --no-proposal sampler=",
     r"sampler='(\w+)'": r"--sampler \1",
     r"proposal=Prompt\(\.\.\.\)": "--proposal '... {prompt}'",
@@ -48,7 +50,7 @@ def told_in_flags() -> Iterator[None]:
 
 def as_said(advice: str, used_flags: Sequence[str]) -> str:
     """Say which of the used options to leave out, if the advice is to draw from something else."""
-    for flag, kept in (("--no-proposal", None), ("--masked", "--masked")):
+    for flag, kept in (("--no-proposal", None), ("--masked", "--masked"), ("--twisted", "--twisted")):
         left_out = " and ".join(each for each in used_flags if each != kept)
         if left_out and f" with {flag} " in advice:
             return advice.replace(f" with {flag} ", f" without {left_out}, with {f'{kept} ' if kept else ''}")

@@ -16,6 +16,7 @@ from guardwrap.cli.signals import ends_at_once
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All
 from guardwrap.constraints.files.constraint_file import ConstraintFile
+from guardwrap.constraints.files.template import fill
 from guardwrap.documents.validation import read_option
 from guardwrap.errors import UsageError
 from guardwrap.outcomes import plain
@@ -137,8 +138,9 @@ class GenerateRequest:
         """Return the fields that the report of a prompt has if this request generates for it."""
         prompt_options = item.own
         report = {**self.made_with(), "requested": self.count, "seed": prompt_options.seed}
-        if prompt_options.constraints is not None:
-            both = All((self.constraints.constraint, prompt_options.constraints))
+        if prompt_options.constraints is not None or prompt_options.fields is not None:
+            both = fill(self.constraints.constraint, prompt_options.fields)
+            both = both if prompt_options.constraints is None else All((both, prompt_options.constraints))
             report |= {"constraint": both.digest, "proposal": self._describe_proposal(both)}
         if prompt_options.sampler is not None:
             report["sampler"] = prompt_options.sampler.name
@@ -156,6 +158,7 @@ def read_request(
     limits: Mapping[str, Any],
     proposal: str | None,
     masked: bool,
+    twisted: bool,
     adapter: str | None,
     no_proposal: bool,
     generation: Mapping[str, Any],
@@ -167,7 +170,7 @@ def read_request(
     ----------
     constraints
         The constraint file.
-    model, endpoint, sampler, proposal, masked, adapter, no_proposal
+    model, endpoint, sampler, proposal, masked, twisted, adapter, no_proposal
         Options of the command line. ``sampler`` is a name or YAML.
     limits
         Limits from the command line, by field of ``Budget``.
@@ -186,7 +189,13 @@ def read_request(
     chosen = sampler_named("rejection" if named is None else named, constraints.source if sampler is None else None)
     budget = dataclasses.replace(constraints.budget or Budget(), **limits)
     proposed, drawing = proposed_by(
-        constraints, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal, served=endpoint is not None
+        constraints,
+        proposal=proposal,
+        masked=masked,
+        twisted=twisted,
+        adapter=adapter,
+        none=no_proposal,
+        served=endpoint is not None,
     )
     with_options = named if isinstance(named, dict) else None  # of others, reports say the name
     drawn_with = known({"endpoint": endpoint, "adapter": adapter, "sampler": with_options})

@@ -136,6 +136,14 @@ Masked = Annotated[
     ),
 ]
 
+Twisted = Annotated[
+    bool,
+    typer.Option(
+        "--twisted",
+        help="Weigh tokens by how likely they are to lead to a satisfying text, as learned before the first prompt.",
+    ),
+]
+
 NoProposal = Annotated[
     bool,
     typer.Option("--no-proposal", help="Draw from the model itself, even if the constraint file names something else."),

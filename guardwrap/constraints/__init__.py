@@ -24,12 +24,19 @@ from guardwrap.constraints.kinds.function import Python, constraint
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length, Regex, TextConstraint
 from guardwrap.constraints.kinds.wording import Case, OneOf
+from guardwrap.constraints.languages.code_rules import Code
 from guardwrap.constraints.languages.parses import Parses
 from guardwrap.constraints.layout.copies import Copy
 from guardwrap.constraints.layout.depth import Depth
 from guardwrap.constraints.layout.edges import Edges
 from guardwrap.constraints.layout.order import Order
 from guardwrap.constraints.layout.split import Split
+from guardwrap.constraints.quantities.arithmetic import Arithmetic
+from guardwrap.constraints.quantities.source_numbers import NumbersFrom
+from guardwrap.constraints.quantities.value_ranges import Values
+from guardwrap.constraints.sources.no_copy import NoCopy
+from guardwrap.constraints.sources.only_from import OnlyFrom
+from guardwrap.constraints.sources.quotes import Quotes
 from guardwrap.constraints.text_parts import Part
 from guardwrap.constraints.verdicts import Verdict
 from guardwrap.constraints.views import View
@@ -37,8 +44,10 @@ from guardwrap.constraints.views import View
 __all__ = [
     "All",
     "AnyOf",
+    "Arithmetic",
     "Case",
     "Classifier",
+    "Code",
     "Constraint",
     "ConstraintFile",
     "Copy",
@@ -52,19 +61,24 @@ __all__ = [
     "Keyword",
     "Language",
     "Length",
+    "NoCopy",
     "Not",
+    "NumbersFrom",
     "OneOf",
+    "OnlyFrom",
     "Order",
     "Parses",
     "Part",
     "PersonalData",
     "Python",
+    "Quotes",
     "Readability",
     "Regex",
     "Secrets",
     "Split",
     "TextConstraint",
     "ToolCalls",
+    "Values",
     "Verdict",
     "View",
     "catalogue",

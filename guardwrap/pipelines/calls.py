@@ -43,6 +43,7 @@ __all__ = ["CALL_OPTIONS", "Call", "TensorCall", "TextToTextCall"]
 CALL_OPTIONS = (
     "constraints",
     "constraint_each",
+    "fields",
     "sampler",
     "budget",
     "seed",

@@ -179,6 +179,17 @@ class Vocabulary:
         """Return the trie of tokens that add text, except single-byte tokens; ``begins`` for the start of a text."""
         return self._trie_of_first if begins and self._first != self._inner else self._trie
 
+    def pieces(self, *, begins: bool) -> Sequence[bytes]:
+        """Return the bytes that each token adds, by token id; ``begins`` for the start of a text."""
+        return [
+            piece if shown else b""
+            for piece, shown in zip(self._first if begins else self._inner, self._shown, strict=True)
+        ]
+
+    def shows(self, token: int) -> bool:
+        """Whether a token adds text."""
+        return self._shown[token]
+
     @cached_property
     def hidden(self) -> npt.NDArray[np.int64]:
         """Ids of tokens that add no text."""

@@ -13,8 +13,9 @@ from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.combinators import All
 from guardwrap.constraints.files.coerce import PerPromptOptions
-from guardwrap.constraints.files.constraint_file import read_constraint
+from guardwrap.constraints.files.constraint_data import read_constraint
 from guardwrap.constraints.files.kind_registry import kinds
+from guardwrap.constraints.files.template import fill, names_of_fields
 from guardwrap.documents.validation import Invalid, validated
 from guardwrap.documents.yaml_nodes import reading, short
 from guardwrap.errors import GuardwrapError, PromptError, is_count
@@ -39,6 +40,7 @@ _OF_THE_RUN = {
     "temperature": "--temperature",
     "top_k": "--top-k",
     "top_p": "--top-p",
+    "twisted": "--twisted",
 }
 """Options that are the same for a whole run, with their command-line option, if there is one."""
 
@@ -60,17 +62,21 @@ def own_of(path: str, constraint: Constraint, budget: Budget, limits: Mapping[st
         Path of the file with the lines. Files in their constraints are relative to it.
     constraint, budget
         Constraint and budget of the run. A line's constraint applies in addition; its limits replace those of the run.
+        A line must have the fields for which the constraint has placeholders.
     limits
         Limits that replace those of the lines as well, by field of ``Budget``.
     """
+    names = names_of_fields(constraint)
     kinds()  # imports the kinds of other packages before the time limit for reading a line starts
 
     def read(where: str, fields: Mapping[str, Any]) -> PerPromptOptions:
         for name in fields:
-            _require_no_option(where, name)
+            if name not in names:
+                _require_no_option(where, name)
         try:
             with reading(path):
-                own = _own(fields, constraint, budget)
+                values = {name: fields[name] for name in names if name in fields}
+                own = dataclasses.replace(_own(fields, fill(constraint, values), budget), fields=values or None)
         except Invalid as invalid:
             raise PromptError(f"{where}: {invalid}") from None
         except GuardwrapError as error:

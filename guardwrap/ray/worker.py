@@ -58,9 +58,12 @@ class Recipe:
         keep_freed_memory()
         quieten_transformers()
         guarded = GuardedGenerator(self.generator, self.constraints, **self.wrapper)
-        job = guarded.session.job(self.options)
-        with suppress(PromptError):
-            next(iter(job.requests(["a"])))
+        if guarded.session.file.fields:  # each row has other values
+            guarded.session.job({**self.options, "constraint_each": ()})
+        else:
+            job = guarded.session.job(self.options)
+            with suppress(PromptError):
+                next(iter(job.requests(["a"])))
         if self.chat and not guarded.session.takes_chats:
             raise UsageError(_NO_CHATS)
         return guarded

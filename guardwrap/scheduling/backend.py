@@ -20,6 +20,7 @@ __all__ = [
     "Scorer",
     "Streamed",
     "TokenMask",
+    "TokenTwist",
     "Watch",
     "draw_all",
     "grouped",
@@ -53,6 +54,27 @@ class TokenMask(Protocol):
 
     def close(self, token_ids: Sequence[int]) -> None:
         """Record that every possible next token after ``token_ids`` was excluded."""
+
+
+class TokenTwist(Protocol):
+    """Weighs the next tokens; see ``twists``."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether it learns from the distributions that it receives."""
+
+    def log_factors(self, token_ids: Sequence[int], tokens: Any, log_probabilities: Any) -> Any:
+        """Return the logarithms of the tokens' factors in nats, ``[columns]``, float64, all finite.
+
+        Parameters
+        ----------
+        token_ids
+            New tokens so far.
+        tokens
+            The token of each column, ``[columns]``; None if column i is token i.
+        log_probabilities
+            Their log-probabilities under a in nats, ``[columns]``; -inf for tokens that cannot be drawn.
+        """
 
 
 class ReducedDistribution(Protocol):
@@ -108,6 +130,8 @@ class Launch:
         The request that the attempt belongs to.
     mask
         Determines which next tokens are excluded; None excludes none.
+    twist
+        Weighs the next tokens, together with ``mask=None``; None draws from the law itself.
     narrowed
         The reduced distribution that the backend's ``narrow`` returned, to draw from instead of ``law``; or None.
     skipped
@@ -124,6 +148,7 @@ class Launch:
     mask: TokenMask | None = None
     narrowed: Any = None
     skipped: int = 0
+    twist: TokenTwist | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -184,8 +209,8 @@ class AttemptState:
     log_probability
         log a' of ``token_ids`` in nats, summed in float64.
     log_left
-        With a mask: the sum over tokens of log Z_t in nats, where Z_t is the probability of the next tokens that the
-        mask does not exclude.
+        log a - log a' of ``token_ids`` in nats. With a mask that is the sum over tokens of log Z_t, where Z_t is the
+        probability of the next tokens that the mask does not exclude.
     status
         ``"running"``, ``"finished"`` (ended by itself), ``"cut"`` (token limit, or ``max_time``), ``"aborted"``
         (verdict VIOLATED), ``"abandoned"`` (deadline), ``"cancelled"`` (no longer needed) or ``"failed"``.

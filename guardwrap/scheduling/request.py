@@ -12,7 +12,7 @@ from guardwrap.constraints.base import Constraint
 from guardwrap.constraints.kinds.function import runs_code
 from guardwrap.outcomes import Draw, Outcome
 from guardwrap.samplers import Sampler
-from guardwrap.scheduling.backend import Law, TokenMask, Watch
+from guardwrap.scheduling.backend import Law, TokenMask, TokenTwist, Watch
 
 __all__ = ["DrawOf", "OnEnd", "OnOutcome", "OnText", "Prepared", "Request", "Weigh"]
 
@@ -90,6 +90,9 @@ class Request:
     mask
         Excludes next tokens that no text that satisfies the constraint can continue with, which changes the
         distribution of attempts; None excludes none.
+    twist
+        Weighs next tokens by how likely they are to lead to a text that satisfies the constraint, which changes the
+        distribution of attempts; None draws from the model itself.
     lookahead
         Determines the same tokens, but they are used only to skip attempts that are known to be rejected, which leaves
         the distributions of texts and of attempt numbers unchanged; see ``skip_rounds``.
@@ -99,7 +102,7 @@ class Request:
         A description of the proposal that attempts are drawn from; None for the model itself.
     weigh
         Computes log a(y) - log a'(y) in nats for attempts that satisfy the constraint. None if the sampler does not use
-        weights, or if a' is the model itself, with or without a mask: the log-weight is then ``log_left``.
+        weights, or if a' is the model itself, perhaps with a mask or a twist: the log-weight is then ``log_left``.
     place
         The prompt number that its random numbers depend on, together with ``seed``; None for ``prompt.number``.
     on_text
@@ -123,6 +126,7 @@ class Request:
     proposal: str | None = None
     weigh: Weigh | None = None
     place: int | None = None
+    twist: TokenTwist | None = None
     on_text: OnText | None = None
     on_end: OnEnd | None = None
 

@@ -44,7 +44,10 @@ _GIVEN_UP = (
     "the mask was given up {}, because it took longer than other callers in the batch may wait; weights account for "
     "that, but the same seed may give other texts next time"
 )
-_MASKED = "attempts came from the model itself, masked"
+_RESHAPED = {
+    "attempts came from the model itself, masked": "tokens were masked",
+    "attempts came from the model itself, twisted": "tokens were twisted",
+}
 _UNKNOWN = "unknown: creating the report failed"
 _OWN = (
     "attempts came from the model itself, without a proposal: sampler='rejection' gives exactly your model's own "
@@ -103,7 +106,8 @@ class RequestState:
     slow: bool = False  # a judgement exceeded the allowance of a step, so the next ones are made in threads
 
     def __post_init__(self) -> None:
-        if self.request.lookahead is not None and self.request.sampler.skips and self.request.mask is None:
+        itself = self.request.mask is None and self.request.twist is None
+        if self.request.lookahead is not None and self.request.sampler.skips and itself:
             self.rounds = Rounds()
 
     @cached_property
@@ -195,6 +199,7 @@ class RequestState:
             None if request.mask is None else AllowedMask(request.mask, self.allowance),
             narrowed,
             0 if narrowed is None else skipped(request.seed, request.number, attempt, narrowed.log_live),
+            request.twist,
         )
 
     @property
@@ -390,6 +395,8 @@ class RequestState:
         elif not self.accepted and description.startswith(("exactly", "approximately")):
             description = "nothing"
         elif request.proposal is not None and not request.sampler.weighs:
-            origin = f"attempts came from {request.proposal}".replace(_MASKED, "tokens were masked")
+            origin = f"attempts came from {request.proposal}"
+            for own, words in _RESHAPED.items():
+                origin = origin.replace(own, words)
             description = f"{OTHER}: {origin} (g')"
         return description, evidence

@@ -27,6 +27,7 @@ from guardwrap.serve.request_policy import (
     budget_of,
     constraints_of,
     drawn_from,
+    field_values,
     require_mapping,
     sampler_of,
 )
@@ -205,6 +206,7 @@ def _ours(
             rules = map(ConstraintFile, [*structures, *calls])
             files = [*policy.always, *rules, *constraints_of(own, policy)]
             file = as_constraint_file(files) if files else ConstraintFile(ANYTHING)
+            file = file.filled(field_values(own, file, policy))
             sampler, requested = sampler_of(own), drawn_from(own, policy)
             proposal, adapter = merge_proposals(requested, (file.proposal, file.adapter))
             if adapter is None and proposal not in (None, False) and not only_masks(proposal):

@@ -102,7 +102,8 @@ async def served(
                         async for outcome in outcomes:
                             results.put_nowait(outcome)
                 finally:
-                    if computing[0]:  # keep the slot while a thread computes for a client that has disconnected
+                    while computing[0]:  # keep the slot while a thread computes for a client that has disconnected
+                        idle.clear()  # a twist that was learned before has set it
                         await idle.wait()
         finally:
             results.put_nowait(_Over())

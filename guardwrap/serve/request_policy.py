@@ -19,8 +19,9 @@ from guardwrap.budget import Budget
 from guardwrap.constraints.base import walk
 from guardwrap.constraints.files.catalogue_files import catalogue_names
 from guardwrap.constraints.files.coerce import as_constraint_file
-from guardwrap.constraints.files.constraint_file import ConstraintFile, read_constraint
-from guardwrap.constraints.files.proposal_fields import AProposal
+from guardwrap.constraints.files.constraint_data import read_constraint
+from guardwrap.constraints.files.constraint_file import ConstraintFile
+from guardwrap.constraints.files.proposal_fields import NAMED, AProposal
 from guardwrap.constraints.judges.judge import Judge
 from guardwrap.constraints.kinds.classifier import Classifier
 from guardwrap.documents.limits import MAX_DEPTH
@@ -28,19 +29,28 @@ from guardwrap.documents.validation import Invalid, validated
 from guardwrap.documents.yaml_nodes import short
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.errors import GuardwrapError, nearest
-from guardwrap.proposals import Adapter, Masked, Prompt
+from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
 from guardwrap.samplers.sampler_registry import read_sampler
 from guardwrap.serve.error_responses import bad, in_field
 from guardwrap.serve.server_settings import ServerLimits
 
-__all__ = ["RequestPolicy", "budget_of", "constraints_of", "drawn_from", "require_mapping", "sampler_of"]
+__all__ = [
+    "RequestPolicy",
+    "budget_of",
+    "constraints_of",
+    "drawn_from",
+    "field_values",
+    "require_mapping",
+    "sampler_of",
+]
 
-_FIELDS = ("constraint", "constraints", "sampler", "proposal", "adapter", "budget")
+_FIELDS = ("constraint", "constraints", "fields", "sampler", "proposal", "adapter", "budget")
 _MOST_OF_A_SAMPLER = 10_000  # more chains or steps would take too much memory
 _KINDS = (
-    "all", "any", "not", "case", "classifier", "copy", "count", "depth", "edges", "finished", "grammar", "judge",
-    "json_schema", "keyword", "language", "length", "one_of", "order", "parses", "personal_data", "readability",
-    "regex", "secrets", "split", "tool_calls",
+    "all", "any", "arithmetic", "case", "classifier", "code", "copy", "count", "depth", "edges", "finished",
+    "grammar", "json_schema", "judge", "keyword", "language", "length", "no_copy", "not", "numbers_from", "one_of",
+    "only_from", "order", "parses", "personal_data", "quotes", "readability", "regex", "secrets", "split",
+    "tool_calls", "values",
 )  # fmt: skip
 """Kinds that run no user code. Kinds of other packages may read files, so only the server's own files may use them."""
 
@@ -74,7 +84,7 @@ class RequestPolicy:
     named: Mapping[str, ConstraintFile] = dataclasses.field(default_factory=dict)
     always: tuple[ConstraintFile, ...] = ()
     adapters: Mapping[str, Adapter] = dataclasses.field(default_factory=dict)
-    proposals: Mapping[str, Prompt | Masked] = dataclasses.field(default_factory=dict)
+    proposals: Mapping[str, Prompt | Masked | Twisted] = dataclasses.field(default_factory=dict)
     classifiers: tuple[str, ...] = ()
     limits: ServerLimits = dataclasses.field(default_factory=ServerLimits)
     parses: Literal["never", "tools", "always"] = "never"
@@ -120,6 +130,31 @@ def constraints_of(fields: Mapping[str, Any], policy: RequestPolicy) -> list[Con
         raise bad(where, "give at least one constraint")
     places = [f"{where}.{i}" for i in range(len(several))] if isinstance(value, list) else [where]
     return [_file_of(each, place, policy) for each, place in zip(several, places, strict=True)]
+
+
+def field_values(fields: Mapping[str, Any], file: ConstraintFile, policy: RequestPolicy) -> Mapping[str, Any]:
+    """Return the values for the placeholders of the server's constraint files.
+
+    Raises
+    ------
+    ErrorResponse
+        If they are not an object, are too long, or have names that the files do not use.
+    """
+    values = fields.get("fields", {})
+    if not isinstance(values, dict):
+        raise bad("guardwrap.fields", "give an object with a value for each field")
+    size, most = len(json.dumps(values)), policy.limits.constraint_characters
+    if size > most:
+        raise bad(
+            "guardwrap.fields", f"has {size} characters; this server accepts at most {most}", code="above_the_limit"
+        )
+    for name in values:
+        if name not in file.fields:
+            known = (
+                f"; known: {', '.join(file.fields)}" if file.fields else "; the constraints of this request have none"
+            )
+            raise bad("guardwrap.fields", f"unknown field {short(name)}{nearest(name, file.fields)}{known}")
+    return values
 
 
 def _file_of(value: Any, where: str, policy: RequestPolicy) -> ConstraintFile:
@@ -179,7 +214,7 @@ def _require_own(value: Any, where: str, policy: RequestPolicy, depth: int = 0) 
 def _require_listed(model: Any, where: str, policy: RequestPolicy) -> None:
     if not isinstance(model, str) or model not in policy.classifiers:
         listed = f"; known: {', '.join(policy.classifiers)}" if policy.classifiers else ""
-        problem = f"this server has no model for judgements {short(model)}{nearest(model, policy.classifiers)}{listed}"
+        problem = f"this server has no classifier or judge {short(model)}{nearest(model, policy.classifiers)}{listed}"
         raise bad(f"{where}.model", problem)
 
 
@@ -209,8 +244,8 @@ def drawn_from(fields: Mapping[str, Any], policy: RequestPolicy) -> tuple[Any, A
     if isinstance(proposal, str) and proposal in policy.proposals:
         proposal = policy.proposals[proposal]
     elif proposal is not None and proposal is not False:
-        if isinstance(proposal, str) and proposal != "masked":
-            raise bad("guardwrap.proposal", _no_name(proposal, "proposal", ("masked", *policy.proposals)))
+        if isinstance(proposal, str) and proposal not in NAMED:
+            raise bad("guardwrap.proposal", _no_name(proposal, "proposal", (*NAMED, *policy.proposals)))
         try:
             proposal = validated(proposal, _a_proposal())
         except (Invalid, GuardwrapError) as error:

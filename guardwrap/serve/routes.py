@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect
 
 from guardwrap.constraints.files.catalogue_files import catalogue_descriptions
 from guardwrap.constraints.files.coerce import catalogue
+from guardwrap.constraints.files.proposal_fields import NAMED
 from guardwrap.environment.package_data import PREFIX
 from guardwrap.environment.transformers_internals import tokenizer_lock
 from guardwrap.errors import GuardwrapError, SpecError, UsageError, nearest
@@ -31,7 +32,7 @@ from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.media import VisionCall
 from guardwrap.pipelines.prepare import require_context
 from guardwrap.pipelines.prompt_forms import what_is_wrong
-from guardwrap.proposals import Masked, Prompt
+from guardwrap.proposals import Masked, Prompt, Twisted
 from guardwrap.samplers.sampler_registry import sampler_names
 from guardwrap.serve.admission import Gate, closing
 from guardwrap.serve.error_responses import ErrorResponse, bad, refusal_of
@@ -234,7 +235,7 @@ class Service:
         if context is None:
             return request
         proposal = request.options["proposal"]
-        proposal = proposal.proposal if isinstance(proposal, Masked) else proposal
+        proposal = proposal.proposal if isinstance(proposal, Masked | Twisted) else proposal
         proposed = [proposal.apply(prompt) for prompt in request.prompts] if isinstance(proposal, Prompt) else []
         longest, wanted = max([*lengths, *self._lengths(proposed, pipe, shown)]), request.options["max_new_tokens"]
         if longest + wanted <= context:
@@ -255,7 +256,7 @@ class Service:
             "constraints": [{"name": name, "description": text} for name, text in described.items()],
             "catalogue": [{"name": name, "description": text} for name, text in ready_made.items()],
             "samplers": sampler_names(),
-            "proposals": ["masked", *self.policy.proposals],
+            "proposals": [*NAMED, *self.policy.proposals],
             "adapters": list(self.policy.adapters),
             "classifiers": list(self.policy.classifiers),
             "batch_size": self.guarded.batch_size,

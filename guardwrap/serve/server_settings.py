@@ -91,7 +91,7 @@ class ServerSettings(_Strict):
         default=None, description="Adapter to draw attempts from, instead of the model itself."
     )
     adapters: dict[str, AnAdapter] = Field(default={}, description="Adapters that requests may name.")
-    proposals: dict[str, AProposal] = Field(default={}, description="Prompts and masks that requests may name.")
+    proposals: dict[str, AProposal] = Field(default={}, description="Prompts, masks and twists that requests may name.")
     classifiers: tuple[str, ...] = Field(
         default=(), strict=False, description="Classifiers, and judges, that requests may use."
     )

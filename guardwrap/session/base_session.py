@@ -16,6 +16,7 @@ from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.combinators import All
 from guardwrap.constraints.files.coerce import PerPromptOptions, as_constraint_file
 from guardwrap.constraints.files.constraint_file import ConstraintFile
+from guardwrap.constraints.files.template import fill, require_filled
 from guardwrap.constraints.json.tool_calls import ToolCalls
 from guardwrap.constraints.views import message_part
 from guardwrap.environment.transformers_internals import library_lock
@@ -185,6 +186,10 @@ class BaseSession(ABC):
         if own.get("sampler") is not None:
             sampler = sampler_named(own["sampler"])
         budget = budget_or_none(own.get("budget")) or budget
+        if isinstance(own.get("fields"), Mapping):
+            constraint = fill(constraint, own["fields"])
+        elif own.get("fields") is None and own.get("constraint_each") is None:
+            require_filled(constraint)
         seed = self._next_seed() if own.get("seed") is None else require_whole("seed", own["seed"], 0)
         return RequestOptions(constraint, sampler, budget, seed)
 
@@ -198,7 +203,9 @@ class BaseSession(ABC):
         asked
             ``own``, completed with the defaults.
         """
-        each = own.get("constraint_each")
+        each, fields = own.get("constraint_each"), own.get("fields")
+        if fields is not None and not isinstance(fields, Mapping):
+            each = _with_fields(each, fields)
         if each is None:
             return None
         if isinstance(each, str | Constraint | Mapping) or not isinstance(each, Iterable):
@@ -220,8 +227,10 @@ class BaseSession(ABC):
 
     def _asked_by(self, item: PerPromptOptions, own: Mapping[str, Any], asked: RequestOptions) -> RequestOptions:
         """Merge a prompt's options into those of its call. Both constraints must hold."""
+        values = {**(own["fields"] if isinstance(own.get("fields"), Mapping) else {}), **(item.fields or {})}
+        asked = replace(asked, constraint=fill(asked.constraint, values))
         if item.constraints is not None:
-            file = as_constraint_file(item.constraints, allow_code=self._allow_code)
+            file = as_constraint_file(item.constraints, allow_code=self._allow_code).filled(values)
             if file.proposal is not None or file.adapter is not None:
                 raise UsageError("all prompts of a call share one proposal; pass proposal= or adapter= to the call")
             asked = replace(asked, constraint=All((asked.constraint, file.constraint)))
@@ -247,6 +256,21 @@ class BaseSession(ABC):
         if call == 0:
             return self._seed
         return int.from_bytes(hashlib.blake2b(f"{self._seed}/{call}".encode(), digest_size=7).digest(), "big")
+
+
+def _with_fields(each: Any, fields: Any) -> Any:
+    """Return the options of each prompt, with the values for its placeholders."""
+    several = isinstance(fields, list | tuple) and all(isinstance(values, Mapping) for values in fields)
+    if not several or not (each is None or isinstance(each, list | tuple)):
+        raise UsageError("fields takes a mapping of names to values, or a list with one mapping per prompt")
+    if each is None:
+        return [PerPromptOptions(fields=values) for values in fields]
+    if len(each) != len(fields):
+        raise UsageError("fields and constraint_each take one item per prompt; they have different lengths")
+    return [
+        replace(item, fields=values) if isinstance(item, PerPromptOptions) else PerPromptOptions(item, fields=values)
+        for item, values in zip(each, fields, strict=True)
+    ]
 
 
 def unseen_tools(constraint: Constraint, tools: Any) -> tuple[str, ...]:

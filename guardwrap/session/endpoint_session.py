@@ -25,7 +25,7 @@ from guardwrap.errors import UsageError, require_whole
 from guardwrap.messages.parsed_message import WHOLE_MESSAGE
 from guardwrap.outcomes import Outcome
 from guardwrap.pipelines.endpoint_calls import EndpointCall, TextWatch
-from guardwrap.proposals import Adapter, Masked, Prompt, merge_proposals
+from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, merge_proposals
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.request import Request
 from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, part_asked, unseen_tools
@@ -278,6 +278,11 @@ def _proposal(given: Any) -> EndpointProposal | None:
         if given.unseen != Masked().unseen:
             raise UsageError("unseen= has no effect on a server, which masks every token or none; pass Masked()")
         return replace(_proposal(given.proposal) or EndpointProposal(), masked=True)
+    if isinstance(given, Twisted):
+        raise UsageError(
+            "Twisted() weighs next tokens, which a server does not let its clients do; wrap the model itself, or leave "
+            "Twisted() out"
+        )
     raise UsageError(
         "with an endpoint, proposal= is a Prompt('...') or Masked(); to draw from another model, wrap its own Endpoint"
     )

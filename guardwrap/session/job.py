@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator, Sized
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 from guardwrap.backends.refill.decode import RefillBackend
@@ -23,12 +26,17 @@ from guardwrap.pipelines.proposal_draws import require_weighable
 from guardwrap.pipelines.vocabulary import Vocabulary
 from guardwrap.proposals import Masked
 from guardwrap.samplers import Sampler
+from guardwrap.samplers.collecting import collecting
 from guardwrap.scheduling.backend import Backend
 from guardwrap.scheduling.batch import Batches, OnBusy
 from guardwrap.scheduling.request import OnEnd, OnText, Request, Weigh
 from guardwrap.scheduling.scheduler import WINDOW, Scheduler
+from guardwrap.session.twisting import PROMPTS, ROUNDS, MakeTwist, Spent, Twists
 
 __all__ = ["Job", "RequestOptions", "backend_for"]
+
+_LEARNER = ThreadPoolExecutor(1, "guardwrap-learner")
+"""Learns twists for calls in event loops, one at a time: callers that learn nothing wait neither for it nor long."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,8 @@ class Job:
         Makes the watch that judges the running attempts of a prompt, given a constraint; None without early abort.
     masked
         The masked proposal; None without a mask.
+    twists
+        The twisted proposal; None without a twist.
     vocabulary
         The text that each token adds, for a masked proposal; None if that is not known.
     notes
@@ -104,6 +114,7 @@ class Job:
     model: Any
     watches: Callable[[Constraint, PreparedPrompt], PrefixWatch] | None = None
     masked: Masked | None = None
+    twists: Twists | None = None
     vocabulary: Vocabulary | None = None
     notes: tuple[str, ...] = ()
     of_weights: tuple[str, ...] = ()
@@ -132,20 +143,68 @@ class Job:
             If there are more or fewer prompts than entries of ``each``. Raised at once if both lengths are known.
         """
         numbered = enumerate(prompts, start=first)
+        most = PROMPTS if isinstance(prompts, Sized) else 1  # further prompts may not have come yet
         if self.each is None:
-            return map(self.request, self.call.prompts(numbered, self.batch_size))
+            return map(self.request, self._learned(self.call.prompts(numbered, self.batch_size), most))
         if isinstance(prompts, Sized) and isinstance(self.each, Sized) and len(prompts) != len(self.each):
             raise UsageError(f"{_ONE_EACH}; its length is {len(self.each)}, the number of prompts {len(prompts)}")
         asked: deque[RequestOptions] = deque()
-        prepared = self.call.prompts(_side_by_side(numbered, self.each, asked), self.batch_size)
+        prepared = self._learned(self.call.prompts(_side_by_side(numbered, self.each, asked), self.batch_size), most)
         return (self.request(prompt, asked.popleft()) for prompt in prepared)
+
+    async def arequests(self, prompts: Iterable[Any]) -> Iterator[Request]:
+        """Make requests like ``requests``, without blocking the event loop while a twist is learned."""
+        if not self.learns:
+            return self.requests(prompts)
+
+        def learn() -> Iterator[Request]:
+            if self.on_busy is not None:
+                self.on_busy(True)
+            try:
+                return self.requests(prompts)
+            finally:
+                if self.on_busy is not None:
+                    self.on_busy(False)
+
+        return await asyncio.get_running_loop().run_in_executor(_LEARNER, learn)
 
     def requests_of(self, prompts: Iterable[PreparedPrompt]) -> Iterator[Request]:
         """Make requests from prompts that are already prepared."""
         if self.each is None:
-            return map(self.request, prompts)
+            return map(self.request, self._learned(prompts))
         asked: deque[RequestOptions] = deque()
-        return (self.request(prompt, asked.popleft()) for prompt in _side_by_side(prompts, self.each, asked))
+        prepared = self._learned(_side_by_side(prompts, self.each, asked))
+        return (self.request(prompt, asked.popleft()) for prompt in prepared)
+
+    @property
+    def learns(self) -> bool:
+        """Whether ``requests`` draws attempts, to learn the values of a twist."""
+        return self.twists is not None and not self.twists.constraint.learned
+
+    def _learned(self, prompts: Iterable[PreparedPrompt], most: int = PROMPTS) -> Iterable[PreparedPrompt]:
+        """Learn the values of a twist from the first prompts, unless they are known."""
+        if self.twists is None or not self.learns:
+            return prompts
+        prompts = iter(prompts)
+        first = list(islice(prompts, most))
+        if first:
+            self.twists.constraint.learn(first, self._attempts)
+        return chain(first, prompts)
+
+    def _attempts(self, prompts: Sequence[PreparedPrompt], count: int, seed: int, twist: MakeTwist) -> Spent:
+        """Draw attempts that are not returned, ``count`` for each prompt, and return their cost."""
+        sampler, attempts = collecting(weigh=False)
+        seconds = self.asked.budget.max_seconds  # learning takes at most as long as the call itself may
+        budget = Budget(max_attempts=count, max_seconds=None if seconds is None else seconds / ROUNDS)
+        asked = RequestOptions(self.asked.constraint, sampler, budget, seed)
+        requests = []
+        for prompt in prompts:
+            many = replace(prompt, law=replace(prompt.law, count=count))
+            request = replace(self, twists=None, weigh=None, on_text=None, on_end=None).request(many, asked)
+            requests.append(replace(request, twist=twist(prompt), lookahead=None))
+        outcomes = [outcome for _, outcome in Scheduler(self.backend()).serve(iter(requests), window=len(requests))]
+        drawn = sum(len(each) for each in attempts)
+        return Spent(drawn, sum(outcome.report.usage.computed_tokens for outcome in outcomes))
 
     def request(self, prompt: PreparedPrompt, asked: RequestOptions | None = None) -> Request:
         """Make a request from a prepared prompt.
@@ -163,6 +222,8 @@ class Job:
             If the sampler uses weights, and attempts of this prompt cannot be weighed.
         """
         asked = asked or self.asked
+        if self.twists is not None and asked.constraint.digest != self.asked.constraint.digest:
+            raise UsageError(_ONE_TWIST)
         if asked.sampler.weighs:
             prompt = require_weighable(prompt)
         watch = None if self.watches is None else self.watches(asked.constraint, prompt)
@@ -175,7 +236,9 @@ class Job:
         weigh = self.weigh if asked.sampler.weighs else None
         notes = (*prompt.law.notes, *self.call.notes(prompt))
         locate = None if watch is None else watch.place
-        how = {"watch": watch, "locate": locate, "mask": mask, "lookahead": lookahead, "weigh": weigh}
+        twist = None if self.twists is None else self.twists.twist(prompt)
+        notes += () if self.twists is None else self.twists.notes
+        how = {"watch": watch, "locate": locate, "mask": mask, "lookahead": lookahead, "weigh": weigh, "twist": twist}
         return self._request(prompt, asked, notes, **how)
 
     def _request(self, prompt: Any, asked: RequestOptions, notes: tuple[str, ...] = (), **how: Any) -> Request:
@@ -244,7 +307,8 @@ class Job:
         return id(self.model), self.batch_size, self.causal
 
 
-_ONE_EACH = "constraint_each takes one constraint per prompt"
+_ONE_TWIST = "Twisted() is learned for one constraint; leave out the constraints of single prompts, or Twisted()"
+_ONE_EACH = "constraint_each and fields take one item per prompt"
 _Item = TypeVar("_Item")
 
 
@@ -256,11 +320,11 @@ def _side_by_side(
     for prompt in prompts:
         prompt_options = next(remaining, None)
         if prompt_options is None:
-            raise UsageError(f"{_ONE_EACH}; there are more prompts than constraints")
+            raise UsageError(f"{_ONE_EACH}; there are more prompts than items")
         asked.append(prompt_options)
         yield prompt
     if next(remaining, None) is not None:
-        raise UsageError(f"{_ONE_EACH}; there are fewer prompts than constraints")
+        raise UsageError(f"{_ONE_EACH}; there are fewer prompts than items")
 
 
 def backend_for(model: Any, size: int) -> Backend:

@@ -6,10 +6,13 @@ into requests, which a scheduler serves. ``endpoint_session`` does the same for 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from guardwrap.backends.refill.mode_selection import select_rows, slower_because
@@ -31,11 +34,15 @@ from guardwrap.proposals import Masked, merge_proposals
 from guardwrap.session.base_session import BATCH_SIZE, BaseSession, SessionConfig, part_asked, unseen_tools
 from guardwrap.session.job import Job
 from guardwrap.session.resolve import Proposal, adapter_of, proposal_of
+from guardwrap.session.twisting import TwistedConstraint, Twists
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
 
 __all__ = ["LocalSession"]
+
+TWISTS = 8
+"""The most constraints whose twists are kept, with up to 100 MB each; those used last remain."""
 
 
 class LocalSession(BaseSession):
@@ -80,6 +87,8 @@ class LocalSession(BaseSession):
         size = (batch_size_of(self.pipe) or BATCH_SIZE) if config.batch_size is None else config.batch_size
         self.batch_size = require_whole("batch_size", size, 1)
         self._stable: dict[str, StablePrefix] = {}
+        self._learned: OrderedDict[Any, tuple[TwistedConstraint, Any]] = OrderedDict()
+        self._learning = Lock()
         proposal, adapter = merge_proposals((config.proposal, config.adapter), (file.proposal, file.adapter))
         self.proposal = proposal_of(self.pipe, None if proposal is False else proposal)
         self.adapter: Loaded | Checkpoint | None = None
@@ -249,6 +258,9 @@ class LocalSession(BaseSession):
             notes += ("no early abort: this tokenizer rewrites text that it has already decoded",)
         if masked is not None and not stable.works:
             raise UsageError(f"Masked() has to judge unfinished texts, and there is {notes[-1]}; leave it out")
+        twists = None
+        if proposal is not None and proposal.twisted is not None:
+            twists = self._twists(proposal, constraint, stable)
         by_mask = proposal is not None and proposal.only_masks(self.pipe)  # decoding then gives the weights
         causal = self.call_class.causal
         if causal:
@@ -265,12 +277,36 @@ class LocalSession(BaseSession):
             of_weights=self.of_weights if by_mask else (),
             proposal=None if proposal is None else partial(proposal.in_words, other_settings=off is not None),
             masked=masked,
+            twists=twists,
             vocabulary=None if masked is None else stable.vocabulary,
             weigh=None if proposal is None or by_mask else Weigher(self.model, model),
             causal=causal,
             each=each,
             batches=self.batches,
         )
+
+    def _twists(self, proposal: Proposal, constraint: Constraint, stable: StablePrefix) -> Twists:
+        """Return the twists of a call, whose values may be learned already.
+
+        Raises
+        ------
+        UsageError
+            If no automaton follows the constraint, or the text of tokens is not known.
+        """
+        assert proposal.twisted is not None
+        # ψ depends on what attempts are drawn from. Objects are part of the key, so that their ids stay theirs.
+        source = proposal.pipe.model, proposal.adapter, None if proposal.prompt is None else proposal.prompt.template
+        key = constraint.digest, *map(id, source), stable
+        with self._learning:
+            known = self._learned.get(key)
+        # Automata are made outside the lock, so that those of hostile constraints delay nobody else.
+        new = known or (TwistedConstraint.of(constraint, stable.vocabulary), source)
+        with self._learning:
+            learned, _ = self._learned.setdefault(key, new)
+            self._learned.move_to_end(key)
+            if len(self._learned) > TWISTS:
+                self._learned.popitem(last=False)
+        return Twists(learned, proposal.twisted.strength)
 
     def _adapter_in(self, own: Mapping[str, Any]) -> Any:
         """Return the adapter of a call; False or None for none. Read once, as another thread may load or unload it."""
@@ -289,7 +325,9 @@ class LocalSession(BaseSession):
                 "attempts come from a proposal or from an adapter, not both; pass adapter=False, or leave proposal= out"
             )
         adapter = adapter_of(self.pipe, adapter_option)
-        return Proposal(self.pipe, None, "an adapter", adapter, None if proposal is None else proposal.masked)
+        if proposal is None:
+            return Proposal(self.pipe, None, "an adapter", adapter)
+        return replace(proposal, described="an adapter", adapter=adapter)
 
 
 def _watches(own: Constraint, call: Call, stable: StablePrefix) -> Callable[[Constraint, PreparedPrompt], PrefixWatch]:

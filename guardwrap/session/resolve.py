@@ -15,7 +15,7 @@ from guardwrap.errors import UsageError
 from guardwrap.pipelines.loading import pipeline_of
 from guardwrap.pipelines.proposal_draws import require_same_tokens
 from guardwrap.pipelines.task_calls import call_kind
-from guardwrap.proposals import Adapter, Masked, Prompt
+from guardwrap.proposals import Adapter, Masked, Prompt, Twisted
 
 if TYPE_CHECKING:
     from guardwrap.adapters.loaded import Checkpoint, Loaded
@@ -39,6 +39,8 @@ class Proposal:
         The adapter, or None.
     masked
         The settings of the mask, or None.
+    twisted
+        The settings of the twist, or None.
     """
 
     pipe: Pipeline
@@ -46,17 +48,21 @@ class Proposal:
     described: str
     adapter: Loaded | Checkpoint | None = None
     masked: Masked | None = None
+    twisted: Twisted | None = None
 
     def in_words(self, constraint: Constraint, prompt: Any = None, *, other_settings: bool = False) -> str:
         """Describe the proposal; for an adapter, also whether its card covers the constraint, prompt and settings."""
         words = self.described
         if self.adapter is not None:
             words = self.adapter.described(constraint, prompt, other_settings=other_settings)
+        if self.twisted is not None:
+            return f"{words}, twisted"
         return words if self.masked is None else f"{words}, masked"
 
     def only_masks(self, pipe: Pipeline) -> bool:
-        """Whether attempts are drawn from the pipeline's own model and prompt, with a mask."""
-        return self.masked is not None and self.prompt is None and self.adapter is None and self.pipe is pipe
+        """Whether attempts are drawn from the pipeline's own model and prompt, with a mask or a twist."""
+        shaped = self.masked is not None or self.twisted is not None
+        return shaped and self.prompt is None and self.adapter is None and self.pipe is pipe
 
 
 def proposal_of(pipe: Pipeline, given: Any) -> Proposal | None:
@@ -67,7 +73,8 @@ def proposal_of(pipe: Pipeline, given: Any) -> Proposal | None:
     pipe
         The wrapped pipeline.
     given
-        A ``Prompt``, a ``Masked``, or a model in any form that ``GuardedGenerator`` accepts; None for the model itself.
+        A ``Prompt``, a ``Masked``, a ``Twisted``, or a model in any form that ``GuardedGenerator`` accepts; None for
+        the model itself.
 
     Raises
     ------
@@ -78,9 +85,11 @@ def proposal_of(pipe: Pipeline, given: Any) -> Proposal | None:
         return None
     if not call_kind(pipe).causal:
         raise UsageError("proposal= is supported only for causal language models; leave it out")
-    if isinstance(given, Masked):
+    if isinstance(given, Masked | Twisted):
         inner = proposal_of(pipe, given.proposal) or Proposal(pipe, None, "the model itself")
-        return dataclasses.replace(inner, masked=given)
+        if isinstance(given, Masked):
+            return dataclasses.replace(inner, masked=given)
+        return dataclasses.replace(inner, twisted=given)
     if isinstance(given, Prompt):
         return Proposal(pipe, given, str(given))
     if isinstance(given, str) and "{" in given:

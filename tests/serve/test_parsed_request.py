@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from guardwrap import Budget, Masked, Prompt, Regex
+from guardwrap import Budget, Keyword, Masked, Prompt, Regex, Twisted
 from guardwrap.constraints.files.constraint_file import ConstraintFile, parse
 from guardwrap.proposals import Adapter
 from guardwrap.serve.error_responses import ErrorResponse
@@ -20,11 +20,13 @@ from guardwrap.serve.server_settings import ServerLimits
 from guardwrap.testing import llama_world
 
 CODE = "guardwrap: 1\nconstraint: {kind: python, function: 'os.path:isabs'}\n"
+ROW = 'guardwrap: 1\nfields: [word]\nconstraint: {kind: keyword, words: "{word}"}\n'
 MENU = RequestPolicy(
     models=("tiny", "gpt-tiny"),
     named={
         "polite": ConstraintFile(Regex("please"), budget=Budget(max_attempts=7), sampler="imh"),
         "code": parse(CODE, allow_code=True),
+        "row": parse(ROW, path="row.yaml"),
         "trained": ConstraintFile(Regex("t"), adapter=Adapter("/secret/folder")),
     },
     adapters={"dragon": Adapter("/secret/folder")},
@@ -83,6 +85,8 @@ def test_what_is_left_out_is_the_models_own():
         ({"stop": ["x", "y", "x"]}, {"stop_strings": ["x", "y"]}),
         ({"stop": []}, {"stop_strings": None}),
         ({"guardwrap": {"proposal": "masked"}}, {"proposal": Masked()}),
+        ({"guardwrap": {"proposal": "twisted"}}, {"proposal": Twisted()}),
+        ({"guardwrap": {"proposal": {"twisted": {"strength": 0.5}}}}, {"proposal": Twisted(strength=0.5)}),
         ({"guardwrap": {"proposal": {"prompt": "a {prompt}"}}}, {"proposal": Prompt("a {prompt}"), "adapter": False}),
         ({"guardwrap": {"proposal": "careful"}}, {"proposal": Prompt("Be careful. {prompt}"), "adapter": False}),
         ({"guardwrap": {"proposal": False}}, {"proposal": False}),
@@ -377,3 +381,20 @@ def test_negative_control_without_the_look_at_it_a_request_would_read_the_disk(m
     assert refused(**each).param == "guardwrap.constraint.each.file"
     monkeypatch.setattr("guardwrap.serve.request_policy._require_own", lambda *_: None)
     assert not constraint_of(**asked).accepts("secret")
+
+
+def test_fields_fill_the_servers_files():
+    fields = {"word": "{word} .*"}
+    assert constraint_of(guardwrap={"constraint": "row", "fields": fields}) == Keyword("{word} .*")
+    both = constraint_of(guardwrap={"constraints": ["row", "polite"], "fields": {"word": "tea"}})
+    assert both == Keyword("tea") & Regex("please")
+    for own, says in [
+        ({"constraint": "row"}, "has no field 'word', which row.yaml requires"),
+        ({"constraint": "row", "fields": {"word": "a", "x": 1}}, "unknown field 'x'"),
+        ({"constraint": "polite", "fields": {"word": "a"}}, "the constraints of this request have none"),
+        ({"constraint": "row", "fields": ["a"]}, "give an object"),
+        ({"constraint": "row", "fields": {"word": {"kind": "regex"}}}, "'word' must be a text"),
+        ({"constraint": "row", "fields": {"word": "a" * 2000}}, "at most 900"),
+        ({"constraint": {"kind": "keyword", "words": "{word}"}, "fields": {"word": "a"}}, "have none"),
+    ]:
+        assert says in refused(guardwrap=own).message

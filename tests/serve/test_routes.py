@@ -144,6 +144,18 @@ def test_parse_with_a_pydantic_model(client):
     assert reply.guardwrap["proposal"].endswith("masked")
 
 
+def test_a_twist(client):
+    rule = {"kind": "keyword", "words": "fa", "whole_words": False}
+    own = {"proposal": "twisted", "sampler": "qrs", "constraint": rule}
+    reply = client.chat.completions.create(**ASKED, extra_body={"guardwrap": own, "top_k": -1})
+    assert "fa" in reply.choices[0].message.content
+    assert reply.guardwrap["proposal"] == "the model itself, twisted"
+    assert any("the twist was learned from" in note for note in reply.guardwrap["notes"])
+    regex = {**own, "constraint": {"kind": "regex", "pattern": "a"}}
+    with pytest.raises(openai.BadRequestError, match="use Masked"):
+        client.chat.completions.create(**ASKED, extra_body={"guardwrap": regex})
+
+
 @pytest.mark.parametrize(
     ("fields", "constraint"),
     [

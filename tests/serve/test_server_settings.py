@@ -2,7 +2,7 @@
 
 import pytest
 
-from guardwrap import Keyword, Masked, Prompt
+from guardwrap import Keyword, Masked, Prompt, Twisted
 from guardwrap.errors import ConstraintError, SpecError, UsageError
 from guardwrap.serve.routes import policy_of
 from guardwrap.serve.server_settings import ServerLimits, ServerSettings, read_keys, read_named, read_server_settings
@@ -29,11 +29,13 @@ def test_the_defaults():
 
 
 def test_a_file_and_the_options_that_replace_it(write):
-    path = write("model: gpt2\nname: small\naliases: [tiny]\nport: 1\nlimits: {running: 3}\nproposals: {m: masked}\n")
+    path = write(
+        "model: gpt2\nname: small\naliases: [tiny]\nport: 1\nlimits: {running: 3}\nproposals: {m: masked, t: twisted}\n"
+    )
     found = read_server_settings(path)
     assert (found.model, found.served_name, found.aliases, found.port) == ("gpt2", "small", ("tiny",), 1)
     assert found.limits == ServerLimits(running=3)
-    assert found.proposals == {"m": Masked()}
+    assert found.proposals == {"m": Masked(), "t": Twisted()}
     changed = read_server_settings(path, changes={"port": 2, "model": "other"})
     assert (changed.port, changed.model, changed.limits) == (2, "other", ServerLimits(running=3))
 

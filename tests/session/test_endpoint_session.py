@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from guardwrap import Adapter, Budget, Endpoint, Fallback, GuardedGenerator, Length, Masked, Prompt, Regex
+from guardwrap import Adapter, Budget, Endpoint, Fallback, GuardedGenerator, Length, Masked, Prompt, Regex, Twisted
 from guardwrap.errors import BudgetExhausted, Deterministic, PromptError, UsageError
 from guardwrap.testing import table_world
 from tests.backends.endpoint.fixtures_server import Server, endpoint, of_world
@@ -114,6 +114,7 @@ def test_greedy_that_violates_raises(guarded):
         ({"adapter": "small", "proposal": Prompt("x {prompt}")}, "not both"),
         ({"proposal": Masked()}, "requires a part of the constraint that vLLM's structured_outputs supports"),
         ({"proposal": Masked(unseen=0.1)}, "has no effect on a server"),
+        ({"proposal": Twisted()}, "Twisted() weighs next tokens, which a server does not let its clients do"),
         ({"proposal": "gpt2"}, "with an endpoint, proposal= is a Prompt"),
         ({"tokenizer": object()}, "leave tokenizer= out"),
         ({"batch_size": 0}, "batch_size=0"),
@@ -130,6 +131,7 @@ def test_wrappers_that_cannot_be_made(made, says):
         ({"adapter": Path("folder")}, "adapter= is the name of an adapter on the server"),
         ({"adapter": "small", "proposal": Prompt("x {prompt}")}, "not both"),
         ({"proposal": Masked()}, "requires a part of the constraint that vLLM's structured_outputs supports"),
+        ({"proposal": Twisted()}, "wrap the model itself, or leave Twisted() out"),
         ({"proposal": MASKED, "constraints": WORD, "sampler": "qrs"}, "probability its mask removed"),
         ({"proposal": NOWHERE}, "with an endpoint, proposal= is a Prompt"),
         ({**WEIGHED}, "temperature=0.7: a server reports only the model's own probabilities"),

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from guardwrap import Budget, Fallback, GuardedGenerator, Keyword, Masked, Prompt, Regex
+from guardwrap import Budget, Fallback, GuardedGenerator, Keyword, Length, Masked, Prompt, Regex
 from guardwrap.constraints import ConstraintFile, constraint
 from guardwrap.constraints.files.coerce import PerPromptOptions
+from guardwrap.constraints.files.constraint_file import parse
 from guardwrap.errors import BudgetExhausted, UsageError
 from guardwrap.scheduling.scheduler import Scheduler
 from guardwrap.testing import World
@@ -176,3 +177,46 @@ def test_what_is_wrong_with_a_list_is_found_before_anything_is_drawn(world: Worl
     assert asked == []
     guarded_of(world, noted).run(PROMPTS[:2], constraint_each=[None, None], **world.settings)
     assert asked
+
+
+ROW = 'guardwrap: 1\nfields: [word, n]\nconstraint: [{kind: regex, pattern: "{word}"}, {kind: length, min: "{n}"}]\n'
+
+
+def test_fields_fill_the_constraint_of_each_prompt(world: World) -> None:
+    file = parse(ROW, path="row.yaml")
+    rows: list[dict[str, Any]] = [{"word": letter, "n": n} for letter, n in (("a", 1), ("b", 2), ("a", 1), ("c", 1))]
+    settings = {"seed": 3, "num_return_sequences": 3, **world.settings}
+    guarded = guarded_of(world, file)
+    outcomes = guarded.run(PROMPTS, fields=rows, **settings)
+    rules = [Regex(f"(?:{row['word']})") & Length(min=row["n"]) for row in rows]
+    for number, (outcome, rule) in enumerate(zip(outcomes, rules, strict=True)):
+        assert outcome.report.constraint == rule.digest
+        assert all(map(rule.accepts, outcome.texts))
+        assert outcome.texts == alone(world, number, rule)
+    same = guarded.run(PROMPTS, constraint_each=[PerPromptOptions(fields=row) for row in rows], **settings)
+    assert [outcome.texts for outcome in same] == [outcome.texts for outcome in outcomes]
+    filled = guarded_of(world).run(PROMPTS, constraint_each=[file.filled(row) for row in rows], **settings)
+    assert [outcome.report.constraint for outcome in filled] == [(OURS & rule).digest for rule in rules]
+    each = guarded_of(world).run(PROMPTS, constraint_each=[file] * 4, fields=rows, **settings)
+    assert [outcome.texts for outcome in each] == [outcome.texts for outcome in filled]
+    one = guarded.run(PROMPTS, fields=rows[1], **settings)
+    assert {outcome.report.constraint for outcome in one} == {rules[1].digest}
+
+
+def test_fields_that_do_not_fit(world: World) -> None:
+    guarded = guarded_of(world, parse(ROW, path="row.yaml"))
+    row = {"word": "a", "n": 1}
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({}, "row.yaml requires the fields 'word', 'n'"),
+        ({"fields": {"word": "a"}}, "has no field 'n', which row.yaml requires"),
+        ({"fields": [row, {"word": "a"}]}, r"\[1\]: has no field 'n'"),
+        ({"fields": [row]}, "one item per prompt; its length is 1"),
+        ({"fields": [row] * 3}, "its length is 3"),
+        ({"fields": "word"}, "fields takes a mapping"),
+        ({"fields": [row, "word"]}, "fields takes a mapping"),
+        ({"fields": [row], "constraint_each": [None, None]}, "different lengths"),
+        ({"fields": [row, {"word": "a", "n": "1"}]}, "row.yaml:3: constraint.1.min: must be a whole number"),
+    ]
+    for options, says in cases:
+        with pytest.raises(UsageError, match=says):
+            guarded.run(PROMPTS[:2], **options, **world.settings)

@@ -15,6 +15,7 @@ from guardwrap.constraints.base import Constraint, walk
 from guardwrap.constraints.checking import run_check
 from guardwrap.constraints.files.constraint_file import ConstraintFile
 from guardwrap.constraints.files.proposal_fields import adapter_misfit
+from guardwrap.constraints.files.template import require_filled
 from guardwrap.constraints.json.json_schema import JSONSchema
 from guardwrap.constraints.json.schema_notes import further_keys, misspelt, unheeded
 from guardwrap.constraints.kinds.classifier import Classifier
@@ -94,6 +95,10 @@ def check(
     if any(isinstance(part, Classifier) for part in walk(read.constraint)):
         quieten_transformers()
     expected = [True] * len(read.accepts) + [False] * len(read.rejects)
+    if read.sample:
+        read = read.filled(read.sample)
+    elif user_texts:
+        require_filled(read.constraint)
     examples = check_texts(read.constraint, [*read.accepts, *read.rejects], expected)
     results = check_texts(read.constraint, user_texts, [True] * len(user_texts))
     ok = all(item.right for item in (*examples, *results))

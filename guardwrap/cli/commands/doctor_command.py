@@ -34,6 +34,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "serve": ("fastapi", "uvicorn", "prometheus-client"),
     "endpoint": ("openai",),
     "sql": ("sqlglot",),
+    "values": ("babel",),
     "html": ("tinyhtml5",),
     "language": ("py3langid",),
     "pii": ("phonenumbers", "python-stdnum"),

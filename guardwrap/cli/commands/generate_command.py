@@ -52,6 +52,7 @@ from guardwrap.cli.shared import (
     Prompts,
     Proposal,
     Server,
+    Twisted,
     Verbose,
     fail,
     known,
@@ -60,6 +61,7 @@ from guardwrap.cli.shared import (
 )
 from guardwrap.cli.signals import describe_os_error as why
 from guardwrap.cli.signals import exit_of, terminated_in_order
+from guardwrap.constraints.files.template import require_filled
 from guardwrap.errors import GuardwrapError, UsageError
 from guardwrap.prompt_files.overrides import own_of
 from guardwrap.prompt_files.prompts import Item, PromptSource, prompt_source_of
@@ -83,6 +85,7 @@ def generate(
     proposal: Proposal = None,
     adapter: Adapter = None,
     masked: Masked = False,
+    twisted: Twisted = False,
     no_proposal: NoProposal = False,
     count: Count = 1,
     max_new_tokens: MaxNewTokens = None,
@@ -123,6 +126,7 @@ def generate(
         limits=limits,
         proposal=proposal,
         masked=masked,
+        twisted=twisted,
         adapter=adapter,
         no_proposal=no_proposal,
         generation=known(generation),
@@ -132,6 +136,8 @@ def generate(
         seed=seed,
     )
     source = prompt_source_of(prompts or [], file, jsonl, parquet)
+    if not (source.jsonl or source.parquet):
+        require_filled(request.constraints.constraint)
     if source.path is not None:
         over = limits if retry_failed else None
         read_own = own_of(source.path, request.constraints.constraint, request.budget, over)

@@ -44,6 +44,7 @@ from guardwrap.cli.shared import (
     Prompts,
     Proposal,
     Server,
+    Twisted,
     Verbose,
     generator_of,
     known,
@@ -51,6 +52,7 @@ from guardwrap.cli.shared import (
     printable_text,
     read_constraints,
 )
+from guardwrap.constraints.files.template import require_filled
 from guardwrap.documents.validation import read_option
 from guardwrap.errors import UsageError
 from guardwrap.formatting import counted
@@ -93,6 +95,7 @@ def plan(
     proposal: Proposal = None,
     adapter: Adapter = None,
     masked: Masked = False,
+    twisted: Twisted = False,
     no_proposal: NoProposal = False,
     pilot: _Pilot = 64,
     count: Count = 1,
@@ -120,6 +123,8 @@ def plan(
     limits = {"max_attempts": max_attempts, "max_tokens": max_tokens, "max_computed_tokens": max_computed_tokens}
     budget = dataclasses.replace(constraint_file.budget or Budget(), **known({**limits, "max_seconds": max_seconds}))
     source = prompt_source_of(prompts or [], file, jsonl)
+    if not source.jsonl:
+        require_filled(constraint_file.constraint)
     if source.path is not None:
         source = dataclasses.replace(source, read_own=own_of(source.path, constraint_file.constraint, budget))
     tried, others = _tried(islice(source.items(), _SHOWN) if source.streams else source.items())
@@ -129,15 +134,21 @@ def plan(
     named = None if sampler is None else read_option(sampler, "--sampler")
     served = endpoint is not None
     proposed, drawing = proposed_by(
-        constraint_file, proposal=proposal, masked=masked, adapter=adapter, none=no_proposal, served=served
+        constraint_file,
+        proposal=proposal,
+        masked=masked,
+        twisted=twisted,
+        adapter=adapter,
+        none=no_proposal,
+        served=served,
     )
     generator = generator_of(model, endpoint)
     wrapper = {"budget": budget, "proposal": proposed, "adapter": drawing, "batch_size": batch_size}
     options = known({**generation, "seed": seed, "sampler": named})
     guarded = load_generator(generator, constraint_file, **wrapper)
     result = _plan(guarded, tried, chat=chat, pilot=pilot, num_return_sequences=count, **options)
-    drawn_by = {"--proposal": proposal is not None, "--adapter": adapter is not None, "--masked": masked}
-    advice = as_said(in_flags(result.advice), [flag for flag, is_given in drawn_by.items() if is_given])
+    drawn_by = {"--proposal": proposal, "--adapter": adapter, "--masked": masked or None, "--twisted": twisted or None}
+    advice = as_said(in_flags(result.advice), list(known(drawn_by)))
     if source.path is not None:  # name them by line, because the tried prompts need not be the first ones
         advice = by_places(advice, [item.where for item in tried])
     result = dataclasses.replace(result, advice=advice)
@@ -162,7 +173,8 @@ def _plan(guarded: GuardedGenerator, items: Sequence[Item], *, chat: bool, **opt
 
 def _kind(item: Item) -> str:
     """Return a key for prompts that cost alike: their own constraint, sampler and budget."""
-    return json.dumps({name: item.fields.get(name) for name in _KIND})  # a schema may depend on the order of its keys
+    names = (*_KIND, *(item.own.fields or ()))
+    return json.dumps({name: item.fields.get(name) for name in names})  # a schema may depend on the order of its keys
 
 
 def _tried(items: Iterable[Item]) -> tuple[list[Item], Counter[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ class PerPromptOptions:
     number
         Replaces the prompt's position in its call, from which its random numbers are derived. None means the position
         itself, or 0 if ``seed`` is set.
+    fields
+        Values for the placeholders of constraint files.
     """
 
     constraints: Any = None
@@ -41,6 +43,7 @@ class PerPromptOptions:
     budget: Budget | None = None
     seed: int | None = None
     number: int | None = None
+    fields: Mapping[str, Any] | None = None
 
 
 def catalogue(name: str) -> ConstraintFile:

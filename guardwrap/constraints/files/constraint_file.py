@@ -8,37 +8,29 @@ code (``kind: python``) is rejected unless the caller allows it.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    TypeAdapter,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
 
 from guardwrap.budget import Budget
 from guardwrap.constraints.base import Constraint, constraints_in, held, walk
-from guardwrap.constraints.combinators import All
+from guardwrap.constraints.files.constraint_data import Whole
 from guardwrap.constraints.files.kind_registry import kinds
 from guardwrap.constraints.files.proposal_fields import AnAdapter, AProposal, adapter_spelt, proposal_spelt
+from guardwrap.constraints.files.template import ConstraintTemplate, fill, names_of_fields
 from guardwrap.documents.editor_schema import add_descriptions, parameters, share, summary
 from guardwrap.documents.limits import MAX_BYTES, MAX_DEPTH
 from guardwrap.documents.time_limits import check_deadline
-from guardwrap.documents.validation import Document, Invalid, read_document, validated
+from guardwrap.documents.validation import Document, Invalid, read_document
 from guardwrap.documents.yaml_nodes import read_text, reading, to_yaml
 from guardwrap.errors import ConstraintError, SpecError, UsageError, nearest
-from guardwrap.proposals import Adapter, Masked, Prompt, require_one
+from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, require_one
 
-__all__ = ["ConstraintFile", "dump", "json_schema", "load", "load_part", "parse", "read_constraint"]
+__all__ = ["ConstraintFile", "dump", "json_schema", "load", "load_part", "parse"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +54,9 @@ class ConstraintFile:
         The file that it was read from, so that later errors can name the line; None if it was created in Python.
     proposal, adapter
         What attempts are drawn from instead of the model itself; None for the caller's choice. An adapter can be
-        combined with a mask, but with no other proposal.
+        combined with a mask or a twist, but with no other proposal.
+    sample
+        Values with which ``accepts`` and ``rejects`` are tested, if the constraint has placeholders.
     """
 
     constraint: Constraint
@@ -73,8 +67,31 @@ class ConstraintFile:
     accepts: tuple[str, ...] = ()
     rejects: tuple[str, ...] = ()
     source: Document | None = field(default=None, compare=False, repr=False)
-    proposal: Prompt | Masked | None = None
+    proposal: Prompt | Masked | Twisted | None = None
     adapter: Adapter | None = None
+    sample: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields that each prompt must give a value for; empty if the constraint has no placeholders."""
+        return names_of_fields(self.constraint)
+
+    def filled(self, values: Mapping[str, Any]) -> ConstraintFile:
+        """Return the file with values in place of the placeholders of its constraint.
+
+        Parameters
+        ----------
+        values
+            A value for each field: a string, a number, true, false or a list of these. Other names are ignored.
+
+        Raises
+        ------
+        UsageError
+            If a field is missing, or its value has another type or is too long.
+        SpecError
+            If the constraint is invalid with these values.
+        """
+        return replace(self, constraint=fill(self.constraint, values))
 
 
 TITLE = "A constraint file of guardwrap"
@@ -89,18 +106,11 @@ class _Strict(BaseModel):
 class _Examples(_Strict):
     accepts: list[str] = []
     rejects: list[str] = []
-
-
-def _all_of(several: list[Constraint]) -> Constraint:
-    return several[0] if len(several) == 1 else All(several)
-
-
-Whole: Any = Annotated[
-    Annotated[Constraint, Tag("one constraint")]
-    | Annotated[list[Constraint], Field(min_length=1), AfterValidator(_all_of), Tag("several constraints")],
-    Discriminator(lambda value: "several constraints" if isinstance(value, list) else "one constraint"),
-]
-"""The pydantic type of the field ``constraint``: one constraint, or a list of constraints that must all hold."""
+    fields_: dict[str, Any] = Field(
+        default={},
+        alias="fields",
+        description="Values for the placeholders of the constraint, with which these are tested.",
+    )
 
 
 class _File(_Strict):
@@ -114,13 +124,15 @@ class _File(_Strict):
         A short name for people.
     description
         What the constraint requires, and what it does not catch.
+    fields
+        Names of placeholders in the constraint, such as "{n}". Each prompt gives a value for each of them.
     constraint
         One constraint, or a list of constraints that must all hold.
     sampler
         The sampler, which decides which attempts become texts: a name, or a name with options. Default: rejection.
     proposal
-        What attempts are drawn from instead of the model itself: another prompt, or the masked model. An adapter can
-        only be combined with a mask.
+        What attempts are drawn from instead of the model itself: another prompt, or the masked or twisted model. An
+        adapter can only be combined with a mask or a twist.
     adapter
         A trained adapter that attempts are drawn from.
     budget
@@ -132,6 +144,7 @@ class _File(_Strict):
     guardwrap: Literal[1]
     name: str | None = None
     description: str | None = None
+    fields_: list[str] | None = Field(default=None, alias="fields", min_length=1)
     constraint: Whole
     sampler: str | dict[str, Any] | None = None
     proposal: AProposal | None = None
@@ -161,11 +174,6 @@ def _a_file() -> TypeAdapter[_File]:
     """Return pydantic's adapter for constraint files. This imports the kinds of plug-ins."""
     _File.model_rebuild()
     return TypeAdapter(_File)
-
-
-@cache
-def _a_constraint() -> TypeAdapter[Constraint]:
-    return TypeAdapter(Whole)
 
 
 def json_schema() -> dict[str, Any]:
@@ -239,7 +247,12 @@ def load_part(path: Path, *, allow_code: bool = False) -> Constraint:
     SpecError
         If the file cannot be read or is invalid; the message names path and line.
     """
-    return _parsed(read_text(path), str(path), allow_code).constraint
+    file = _parsed(read_text(path), str(path), allow_code)
+    if file.fields:
+        raise SpecError(
+            f"{path}: a file with fields cannot be part of another; pass each with its own -c, or in a list"
+        )
+    return file.constraint
 
 
 def _parsed(text: str, path: str, allow_code: bool) -> ConstraintFile:
@@ -247,11 +260,12 @@ def _parsed(text: str, path: str, allow_code: bool) -> ConstraintFile:
     if "guardwrap" not in source.data and not any(nearest("guardwrap", [key]) for key in source.data):
         under = "" if "constraint" in source.data else ", and write the rules under 'constraint:'"
         raise SpecError(f"{path}:1: begin the file with the line 'guardwrap: 1', the version of its format{under}")
-    file = source.read(_a_file(), allow_code=allow_code)
+    template, source_with_values = _template_in(source, allow_code)
+    file = source_with_values.read(_a_file(), allow_code=allow_code)
     if _is_too_deep(file.constraint):  # only possible through other files: the depth of each file is limited already
         raise source.error(("constraint",), f"nested deeper than {MAX_DEPTH} levels, counting the files that it names")
     return ConstraintFile(
-        file.constraint,
+        file.constraint if template is None else template,
         file.name,
         file.description,
         file.sampler,
@@ -261,7 +275,32 @@ def _parsed(text: str, path: str, allow_code: bool) -> ConstraintFile:
         source,
         file.proposal,
         file.adapter,
+        file.examples.fields_,
     )
+
+
+def _template_in(source: Document, allow_code: bool) -> tuple[ConstraintTemplate | None, Document]:
+    """Return the template of a file with fields, and the file with sample values, so that it can be validated."""
+    names, examples = source.data.get("fields"), source.data.get("examples")
+    if (
+        not isinstance(names, list)
+        or not all(isinstance(name, str) for name in names)
+        or "constraint" not in source.data
+    ):
+        return None, source
+    template = ConstraintTemplate(source, tuple(names), allow_code=allow_code)
+    sample = examples.get("fields") if isinstance(examples, dict) else None
+    if not isinstance(sample, dict):
+        if isinstance(examples, dict) and (examples.get("accepts") or examples.get("rejects")):
+            raise source.error(("examples",), "needs a field 'fields' with the values that its texts are checked with")
+        return template, replace(source, data={**source.data, "constraint": {"kind": "length", "min": 0}})
+    for name in sample:
+        if name not in names:
+            raise source.error(("examples", "fields", name), f"is not one of the file's fields{nearest(name, names)}")
+    try:
+        return template, replace(source, data={**source.data, "constraint": template.inserted(sample)})
+    except UsageError as error:
+        raise source.error(("examples", "fields"), str(error)) from None
 
 
 def _is_too_deep(constraint: Constraint) -> bool:
@@ -274,24 +313,6 @@ def _is_too_deep(constraint: Constraint) -> bool:
     return True
 
 
-def read_constraint(data: Any, *, allow_code: bool = False) -> Constraint:
-    """Read a constraint from plain JSON types, in the form of a constraint file's field ``constraint``.
-
-    Parameters
-    ----------
-    data
-        A mapping, ``"catalogue:NAME"``, or a list of these, all of which must hold.
-    allow_code
-        Whether it may name Python functions (``kind: python``), which are then imported and run.
-
-    Raises
-    ------
-    Invalid
-        If it is invalid; the error has the location.
-    """
-    return validated(data, _a_constraint(), allow_code=allow_code)
-
-
 def dump(constraint: Constraint | ConstraintFile) -> str:
     """Return a constraint as the text of a constraint file, which ``parse`` reads back with the same digest.
 
@@ -301,8 +322,9 @@ def dump(constraint: Constraint | ConstraintFile) -> str:
         If a part holds an object that a file cannot name, such as a lambda or a loaded pipeline.
     """
     file = constraint if isinstance(constraint, ConstraintFile) else ConstraintFile(constraint)
+    template = file.constraint if isinstance(file.constraint, ConstraintTemplate) else None
     for part in walk(file.constraint):
-        if part.in_memory:
+        if part.in_memory and part is not template:
             raise ConstraintError(
                 f"{part.title} was made from an object in memory; a constraint file needs a name for it "
                 "('module:function', a Hub id, a path; for a type, its schema)"
@@ -311,7 +333,9 @@ def dump(constraint: Constraint | ConstraintFile) -> str:
     for key in ("name", "description"):
         if getattr(file, key) is not None:
             data[key] = getattr(file, key)
-    data["constraint"] = file.constraint.spec()
+    if template is not None:
+        data["fields"] = list(template.names)
+    data["constraint"] = file.constraint.spec() if template is None else template.data
     if file.sampler is not None:
         data["sampler"] = file.sampler
     if file.proposal is not None:
@@ -320,7 +344,8 @@ def dump(constraint: Constraint | ConstraintFile) -> str:
         data["adapter"] = adapter_spelt(file.adapter)
     if file.budget is not None:
         data["budget"] = asdict(file.budget)
-    examples = {key: list(getattr(file, key)) for key in ("accepts", "rejects") if getattr(file, key)}
+    examples: dict[str, Any] = {"fields": dict(file.sample)} if file.sample else {}
+    examples |= {key: list(getattr(file, key)) for key in ("accepts", "rejects") if getattr(file, key)}
     if examples:
         data["examples"] = examples
     try:

@@ -21,12 +21,19 @@ from guardwrap.constraints.kinds.function import Python
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text import Finished, Length, Regex
 from guardwrap.constraints.kinds.wording import Case, OneOf
+from guardwrap.constraints.languages.code_rules import Code
 from guardwrap.constraints.languages.parses import Parses
 from guardwrap.constraints.layout.copies import Copy
 from guardwrap.constraints.layout.depth import Depth
 from guardwrap.constraints.layout.edges import Edges
 from guardwrap.constraints.layout.order import Order
 from guardwrap.constraints.layout.split import Split
+from guardwrap.constraints.quantities.arithmetic import Arithmetic
+from guardwrap.constraints.quantities.source_numbers import NumbersFrom
+from guardwrap.constraints.quantities.value_ranges import Values
+from guardwrap.constraints.sources.no_copy import NoCopy
+from guardwrap.constraints.sources.only_from import OnlyFrom
+from guardwrap.constraints.sources.quotes import Quotes
 from guardwrap.errors import ConstraintError
 
 __all__ = ["kinds"]
@@ -34,8 +41,10 @@ __all__ = ["kinds"]
 _OURS: dict[str, type[Constraint]] = {
     "all": All,
     "any": AnyOf,
+    "arithmetic": Arithmetic,
     "case": Case,
     "classifier": Classifier,
+    "code": Code,
     "copy": Copy,
     "count": Count,
     "depth": Depth,
@@ -47,17 +56,22 @@ _OURS: dict[str, type[Constraint]] = {
     "keyword": Keyword,
     "language": Language,
     "length": Length,
+    "no_copy": NoCopy,
     "not": Not,
+    "numbers_from": NumbersFrom,
     "one_of": OneOf,
+    "only_from": OnlyFrom,
     "order": Order,
     "parses": Parses,
     "personal_data": PersonalData,
     "python": Python,
+    "quotes": Quotes,
     "readability": Readability,
     "regex": Regex,
     "secrets": Secrets,
     "split": Split,
     "tool_calls": ToolCalls,
+    "values": Values,
 }
 
 

@@ -15,9 +15,10 @@ from guardwrap.documents.validation import read_as
 from guardwrap.documents.yaml_nodes import path_beside, short
 from guardwrap.environment.package_data import CARD, CONFIG, PREFIX, adapters
 from guardwrap.errors import ConstraintError, UnknownName, nearest, quoted
-from guardwrap.proposals import HUB_ID, Adapter, Masked, Prompt
+from guardwrap.proposals import HUB_ID, Adapter, Masked, Prompt, Twisted
 
 __all__ = [
+    "NAMED",
     "AProposal",
     "AnAdapter",
     "adapter_misfit",
@@ -53,8 +54,17 @@ class _Mask(_Strict):
     )
 
 
+class _Twist(_Strict):
+    proposal: Annotated[_Told, AfterValidator(lambda hint: hint.prompt)] | None = Field(
+        None, description="A prompt to twist, instead of the model itself."
+    )
+    strength: float = Field(
+        Twisted.strength, description="Power of the values that next tokens are weighed by: above 0 and up to 1."
+    )
+
+
 class _OneOf(_Strict):
-    """Either a prompt or a mask."""
+    """A prompt, a mask or a twist."""
 
     prompt: Annotated[str, AfterValidator(Prompt)] | None = Field(
         None, description="Attempts are drawn from this prompt; {prompt} in it is replaced by the user's prompt."
@@ -62,12 +72,16 @@ class _OneOf(_Strict):
     masked: Annotated[_Mask, AfterValidator(lambda mask: Masked(**vars(mask)))] | None = Field(
         None, description="Tokens after which the constraint cannot be satisfied are masked; {} for the defaults."
     )
+    twisted: Annotated[_Twist, AfterValidator(lambda twist: Twisted(**vars(twist)))] | None = Field(
+        None, description="Next tokens are weighed by how likely they lead to a satisfying text; {} for the defaults."
+    )
 
 
-def _one(options: _OneOf) -> Prompt | Masked:
-    if (options.prompt is None) == (options.masked is None):
-        raise ValueError("give either prompt or masked; a masked prompt is {masked: {proposal: {prompt: '...'}}}")
-    return options.prompt or options.masked  # type: ignore[return-value]  # the validators have converted them
+def _one(options: _OneOf) -> Prompt | Masked | Twisted:
+    chosen = [each for each in (options.prompt, options.masked, options.twisted) if each is not None]
+    if len(chosen) != 1:
+        raise ValueError("give prompt, masked or twisted; a masked prompt is {masked: {proposal: {prompt: '...'}}}")
+    return chosen[0]  # type: ignore[return-value]  # the validators have converted them
 
 
 class _AdapterOptions(_Strict):
@@ -103,12 +117,15 @@ def _form(value: Any) -> str:
     return "a name" if isinstance(value, str) else "options"
 
 
+NAMED: dict[str, type[Masked | Twisted]] = {"masked": Masked, "twisted": Twisted}
+"""Proposals that a name stands for."""
+
 AProposal: Any = Annotated[
-    Annotated[Literal["masked"], AfterValidator(lambda _: Masked()), Tag("a name")]
+    Annotated[Literal["masked", "twisted"], AfterValidator(lambda name: NAMED[name]()), Tag("a name")]
     | Annotated[_OneOf, AfterValidator(_one), Tag("options")],
     Discriminator(_form),
 ]
-"""The pydantic type of the field ``proposal``. The value is a ``Prompt`` or a ``Masked``."""
+"""The pydantic type of the field ``proposal``. The value is a ``Prompt``, a ``Masked`` or a ``Twisted``."""
 
 AnAdapter: Any = Annotated[
     Annotated[str, AfterValidator(lambda source: Adapter(_located(source))), Tag("a name")]
@@ -118,7 +135,7 @@ AnAdapter: Any = Annotated[
 """The pydantic type of the field ``adapter``. The value is an ``Adapter``."""
 
 
-def proposal_spelt(proposal: Prompt | Masked) -> str | dict[str, Any]:
+def proposal_spelt(proposal: Prompt | Masked | Twisted) -> str | dict[str, Any]:
     """Return a proposal in the form of a constraint file's field ``proposal``.
 
     Raises
@@ -126,14 +143,16 @@ def proposal_spelt(proposal: Prompt | Masked) -> str | dict[str, Any]:
     ConstraintError
         If it is a function or another model, which a file cannot hold.
     """
-    if isinstance(proposal, Masked):
+    for name, kind in NAMED.items():
+        if not isinstance(proposal, kind):
+            continue
         options = _without_defaults(proposal)
         if "proposal" in options:
             options["proposal"] = proposal_spelt(options["proposal"])
-        return {"masked": options} if options else "masked"
+        return {name: options} if options else name
     if isinstance(proposal, Prompt) and isinstance(proposal.template, str):
         return {"prompt": proposal.template}
-    raise ConstraintError("a constraint file can only hold a prompt or a mask as its proposal; leave the proposal out")
+    raise ConstraintError("a constraint file can only hold a prompt, a mask or a twist as its proposal; leave it out")
 
 
 def adapter_spelt(adapter: Adapter) -> str | dict[str, Any]:

@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import WithJsonSchema
@@ -17,13 +17,16 @@ from guardwrap.constraints.judges.local_answers import LocalAnswers, pieces_of
 from guardwrap.constraints.kinds.classifier import weights_digest
 from guardwrap.constraints.kinds.text import require_choice
 from guardwrap.constraints.views import View, read_view, view
-from guardwrap.errors import is_count, is_number
+from guardwrap.errors import CheckFailed, is_number
 from guardwrap.outcomes import Draw
 
 __all__ = ["Judge", "JudgeUsage"]
 
 _KEPT = 10_000
 """The most answers that are kept."""
+
+_LEAST = 1e-4
+"""The least probability of all answers together. Below it the model does something else than answering."""
 
 
 @dataclass
@@ -41,6 +44,17 @@ class JudgeUsage:
     asked: int = 0
     kept: int = 0
     seconds: float = 0.0
+
+
+class _Memory:
+    """The answers of a judge, and a lock. Copies and other processes begin with an empty one."""
+
+    def __init__(self) -> None:
+        self.known: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self.lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[_Memory], tuple[()]]:
+        return _Memory, ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,8 +79,6 @@ class Judge(Constraint):
         Probability between 0 and 1.
     side
         ``"above"``: probability > threshold; ``"below"``: probability < threshold.
-    batch_size
-        Questions per forward pass.
     on
         The view of the text that is judged.
     name
@@ -86,8 +98,8 @@ class Judge(Constraint):
 
     Notes
     -----
-    Texts are judged when they are complete, and after all other parts of the constraint. Answers are kept, so a text
-    has one judgement as long as the constraint exists; rounding may depend on the batch, by about 1e-6 in float32.
+    Texts are judged when they are complete, and after all other parts of the constraint, one by one, so that no number
+    depends on the batch. Answers are kept. If the answers have hardly any probability together, CheckFailed is raised.
 
     Examples
     --------
@@ -102,7 +114,6 @@ class Judge(Constraint):
     answers: Sequence[str] = field(default=("yes", "no"), kw_only=True)
     threshold: float = field(default=0.5, kw_only=True)
     side: Literal["above", "below"] = field(default="above", kw_only=True)
-    batch_size: int = field(default=8, kw_only=True)
     on: View = field(default="completion", kw_only=True)
     name: str | None = field(default=None, kw_only=True)
     kind: Literal["judge"] = field(default="judge", kw_only=True)
@@ -127,17 +138,16 @@ class Judge(Constraint):
         require(is_number(self.threshold) and 0 <= self.threshold <= 1, "threshold must be a probability")
         object.__setattr__(self, "threshold", float(self.threshold))
         require_choice(self.side, ("above", "below"), "side")
-        require(is_count(self.batch_size) and self.batch_size > 0, "batch_size must be a whole number of at least 1")
         object.__setattr__(self, "on", read_view(self.on))
         object.__setattr__(self, "usage", JudgeUsage())
-        object.__setattr__(self, "_known", OrderedDict())
-        object.__setattr__(self, "_lock", threading.Lock())
+        object.__setattr__(self, "_memory", _Memory())
         if not isinstance(self.model, str):
             self._asker  # noqa: B018  # report answers that begin alike now, not at the first text
 
     @cached_property
     def _asker(self) -> LocalAnswers:
-        return LocalAnswers(self.model, self.answers)
+        answers = tuple(self.answers)
+        return _named(self.model, answers) if isinstance(self.model, str) else LocalAnswers(self.model, answers)
 
     def probabilities(self, texts: Sequence[str], prompts: Sequence[str] | None = None) -> list[float]:
         """Return the answer's probability for each text.
@@ -152,27 +162,29 @@ class Judge(Constraint):
         pairs = list(zip(texts, prompts or [""] * len(texts), strict=True))
         if "{prompt}" not in self.question:
             pairs = [(text, "") for text, _ in pairs]
-        with self._lock:  # type: ignore[attr-defined]  # two threads would ask the same question
-            return self._answered(pairs)
+        memory: _Memory = self._memory  # type: ignore[attr-defined]
+        with memory.lock:  # two threads would ask the same question
+            return [self._answered(memory.known, *pair) for pair in pairs]
 
-    def _answered(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        known: OrderedDict[tuple[str, str], float] = self._known  # type: ignore[attr-defined]
+    def _answered(self, known: OrderedDict[tuple[str, str], float], text: str, prompt: str) -> float:
         usage: JudgeUsage = self.usage  # type: ignore[attr-defined]
-        found = {pair: known[pair] for pair in pairs if pair in known}
-        unknown = [pair for pair in dict.fromkeys(pairs) if pair not in found]
-        place = self.answers.index(self.answer)
+        if (text, prompt) in known:
+            usage.kept += 1
+            return known[text, prompt]
         began = time.monotonic()
-        for start in range(0, len(unknown), self.batch_size):
-            batch = unknown[start : start + self.batch_size]
-            asked = [pieces_of(self.question, {"text": text, "prompt": prompt}) for text, prompt in batch]
-            for pair, row in zip(batch, self._asker.probabilities(asked), strict=True):
-                found[pair] = known[pair] = row[place]
-        while len(known) > _KEPT:
-            known.popitem(last=False)
-        usage.asked += len(unknown)
-        usage.kept += len(pairs) - len(unknown)
+        masses = self._asker.masses(pieces_of(self.question, {"text": text, "prompt": prompt}))
+        usage.asked += 1
         usage.seconds += time.monotonic() - began
-        return [found[pair] for pair in pairs]
+        if not sum(masses) >= _LEAST:  # NaN is not, either; this cannot count as a rejection: under ~ it would pass
+            raise CheckFailed(
+                self.title,
+                f"gave its answers a probability of {sum(masses):.1g} together; ask for one of the answers in the "
+                "question, and use a model that answers at once and is loaded in float32",
+            )
+        known[text, prompt] = masses[self.answers.index(self.answer)] / sum(masses)
+        if len(known) > _KEPT:
+            known.popitem(last=False)
+        return known[text, prompt]
 
     def check(self, draws: Sequence[Draw], /) -> list[bool]:
         """Ask about the strings of each draw's view; all of them must be on the right side of the threshold."""
@@ -200,3 +212,9 @@ class Judge(Constraint):
     @cached_property
     def _weights(self) -> str:
         return weights_digest(self.model.model)
+
+
+@lru_cache(maxsize=8)
+def _named(model: str, answers: tuple[str, ...]) -> LocalAnswers:
+    """Return what asks a model with a name, made once: every request to a server has constraints of its own."""
+    return LocalAnswers(model, answers)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
+
+import regex
 
 from guardwrap.constraints.kinds.classifier import loaded
 from guardwrap.errors import ConstraintError, ModelError
@@ -52,12 +55,14 @@ class LocalAnswers:
     ModelError
         If the model cannot be loaded.
     ConstraintError
-        If the first token of an answer does not tell it from the others.
+        If the model is in training mode, or the first token of an answer does not tell it from the others.
     """
 
     def __init__(self, model: Any, answers: Sequence[str]) -> None:
         self._model = model
         self._answers = tuple(answers)
+        if self.pipeline.model.training:
+            raise ConstraintError("the judge is in training mode, so dropout changes its answers; call model.eval()")
         self._tokens  # noqa: B018  # so that answers that begin alike are noticed now
 
     @cached_property
@@ -88,44 +93,34 @@ class LocalAnswers:
                 )
         return found
 
-    def probabilities(self, questions: Sequence[Sequence[Piece]]) -> list[list[float]]:
-        """Return the probability of each answer to each question; those of one question sum to 1.
+    def masses(self, question: Sequence[Piece]) -> list[float]:
+        """Return the probability that the next token begins each answer.
+
+        Questions are asked one by one, without padding: in half precision, numbers would otherwise depend on the batch.
 
         Parameters
         ----------
-        questions
-            The pieces of each question.
+        question
+            The pieces of the question.
 
         Raises
         ------
         ModelError
-            If a question is longer than the model's context.
+            If the question is longer than the model's context.
         """
-        rows = [self._ids(question) for question in questions]
-        longest = max(map(len, rows))
-        most = getattr(self.pipeline.model.config.get_text_config(), "max_position_embeddings", None)
-        if most is not None and longest + 1 > most:
-            raise ModelError(
-                f"the question to the judge has {longest} tokens, and its context {most}; judge a shorter view, such "
-                "as on='last_sentence'"
-            )
-        shares = self._next_tokens(rows, longest)
-        sums = [[float(row[tokens].sum()) for tokens in self._tokens] for row in shares]
-        return [[value / max(sum(row), 1e-38) for value in row] for row in sums]
-
-    def _next_tokens(self, rows: Sequence[list[int]], longest: int) -> Any:
-        """Return the probabilities of the next token after each row, ``[rows, vocabulary]``, float32."""
         import torch
 
-        model = self.pipeline.model
-        # Padding is on the left, where the mask hides it.
-        ids = torch.tensor([[0] * (longest - len(row)) + row for row in rows], device=model.device)
-        mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=model.device)
-        settings = {"max_new_tokens": 1, "do_sample": False, "num_beams": 1, "pad_token_id": 0}
-        generated = model.generate(
-            input_ids=ids, attention_mask=mask, output_logits=True, return_dict_in_generate=True, **settings
-        )
-        return generated.logits[0].float().softmax(-1)
+        ids, model = self._ids(question), self.pipeline.model
+        most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        if most is not None and len(ids) > most:
+            raise ModelError(
+                f"the question to the judge has {len(ids)} tokens, and its context {most}; judge a shorter view, such "
+                "as on='last_sentence'"
+            )
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits[0, -1]
+        shares = logits.float().softmax(-1)
+        return [float(shares[tokens].sum()) for tokens in self._tokens]
 
     def _ids(self, question: Sequence[Piece]) -> list[int]:
         tokenizer = self.pipeline.tokenizer
@@ -140,11 +135,26 @@ class LocalAnswers:
         else:
             asked += "\nAnswer:"
             ids = [token for token in tokenizer("")["input_ids"] if token != tokenizer.eos_token_id]
+        if any(asked.count(slot) != 1 for slot in slots):
+            raise ModelError("the judge's chat template repeats or changes a message; use a tokenizer with another one")
         for slot, text in zip(slots, texts, strict=True):
             frame, _, asked = asked.partition(slot)
-            ids += self._encoded(frame, special=True) + self._encoded(text, special=False)
-        return ids + self._encoded(asked, special=True)
+            ids += self._encoded(frame)
+            for piece in self._plain(text):
+                ids += self._encoded(piece)
+        return ids + self._encoded(asked)
 
-    def _encoded(self, text: str, *, special: bool) -> list[int]:
-        encoded = self.pipeline.tokenizer(text, add_special_tokens=False, split_special_tokens=not special)
-        return list(encoded["input_ids"])
+    def _encoded(self, text: str) -> list[int]:
+        return list(self.pipeline.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _plain(self, text: str) -> list[str]:
+        """Cut a judged text within each added token, special or not, so that it is read as plain text."""
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        places = [0, *(match.start() + 1 for match in self._added.finditer(text, overlapped=True)), len(text)]
+        return [text[start:end] for start, end in pairwise(places)]
+
+    @cached_property
+    def _added(self) -> regex.Pattern[str]:
+        added = [*self.pipeline.tokenizer.get_added_vocab(), *self.pipeline.tokenizer.all_special_tokens]
+        words = sorted({token for token in added if token}, key=len, reverse=True)
+        return regex.compile("|".join(map(regex.escape, words)) or "(?!)", regex.VERSION0)

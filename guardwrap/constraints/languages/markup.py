@@ -56,6 +56,7 @@ def _refuse_declarations(name: str, system_id: str | None, public_id: str | None
 # ------------------------------------------------------------------------------------------------------------- HTML
 
 _MAX_OPEN = 500  # elements that are open at once; the algorithm takes quadratic time in their number
+_MAX_ATTRIBUTES = 500  # of one element; each is compared with those before it
 _HARMLESS = frozenset({"expected-named-entity"})
 """Errors that are ignored: the library also reports ``&`` in addresses, where the standard allows it."""
 
@@ -90,6 +91,11 @@ def _html_parser() -> Any:
                 if len(self.parser.tree.open_elements) > _MAX_OPEN:
                     raise _Refused(f"has more than {_MAX_OPEN} elements open at once")
                 yield token
+
+        def attribute_name_state(self) -> Any:
+            if len(self.current_token["data"]) > _MAX_ATTRIBUTES:
+                raise _Refused(f"has an element with more than {_MAX_ATTRIBUTES} attributes")
+            return super().attribute_name_state()
 
     class StrictParser(HTMLParser):
         def reset(self) -> None:

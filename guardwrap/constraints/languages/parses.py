@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from itertools import islice
 from typing import Literal, NamedTuple, get_args
 
 from guardwrap.constraints.base import require, shown
@@ -18,8 +20,12 @@ __all__ = ["Parses"]
 
 LanguageName = Literal["csv", "html", "json", "jsonl", "markdown_table", "python", "sql", "toml", "xml", "yaml"]
 
-_MAX_CHARACTERS = 30_000
+MAX_CHARACTERS = 30_000
 """The longest text in a language whose parser cannot be interrupted."""
+
+
+_PIECE = re.compile(r"\w+|[^\w\s]")
+"""A word, or one character of punctuation: what the time of a parser depends on."""
 
 
 class _Language(NamedTuple):
@@ -35,25 +41,29 @@ class _Language(NamedTuple):
         Whether ``verdict`` depends on complete lines only.
     bounded
         Whether the parser itself keeps to the time limit, so that a text may be of any length.
+    most
+        The most words and characters of punctuation in a text, so that the parser takes a tenth of a second at most;
+        None for any number.
     """
 
     fault: Callable[[str], str | None]
     verdict: Callable[[str], Verdict] | None = None
     by_line: bool = False
     bounded: bool = False
+    most: int | None = None
 
 
 _LANGUAGES: dict[str, _Language] = {
     "csv": _Language(text_tables.fault_in_csv, text_tables.csv_verdict, by_line=True),
-    "html": _Language(markup.fault_in_html),
+    "html": _Language(markup.fault_in_html, most=12_000),
     "json": _Language(data_texts.fault_in_json, bounded=True),
     "jsonl": _Language(data_texts.fault_in_json_lines, bounded=True),
     "markdown_table": _Language(text_tables.fault_in_markdown_table, text_tables.markdown_table_verdict, by_line=True),
     "python": _Language(python_source.fault_in_python, python_source.python_verdict, by_line=True),
-    "sql": _Language(sql_statements.fault_in_sql),
+    "sql": _Language(sql_statements.fault_in_sql, most=8_000),
     "toml": _Language(data_texts.fault_in_toml),
     "xml": _Language(markup.fault_in_xml, markup.xml_verdict),
-    "yaml": _Language(data_texts.fault_in_yaml),
+    "yaml": _Language(data_texts.fault_in_yaml, most=6_000),
 }
 
 _LIBRARIES = {"sql": "sqlglot", "html": "tinyhtml5"}
@@ -82,7 +92,7 @@ class Parses(TextConstraint):
     dialect
         For ``"sql"``: the name of one of sqlglot's dialects, such as ``"postgres"``; None for a lenient mixture.
     on
-        The view of the text that is judged, such as ``Part(between=["```python\n", "```"])``.
+        The view of the text that is judged, such as ``Part(between=["<code>", "</code>"])``.
     name
         Label in reports.
 
@@ -94,7 +104,8 @@ class Parses(TextConstraint):
     Notes
     -----
     Except in JSON and JSON Lines, a text of more than 30 000 characters is rejected, and so is one that is nested too
-    deeply for its parser.
+    deeply for its parser. Words and characters of punctuation are limited to 12 000 in HTML, 8 000 in SQL and 6 000 in
+    YAML.
 
     A prefix is VIOLATED in JSON, JSON Lines and XML as soon as it is not well-formed, and in Python, CSV and Markdown
     tables at the end of a line that no continuation can mend. In the other languages prefixes are UNDECIDED.
@@ -137,19 +148,27 @@ class Parses(TextConstraint):
 
     def _fault(self, text: str) -> str | None:
         if self._is_too_long(text):
-            return f"has more than {_MAX_CHARACTERS} characters"
+            return f"has more than {MAX_CHARACTERS} characters"
+        if self._has_too_many_pieces(text):
+            return f"has more than {_LANGUAGES[self.language].most} words and characters of punctuation"
         if self.language == "sql":
             return sql_statements.fault_in_sql(text, self.dialect)
         return _LANGUAGES[self.language].fault(text)
 
     def _is_too_long(self, text: str) -> bool:
-        return len(text) > _MAX_CHARACTERS and not _LANGUAGES[self.language].bounded
+        return len(text) > MAX_CHARACTERS and not _LANGUAGES[self.language].bounded
+
+    def _has_too_many_pieces(self, text: str) -> bool:
+        most = _LANGUAGES[self.language].most
+        if most is None or len(text) <= most:
+            return False
+        return next(islice(_PIECE.finditer(text), most, None), None) is not None
 
     def prefix_verdict(self, prefix: str) -> Verdict:
         """Return VIOLATED if no continuation of the prefix parses."""
         if self.language in ("json", "jsonl"):
             return self._on_completion.monitor().read(prefix).verdict
-        if self._is_too_long(prefix):
+        if self._is_too_long(prefix) or self._has_too_many_pieces(prefix):
             return Verdict.VIOLATED
         judge = _LANGUAGES[self.language].verdict
         return Verdict.UNDECIDED if judge is None else judge(prefix)
@@ -180,7 +199,7 @@ class LineMonitor(Monitor):
         The verdict on it.
     """
 
-    constraint: Parses
+    constraint: TextConstraint
     text: str = ""
     verdict: Verdict = Verdict.UNDECIDED
 
@@ -189,6 +208,6 @@ class LineMonitor(Monitor):
         if self.verdict is not Verdict.UNDECIDED or not text:
             return self
         whole = self.text + text
-        judged = "\n" in text or len(whole) > _MAX_CHARACTERS
+        judged = "\n" in text or len(whole) > MAX_CHARACTERS
         verdict = run_verdict(self.constraint, whole) if judged else self.verdict
         return LineMonitor(self.constraint, whole, verdict)

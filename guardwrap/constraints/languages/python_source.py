@@ -9,7 +9,7 @@ from codeop import PyCF_ALLOW_INCOMPLETE_INPUT  # type: ignore[attr-defined]  # 
 
 from guardwrap.constraints.verdicts import Verdict
 
-__all__ = ["fault_in_python", "python_verdict"]
+__all__ = ["fault_in_python", "parse_python", "python_verdict"]
 
 _NAME = "<checked text>"
 """The file name that the parser sees. It is not the name of any module, so a warnings filter can select it."""
@@ -23,7 +23,7 @@ def fault_in_python(text: str) -> str | None:
     Python's grammar alone decides: ``return`` outside a function is a later error of the compiler, so it is accepted.
     """
     try:
-        _parse(text)
+        parse_python(text)
     except SyntaxError as error:
         return f"line {error.lineno or 1}: {error.msg}"
     except (MemoryError, RecursionError):  # how the parser reports a text that is nested too deeply
@@ -44,19 +44,38 @@ def python_verdict(prefix: str) -> Verdict:
     if not lines:
         return Verdict.UNDECIDED
     try:
-        _parse(lines, PyCF_ALLOW_INCOMPLETE_INPUT)
+        parse_python(lines, PyCF_ALLOW_INCOMPLETE_INPUT)
     except SyntaxError as error:
-        # Some releases report a string that is still open as an error of its own.
-        is_open = any(words in str(error.msg) for words in ("incomplete input", "unterminated", "never closed", "EOF"))
-        return Verdict.UNDECIDED if is_open else Verdict.VIOLATED
+        # Some releases report a string or a bracket that is still open as an error of its own, even after another one.
+        if "incomplete input" in str(error.msg):
+            return Verdict.UNDECIDED
+        if any(words in str(error.msg) for words in ("unterminated", "never closed", "EOF")):
+            before = lines.split("\n")[: (error.lineno or 1) - 1]
+            return python_verdict("\n".join([*before, ""])) if before else Verdict.UNDECIDED
+        return Verdict.VIOLATED
     except (MemoryError, RecursionError, ValueError):
         return Verdict.UNDECIDED
     return Verdict.UNDECIDED
 
 
-def _parse(text: str, flags: int = 0) -> None:
+def parse_python(text: str, flags: int = 0) -> ast.Module:
+    """Return the syntax tree of a module.
+
+    Parameters
+    ----------
+    text
+        The source code.
+    flags
+        Flags of the parser, in addition to the one that keeps it from compiling.
+
+    Raises
+    ------
+    SyntaxError, MemoryError, RecursionError, ValueError
+        As the parser raises them.
+    """
     # The parser warns of escapes such as "\d", and the warning would print the text. ``catch_warnings`` is not safe in
     # threads, so a filter for this file name stays in front of the others.
     if warnings.filters[:1] != [_SILENT]:
         warnings.filterwarnings("ignore", module=_SILENT[3].pattern)
-    compile(text, _NAME, "exec", ast.PyCF_ONLY_AST | flags, dont_inherit=True)
+    tree: ast.Module = compile(text, _NAME, "exec", ast.PyCF_ONLY_AST | flags, dont_inherit=True)
+    return tree

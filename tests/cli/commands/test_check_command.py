@@ -154,7 +154,7 @@ def test_check_reads_the_sampler_too(tmp_path):
         ("sampler: {imh: {stps: 3}}", "sampler.imh.stps: unknown field 'stps' (did you mean 'steps'?)"),
         ("sampler: {qrs: {target_tvd: 2}}", "sampler.qrs"),
         ("sampler: {rejection: {steps: 3}}", "sampler.rejection"),
-        ("proposal: maskd", "proposal: 'maskd' is not one of masked (did you mean 'masked'?)"),
+        ("proposal: maskd", "proposal: 'maskd' is not one of masked, twisted (did you mean 'masked'?)"),
         ("proposal: {masked: {unsee: 0.1}}", "proposal.masked.unsee: unknown field 'unsee' (did you mean 'unseen'?)"),
         ("proposal: {prompt: no place}", "proposal.prompt: Prompt('no place') needs {prompt}"),
         ("adapter: catalogue:dragn", "adapter: unknown adapter 'dragn' (did you mean 'dragon'?)"),

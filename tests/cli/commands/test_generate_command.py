@@ -674,6 +674,33 @@ def test_masked(model, has_a, tmp_path):
     assert_one_line(other, "proposal")
 
 
+def test_twisted(model, tmp_path):
+    for name, said in (
+        ("c", ""),
+        ("t", "proposal: twisted\n"),
+        ("m", "proposal: {masked: {proposal: {prompt: 'b{prompt}'}}}\n"),
+    ):
+        rule = "guardwrap: 1\nconstraint: {kind: keyword, words: a, whole_words: false}\n"
+        (tmp_path / f"{name}.yaml").write_text(rule + said)
+    out = ("ab", "-n", 3, "--seed", 1, "--sampler", "qrs", "--top-k", 0)
+    by_option, in_file, plain, shaped = (
+        records(generate(model, *out, "-c", *more).stdout)[0]
+        for more in (("c.yaml", "--twisted"), ("t.yaml",), ("t.yaml", "--no-proposal"), ("m.yaml", "--twisted"))
+    )
+    assert by_option["report"]["proposal"] == in_file["report"]["proposal"] == "the model itself, twisted"
+    assert by_option["texts"] == in_file["texts"]
+    assert all("a" in text for text in by_option["texts"])
+    assert any("the twist was learned from" in note for note in by_option["report"]["notes"])
+    assert plain["report"]["proposal"] is None
+    assert shaped["report"]["proposal"] == "the prompt 'b{prompt}', twisted"
+    both = generate(model, *out, "-c", "c.yaml", "--masked", "--twisted")
+    assert_one_line(both, "give either --masked or --twisted, not both")
+    none = generate(model, *out, "-c", "c.yaml", "--twisted", "--no-proposal")
+    assert_one_line(none, "leave out either --no-proposal or --twisted")
+    plan = run("plan", "ab", "--model", model, "-c", "c.yaml", "--twisted", "--pilot", 8, "--top-k", 0, "--json")
+    assert json.loads(plan.stdout)["ways"][0]["source"] == "the model itself, twisted"
+
+
 def test_a_budget_of_computed_tokens(model, tmp_path):
     (tmp_path / "c.yaml").write_text(NEVER)
     options = ("--max-attempts", 100_000, "--max-computed-tokens", 5)

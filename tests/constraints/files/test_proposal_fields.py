@@ -1,14 +1,16 @@
 """The fields ``proposal`` and ``adapter`` of constraint files."""
 
+import jsonschema
 import pytest
+import yaml
 
 from guardwrap.constraints import JSONSchema, Keyword, Length, Regex, dump, load, parse
 from guardwrap.constraints.combinators import All, AnyOf, Not
 from guardwrap.constraints.files.coerce import as_constraint_file
-from guardwrap.constraints.files.constraint_file import ConstraintFile
+from guardwrap.constraints.files.constraint_file import ConstraintFile, json_schema
 from guardwrap.constraints.files.proposal_fields import demands, trained_for_another
 from guardwrap.errors import ConstraintError, SpecError, UsageError
-from guardwrap.proposals import Adapter, Masked, Prompt, merge_proposals
+from guardwrap.proposals import Adapter, Masked, Prompt, Twisted, merge_proposals
 
 HEAD = "guardwrap: 1\nconstraint: {kind: keyword, words: tea}\n"
 TOLD = Prompt("Mention tea. {prompt}")
@@ -18,6 +20,10 @@ READ = [
     ("proposal: {masked: {}}", Masked(), None),
     ("proposal: {masked: {unseen: 0.25}}", Masked(unseen=0.25), None),
     ("proposal: {masked: {proposal: {prompt: 'Mention tea. {prompt}'}, unseen: 0}}", Masked(TOLD, 0), None),
+    ("proposal: twisted", Twisted(), None),
+    ("proposal: {twisted: {}}", Twisted(), None),
+    ("proposal: {twisted: {strength: 0.7}}", Twisted(strength=0.7), None),
+    ("proposal: {twisted: {strength: 1, proposal: {prompt: 'Mention tea. {prompt}'}}}", Twisted(TOLD, 1), None),
     ("adapter: owner/tea", None, Adapter("owner/tea")),
     ("adapter: catalogue:dragon", None, Adapter("catalogue:dragon")),
     (
@@ -26,6 +32,7 @@ READ = [
         Adapter("owner/tea", allow_mismatch=True, revision="v2"),
     ),
     ("proposal: masked\nadapter: owner/tea", Masked(), Adapter("owner/tea")),
+    ("proposal: twisted\nadapter: owner/tea", Twisted(), Adapter("owner/tea")),
 ]
 
 
@@ -33,22 +40,35 @@ READ = [
 def test_there_and_back(spelt, proposal, adapter):
     file = parse(HEAD + spelt)
     assert (file.proposal, file.adapter) == (proposal, adapter)
+    jsonschema.validate(yaml.safe_load(dump(file)), json_schema())
     again = parse(dump(file))
     assert (again.proposal, again.adapter) == (proposal, adapter)
     assert (parse(HEAD).proposal, parse(HEAD).adapter) == (None, None)
     assert file.constraint.digest == parse(HEAD).constraint.digest  # the digest covers only the constraint
 
 
+def test_the_schema_knows_the_options_of_a_twist():
+    data = yaml.safe_load(HEAD + "proposal: {twisted: {strength: 0.7, proposal: {prompt: '{prompt}'}}}")
+    jsonschema.validate(data, json_schema())
+    data["proposal"]["twisted"]["unseen"] = 0.1
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(data, json_schema())
+
+
 @pytest.mark.parametrize(
     ("spelt", "says"),
     [
-        ("proposal: maskd", "proposal: 'maskd' is not one of masked (did you mean 'masked'?)"),
+        ("proposal: maskd", "proposal: 'maskd' is not one of masked, twisted (did you mean 'masked'?)"),
         ("proposal: {promt: 'a {prompt}'}", "proposal.promt: unknown field 'promt' (did you mean 'prompt'?)"),
         ("proposal: {prompt: Mention tea.}", "proposal.prompt: Prompt('Mention tea.') needs {prompt}"),
         ("proposal: {masked: {unsen: 0.1}}", "proposal.masked.unsen: unknown field 'unsen' (did you mean 'unseen'?)"),
         ("proposal: {masked: {unseen: 1}}", "proposal.masked: Masked(unseen=1.0): give a share of at least 0"),
-        ("proposal: {}", "proposal: give either prompt or masked"),
-        ("proposal: {prompt: '{prompt}', masked: {}}", "proposal: give either prompt or masked"),
+        ("proposal: {twisted: {strenght: 1}}", "unknown field 'strenght' (did you mean 'strength'?)"),
+        ("proposal: {twisted: {strength: 2}}", "proposal.twisted: Twisted(strength=2.0): give a power above 0"),
+        ("proposal: {twisted: {proposal: {masked: {}}}}", "proposal.twisted.proposal"),
+        ("proposal: {}", "proposal: give prompt, masked or twisted"),
+        ("proposal: {prompt: '{prompt}', masked: {}}", "proposal: give prompt, masked or twisted"),
+        ("proposal: {masked: {}, twisted: {}}", "proposal: give prompt, masked or twisted"),
         ("adapter: catalogue:dragn", "adapter: unknown adapter 'dragn' (did you mean 'dragon'?)"),
         ("adapter: ./nowhere", "there is no folder"),
         ("adapter: 3", "adapter"),
@@ -91,8 +111,8 @@ def test_the_first_of_several_files_counts():
 
 
 def test_what_python_alone_can_say_is_not_dumped():
-    for proposal in (Prompt(str), Masked(Prompt(str)), Masked("owner/model")):
-        with pytest.raises(ConstraintError, match="can only hold a prompt or a mask"):
+    for proposal in (Prompt(str), Masked(Prompt(str)), Masked("owner/model"), Twisted("owner/model")):
+        with pytest.raises(ConstraintError, match="can only hold a prompt, a mask or a twist"):
             dump(ConstraintFile(Regex("a"), proposal=proposal))
 
 
@@ -107,6 +127,7 @@ TEA = Adapter("owner/tea")
         ((Masked(), None), (None, TEA), (Masked(), TEA)),
         ((None, TEA), (Masked(), None), (Masked(), TEA)),
         ((None, TEA), (Masked(TOLD, 0.5), None), (Masked(unseen=0.5), TEA)),
+        ((None, TEA), (Twisted(TOLD, 0.5), None), (Twisted(strength=0.5), TEA)),
         ((None, TEA), (TOLD, None), (None, TEA)),
         ((TOLD, None), (None, TEA), (TOLD, None)),
         ((TOLD, None), (Masked(), Adapter("b/c")), (TOLD, None)),

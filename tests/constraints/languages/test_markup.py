@@ -163,7 +163,7 @@ def test_a_text_that_is_a_path_is_not_opened(html, tmp_path, monkeypatch):
 
 def test_elements_that_are_open_at_once_are_limited(html):
     assert html.accepts("<div>" * 400 + "</div>" * 400)
-    assert html.fault("<div>" * 2_600 + "</div>" * 2_600) == "has more than 500 elements open at once"
+    assert html.fault("<div>" * 1_600 + "</div>" * 1_600) == "has more than 500 elements open at once"
 
 
 @pytest.mark.parametrize(
@@ -183,3 +183,11 @@ def test_elements_that_are_open_at_once_are_limited(html):
 )
 def test_hostile_html_is_judged(html, text):
     assert judged(html, Draw("", (), text)) in (True, False, None)
+
+
+def test_attributes_are_limited():
+    def element(count):
+        return "<p " + " ".join(f"a{number}=1" for number in range(count)) + "></p>"
+
+    assert Parses("html").accepts(element(500))
+    assert "attributes" in Parses("html").fault(element(502))

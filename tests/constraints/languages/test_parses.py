@@ -98,8 +98,20 @@ def test_the_monitor_of_lines_judges_only_where_a_line_ends(monkeypatch):
     assert judged == ["x = 1\n", "x = 1\ny=2\nz"]
 
 
+@pytest.mark.parametrize(
+    ("language", "piece", "most"), [("sql", "SELECT 1;", 8_000), ("html", "<b></b>", 12_000), ("yaml", "- a\n", 6_000)]
+)
+def test_words_and_punctuation_are_limited(language, piece, most):
+    fits = piece * (most // len(parses._PIECE.findall(piece)))
+    assert Parses(language).accepts(fits)
+    too_much = fits + piece
+    assert not Parses(language).accepts(too_much)
+    assert f"more than {most} words" in Parses(language).fault(too_much)
+    assert Parses(language).verdict(too_much) is Verdict.VIOLATED
+
+
 def test_negative_control_a_limit_that_only_verdicts_apply(monkeypatch):
-    monkeypatch.setattr(parses, "_MAX_CHARACTERS", 3)
+    monkeypatch.setattr(parses, "MAX_CHARACTERS", 3)
     monkeypatch.setattr(parses.Parses, "_fault", lambda self, text: None)
     with pytest.raises(AssertionError, match="unsound"):
         check_constraint(Parses("csv"), ["a,b,c"])

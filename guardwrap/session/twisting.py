@@ -1,0 +1,159 @@
+"""Learning the values of twisted proposals, and twists for the prompts of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
+from typing import NamedTuple
+
+from guardwrap.constraints.base import Constraint
+from guardwrap.errors import UsageError
+from guardwrap.pipelines.prepare import PreparedPrompt
+from guardwrap.pipelines.vocabulary import Vocabulary
+from guardwrap.twists.automata import MOST_STATES
+from guardwrap.twists.progress_of import automaton_of
+from guardwrap.twists.state_values import SoftCounts, Values, log_values
+from guardwrap.twists.token_states import TokenStates
+from guardwrap.twists.twist import Twist
+
+__all__ = ["PROMPTS", "MakeTwist", "Spent", "TwistedConstraint", "Twists"]
+
+PROMPTS = 4
+"""The most prompts of a call whose attempts are learned from."""
+
+ROUNDS, ATTEMPTS = 3, 128
+"""Rounds of learning, and attempts in each. The first round draws from the model, the others with what is known."""
+
+MOST_VALUES = 4_000_000
+"""The most values of a constraint, 32 MB: states, times tokens."""
+
+_LEARNED = "the twist was learned from {} attempts, {} computed tokens, which are not part of this report's cost"
+_NONE = (
+    "Twisted() follows keywords, lengths, Finished(), and their combinations by &, | and ~, with up to {} states; "
+    "{} is none of these, so use Masked()"
+)
+
+_TOO_LONG = (
+    "{} has {} states, which Twisted() follows for up to {} tokens; set max_new_tokens to that at most, or use Masked()"
+)
+
+MakeTwist = Callable[[PreparedPrompt], Twist]
+
+
+class Spent(NamedTuple):
+    """The cost of attempts that are not returned."""
+
+    attempts: int = 0
+    computed_tokens: int = 0
+
+
+Attempts = Callable[[Sequence[PreparedPrompt], int, int, MakeTwist], Spent]
+"""Draws attempts for each of several prompts: their number, a seed, and the twist of each prompt."""
+
+
+@dataclass(eq=False)
+class TwistedConstraint:
+    """A constraint whose progress is followed, and what has been learned about it.
+
+    Attributes
+    ----------
+    values : numpy.ndarray or None
+        log ψ in nats, ``[tokens + 1, states]``, for a strength of 1; None before it is learned.
+    rounds : int
+        The rounds of learning that were not cut short by a time limit.
+    spent : Spent
+        The cost of learning.
+    """
+
+    states: TokenStates
+    counts: SoftCounts
+    title: str = ""
+    values: Values | None = None
+    rounds: int = 0
+    spent: Spent = field(default_factory=Spent)
+    _learning: Lock = field(default_factory=Lock, repr=False)
+
+    @classmethod
+    def of(cls, constraint: Constraint, vocabulary: Vocabulary | None) -> TwistedConstraint:
+        """Return the constraint with its automaton.
+
+        Raises
+        ------
+        UsageError
+            If there is none, or the text of tokens is not known.
+        """
+        if vocabulary is None:
+            raise UsageError("Twisted() reads tokens as text, which this tokenizer does not allow; leave it out")
+        automaton = automaton_of(constraint)
+        if automaton is None:
+            raise UsageError(_NONE.format(MOST_STATES, constraint.title))
+        return cls(TokenStates(automaton, vocabulary), SoftCounts(len(automaton)), constraint.title)
+
+    @property
+    def learned(self) -> bool:
+        """Whether nothing is left to learn."""
+        return self.rounds == ROUNDS
+
+    def learn(self, prompts: Sequence[PreparedPrompt], attempts: Attempts) -> None:
+        """Learn the values from attempts for some prompts. The first caller learns, and others wait.
+
+        If a time limit cuts that short, the values are those of the attempts so far, and the next call learns on.
+
+        Raises
+        ------
+        UsageError
+            If texts may have so many tokens that there are more than ``MOST_VALUES`` values.
+        """
+        with self._learning:
+            most, states = max(map(_most, prompts)), len(self.states.automaton)
+            if (most + 1) * states > MOST_VALUES:
+                raise UsageError(_TOO_LONG.format(self.title, states, MOST_VALUES // states - 1))
+            count = -(-ATTEMPTS // len(prompts))
+            while not self.learned:
+                before = self.values
+                # After a round that was cut short, the next one draws other attempts.
+                spent = attempts(prompts, count, self.spent.attempts, partial(self._learning_twist, before))
+                self.spent = Spent(*map(sum, zip(self.spent, spent, strict=True)))
+                self.counts.close_round()
+                self.values = log_values(self.states.automaton, self.counts, most)
+                if spent.attempts < count * len(prompts):
+                    return
+                self.rounds += 1
+
+    def _learning_twist(self, values: Values | None, prompt: PreparedPrompt) -> Twist:
+        return Twist(self.states, values, prompt.law.end_ids, _most(prompt), self.counts)
+
+
+@dataclass(frozen=True)
+class Twists:
+    """The twists of one call.
+
+    Parameters
+    ----------
+    constraint
+        The constraint with its values.
+    strength
+        The power of ψ.
+    """
+
+    constraint: TwistedConstraint
+    strength: float
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes for reports."""
+        return (_LEARNED.format(*self.constraint.spent),)
+
+    def twist(self, prompt: PreparedPrompt) -> Twist:
+        """Return the twist of a prompt."""
+        assert self.constraint.values is not None
+        return Twist(
+            self.constraint.states, self.constraint.values, prompt.law.end_ids, _most(prompt), strength=self.strength
+        )
+
+
+def _most(prompt: PreparedPrompt) -> int:
+    """Return the most new tokens of a prompt's texts."""
+    return prompt.law.max_length - len(prompt.law.ids)

@@ -1,0 +1,1 @@
+"""Twisted proposals: automata that follow a constraint, and values of their states that attempts look ahead with."""

@@ -1,0 +1,98 @@
+"""The automaton of a constraint, by its kind."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+
+from guardwrap.constraints.base import Constraint
+from guardwrap.constraints.combinators import All, AnyOf, Not
+from guardwrap.constraints.kinds.keyword import Keyword
+from guardwrap.constraints.kinds.text import Finished, Length
+from guardwrap.documents.time_limits import TimeLimit, time_limit
+from guardwrap.twists.automata import Automaton, Progress, TooManyStates, build, product
+from guardwrap.twists.word_progress import word_progress
+
+__all__ = ["automaton_of"]
+
+BUILD_SECONDS = 2.0
+"""The most CPU seconds for an automaton. Constraints may come from anyone."""
+
+
+def automaton_of(constraint: Constraint) -> Automaton | None:
+    """Return the automaton that follows a constraint; None if there is none of a fair size, soon enough.
+
+    The automaton may be wrong about some texts: a proposal that follows it still has exact weights.
+    """
+    try:
+        with time_limit(BUILD_SECONDS):
+            return _automaton(constraint)
+    except (TooManyStates, TimeLimit):
+        return None
+
+
+@singledispatch
+def _automaton(constraint: Constraint) -> Automaton | None:
+    return None
+
+
+@_automaton.register
+def _(constraint: All) -> Automaton | None:
+    # What cannot be followed is left to rejection.
+    parts = [part for each in constraint.of if (part := _automaton(each)) is not None]
+    return product(parts, np.logical_and) if parts else None
+
+
+@_automaton.register
+def _(constraint: AnyOf) -> Automaton | None:
+    parts = [_automaton(each) for each in constraint.of]
+    known = [part for part in parts if part is not None]
+    return product(known, np.logical_or) if len(known) == len(parts) else None
+
+
+@_automaton.register
+def _(constraint: Not) -> Automaton | None:
+    part = _automaton(constraint.of)
+    return None if part is None else Automaton(part.table, part.kind_of, ~part.ended, ~part.cut)
+
+
+@_automaton.register
+def _(constraint: Finished) -> Automaton:
+    return build(Progress(0, (0,), lambda char: 0, lambda state, kind: 0, lambda state, ended: ended))
+
+
+@_automaton.register
+def _(constraint: Length) -> Automaton | None:
+    if constraint.on != "completion" or constraint.unit not in ("characters", "words", "lines"):
+        return None
+    most = (constraint.min or 0) if constraint.max is None else constraint.max + 1
+
+    def kind_of(char: str) -> str:
+        if constraint.unit == "characters":
+            return "other"
+        if constraint.unit == "words":
+            return "gap" if char.isspace() else "other"
+        return "gap" if len(("a" + char).splitlines()[0]) == 1 else "other"
+
+    def step(state: Any, kind: Any) -> Any:
+        count, inside = state
+        if kind == "gap":
+            # An empty line counts as a line.
+            grown = constraint.unit == "lines" and not inside
+            return min(most, count + grown), False
+        return min(most, count + (constraint.unit == "characters" or not inside)), True
+
+    def satisfied(state: Any, ended: bool) -> bool:
+        return constraint.within(state[0])
+
+    kinds = ("other",) if constraint.unit == "characters" else ("other", "gap")
+    return build(Progress((0, False), kinds, kind_of, step, satisfied))
+
+
+@_automaton.register
+def _(constraint: Keyword) -> Automaton | None:
+    if constraint.on != "completion" or constraint.stem is not None or constraint.prefixing:
+        return None
+    return build(word_progress(constraint))

@@ -1,0 +1,114 @@
+"""The value of each state: an estimate of the probability that a text will satisfy the constraint.
+
+The values are learned from soft counts: the mean probability, over attempts, of the tokens that lead from one state to
+another. That works for transitions that no attempt has made.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array, diags_array, vstack
+
+from guardwrap.twists.automata import Automaton
+
+__all__ = ["SoftCounts", "log_values"]
+
+HOPE = 0.5
+"""The value of a state that no attempt has reached: high, so that the next round looks."""
+
+ENOUGH = 200
+"""The number of visits after which a state's counts are not changed by later rounds."""
+
+_FEW = 10
+"""The number of visits from which a state's own counts are used alone."""
+
+_LEAST, _DEAD = 1e-9, 1e-30
+"""The least value of a state from which a satisfying text can be reached, and that of the others."""
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass
+class SoftCounts:
+    """Sums of next-token probabilities by state.
+
+    Attributes
+    ----------
+    visits : dict of int to int
+        Number of next tokens that were drawn in each state.
+    ends : dict of int to float
+        Sum of the probabilities that the text ends there.
+    onward : dict of int to scipy.sparse.csr_array
+        Sums of the probabilities of the tokens that lead to each state, ``[1, states]``.
+    """
+
+    states: int
+    enough: int = ENOUGH
+    full: set[int] = field(default_factory=set)
+    visits: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    ends: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    onward: dict[int, Any] = field(default_factory=dict)
+
+    def note(self, state: int, after: npt.NDArray[np.int32], shares: Values, ends: float) -> None:
+        """Add the distribution of one next token.
+
+        Parameters
+        ----------
+        state
+            The state before it.
+        after, shares
+            The state after each token, and the token's probability, 0 if it ends the text; ``[tokens]`` each.
+        ends
+            The probability that the text ends.
+        """
+        if state in self.full:
+            return
+        self.visits[state] += 1
+        self.ends[state] += ends
+        # Sparse, as states may be many, and only a few are one token away.
+        sums = csr_array(np.bincount(after, shares, minlength=self.states)[None])
+        self.onward[state] = self.onward[state] + sums if state in self.onward else sums
+
+    def close_round(self) -> None:
+        """Keep what is known of the states with enough visits.
+
+        Later rounds come there by other ways than the model's own texts do: by those on which success is more likely.
+        """
+        self.full = {state for state, visits in self.visits.items() if visits >= self.enough}
+
+
+def log_values(automaton: Automaton, counts: SoftCounts, tokens: int) -> Values:
+    """Return log ψ, ``[tokens + 1, states]``, in nats: row t holds the values with t tokens left.
+
+    ψ(s, t) = P(end | s) ψ(end) + Σ P(s' | s) ψ(s', t - 1), where the probabilities are the soft counts of s. States
+    without visits have the value ``HOPE``, and states after which every text satisfies the constraint have 1.
+
+    Parameters
+    ----------
+    automaton
+        The automaton.
+    counts
+        The soft counts.
+    tokens
+        The most tokens of a text.
+    """
+    visited = np.array(sorted(counts.visits), dtype=np.int64)
+    visits = np.array([counts.visits[state] for state in visited.tolist()], dtype=np.float64)
+    sums = [csr_array((0, len(automaton))), *(counts.onward[state] for state in visited.tolist())]
+    onward = diags_array(1 / visits) @ vstack(sums, format="csr")
+    ends = np.array([counts.ends[state] for state in visited.tolist()]) / visits * automaton.ended[visited]
+    trust = np.minimum(visits / _FEW, 1.0)
+    live, safe = automaton.live(), automaton.safe()
+    unknown = np.where(safe, 1.0, np.where(live, HOPE, _DEAD))
+    values = np.empty((tokens + 1, len(automaton)))
+    values[0] = np.where(automaton.cut, 1.0, _DEAD)
+    for left in range(1, tokens + 1):
+        row = unknown.copy()
+        row[visited] = trust * (ends + onward @ values[left - 1]) + (1 - trust) * row[visited]
+        values[left] = np.where(live & ~safe, np.clip(row, _LEAST, 1.0), unknown)
+    return np.log(values)

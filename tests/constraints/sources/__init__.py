@@ -1,0 +1,1 @@
+"""Tests of constraints on how a text is built."""

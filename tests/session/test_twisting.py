@@ -1,0 +1,144 @@
+"""What is learned for twists: within bounds, and without delaying other callers.
+
+Covers ``session/local_session.py`` too, as far as it keeps twists.
+"""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from guardwrap import Budget, GuardedGenerator, Keyword, Length, Regex, Twisted
+from guardwrap.constraints.files.coerce import PerPromptOptions
+from guardwrap.errors import UsageError
+from guardwrap.session import local_session, twisting
+from guardwrap.testing import table_world
+
+RULE = Keyword("ab", whole_words=False)
+WORLD = table_world(letters="abc", max_new_tokens=4, temperature=0.8)
+
+
+def guarded_of(rule=RULE, **options):
+    return GuardedGenerator(WORLD.pipeline(), rule, **{"proposal": Twisted(), "seed": 3, **options})
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    monkeypatch.setattr(twisting, "ATTEMPTS", 32)
+
+
+def learned(guarded):
+    return [twisted for twisted, _ in guarded.session._learned.values()]
+
+
+def test_learning_leaves_the_event_loop_free(monkeypatch):
+    right, threads = twisting.TwistedConstraint.learn, []
+
+    def learn(self, prompts, attempts):
+        threads.append(threading.current_thread().name)
+        time.sleep(0.5)
+        right(self, prompts, attempts)
+
+    monkeypatch.setattr(twisting.TwistedConstraint, "learn", learn)
+    guarded = guarded_of(budget=Budget(max_attempts=None))
+    busy: list[bool] = []
+
+    async def plain():
+        await asyncio.sleep(0.1)  # the other call is learning now
+        began = time.monotonic()
+        (outcome,) = await guarded.arun(WORLD.prompt, proposal=False, constraints=Regex("a"), **WORLD.settings)
+        assert outcome.ok
+        return time.monotonic() - began
+
+    async def twisted():
+        return [each async for each in guarded.astream(WORLD.prompt, on_busy=busy.append, **WORLD.settings)]
+
+    async def both():
+        return await asyncio.gather(twisted(), plain())
+
+    (outcome,), seconds = asyncio.run(both())
+    assert outcome.ok
+    assert "ab" in outcome.texts[0]
+    assert seconds < 0.35, "it did not wait for the twist of another caller"
+    assert len(threads) == 1
+    assert threads[0].startswith("guardwrap-learner")
+    # While it learns, a server keeps its place, should the client disconnect. The last step may end after the call.
+    assert busy[:3] == [True, False, True]
+
+
+def test_only_the_last_constraints_are_kept(monkeypatch):
+    monkeypatch.setattr(local_session, "TWISTS", 3)
+    guarded = guarded_of(budget=Budget(max_attempts=500))
+    for words in ("a", "b", "ab", "a", "ca", "bc"):
+        guarded.run(WORLD.prompt, constraints=Keyword(words, whole_words=False), **WORLD.settings)
+    assert [twisted.title for twisted in learned(guarded)] == [
+        Keyword(words, whole_words=False).title for words in ("a", "ca", "bc")
+    ]
+
+
+def test_a_time_limit_cuts_learning_short_and_the_next_call_learns_on():
+    guarded = guarded_of(batch_size=1)
+    assert guarded.run(WORLD.prompt, budget=Budget(max_seconds=1e-6), **WORLD.settings)
+    (twisted,) = learned(guarded)
+    assert twisted.rounds < twisting.ROUNDS
+    assert twisted.spent.attempts < twisting.ATTEMPTS * twisting.ROUNDS
+    (outcome,) = guarded.run(WORLD.prompt, **WORLD.settings)
+    assert outcome.ok
+    assert twisted.learned
+    assert learned(guarded) == [twisted]
+
+
+def test_prompts_may_have_budgets_but_no_constraints_alone():
+    prompts = ["a", "b"]
+    guarded = guarded_of()
+    same = [PerPromptOptions(budget=Budget(max_attempts=400)), None]
+    outcomes = guarded.run(prompts, constraint_each=same, **WORLD.settings)
+    assert all("ab" in outcome.texts[0] for outcome in outcomes)
+    assert all(any("the twist was learned" in note for note in outcome.report.notes) for outcome in outcomes)
+    with pytest.raises(UsageError, match="leave out the constraints of single prompts"):
+        guarded.run(prompts, constraint_each=[None, Regex("b")], **WORLD.settings)
+
+
+def test_the_first_prompt_of_a_generator_suffices():
+    taken: list[None] = []
+
+    def prompts():
+        for _ in range(6):
+            taken.append(None)
+            yield WORLD.prompt
+
+    guarded = guarded_of()
+    job = guarded.session.job(dict(WORLD.settings))
+    requests = job.requests(prompts())
+    assert len(taken) == 1
+    assert len(list(requests)) == 6
+    assert learned(guarded)[0].learned
+
+
+def test_values_beyond_the_limit_are_refused(monkeypatch):
+    monkeypatch.setattr(twisting, "MOST_VALUES", 12)
+    with pytest.raises(UsageError, match="max_new_tokens to that at most, or use Masked") as caught:
+        guarded_of().run(WORLD.prompt, **WORLD.settings)
+    assert "\n" not in str(caught.value)
+    assert "has 4 states, which Twisted() follows for up to 2 tokens" in str(caught.value)
+    assert guarded_of().run(WORLD.prompt, **{**WORLD.settings, "max_new_tokens": 2})
+
+
+HOSTILE = [
+    Length(max=10**6),
+    Length(max=15_000, unit="characters") & Length(max=15_000, unit="words"),
+    Keyword(tuple(f"{letter}{number}x" for letter in "abcdefghij" for number in range(30)), match="all"),
+    Keyword("qwertyuiop asdfghjkl zxcvbnm") & Keyword("the quick brown fox jumps") & Keyword("lazy dogs 12345"),
+]
+
+
+@pytest.mark.parametrize("rule", HOSTILE, ids=range(len(HOSTILE)))
+def test_constraints_without_a_fair_automaton_are_refused_soon(rule):
+    guarded = guarded_of()
+    began = time.process_time()
+    with pytest.raises(UsageError, match="use Masked") as caught:
+        guarded.run(WORLD.prompt, constraints=rule, **WORLD.settings)
+    assert time.process_time() - began < 8
+    assert "\n" not in str(caught.value)
+    assert not learned(guarded)

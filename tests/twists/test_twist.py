@@ -1,0 +1,296 @@
+"""Twisted proposals: their distribution, their weights, and the samplers on top, for values that are arbitrary.
+
+Covers ``session/twisting.py`` and ``twists/token_states.py`` too.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from guardwrap import Budget, Constraint, Finished, GuardedGenerator, Keyword, Prompt, Twisted, imh, qrs
+from guardwrap.backends import token_sampling
+from guardwrap.errors import UsageError
+from guardwrap.samplers import Attempt, Sampler
+from guardwrap.session import twisting
+from guardwrap.testing import World, goodness_of_fit, llama_world, table_world
+from guardwrap.twists import twist
+from guardwrap.twists.automata import Automaton
+from guardwrap.twists.progress_of import automaton_of
+from guardwrap.twists.state_values import SoftCounts, Values
+from tests.fixtures_laws import by_text, imh_law, normal, qrs_law
+
+RULE = Keyword("ab", whole_words=False, min_count=1, max_count=1)
+FITS, FAILS = 1e-3, 1e-9
+DRAWS = 3_000
+Texts = dict[tuple[int, ...], float]
+
+
+def world_of(**more: Any) -> World:
+    return table_world(**{"letters": "abc", "max_new_tokens": 4, "temperature": 0.8, **more})
+
+
+def absurd(automaton: Automaton, counts: SoftCounts, tokens: int) -> Values:
+    """Return values that no model has, between 1/e and e."""
+    return np.random.default_rng(len(automaton)).uniform(-1, 1, (tokens + 1, len(automaton)))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twisting, "ATTEMPTS", 32)
+
+
+@pytest.fixture
+def absurd_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twisting, "log_values", absurd)
+
+
+def twisted_law(world: World, rule: Constraint, values: Values, strength: float) -> Texts:
+    """Enumerate a' from a and the values, token by token."""
+    a, end = world.law(), world.tokenizer.eos_token_id
+    automaton = automaton_of(rule)
+    assert automaton is not None
+    reach: Texts = {}
+    for ids, p in a.items():
+        for length in range(len(ids) + 1):
+            reach[ids[:length]] = reach.get(ids[:length], 0.0) + p
+
+    def state_of(ids: tuple[int, ...]) -> int:
+        return automaton.read(world.tokenizer.decode(ids, skip_special_tokens=True))
+
+    law: Texts = {(): 1.0}
+    done: Texts = {}
+    while law:
+        grown: Texts = {}
+        for prefix, p in law.items():
+            steps = {
+                ids: q / reach[prefix] for ids, q in reach.items() if ids[:-1] == prefix and len(ids) > len(prefix)
+            }
+            shares = {}
+            for ids, step in steps.items():
+                left, now = world.max_new_tokens - len(ids), state_of(prefix)
+                after = values[left][state_of(ids)]
+                if ids[-1] == end:
+                    after = 0.0 if automaton.ended[now] else -math.inf
+                shares[ids] = step * math.exp(max(strength * (after - values[left + 1][now]), twist.FLOOR))
+            total = sum(shares.values())
+            for ids, share in shares.items():
+                over = ids[-1] == end or len(ids) == world.max_new_tokens
+                (done if over else grown)[ids] = p * share / total
+        law = grown
+    return done
+
+
+def values_of(rule: Constraint, tokens: int) -> Values:
+    automaton = automaton_of(rule)
+    assert automaton is not None
+    return absurd(automaton, SoftCounts(1), tokens)
+
+
+def guarded_of(world: World, **options: Any) -> GuardedGenerator:
+    budget = Budget(max_attempts=None)
+    return GuardedGenerator(world.pipeline(), RULE, **{"proposal": Twisted(), "budget": budget, "seed": 3, **options})
+
+
+def drawn(world: World, sampler: str | Sampler, count: int = DRAWS, **options: Any) -> Any:
+    guarded = guarded_of(world, sampler=sampler, **options)
+    return guarded.run(world.prompt, num_return_sequences=count, **world.settings)[0]
+
+
+def satisfying(world: World, law: Mapping[tuple[int, ...], float]) -> Texts:
+    gold = world.gold(RULE)
+    return {ids: law[ids] for ids in gold}
+
+
+@pytest.mark.parametrize("strength", [0.5, 1.0])
+@pytest.mark.parametrize("make", [table_world, llama_world])
+@pytest.mark.usefixtures("absurd_values")
+def test_weights_are_those_of_the_law(make: Any, strength: float) -> None:
+    world = make(letters="abc", max_new_tokens=4, temperature=0.8)
+    a, law = world.law(), twisted_law(world, RULE, values_of(RULE, 4), strength)
+    assert sum(law.values()) == pytest.approx(1)
+    met = set()
+    guarded = guarded_of(world, proposal=Twisted(strength=strength))
+    for attempt in guarded.attempts(world.prompt, 3_000, **world.settings)[0]:
+        ids = attempt.draw.token_ids
+        if attempt.satisfied:
+            assert attempt.draw.log_proposal == pytest.approx(math.log(law[ids]), abs=1e-5)
+            assert attempt.log_weight == pytest.approx(math.log(a[ids] / law[ids]), abs=1e-5)
+            met.add(ids)
+    assert len(met) > 10
+
+
+@pytest.mark.usefixtures("absurd_values")
+def test_with_rejection_texts_follow_the_twisted_law() -> None:
+    world = world_of()
+    outcome = drawn(world, "rejection")
+    law = by_text(normal, satisfying(world, twisted_law(world, RULE, values_of(RULE, 4), 0.8)))
+    assert goodness_of_fit([draw.token_ids for draw in outcome.draws], law) > FITS
+    assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world.gold(RULE)) < 1e-6, "texts must not fit g"
+    assert outcome.report.drawn_from == "not your model's own distribution: tokens were twisted (g')"
+
+
+def expected(world: World, kind: Any, **settings: Any) -> Texts:
+    law = satisfying(world, twisted_law(world, RULE, values_of(RULE, 4), 0.8))
+    a = world.law()
+    return by_text(kind, law, {ids: a[ids] / law[ids] for ids in law}, **settings)
+
+
+@pytest.mark.usefixtures("absurd_values")
+def test_samplers_take_it_to_g() -> None:
+    world = world_of()
+    a, law = world.law(), satisfying(world, twisted_law(world, RULE, values_of(RULE, 4), 0.8))
+    beta = max(a[ids] / law[ids] for ids in law)
+    for sampler, kind, settings in (
+        (qrs(beta), qrs_law, {"beta": beta}),
+        (qrs(beta / 10), qrs_law, {"beta": beta / 10}),
+        (imh(3), imh_law, {"steps": 3}),
+    ):
+        outcome = drawn(world, sampler)
+        assert goodness_of_fit([draw.token_ids for draw in outcome.draws], expected(world, kind, **settings)) > FITS
+    outcome = drawn(world, qrs(beta), 2 * DRAWS)
+    assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world.gold(RULE)) > FITS
+
+
+@pytest.mark.usefixtures("absurd_values")
+def test_negative_control_the_normalization_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """log a - log a' without log N of one token is not the weight."""
+    right = token_sampling._twisted
+
+    def forgets(scores: torch.Tensor, candidates: Any, attempts: Any, rows: Any) -> Any:
+        twisted, own = right(scores, candidates, attempts, rows)
+        for row, values in own.items():
+            if len(attempts[row].token_ids) == 1:
+                factors = twisted[row].double() - values
+                own[row] = values + (factors + values).logsumexp(-1) - factors.max()
+        return twisted, own
+
+    monkeypatch.setattr(token_sampling, "_twisted", forgets)
+    world = world_of()
+    a, law = world.law(), satisfying(world, twisted_law(world, RULE, values_of(RULE, 4), 0.8))
+    beta = max(a[ids] / law[ids] for ids in law)
+    outcome = drawn(world, qrs(beta))
+    assert goodness_of_fit([draw.token_ids for draw in outcome.draws], world.gold(RULE)) < FAILS
+
+
+@pytest.mark.usefixtures("absurd_values")
+def test_negative_control_the_value_of_the_end_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If log w is taken to be Σ log N_t + log ψ(start), without log ψ(end), it is wrong."""
+    world = world_of()
+    values = values_of(RULE, 4)
+    automaton = automaton_of(RULE)
+    assert automaton is not None
+    end = world.tokenizer.eos_token_id
+
+    def value_of_end(attempt: Attempt) -> float:
+        ended = attempt.draw.token_ids[-1] == end
+        return 0.0 if ended else 0.8 * float(values[0][automaton.read(attempt.draw.text)])
+
+    def kept(attempts: list[Attempt], *, forgets: bool) -> list[tuple[int, ...]]:
+        weights = [float(each.log_weight or 0.0) + forgets * value_of_end(each) for each in attempts]
+        top = max(weights)
+        return [
+            each.draw.token_ids
+            for each, weight in zip(attempts, weights, strict=True)
+            if math.log(each.uniform) < weight - top
+        ]
+
+    attempts = guarded_of(world).attempts(world.prompt, 60_000, **world.settings)[0]
+    inside = [attempt for attempt in attempts if attempt.satisfied]
+    assert goodness_of_fit(kept(inside, forgets=False), world.gold(RULE)) > FITS
+    assert goodness_of_fit(kept(inside, forgets=True), world.gold(RULE)) < FAILS
+
+
+def test_what_is_learned_raises_the_acceptance_and_the_report_says_what_it_cost() -> None:
+    world = world_of(letters="abcdefgh", max_new_tokens=5)
+    plain = guarded_of(world, proposal=None)
+    twisted = guarded_of(world)
+    rates = []
+    for guarded in (plain, twisted):
+        attempts = guarded.attempts(world.prompt, 500, **world.settings)[0]
+        rates.append(np.mean([attempt.satisfied for attempt in attempts]))
+    assert rates[0] < 0.2
+    assert rates[1] > 0.9
+    (outcome,) = twisted.run(world.prompt, sampler="qrs", **world.settings)
+    assert any("the twist was learned from 96 attempts" in note for note in outcome.report.notes)
+
+
+def test_attempts_of_the_pilot_are_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The texts of a call are those after the pilot: they depend on the call's seed, and not on the pilot's draws."""
+    world = world_of()
+    seen = []
+    right = twisting.TwistedConstraint.learn
+
+    def learns(self: Any, prompts: Any, attempts: Any) -> None:
+        seen.append(self.values is None)
+        right(self, prompts, attempts)
+
+    monkeypatch.setattr(twisting.TwistedConstraint, "learn", learns)
+    guarded = guarded_of(world, sampler=qrs(1.0))
+    texts = [guarded.run(world.prompt, num_return_sequences=20, seed=5, **world.settings)[0].texts for _ in range(2)]
+    assert texts[0] == texts[1]
+    assert seen == [True]
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 64])
+def test_seeds_hold(batch_size: int) -> None:
+    world = llama_world(letters="abc", max_new_tokens=5)
+    texts = [drawn(world, qrs(0.5), 20, batch_size=size).texts for size in (batch_size, 32)]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.usefixtures("absurd_values")
+def test_with_top_k_weights_are_those_of_the_law() -> None:
+    world = world_of(letters="abcdef", top_k=3)
+    a, law = world.law(), twisted_law(world, RULE, values_of(RULE, 4), 0.8)
+    found = [each for each in guarded_of(world).attempts(world.prompt, 2_000, **world.settings)[0] if each.satisfied]
+    assert len(found) > 50
+    for attempt in found:
+        ids = attempt.draw.token_ids
+        assert attempt.log_weight == pytest.approx(math.log(a[ids] / law[ids]), abs=1e-5)
+
+
+@pytest.mark.usefixtures("absurd_values")
+def test_another_prompt_twisted_is_weighed_with_the_model() -> None:
+    world = llama_world(letters="abc", max_new_tokens=4, temperature=0.8)
+    hinted = dataclasses.replace(world, prompt="bc" + world.prompt)
+    a, law = world.law(), twisted_law(hinted, RULE, values_of(RULE, 4), 0.8)
+    guarded = guarded_of(world, proposal=Twisted(Prompt("bc{prompt}")))
+    found = [each for each in guarded.attempts(world.prompt, 1_000, **world.settings)[0] if each.satisfied]
+    assert len(found) > 50
+    for attempt in found:
+        ids = attempt.draw.token_ids
+        assert attempt.log_weight == pytest.approx(math.log(a[ids] / law[ids]), abs=1e-4)
+
+
+def test_twisted_and_other_callers_of_a_batch_keep_their_texts() -> None:
+    world = llama_world(letters="abc", max_new_tokens=5)
+    alone = drawn(world, "rejection", 20, proposal=None).texts
+    guarded = guarded_of(world)
+    guarded.run(world.prompt, num_return_sequences=5, **world.settings)
+    outcome = guarded.run(world.prompt, num_return_sequences=20, seed=3, proposal=False, **world.settings)[0]
+    assert outcome.texts == alone
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strength": 0.0}, "above 0"),
+        ({"strength": 1.5}, "up to 1"),
+        ({"proposal": Twisted()}, "remove one"),
+    ],
+)
+def test_parameters(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Twisted(**options)
+
+
+def test_what_no_automaton_follows_is_refused() -> None:
+    world = world_of()
+    guarded = GuardedGenerator(world.pipeline(), Finished() | Keyword("a", on="full"), proposal=Twisted())
+    with pytest.raises(UsageError, match="use Masked"):
+        guarded.run(world.prompt, **world.settings)
