@@ -12,7 +12,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks.detectors import rejected, sampled
+from detectors import rejected, sampled
+
 from guardwrap.constraints import catalogue
 from guardwrap.constraints.files.catalogue_files import catalogue_names
 
