@@ -27,7 +27,7 @@ def main() -> None:
     samples = {code: texts["paragraphs"] for code, texts in sampled(parser.parse_args().lists).items()}
     everything = [text for texts in samples.values() for text in texts[:EACH]]
     for name in catalogue_names():
-        # A model judges positive-ending, and the descriptions in Chinese are too few.
+        # A model judges positive-ending, and the lists in Chinese have a name that is not read here.
         if name not in ("positive-ending", "no-refusal-zh"):
             texts = samples.get(name.rpartition("-")[2], everything)[:MOST]
             count = rejected(catalogue(name).constraint, texts)
