@@ -21,7 +21,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from guardwrap.constraints.files.catalogue_files import catalogue_names
+from guardwrap.constraints.files.catalogue_files import catalogue_descriptions
 from guardwrap.constraints.files.coerce import catalogue
 from guardwrap.constraints.files.proposal_fields import NAMED
 from guardwrap.environment.package_data import PREFIX
@@ -247,7 +247,7 @@ class Service:
 
     def _about(self) -> dict[str, Any]:
         described = {name: file.description for name, file in self.policy.named.items()}
-        ready_made = {PREFIX + name: catalogue(name).description for name in catalogue_names()}
+        ready_made = {PREFIX + name: about for name, about in catalogue_descriptions().items()}
         return {
             "guardwrap": version("guardwrap"),
             "model": self.policy.models[0],

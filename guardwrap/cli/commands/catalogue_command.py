@@ -5,28 +5,35 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
 import yaml
 
 from guardwrap.cli.commands.init_command import editor_schema
-from guardwrap.constraints.files.catalogue_files import catalogue_names, catalogue_path
-from guardwrap.constraints.files.coerce import catalogue as entry
+from guardwrap.constraints.files.catalogue_files import catalogue_descriptions, catalogue_path
 from guardwrap.constraints.views import sentences
 from guardwrap.environment.package_data import CARD, PREFIX, adapters
 from guardwrap.errors import UsageError
 
 __all__ = ["show_catalogue"]
 
+PROGRAM = "guardwrap catalogue"
+
 
 def show_catalogue(
-    name: Annotated[str | None, typer.Argument(show_default=False, help="Print this file instead of the list.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(show_default=False, help="Print this file instead of the list, or search.")
+    ] = None,
+    word: Annotated[str | None, typer.Argument(show_default=False, help="What to search for, after search.")] = None,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of constraint files, for editors.")
     ] = False,
 ) -> None:
     """List the ready-made constraint files and adapters, or print a constraint file.
+
+    `guardwrap catalogue search WORD` lists the constraint files with the word in their name or description.
 
     Use a constraint with `-c catalogue:NAME`, or edit a copy. Use an adapter with `--adapter catalogue:NAME`.
     """
@@ -34,6 +41,10 @@ def show_catalogue(
         raise UsageError("--schema is the same for every file; leave the name out")
     if schema:
         typer.echo(json.dumps(editor_schema(), indent=2))
+    elif name == "search":
+        _search(word)
+    elif word:
+        raise UsageError(f"unexpected argument; to search: {PROGRAM} search WORD")
     elif name:
         typer.echo(catalogue_path(name.removeprefix(PREFIX)).read_text(encoding="utf-8"), nl=False)
     else:
@@ -41,7 +52,7 @@ def show_catalogue(
 
 
 def _print_list() -> None:
-    files = [(name, _in_short(entry(name).description or "")) for name in catalogue_names()]
+    files = [(name, _in_short(about)) for name, about in catalogue_descriptions().items()]
     trained = [(name, _about(yaml.safe_load((path / CARD).read_text(encoding="utf-8"))))
                for name, path in adapters().items()]  # fmt: skip
     if not sys.stdout.isatty():  # one line per entry, for other programs
@@ -64,6 +75,19 @@ def _print_list() -> None:
             table.add_row(*row)
         console.print(table)
         console.print(f"\n{use}\n", style="dim")
+
+
+def _search(word: str | None) -> None:
+    if not word or not word.strip():
+        raise UsageError(f"search for what? {PROGRAM} search WORD")
+    wanted = word.strip().casefold()
+    files = catalogue_descriptions()
+    hits = {name: about for name, about in files.items() if wanted in name or wanted in about.casefold()}
+    if not hits:
+        close = get_close_matches(wanted, files, n=3, cutoff=0.4)
+        raise UsageError(f"no ready-made constraint fits; the nearest names: {', '.join(close) or 'none'}")
+    for name in sorted(hits, key=lambda name: (wanted not in name, name)):
+        typer.echo(f"{name}\t{_in_short(hits[name])}")
 
 
 def _in_short(description: str) -> str:

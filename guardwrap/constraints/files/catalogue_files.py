@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import yaml
+
 from guardwrap.environment.package_data import content
 from guardwrap.errors import UnknownName
 
-__all__ = ["catalogue_names", "catalogue_path"]
+__all__ = ["catalogue_descriptions", "catalogue_names", "catalogue_path"]
 
 
 def catalogue_names() -> list[str]:
@@ -20,3 +22,9 @@ def catalogue_path(name: str) -> Path:
     if name not in catalogue_names():
         raise UnknownName("catalogue entry", name, catalogue_names())
     return content("constraints") / f"{name}.yaml"
+
+
+def catalogue_descriptions() -> dict[str, str]:
+    """Return the description of each ready-made file, by name, without its constraint, which may require an extra."""
+    files = {name: catalogue_path(name).read_text(encoding="utf-8") for name in catalogue_names()}
+    return {name: yaml.safe_load(text).get("description", "") for name, text in files.items()}

@@ -40,3 +40,13 @@ def test_catalogue_bad_calls():
     assert_one_line(run("catalogue", "no-url"), "did you mean 'no-urls'")
     assert_one_line(run("catalogue", "../pyproject"), "unknown catalogue entry")
     assert_one_line(run("catalogue", "no-urls", "--schema"), "--schema")
+
+
+def test_catalogue_search():
+    names = [line.split("\t")[0] for line in run("catalogue", "search", "Emoji").stdout.splitlines()]
+    assert names[0] == "no-emoji"
+    assert "uuid" not in names
+    assert run("catalogue", "search", "luhn").stdout.startswith("no-payment-cards\t")
+    assert_one_line(run("catalogue", "search", "no-emojy"), "no-emoji")
+    assert_one_line(run("catalogue", "search"), "search WORD")
+    assert_one_line(run("catalogue", "no-urls", "extra"), "search WORD")
