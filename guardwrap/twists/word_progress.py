@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-import regex
-
 from guardwrap.constraints.kinds.keyword import Keyword
 from guardwrap.constraints.kinds.text_folding import TextFolding
+from guardwrap.constraints.kinds.word_patterns import pieces_of_phrase
 from guardwrap.twists.automata import Progress
 
 __all__ = ["word_progress"]
-
-_GAPS = {"flexible": r"\s+", "optional": r"[\s\-]+"}
 
 
 def word_progress(constraint: Keyword) -> Progress:
@@ -125,11 +122,14 @@ class _Words:
         if not belongs:
             counts = self._counted(counts, state.ending)
         places = {each for word, place in state.places for each in self._onward(word, place, kind)}
-        if not (whole and state.inside):
-            places |= {each for word in range(len(self.words)) for each in self._onward(word, 0, kind)}
-        complete = frozenset(self.group_of[word] for word, place in places if place == len(self.words[word]))
-        if not whole:
-            counts = self._counted(counts, complete)
+        # A word that begins, or ends, with a symbol may touch letters there.
+        for word, items in enumerate(self.words):
+            if not (whole and state.inside and _is_letter(items[0])):
+                places |= self._onward(word, 0, kind)
+        ended = [word for word, place in places if place == len(self.words[word])]
+        complete = frozenset(self.group_of[word] for word in ended)
+        ending = frozenset(self.group_of[word] for word in ended if whole and _is_letter(self.words[word][-1]))
+        counts = self._counted(counts, complete - ending)
         final = self._final(counts)
         if final is not None:
             return _State((), False, frozenset(), frozenset(), final)
@@ -139,7 +139,7 @@ class _Words:
             for word, place in places
             if place < len(self.words[word]) and self.group_of[word] not in complete
         )
-        return _State(counts, belongs, open_places, complete if whole else frozenset())
+        return _State(counts, belongs, open_places, ending)
 
     def _onward(self, word: int, place: int, kind: str) -> set[tuple[int, int]]:
         """Return where a character takes an occurrence."""
@@ -172,6 +172,10 @@ class _Words:
         return True if min(counts) >= self._enough else None
 
 
+def _is_letter(item: str | _Gap) -> bool:
+    return isinstance(item, str) and _is_word(item)
+
+
 def _is_word(char: str) -> bool:
     return char.isalnum() or char == "_"
 
@@ -180,13 +184,11 @@ def _items(word: str, spacing: str) -> tuple[str | _Gap, ...]:
     """Return the characters of a folded word, with a gap for white space that may vary."""
     if spacing == "exact":
         return tuple(word)
-    inner = word.strip() if spacing == "flexible" else word.strip().strip("-")
-    begin = word.index(inner)
-    items: list[str | _Gap] = [*word[:begin]]
-    for number, piece in enumerate(regex.split(_GAPS[spacing], inner)):
-        items += [_Gap(spacing == "optional")] * (number > 0)
-        items += piece
-    return (*items, *word[begin + len(inner) :])
+    before, (first, *others), after = pieces_of_phrase(word, spacing)
+    items: list[str | _Gap] = [*before, *first]
+    for piece in others:
+        items += [_Gap(spacing == "optional"), *piece]
+    return (*items, *after)
 
 
 @lru_cache(maxsize=8)

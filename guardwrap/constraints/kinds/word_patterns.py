@@ -9,7 +9,7 @@ import regex
 
 from guardwrap.documents.limits import MAX_FIXED
 
-__all__ = ["SPACED_WORD", "alternatives", "ends_in_hangul", "spaced"]
+__all__ = ["SPACED_WORD", "alternatives", "ends_in_hangul", "is_spaced", "pieces_of_phrase", "spaced"]
 
 # Scripts whose words are not separated by spaces: Line_Break is Complex_Context or Ideographic (UAX #14), and similar.
 # The last three characters belong to more than one script.
@@ -86,17 +86,37 @@ def spaced(word: str, *, spacing: str, capital_i: bool) -> str:
         Whether I matches i and ı.
     """
     literal = _with_capital_i if capital_i else _escaped
-    gap, joint = (r"\s", r"\s+") if spacing == "flexible" else (r"[\s\-]", r"[\s\-]*")
-    inside = [index for index, char in enumerate(word) if not regex.match(gap, char)]
-    if spacing == "exact" or not inside:
+    if spacing == "exact":
         return literal(word)
-    inner = word[inside[0] : inside[-1] + 1]
-    # What is around the word has a fixed length, so an occurrence does not grow.
-    before, after = (
-        "".join(r"\s" if char.isspace() else regex.escape(char) for char in outer)
-        for outer in (word[: inside[0]], word[inside[-1] + 1 :])
-    )
-    return before + joint.join(map(literal, regex.split(f"{gap}+", inner))) + after
+    before, pieces, after = pieces_of_phrase(word, spacing)
+    joint = r"\s+" if spacing == "flexible" else r"[\s\-]*"
+    outer = ("".join(r"\s" if char.isspace() else regex.escape(char) for char in each) for each in (before, after))
+    return joint.join(map(literal, pieces)).join(outer)
+
+
+def pieces_of_phrase(word: str, spacing: str) -> tuple[str, list[str], str]:
+    """Return what is before the first piece of a phrase, its pieces, between which gaps vary, and what is after them.
+
+    What is around the pieces has a fixed length, so an occurrence does not grow.
+
+    Parameters
+    ----------
+    word
+        The folded phrase.
+    spacing
+        ``"flexible"`` or ``"optional"``; see ``spaced``.
+    """
+    gap = r"\s" if spacing == "flexible" else r"[\s\-]"
+    inside = [index for index, char in enumerate(word) if not regex.match(gap, char)]
+    if not inside:
+        return "", [word], ""
+    start, end = inside[0], inside[-1] + 1
+    return word[:start], regex.split(f"{gap}+", word[start:end]), word[end:]
+
+
+def is_spaced(char: str) -> bool:
+    """Whether a character belongs to no word, or to one of a script that separates words by spaces, except Arabic."""
+    return _kind(char) == "spaced" or not regex.match(r"\w", char)
 
 
 def _kind(char: str) -> str:
